@@ -1,6 +1,6 @@
-"""Writes to the API server that belong to placing a pod, as values: decided by plugins, performed elsewhere.
+"""Intents to write pods and bind requests to the API server.
 
-Whoever performs them (`handle.writes`) knows the wire; whoever decides them does not.
+Plugins and engines create intents; `handle.writes` performs them. Only the performer knows the HTTP requests.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from bayplan.objects.kai.bind_request import BindRequest
 class BindPod:
     """Bind a pod to a node. Performing it: POST `manifest` to the pod's `binding` subresource.
 
-    The uid is a precondition: a namesake that was created meanwhile is not bound. `annotations` are the pod's from the
-    moment on at which it is bound.
+    The uid is a precondition, so a new pod of the same name is not bound. `annotations` are set on the pod by the same
+    write.
     """
 
     pod: Pod
@@ -42,18 +42,18 @@ class BindPod:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatePod:
-    """Write annotations of a pod; None removes one. Performing it: merge `patch` into the pod, and again after a
-    conflict.
+    """Write annotations of a pod; None removes one.
 
-    The uid is a precondition: another pod of the same name is left alone. So is the resourceVersion: a patch that the
-    API server applies late must not replace what a later attempt has written.
+    Performing it: merge `patch` into the pod, and again after a conflict. The uid is a precondition, so a new pod of
+    the same name is not changed. So is the resourceVersion: a patch that the API server applies late must not replace
+    the write of a later attempt.
     """
 
     pod: Pod
     annotations: Mapping[str, str | None]
 
     def patch(self, pod: Pod) -> dict[str, Any]:
-        """The patch of this version of the pod."""
+        """The patch for this version of the pod."""
         meta = {"uid": self.pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
         return {"metadata": {**meta, "annotations": dict(self.annotations)}}
 
@@ -63,17 +63,18 @@ class AnnotatePod:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Delete this very pod. Performing it: DELETE with its uid; returns whether the pod was still there."""
+    """Delete a pod. Performing it: DELETE with its uid as precondition; returns whether the pod still existed."""
 
     pod: Pod
 
 
 @dataclass(frozen=True, slots=True)
 class CreateBindRequest:
-    """Have a pod bound by the binder. Performing it: POST the request; returns it as the API server then has it.
+    """Let the binder bind a pod. Performing it: POST the request; returns it as the API server stores it.
 
-    One of that name that is there already is this one (same pod, same node, alive), in the way of it (raises), or a
-    leftover of an earlier pod or of a binding that was given up: then it is deleted and the request made after all.
+    A request of that name may exist already. It can be the same request (same pod, same node, not failed). It can be in
+    conflict, which raises an error. It can be left over from an earlier pod or from an abandoned binding; then it is
+    deleted and the new one is created.
     """
 
     pod: Pod
@@ -82,12 +83,15 @@ class CreateBindRequest:
 
 @dataclass(frozen=True, slots=True)
 class DeleteBindRequest:
-    """Delete this very request. Performing it: DELETE with its uid, and with its version where `only_if_unchanged`, so
-    that one that the binder has touched meanwhile stays. `on_deleted` is told what is there afterwards: nothing, or
-    what stayed. A watch that selects may never tell of either, and whoever decided has to go on, or to decide anew.
+    """Delete a bind request. Performing it: DELETE with its uid as precondition.
 
-    The request is not deleted while an earlier create of it may still take effect, because that create would bring it
-    back. `postponed` then gets the end of that time, on the monotonic clock; `on_deleted` is not called."""
+    With `only_if_unchanged` the version is a precondition, too: a request that the binder has changed meanwhile stays.
+    `on_deleted` gets the request that exists afterwards: None, or the one that stayed. It is needed because a filtered
+    watch may report neither, and the caller has to continue.
+
+    The request is not deleted while an earlier create of it may still take effect, because that create would restore
+    it. `postponed` then gets the end of that time, on the monotonic clock; `on_deleted` is not called.
+    """
 
     request: BindRequest
     only_if_unchanged: bool = False

@@ -11,5 +11,5 @@ class Writes(Protocol):
     async def perform(self, intent: object) -> Any: ...
 
     def submit(self, intent: object) -> None:
-        """Perform it some time soon: nobody waits for it, and a failure is only logged. For points that cannot wait."""
+        """Perform the intent soon, without waiting; a failure is only logged. For callers that cannot await."""
         ...

@@ -1,1 +1,1 @@
-"""Typed Kubernetes objects: only the fields we decide on, with Kubernetes' own arithmetic and matching rules."""
+"""Typed Kubernetes objects: the fields that scheduling needs, with Kubernetes' arithmetic and matching rules."""

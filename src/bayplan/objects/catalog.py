@@ -1,8 +1,8 @@
-"""Every API object that is neither a node nor a pod, by kind and key.
+"""Index of all API objects except nodes and pods, by kind and key.
 
 The cache writes it as events arrive; plugins read it during an attempt. kube-scheduler's plugins read live listers in
-the same way, so there is nothing to copy: a snapshot refers to the catalog it was made from. `revision(kind)` counts
-the changes of a kind, so that whoever derives something from all objects of a kind can keep it until it changes.
+the same way, so nothing is copied: a snapshot refers to the catalog. `revision(kind)` counts the changes of a kind, so
+that values derived from all objects of a kind can be cached until it changes.
 """
 
 from __future__ import annotations
@@ -67,19 +67,19 @@ class Catalog:
     def __init__(self, objects: Iterable[KubeObject] = ()) -> None:
         self._tables: dict[type[KubeObject], dict[str, KubeObject]] = {kind: {} for kind in CATALOG_KINDS}
         self._revisions: dict[type[KubeObject], int] = dict.fromkeys(CATALOG_KINDS, 0)
-        self.membership_version = 0  # changes with services and owners, which say what pods belong together
+        self.membership_version = 0  # changes with services and owners, which decide what pods belong together
         for item in objects:
             self.upsert(item)
 
     def upsert(self, item: KubeObject) -> None:
         self._tables[type(item)][item.key] = item
-        self._changed(type(item))
+        self._count_change(type(item))
 
     def delete(self, item: KubeObject) -> None:
         if self._tables[type(item)].pop(item.key, None) is not None:
-            self._changed(type(item))
+            self._count_change(type(item))
 
-    def _changed(self, kind: type[KubeObject]) -> None:
+    def _count_change(self, kind: type[KubeObject]) -> None:
         self._revisions[kind] += 1
         if kind in _SELECTOR_OWNER_KINDS:
             self.membership_version += 1
@@ -91,7 +91,7 @@ class Catalog:
         return cast("Mapping[str, T]", self._tables[kind])
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
-        """The labels of a namespace; none for one that is unknown."""
+        """The labels of a namespace; empty for an unknown one."""
         namespace = self.namespaces.get(name)
         return namespace.metadata.labels if namespace is not None else _NO_LABELS
 

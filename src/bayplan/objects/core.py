@@ -1,4 +1,4 @@
-"""Pods, nodes and the other objects of the core group, as far as a placement depends on them."""
+"""Pods, nodes and other objects of the core group, with the fields that scheduling depends on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_SCHEDULER_NAME = "default-scheduler"
 
 
 class ResourceClaimRef(Api, frozen=True):
-    """A container's use of one of the pod's device claims."""
+    """The use of a pod's device claim by a container."""
 
     name: str = ""
     request: str = ""
@@ -93,7 +93,7 @@ class WeightedPodAffinityTerm(Api, frozen=True):
 
 
 class PodAffinity(Api, frozen=True):
-    """The terms of `podAffinity` or `podAntiAffinity`: one shape, two meanings."""
+    """The terms of `podAffinity` or `podAntiAffinity`, which have the same form."""
 
     required: tuple[PodAffinityTerm, ...] = msgspec.field(
         default=(), name="requiredDuringSchedulingIgnoredDuringExecution"
@@ -222,11 +222,11 @@ class Pod(KubeObject, frozen=True):
 
     @property
     def scheduler_name(self) -> str:
-        """Whose profile places this pod; the API server's default where the field is empty."""
+        """The scheduler profile of this pod; the API server's default if the field is empty."""
         return self.spec.scheduler_name or DEFAULT_SCHEDULER_NAME
 
     def bound_to(self, node_name: str) -> Pod:
-        """This pod as it will look on `node_name`."""
+        """This pod after its binding to `node_name`."""
         return msgspec.structs.replace(self, spec=msgspec.structs.replace(self.spec, node_name=node_name))
 
 

@@ -1,9 +1,9 @@
-"""What an API server would have filled in before a scheduler sees the object.
+"""Defaults that an API server sets on objects.
 
-Objects from files have not passed one: they lack uids, namespaces, priorities and every other default. Whoever reads
-files asks for these to be filled in; objects from an API server are never touched. Two values are not the API
-server's but come from whoever looks after the object: a node that tells its capacity alone offers all of it, as its
-kubelet would say, and a volume that nobody claims is available. Some ten microseconds an object.
+Objects from files have not passed an API server: they lack uids, namespaces, priorities and other defaults. Code that
+reads files calls this module; objects from an API server are never changed. Two defaults come from other components: a
+node without allocatable resources offers its whole capacity, as its kubelet would report, and an unbound volume is
+available. Cost: about ten microseconds per object.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ SYSTEM_PRIORITIES: Mapping[str, int] = {"system-cluster-critical": 2_000_000_000
 def with_all_defaults(objects: Iterable[KubeObject], places: Iterable[str] = ()) -> Iterator[KubeObject]:
     """The objects as an API server would have stored them.
 
-    `places` says where each object stands, file and document, so that `ObjectError` can name it: an API server would
-    have refused the object.
+    `places` has the position of each object, file and document, for `ObjectError`: it is raised for objects that an API
+    server would refuse.
     """
     known = []
     for item, place in zip(objects, chain(places, repeat("")), strict=False):
@@ -80,28 +80,28 @@ def _place_text(place: str) -> Iterator[None]:
 
 
 def with_identity(item: T) -> T:
-    """The object with a namespace where its kind has one, and with a uid."""
+    """The object with a uid, and with a namespace if its kind is namespaced."""
     meta = item.metadata
     kind = kind_of(type(item))
     if not meta.name:
-        raise ObjectError(f"a {kind.name} has no metadata.name; give it one")
+        raise ObjectError(f"a {kind.name} has no metadata.name; add one")
     namespace = meta.namespace or (DEFAULT_NAMESPACE if kind.namespaced else "")
     uid = meta.uid or f"{kind.plural}/{namespace}/{meta.name}"
     return replace(item, metadata=replace(meta, namespace=namespace, uid=uid))
 
 
 def with_defaults(item: T) -> T:
-    """The object with the defaults that follow from itself alone."""
+    """The object with the defaults that do not depend on other objects."""
     fill: Callable[[Any], Any] | None = _DEFAULTERS.get(type(item))
     filled: T = item if fill is None else fill(item)
     return filled
 
 
-# priorities
+# Priorities.
 
 
 def with_priority(pod: Pod, classes: Mapping[str, PriorityClass]) -> Pod:
-    """The pod with the priority of its class, or of the class that is everybody's default."""
+    """The pod with the priority of its class, or of the default class."""
     spec = replace(pod.spec, scheduler_name=pod.spec.scheduler_name or DEFAULT_SCHEDULER_NAME)
     if spec.priority is not None:
         return replace(pod, spec=spec)
@@ -110,7 +110,7 @@ def with_priority(pod: Pod, classes: Mapping[str, PriorityClass]) -> Pod:
         return replace(pod, spec=replace(spec, priority=SYSTEM_PRIORITIES[name]))
     if name and name not in classes:
         raise ObjectError(
-            f'pod {pod.key} asks for priority class "{name}", which does not exist; add it or leave it out'
+            f'pod {pod.key} has priority class "{name}", which does not exist; add the class or remove it from the pod'
         )
     chosen = classes.get(name) or _default_class(classes.values())
     if chosen is None:
@@ -120,11 +120,11 @@ def with_priority(pod: Pod, classes: Mapping[str, PriorityClass]) -> Pod:
 
 
 def _default_class(classes: Iterable[PriorityClass]) -> PriorityClass | None:
-    """Of several global defaults the lowest counts, as in the API server's admission."""
+    """The lowest of several global defaults, as in the API server's admission."""
     return min((each for each in classes if each.global_default), key=lambda each: each.value, default=None)
 
 
-# pods
+# Pods.
 
 
 def _fill_pod(pod: Pod) -> Pod:
@@ -136,7 +136,7 @@ def _fill_pod(pod: Pod) -> Pod:
         spec,
         containers=containers,
         init_containers=starting,
-        overhead=_rounded_resources(spec.overhead),
+        overhead=_round_resources(spec.overhead),
         termination_grace_period_seconds=DEFAULT_GRACE_PERIOD_S if grace is None else grace,
     )
     if spec.resources is not None:
@@ -146,8 +146,8 @@ def _fill_pod(pod: Pod) -> Pod:
 
 def _fill_container(container: Container, spec: PodSpec) -> Container:
     resources = container.resources
-    limits = _rounded_resources(resources.limits)
-    requests = {**limits, **_rounded_resources(resources.requests)}
+    limits = _round_resources(resources.limits)
+    requests = {**limits, **_round_resources(resources.requests)}
     return replace(
         container,
         resources=replace(resources, requests=requests, limits=limits),
@@ -156,17 +156,17 @@ def _fill_container(container: Container, spec: PodSpec) -> Container:
 
 
 def _fill_port(port: ContainerPort, *, host_network: bool) -> ContainerPort:
-    """On the host's own network a container's port is the host's port."""
+    """With the host network, a container's port is the host's port."""
     host_port = port.host_port or (port.container_port if host_network else 0)
     return replace(port, host_port=host_port, protocol=port.protocol or "TCP")
 
 
-def _rounded_resources(resources: ResourceList) -> ResourceList:
-    """Amounts as they are kept: nothing finer than a thousandth."""
-    return {name: _rounded_up(amount) for name, amount in resources.items()}
+def _round_resources(resources: ResourceList) -> ResourceList:
+    """Amounts as they are stored: multiples of a thousandth."""
+    return {name: _round_up(amount) for name, amount in resources.items()}
 
 
-def _rounded_up(amount: QuantityText) -> QuantityText:
+def _round_up(amount: QuantityText) -> QuantityText:
     quantity = parse_quantity(amount)
     if quantity.exponent >= -3:
         return amount
@@ -175,14 +175,14 @@ def _rounded_up(amount: QuantityText) -> QuantityText:
 
 
 def _pod_level_resources(spec: PodSpec, resources: ResourceRequirements) -> ResourceRequirements:
-    """What is asked for the pod as a whole, completed by what its containers say."""
-    requests, limits = _rounded_resources(resources.requests), _rounded_resources(resources.limits)
+    """Resources of the whole pod, with defaults from its containers."""
+    requests, limits = _round_resources(resources.requests), _round_resources(resources.limits)
     if requests or limits:
-        for name, amount in _sum_of_containers(spec, lambda each: each.resources.limits).items():
+        for name, amount in _sum_containers(spec, lambda each: each.resources.limits).items():
             if is_pod_level(name) and is_hugepages(name) and name not in requests:
                 limits.setdefault(name, amount)
     if limits:
-        for name, amount in _sum_of_containers(spec, lambda each: each.resources.requests).items():
+        for name, amount in _sum_containers(spec, lambda each: each.resources.requests).items():
             if is_pod_level(name) and is_native(name) and not is_hugepages(name):
                 requests.setdefault(name, amount)
         for name, amount in limits.items():
@@ -191,28 +191,29 @@ def _pod_level_resources(spec: PodSpec, resources: ResourceRequirements) -> Reso
     return replace(resources, requests=requests, limits=limits)
 
 
-def _sum_of_containers(spec: PodSpec, told: Callable[[Container], ResourceList]) -> dict[str, QuantityText]:
-    """What all containers say, added up as they run."""
+def _sum_containers(spec: PodSpec, amounts_of: Callable[[Container], ResourceList]) -> dict[str, QuantityText]:
+    """The sum over all containers, by the rule of pod requests."""
 
-    def bare(container: Container) -> Container:
-        return replace(container, resources=ResourceRequirements(requests=told(container)))
+    def copy_amounts(container: Container) -> Container:
+        return replace(container, resources=ResourceRequirements(requests=amounts_of(container)))
 
     pod = Pod(
         spec=PodSpec(
-            containers=tuple(map(bare, spec.containers)), init_containers=tuple(map(bare, spec.init_containers))
+            containers=tuple(map(copy_amounts, spec.containers)),
+            init_containers=tuple(map(copy_amounts, spec.init_containers)),
         )
     )
     return {name: str(quantity) for name, quantity in pod_requests(pod).items()}
 
 
-# everything else
+# Other kinds.
 
 
 def _fill_node(node: Node) -> Node:
     status = node.status
-    capacity = _rounded_resources(status.capacity)
+    capacity = _round_resources(status.capacity)
     return replace(
-        node, status=replace(status, capacity=capacity, allocatable=_rounded_resources(status.allocatable) or capacity)
+        node, status=replace(status, capacity=capacity, allocatable=_round_resources(status.allocatable) or capacity)
     )
 
 
@@ -244,7 +245,7 @@ def _fill_storage_class(item: StorageClass) -> StorageClass:
 
 
 def _default_storage_class(classes: Iterable[StorageClass]) -> str | None:
-    """The class for claims that name none: of those marked as default the youngest, then the first by name."""
+    """The class for claims without one: of the default classes the youngest, then the first by name."""
     marked = [each for each in classes if each.metadata.annotations.get(DEFAULT_CLASS_ANNOTATION) == "true"]
     marked.sort(key=lambda each: each.name)
     marked.sort(key=_age_order, reverse=True)
@@ -271,13 +272,13 @@ def _fill_device_claim(claim: ResourceClaim) -> ResourceClaim:
 def _fill_device_request(request: DeviceRequest) -> DeviceRequest:
     return replace(
         request,
-        exactly=None if request.exactly is None else _with_count(request.exactly),
-        first_available=tuple(_with_count(each) for each in request.first_available),
+        exactly=None if request.exactly is None else _fill_count(request.exactly),
+        first_available=tuple(_fill_count(each) for each in request.first_available),
     )
 
 
-def _with_count(request: R) -> R:
-    """One device, unless the request says otherwise."""
+def _fill_count(request: R) -> R:
+    """The default count is one device."""
     mode = request.allocation_mode or "ExactCount"
     count = request.count or (1 if mode == "ExactCount" else 0)
     return replace(request, allocation_mode=mode, count=count)

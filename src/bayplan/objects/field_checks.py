@@ -1,9 +1,9 @@
-"""Would an API server have let this object in, and if not, which field is wrong?
+"""Validation of objects from files: the checks of an API server that scheduling depends on.
 
-Objects from files have passed nobody's checks. Here are those that a placement depends on: quantities that are no
-quantities, negative or absurd amounts, numbers out of range, words that no field knows, pods without containers. Who
-checks what follows from the types of the fields: every quantity and every integer of every kind is looked at, and the
-tables below say the rest. Asked once for each object of a file by `defaults.admitted`; some ten microseconds each.
+Objects from files have not passed an API server. This module finds invalid quantities, negative or excessive amounts,
+numbers out of range, unknown enum values and pods without containers. Checks that follow from the type of a field cover
+every quantity and every integer of every kind; the tables below add the rest. Called by `defaults.with_all_defaults`
+once per object; cost: about ten microseconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano import types as volcano
 
 Check = Callable[[Any, str], Iterator[str]]
-"""Looks at a value that stands at a place of the object, and tells what is wrong with it."""
+"""Checks a value at a path of the object, and yields the errors."""
 
 INT32 = (-(2**31), 2**31 - 1)
 INT64 = (-(2**63), 2**63 - 1)
@@ -42,22 +42,22 @@ _MAX_CPU_QUANTITY = Quantity.of_milli(INT64[1])
 
 
 def check_object(item: KubeObject) -> None:
-    """Raise `ObjectError` with the first thing that is wrong with the object; its field and a remedy are named."""
+    """Raise `ObjectError` with the first error of the object, its field and a remedy."""
     for problem in object_errors(item):
         name = f' "{item.name}"' if item.name else ""
         raise ObjectError(f"{kind_of(type(item)).name}{name}: {problem}")
 
 
 def object_errors(item: KubeObject) -> Iterator[str]:
-    """Everything that is wrong with the object, field by field."""
+    """All errors of the object, field by field."""
     return _check_struct(item, "")
 
 
-# what a field's type asks for
+# Checks by field type.
 
 
 def _check_struct(value: msgspec.Struct, where: str) -> Iterator[str]:
-    for attribute, name, checks in _checked_fields(type(value)):
+    for attribute, name, checks in _fields_with_checks(type(value)):
         content = getattr(value, attribute)
         place = f"{where}.{name}" if where else name
         for each in checks:
@@ -68,41 +68,41 @@ def _check_struct(value: msgspec.Struct, where: str) -> Iterator[str]:
 
 
 @cache
-def _checked_fields(struct: type[msgspec.Struct]) -> tuple[tuple[str, str, tuple[Check, ...]], ...]:
-    """The fields that can be wrong: attribute, name in the file, checks. A rule of the field's own comes first."""
+def _fields_with_checks(struct: type[msgspec.Struct]) -> tuple[tuple[str, str, tuple[Check, ...]], ...]:
+    """The fields with checks: attribute, name in the file, checks. The check of the field itself comes first."""
     found = []
     for field in msgspec.structs.fields(struct):
         checks = tuple(
-            each for each in (_FIELD_CHECKS.get((struct, field.name)), _by_type(field.type)) if each is not None
+            each for each in (_FIELD_CHECKS.get((struct, field.name)), _check_for_type(field.type)) if each is not None
         )
         if checks:
             found.append((field.name, field.encode_name, checks))
     return tuple(found)
 
 
-def _by_type(hint: Any) -> Check | None:
-    """The check for a type; None where nothing of that type can be wrong once it is decoded."""
+def _check_for_type(hint: Any) -> Check | None:
+    """The check for a type; None if every decoded value of the type is valid."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         members = [each for each in arguments if each is not NoneType]
         if _QUANTITY_TYPES.issuperset(members) and len(members) == len(_QUANTITY_TYPES):
             return _check_quantity
-        return _unless_absent(_by_type(members[0])) if len(members) == 1 else None
+        return _optional(_check_for_type(members[0])) if len(members) == 1 else None
     if origin is tuple:
-        return _of_each(_by_type(arguments[0]))
+        return _each_item(_check_for_type(arguments[0]))
     if origin is dict:
-        return _of_each_value(_by_type(arguments[1]))
+        return _each_value(_check_for_type(arguments[1]))
     if hint is int:
-        return _within(*INT64)
-    is_struct = isinstance(hint, type) and issubclass(hint, msgspec.Struct) and _can_be_wrong(hint)
+        return _in_range(*INT64)
+    is_struct = isinstance(hint, type) and issubclass(hint, msgspec.Struct) and _has_checks(hint)
     return _check_struct if is_struct else None
 
 
-def _can_be_wrong(struct: type[msgspec.Struct]) -> bool:
-    return struct in _STRUCT_CHECKS or bool(_checked_fields(struct))
+def _has_checks(struct: type[msgspec.Struct]) -> bool:
+    return struct in _STRUCT_CHECKS or bool(_fields_with_checks(struct))
 
 
-def _unless_absent(inner: Check | None) -> Check | None:
+def _optional(inner: Check | None) -> Check | None:
     if inner is None:
         return None
 
@@ -112,7 +112,7 @@ def _unless_absent(inner: Check | None) -> Check | None:
     return check_unless_absent
 
 
-def _of_each(inner: Check | None) -> Check | None:
+def _each_item(inner: Check | None) -> Check | None:
     if inner is None:
         return None
 
@@ -123,7 +123,7 @@ def _of_each(inner: Check | None) -> Check | None:
     return check_each
 
 
-def _of_each_value(inner: Check | None) -> Check | None:
+def _each_value(inner: Check | None) -> Check | None:
     if inner is None:
         return None
 
@@ -140,14 +140,14 @@ def _check_quantity(value: Any, where: str) -> Iterator[str]:
     try:
         parse_quantity(value)
     except QuantityError as fault:
-        yield f'{where}: "{value}" is no quantity ({fault.reason}); write it like 500m, 2 or 4Gi'
+        yield f'{where}: "{value}" is not a quantity ({fault.reason}); write it like 500m, 2 or 4Gi'
 
 
-# rules of single fields
+# Checks of single fields.
 
 
 def _check_amounts(value: Any, where: str) -> Iterator[str]:
-    """Amounts of resources: not negative, and no more than columns can count."""
+    """Amounts of resources must not be negative or larger than the columns' integers."""
     for name, text in (value or {}).items():
         yield from _check_amount(text, f"{where}.{name}", most=_MAX_CPU_QUANTITY if name == "cpu" else _MAX_QUANTITY)
 
@@ -160,14 +160,14 @@ def _check_amount(text: Any, where: str, *, most: Quantity) -> Iterator[str]:
     try:
         quantity = parse_quantity(text)
     except QuantityError:
-        return  # told by the type's own check
+        return  # `_check_quantity` reports it
     if quantity.sign() < 0:
         yield f'{where}: "{text}" is negative; write zero or more'
     elif quantity.compare(most) > 0:
-        yield f'{where}: "{text}" is more than can be counted; write at most {most}'
+        yield f'{where}: "{text}" is too large; write at most {most}'
 
 
-def _within(least: int, most: int) -> Check:
+def _in_range(least: int, most: int) -> Check:
     def check_range(value: Any, where: str) -> Iterator[str]:
         if value is not None and not least <= value <= most:
             yield f"{where}: {value} is out of range; write a number from {least} to {most}"
@@ -176,13 +176,13 @@ def _within(least: int, most: int) -> Check:
 
 
 def _enum(*words: str, optional: bool = False) -> Check:
-    """One of the words; with `optional`, nothing at all will do too."""
+    """The value must be one of the words; with `optional` it may be empty."""
 
     def check_word(value: Any, where: str) -> Iterator[str]:
         if value is None or value in words or (optional and not value):
             return
-        told = f'"{value}" is not known' if value else "nothing is given"
-        yield f"{where}: {told}; write {_alternatives_text(words)}"
+        error = f'"{value}" is not known' if value else "the value is missing"
+        yield f"{where}: {error}; write {_alternatives_text(words)}"
 
     return check_word
 
@@ -194,7 +194,7 @@ def _alternatives_text(words: tuple[str, ...]) -> str:
 def _required(what: str) -> Check:
     def check_some(value: Any, where: str) -> Iterator[str]:
         if not value:
-            yield f"{where}: there is none; a pod has at least one {what}"
+            yield f"{where}: the list is empty; a pod needs at least one {what}"
 
     return check_some
 
@@ -202,14 +202,14 @@ def _required(what: str) -> Check:
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _PREEMPTION = _enum("PreemptLowerPriority", "Never", optional=True)
 _INCLUSION = _enum("Honor", "Ignore")
-_PORT = _within(0, 65535)
-_WEIGHT = _within(1, 100)
-_POSITIVE = _within(1, INT32[1])
-_NON_NEGATIVE = _within(0, INT32[1])
+_PORT = _in_range(0, 65535)
+_WEIGHT = _in_range(1, 100)
+_POSITIVE = _in_range(1, INT32[1])
+_NON_NEGATIVE = _in_range(0, INT32[1])
 _MODE = _enum("Filesystem", "Block")
-_ACCESS = _of_each(_enum("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"))
+_ACCESS = _each_item(_enum("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"))
 _ALLOCATION = _enum("ExactCount", "All", optional=True)
-_COUNT = _within(0, INT64[1])
+_COUNT = _in_range(0, INT64[1])
 assert _ACCESS is not None
 
 _FIELD_CHECKS: Mapping[tuple[type[msgspec.Struct], str], Check] = {
@@ -217,7 +217,7 @@ _FIELD_CHECKS: Mapping[tuple[type[msgspec.Struct], str], Check] = {
     (core.ResourceRequirements, "limits"): _check_amounts,
     (core.PodSpec, "overhead"): _check_amounts,
     (core.PodSpec, "containers"): _required("container"),
-    (core.PodSpec, "priority"): _within(*INT32),
+    (core.PodSpec, "priority"): _in_range(*INT32),
     (core.PodSpec, "preemption_policy"): _PREEMPTION,
     (core.NodeStatus, "allocatable"): _check_amounts,
     (core.NodeStatus, "capacity"): _check_amounts,
@@ -245,15 +245,15 @@ _FIELD_CHECKS: Mapping[tuple[type[msgspec.Struct], str], Check] = {
     (storage.StorageClass, "volume_binding_mode"): _enum("Immediate", "WaitForFirstConsumer"),
     (storage.CsiStorageCapacity, "capacity"): _check_size,
     (storage.CsiStorageCapacity, "maximum_volume_size"): _check_size,
-    (storage.VolumeNodeResources, "count"): _within(*INT32),
+    (storage.VolumeNodeResources, "count"): _in_range(*INT32),
     (resource.ExactDeviceRequest, "allocation_mode"): _ALLOCATION,
     (resource.ExactDeviceRequest, "count"): _COUNT,
     (resource.DeviceSubRequest, "allocation_mode"): _ALLOCATION,
     (resource.DeviceSubRequest, "count"): _COUNT,
     (resource.DeviceToleration, "operator"): _enum("Equal", "Exists", optional=True),
     (workloads.PriorityClass, "preemption_policy"): _PREEMPTION,
-    (workloads.PriorityClass, "value"): _within(*INT32),
-    (workloads.PodDisruptionBudgetStatus, "disruptions_allowed"): _within(*INT32),
+    (workloads.PriorityClass, "value"): _in_range(*INT32),
+    (workloads.PodDisruptionBudgetStatus, "disruptions_allowed"): _in_range(*INT32),
     (workloads.GangPolicy, "min_count"): _POSITIVE,
     (volcano.PodGroupSpec, "min_member"): _NON_NEGATIVE,
     (volcano.PodGroupSpec, "min_resources"): _check_amounts,
@@ -261,7 +261,7 @@ _FIELD_CHECKS: Mapping[tuple[type[msgspec.Struct], str], Check] = {
     (volcano.SubGroupPolicy, "min_sub_groups"): _NON_NEGATIVE,
     (volcano.NetworkTopology, "mode"): _enum(volcano.HARD, volcano.SOFT, optional=True),
     (volcano.NetworkTopology, "highest_tier_allowed"): _NON_NEGATIVE,
-    (volcano.QueueSpec, "weight"): _within(0, 65535),
+    (volcano.QueueSpec, "weight"): _in_range(0, 65535),
     (volcano.QueueSpec, "priority"): _NON_NEGATIVE,
     (volcano.QueueSpec, "capability"): _check_amounts,
     (volcano.QueueSpec, "deserved"): _check_amounts,
@@ -270,10 +270,10 @@ _FIELD_CHECKS: Mapping[tuple[type[msgspec.Struct], str], Check] = {
     (volcano.MemberSpec, "type"): _enum("Node", "HyperNode"),
     (volcano.HyperNodeSpec, "tier"): _NON_NEGATIVE,
 }
-"""What is asked of single fields besides what their type asks for."""
+"""The checks of single fields, besides those by type."""
 
 
-# rules that need several fields
+# Checks of several fields.
 
 
 def _check_node_requirement(value: core.NodeSelectorRequirement, where: str) -> Iterator[str]:
@@ -290,26 +290,23 @@ def _check_requirement(
     yield from _enum(*operators)(value.operator, f"{where}.operator")
     many = len(value.values)
     if value.operator in ("In", "NotIn") and not many:
-        yield f"{where}.values: there is none; operator {value.operator} needs at least one"
+        yield f"{where}.values: the list is empty; operator {value.operator} needs at least one value"
     elif value.operator in ("Exists", "DoesNotExist") and many:
-        yield f"{where}.values: operator {value.operator} takes none; leave them out"
+        yield f"{where}.values: operator {value.operator} takes no values; remove them"
     elif value.operator in ("Gt", "Lt") and many != 1:
-        yield f"{where}.values: there are {many}; operator {value.operator} needs exactly one"
+        yield f"{where}.values: {many} values; operator {value.operator} needs exactly one"
 
 
 def _check_toleration(value: core.Toleration, where: str) -> Iterator[str]:
     if not value.key and value.operator != "Exists":
-        yield f"{where}.key: there is none; give one, or tolerate every taint with operator Exists"
+        yield f"{where}.key: missing; write a key, or tolerate every taint with operator Exists"
     if value.operator == "Exists" and value.value:
-        yield f"{where}.value: operator Exists takes none; leave it out"
+        yield f"{where}.value: operator Exists takes no value; remove it"
 
 
 def _check_priority_class(value: workloads.PriorityClass, where: str) -> Iterator[str]:  # noqa: ARG001
     if value.value > HIGHEST_USER_DEFINABLE_PRIORITY and not value.name.startswith("system-"):
-        yield (
-            f"value: {value.value} is kept for the system's own classes; write at most "
-            f"{HIGHEST_USER_DEFINABLE_PRIORITY}"
-        )
+        yield (f"value: {value.value} is reserved for system classes; write at most {HIGHEST_USER_DEFINABLE_PRIORITY}")
 
 
 _STRUCT_CHECKS: Mapping[type[msgspec.Struct], Check] = {

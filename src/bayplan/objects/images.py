@@ -1,6 +1,6 @@
-"""Which images does a pod need, by the names that nodes report?
+"""Names of the images of a pod, as nodes report them.
 
-ImageLocality asks for the incoming pod. Nodes list images with a tag; manifests often leave it out.
+Used by ImageLocality for the incoming pod. Nodes list images with a tag; manifests often omit it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ def normalized_image_name(name: str) -> str:
 
 
 def pod_images(pod: Pod) -> tuple[str, ...]:
-    """Normalised names in order: init containers, containers, image volumes. A repeated image is repeated here."""
+    """Normalised names in order: init containers, containers, image volumes. Repeated images are repeated."""
     spec = pod.spec
     names = [container.image for container in (*spec.init_containers, *spec.containers)]
     names += [volume.image.reference for volume in spec.volumes if volume.image is not None]
@@ -22,5 +22,5 @@ def pod_images(pod: Pod) -> tuple[str, ...]:
 
 
 def container_count(pod: Pod) -> int:
-    """How many containers ImageLocality's upper threshold is multiplied by: image volumes do not count."""
+    """The number of containers for ImageLocality's upper threshold; image volumes do not count."""
     return len(pod.spec.init_containers) + len(pod.spec.containers)

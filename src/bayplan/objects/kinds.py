@@ -1,7 +1,7 @@
-"""Which struct reads which kind, and how an API object becomes one.
+"""Kinds of API objects and their structs, and the decoding of objects.
 
-Decoding is lenient where Kubernetes is (a `null` means absent, unknown fields are skipped) and strict everywhere
-else: an object that does not fit raises `ObjectError` with the object's name and the field, never a traceback.
+Decoding is lenient where Kubernetes is (`null` means absent, unknown fields are skipped) and strict in all else: an
+object that does not fit raises `ObjectError` with the object's name and the field, never another exception.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T", bound=KubeObject)
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of API object that Bayplan reads."""
+    """A kind of API object that Bayplan reads."""
 
     name: str
     plural: str
@@ -37,11 +37,11 @@ class Kind:
     struct: type[KubeObject]
     namespaced: bool = False
     versions: tuple[str, ...] = ("v1",)
-    """The versions that have the shape of the struct, best first."""
+    """The versions with the fields of the struct, best first."""
 
     @property
     def api_versions(self) -> tuple[str, ...]:
-        """What an object of this kind may say as its apiVersion."""
+        """The valid values of apiVersion for this kind."""
         return tuple(f"{self.group}/{version}" if self.group else version for version in self.versions)
 
 
@@ -85,12 +85,12 @@ KINDS: tuple[Kind, ...] = (
         versions=(bind_request.VERSION,),
     ),
 )
-"""Of two kinds of one name the first is Kubernetes' own."""
+"""Of two kinds with one name the first is Kubernetes' own."""
 
 
 @cache
 def kinds_by_name() -> dict[str, Kind]:
-    """The kinds by their bare names, which for `PodGroup` means Kubernetes' own."""
+    """The kinds by their bare names; `PodGroup` is Kubernetes' own."""
     return {kind.name: kind for kind in reversed(KINDS)}
 
 
@@ -100,19 +100,19 @@ def _kinds_by_group() -> dict[tuple[str, str], Kind]:
 
 
 def find_kind(api_version: str, name: str) -> Kind | None:
-    """The kind that an object says it is; None for one of another group, whatever it calls itself."""
+    """The kind for an apiVersion and a name; None for kinds that Bayplan does not read."""
     group, _, version = api_version.rpartition("/")
     kind = _kinds_by_group().get((group, name))
     if kind is None:
         return None
     if version not in kind.versions:
-        raise ObjectError(f"{name} of {api_version} is not read; write it as {' or '.join(kind.api_versions)}")
+        raise ObjectError(f"{name} of {api_version} is not supported; use {' or '.join(kind.api_versions)}")
     return kind
 
 
 @cache
 def kind_of(struct: type[KubeObject]) -> Kind:
-    """The kind that a struct reads."""
+    """The kind of a struct."""
     return next(kind for kind in KINDS if kind.struct is struct)
 
 
@@ -121,7 +121,7 @@ def convert(raw: object, struct: type[T]) -> T:
     try:
         return msgspec.convert(raw, struct)
     except msgspec.ValidationError:
-        pass  # nearly always a null where we keep no null; the second try tells the two apart
+        pass  # nearly always a null in a field without null; the second attempt drops nulls
     try:
         return msgspec.convert(without_nulls(raw), struct)
     except msgspec.ValidationError as fault:
@@ -145,14 +145,14 @@ _TYPE_NAMES = {
 
 
 def decode_error_text(fault: str) -> str:
-    """The field, what is wrong with it and what should stand there, for somebody who reads no Python."""
+    """The field, the error and what to write, without Python terms."""
     found = _FAULT.fullmatch(fault)
     what, where = (found["what"], found["where"]) if found else (fault, "the object")
     types = _WRONG_TYPE.fullmatch(what)
     if types is None:
         return f"{where}: {what}; correct it"
     words = [_TYPE_NAMES.get(word, word) for word in types["wanted"].split(" | ") if word not in ("null", "int")]
-    # YAML takes y, no and 12 for something else than text.
+    # YAML reads y, no and 12 as other types than strings.
     quotes = ", in quotes" if words == ["a text"] and types["got"] in ("bool", "int", "float") else ""
     return (
         f"{where} is {_TYPE_NAMES.get(types['got'], types['got'])}; write "
@@ -161,7 +161,7 @@ def decode_error_text(fault: str) -> str:
 
 
 def decode(data: bytes | str, struct: type[T]) -> T:
-    """JSON text as a typed object: the quick way for lists and watches."""
+    """JSON text as a typed object; the fast path for lists and watches."""
     try:
         return msgspec.json.decode(data, type=struct)
     except msgspec.ValidationError:
@@ -171,7 +171,7 @@ def decode(data: bytes | str, struct: type[T]) -> T:
 
 
 def without_nulls(value: Any) -> Any:
-    """The tree with every null member dropped, which is how Kubernetes reads one."""
+    """The tree without null members, which Kubernetes treats as absent."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -180,8 +180,10 @@ def without_nulls(value: Any) -> Any:
 
 
 def object_description(raw: object, struct: type[KubeObject]) -> str:
-    """What to call an object that could not be read."""
+    """The name of an object that could not be decoded, for errors."""
     metadata = raw.get("metadata") if isinstance(raw, dict) else None
     name = metadata.get("name") if isinstance(metadata, dict) else None
-    kind = next((kind.name for kind in KINDS if kind.struct is struct), "object")  # others read kinds of their own
+    kind = next(
+        (kind.name for kind in KINDS if kind.struct is struct), "object"
+    )  # callers may decode kinds of their own
     return f'{kind} "{name}"' if name else f"a {kind} without a name"

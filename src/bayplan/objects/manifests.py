@@ -1,4 +1,4 @@
-"""Reads a cluster from files: YAML or JSON, single objects, lists, several documents, folders of them."""
+"""Reads objects from files: YAML or JSON, single objects, lists, several documents, folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True, slots=True)
 class LoadedManifests:
-    """The objects of some files, where each stands, and the documents whose kind a scheduler does not look at."""
+    """The objects of some files, the position of each, and the documents of kinds that a scheduler does not read."""
 
     objects: tuple[KubeObject, ...]
     skipped: tuple[str, ...] = ()
@@ -37,12 +37,12 @@ class RawObject:
 
     @property
     def tree(self) -> dict[str, Any]:
-        """All of it; an item of a typed list says what it is, too."""
+        """The whole object. An item of a typed list has its kind, too."""
         return {**self.value, "apiVersion": self.api_version, "kind": self.kind}
 
     @property
     def name(self) -> str:
-        """Its name, if it has one that can be shown."""
+        """The name of the object, empty if it has none that is printable."""
         metadata = self.value.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
         return name if isinstance(name, str) else ""
@@ -51,7 +51,7 @@ class RawObject:
 def load_manifests(paths: Iterable[Path]) -> LoadedManifests:
     """Every object in the files; folders are searched for .yaml, .yml and .json.
 
-    Nothing is filled in and no value is judged yet: that is done by `defaults.admitted`, with the same places.
+    Defaults and checks are not applied yet: `defaults.with_all_defaults` does this, with the same positions.
     """
     objects: list[KubeObject] = []
     skipped: list[str] = []
@@ -59,7 +59,7 @@ def load_manifests(paths: Iterable[Path]) -> LoadedManifests:
     for raw in raw_objects(paths):
         kind = _kind(raw)
         if kind is None:
-            skipped.append(_is_unsupported(raw))
+            skipped.append(_unsupported_text(raw))
         else:
             objects.append(_convert(raw, kind))
             places.append(raw.place)
@@ -68,11 +68,11 @@ def load_manifests(paths: Iterable[Path]) -> LoadedManifests:
 
 
 def raw_objects(paths: Iterable[Path]) -> Iterator[RawObject]:
-    """Every object in the files as it stands there, of whatever kind."""
-    # A folder and a file in it may both be named; the file is still one.
+    """Every object in the files, of whatever kind, as it stands there."""
+    # A folder and a file in it may both be given; the file is read once.
     for path in {each.resolve(): each for each in _files(paths)}.values():
         for manifest in read_manifests(path):
-            yield from _flattened(RawObject(manifest.value, "", "", manifest.place, path))
+            yield from _flatten(RawObject(manifest.value, "", "", manifest.place, path))
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
@@ -88,8 +88,8 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
             raise ObjectError(f"{path} does not exist; name a file or a folder of manifests")
 
 
-def _flattened(raw: RawObject) -> Iterator[RawObject]:
-    """The object itself, or the items of a list; items of a typed list need not repeat what they are."""
+def _flatten(raw: RawObject) -> Iterator[RawObject]:
+    """The object itself, or the items of a list. Items of a typed list may omit kind and apiVersion."""
     kind = _string_field(raw, "kind", raw.kind)
     api_version = _string_field(raw, "apiVersion", raw.api_version)
     if not kind.endswith("List") or "items" not in raw.value:
@@ -97,24 +97,24 @@ def _flattened(raw: RawObject) -> Iterator[RawObject]:
         return
     items = raw.value["items"] if raw.value["items"] is not None else []
     if not isinstance(items, list):
-        raise ObjectError(f"{raw.place}: the items of the {kind} are no list; write one with - before each item")
+        raise ObjectError(f"{raw.place}: the items of the {kind} are not a list; write one with - before each item")
     own = (api_version, kind.removesuffix("List")) if kind != "List" else ("", "")
     for number, item in enumerate(items, 1):
         place = f"{raw.place}, item {number}"
         if not isinstance(item, dict):
             raise ObjectError(f"{place}: an item of the {kind} is not an object; write one with apiVersion and kind")
-        yield from _flattened(RawObject(item, *own, place, raw.path))
+        yield from _flatten(RawObject(item, *own, place, raw.path))
 
 
-def _string_field(raw: RawObject, key: str, otherwise: str) -> str:
-    found = raw.value.get(key) or otherwise
+def _string_field(raw: RawObject, key: str, default: str) -> str:
+    found = raw.value.get(key) or default
     if isinstance(found, str) and found:
         return found
     kind = raw.value.get("kind")
-    told = f"{kind} {raw.name}".rstrip() + " " if isinstance(kind, str) and kind and key != "kind" else ""
+    subject = f"{kind} {raw.name}".rstrip() + " " if isinstance(kind, str) and kind and key != "kind" else ""
     known = [each.api_versions[0] for each in KINDS if each.name == kind] if key == "apiVersion" else []
     remedy = f"add apiVersion: {' or '.join(known)}" if known else "a manifest starts with apiVersion and kind"
-    raise ObjectError(f"{raw.place}: {told}has no {key}; {remedy}")
+    raise ObjectError(f"{raw.place}: {subject}has no {key}; {remedy}")
 
 
 def _kind(raw: RawObject) -> Kind | None:
@@ -124,8 +124,8 @@ def _kind(raw: RawObject) -> Kind | None:
         raise ObjectError(f"{raw.place}: {fault}") from None
 
 
-def _is_unsupported(raw: RawObject) -> str:
-    # Somebody else's Pod is not the Pod that the reader has in mind.
+def _unsupported_text(raw: RawObject) -> str:
+    # A kind of the same name in another group gets its apiVersion, to avoid confusion.
     kind = f"{raw.api_version} {raw.kind}" if raw.kind in kinds_by_name() else raw.kind
     return f"{kind} {raw.name} in {raw.path}"
 
@@ -138,7 +138,7 @@ def _convert(raw: RawObject, kind: Kind) -> KubeObject:
 
 
 def _reject_duplicates(objects: list[KubeObject], places: list[str]) -> None:
-    """An API server keeps one object of a kind and a name; which of two was meant, nobody can say."""
+    """An API server stores one object of a kind and a name, so a duplicate is an error."""
     seen: dict[tuple[Kind, str, str], str] = {}
     for item, place in zip(objects, places, strict=True):
         kind = kind_of(type(item))
@@ -146,4 +146,4 @@ def _reject_duplicates(objects: list[KubeObject], places: list[str]) -> None:
         first = seen.setdefault((kind, namespace, item.name), place)
         if first is not place and item.name:
             key = f"{namespace}/{item.name}" if namespace else item.name
-            raise ObjectError(f"{kind.name} {key} stands twice, in {first} and in {place}; leave one out")
+            raise ObjectError(f"{kind.name} {key} is defined twice, in {first} and in {place}; remove one")

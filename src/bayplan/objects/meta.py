@@ -1,9 +1,9 @@
-"""What every API object has in common: metadata, owners, conditions, label selectors.
+"""Fields that all API objects share: metadata, owners, conditions, label selectors.
 
-Structs here and in the sibling modules hold only the fields that a scheduling decision can depend on; msgspec skips
-the rest while it decodes. Lists are tuples and the structs are frozen, so an object can be shared by the cache, by
-snapshots and by plugins without anybody guarding it; a changed object is a new object (`msgspec.structs.replace`).
-Structs are not tracked by the garbage collector (`gc=False`): they form trees, never cycles.
+Structs here and in the sibling modules have only the fields that scheduling can depend on; msgspec skips the rest while
+it decodes. Lists are tuples and structs are frozen, so the cache, snapshots and plugins can share an object without
+locks; a changed object is a new object (`msgspec.structs.replace`). The garbage collector does not track structs
+(`gc=False`): they form trees, never cycles.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from bayplan.codec.quantity import QuantityText
 ResourceList = dict[str, QuantityText]
 
 NAME_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
-"""What Kubernetes makes the random parts of names of: they form no words."""
+"""The characters of Kubernetes' random name suffixes, chosen so that they form no words."""
 
 
 class Api(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """Base of all API structs: camelCase on the wire, unknown fields ignored."""
+    """Base class of all API structs: camelCase in JSON, unknown fields ignored."""
 
 
 class OwnerReference(Api, frozen=True):
@@ -49,7 +49,7 @@ class ObjectMeta(Api, frozen=True):
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The owner that manages this object, if one does."""
+        """The owner that manages this object, if any."""
         return next((owner for owner in self.owner_references if owner.controller), None)
 
 
@@ -65,7 +65,7 @@ class LabelSelector(Api, frozen=True):
 
 
 class Condition(Api, frozen=True):
-    """A condition of any object: pods, nodes, devices and pod groups share the shape."""
+    """A condition of any object; pods, nodes, devices and pod groups have the same fields."""
 
     type: str = ""
     status: str = ""
@@ -76,7 +76,7 @@ class Condition(Api, frozen=True):
 
 
 class KubeObject(Api, frozen=True):
-    """An object with a name of its own."""
+    """An object with metadata."""
 
     metadata: ObjectMeta = ObjectMeta()
 
@@ -96,11 +96,11 @@ class KubeObject(Api, frozen=True):
 
 
 def format_micro_time(moment: datetime) -> str:
-    """A MicroTime as the API server wants it: always with all six digits."""
+    """A MicroTime as the API server requires it: always six digits after the point."""
     return f"{moment.astimezone(UTC).isoformat(timespec='microseconds')[:-6]}Z"
 
 
 @lru_cache(maxsize=64)
 def format_time(moment: datetime) -> str:
-    """A Time as the API server wants it: whole seconds. A report tells the same moment half a dozen times."""
+    """A Time as the API server requires it, in whole seconds. Cached: a status repeats the same time several times."""
     return f"{moment.astimezone(UTC).isoformat(timespec='seconds')[:-6]}Z"

@@ -1,7 +1,7 @@
-"""Is this a name that Kubernetes accepts, and if not, in which words does it say so?
+"""Validation of names and labels, with the API server's messages.
 
-Each function returns the problems of one text, none if it is fine; the words are the API server's. Asked while
-configurations, selectors and extender settings are checked; a regular expression or two per call.
+Each function returns the problems of one text, empty if it is valid. Called while configurations, selectors and
+extender settings are checked; cost: one or two regular expressions per call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAME_CHARACTERS = "alphanumeric characters, '-', '_' or '.', and must start and
 
 
 def _pattern_problem(rule: str, pattern: str, *examples: str) -> str:
-    # The reference joins its examples by "', " and " or ": hence the comma and the two spaces.
+    # Upstream joins its examples by "', " and " or ": hence the comma and the two spaces.
     listed = " or ".join(f"'{example}', " for example in examples)
     return f"{rule} (e.g. {listed}regex used for validation is '{pattern}')"
 
@@ -60,7 +60,7 @@ _DNS_LABEL_PROBLEM = _pattern_problem(
 
 
 def dns_label_problems(text: str) -> list[str]:
-    """What keeps the text from being one label of a DNS name, such as a namespace."""
+    """Why the text is not a DNS label, such as a namespace; empty if it is."""
     problems = [] if len(text.encode()) <= _LABEL_MAX_BYTES else [_length_problem(_LABEL_MAX_BYTES)]
     if _is_dns_label(text):
         return problems
@@ -68,13 +68,13 @@ def dns_label_problems(text: str) -> list[str]:
 
 
 def dns_subdomain_problems(text: str) -> list[str]:
-    """What keeps the text from being a DNS name, such as an object's name."""
+    """Why the text is not a DNS name, such as an object's name; empty if it is."""
     problems = [] if len(text.encode()) <= _SUBDOMAIN_MAX_BYTES else [_length_problem(_SUBDOMAIN_MAX_BYTES)]
     return problems if _is_dns_subdomain(text) else [*problems, _SUBDOMAIN_PROBLEM]
 
 
 def label_key_problems(text: str) -> list[str]:
-    """What keeps the text from being a label key (also called a qualified name)."""
+    """Why the text is not a label key (also called a qualified name); empty if it is."""
     prefix, slash, name = text.rpartition("/")
     if "/" in prefix:
         optional_prefix = " with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
@@ -92,6 +92,6 @@ def label_key_problems(text: str) -> list[str]:
 
 
 def label_value_problems(text: str) -> list[str]:
-    """What keeps the text from being the value of a label."""
+    """Why the text is not a label value; empty if it is."""
     problems = [] if len(text.encode()) <= _LABEL_MAX_BYTES else [_length_problem(_LABEL_MAX_BYTES)]
     return problems if _is_label_value(text) else [*problems, _LABEL_VALUE_PROBLEM]

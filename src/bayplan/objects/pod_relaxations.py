@@ -1,9 +1,9 @@
-"""How would a pod look that asks for less? The changes that may be suggested, and what each makes of a pod.
+"""Changes that make a pod easier to place, and the changed pods.
 
-Asked by whoever tries changes out. The list is closed: lower requests, a toleration, a selector term less, a spread
-constraint that no longer binds, a host port less, a gate less, pods that go, an object that is there. A change is plain
-data, so that it can be shown, sent and applied; pods that go and objects that come are changes of the cluster, and what
-an object that is there means for the pod is that nothing waits for it any more.
+Used by the explainers, which try changes out. The list is closed: lower requests, a toleration, a selector term less, a
+spread constraint that no longer filters, a host port less, a gate less, evicted pods, a missing object that exists. A
+change is plain data, so that it can be shown, sent and applied. Evictions and new objects change the cluster; for the
+pod, a new object means that the pod no longer waits for it.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ T = TypeVar("T")
 REQUESTS, TOLERATION, SELECTOR, SPREAD = "requests", "toleration", "selector", "spread"
 HOST_PORT, GATE, EVICTION, MISSING = "hostPort", "gate", "eviction", "missingObject"
 KINDS = (GATE, MISSING, TOLERATION, HOST_PORT, SPREAD, SELECTOR, REQUESTS, EVICTION)
-"""All kinds of changes; of changes of equal size the first kind is suggested first."""
+"""All kinds of changes. Of changes of equal size the first kind is suggested first."""
 
 CLAIM, VOLUME, DEVICES, GROUP = "PersistentVolumeClaim", "PersistentVolume", "ResourceClaim", "PodGroup"
 DO_NOT_SCHEDULE, SCHEDULE_ANYWAY = "DoNotSchedule", "ScheduleAnyway"
 ALL_ITEMS = "*"
-"""In place of taints: all there are, or ever will be."""
+"""In place of taints: all taints."""
 
 
 class SuggestedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """One change. What it lists depends on its kind; `node` is where the pod fits once it is made."""
+    """One change. The kind decides which fields it uses; `node` is the node that the changed pod fits on."""
 
     kind: str
     less: dict[str, int] = {}
-    """By resource: thousandths of a CPU, whole units of everything else."""
+    """By resource: thousandths of a CPU, whole units of all other resources."""
     tolerate: tuple[str, ...] = ()
     """Taints as `key=value:effect`."""
     drop: tuple[str, ...] = ()
-    """Terms, constraints, ports, gates or missing objects, by their places and names."""
+    """Terms, constraints, ports, gates or missing objects, by their paths and names."""
     evict: tuple[str, ...] = ()
     """Pods as `namespace/name`."""
     node: str = ""
@@ -71,12 +71,12 @@ class SuggestedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     @property
     def parts(self) -> int:
-        """How many things change."""
+        """The number of single changes."""
         return len(self.less) + len(self.tolerate) + len(self.drop) + len(self.evict)
 
 
 def apply_change(pod: Pod, change: SuggestedChange) -> Pod:
-    """The pod with a change made. One that is made to the cluster leaves it as it is."""
+    """The pod after a change. A change of the cluster does not change the pod."""
     if change.kind == REQUESTS:
         return with_lower_requests(pod, change.less)
     if change.kind == TOLERATION:
@@ -85,7 +85,7 @@ def apply_change(pod: Pod, change: SuggestedChange) -> Pod:
     return pod if remedy is None else remedy(pod, frozenset(change.drop))
 
 
-# taints
+# Taints.
 
 
 def taint_text(taint: Taint) -> str:
@@ -93,7 +93,7 @@ def taint_text(taint: Taint) -> str:
 
 
 def with_tolerations(pod: Pod, taints: Iterable[str]) -> Pod:
-    """The pod with one toleration more for each of these taints."""
+    """The pod with an additional toleration for each of these taints."""
     added = tuple(map(_toleration, taints))
     return replace(pod, spec=replace(pod.spec, tolerations=(*pod.spec.tolerations, *added)))
 
@@ -106,11 +106,11 @@ def _toleration(text: str) -> Toleration:
     return Toleration(key=key, operator="Equal", value=value, effect=effect)
 
 
-# terms about nodes and other pods
+# Terms about nodes and other pods.
 
 
 def node_term_paths(pod: Pod) -> list[str]:
-    """Where the pod demands something of its node."""
+    """The paths of the pod's requirements on its node."""
     found = [f"nodeSelector.{key}" for key in pod.spec.node_selector]
     for number, term in enumerate(node_affinity_terms(pod)):
         found += [f"nodeAffinity[{number}].matchExpressions[{place}]" for place in range(len(term.match_expressions))]
@@ -119,61 +119,61 @@ def node_term_paths(pod: Pod) -> list[str]:
 
 
 def pod_term_paths(pod: Pod) -> list[str]:
-    """Where the pod demands something of other pods."""
+    """The paths of the pod's requirements on other pods."""
     affinity = pod.spec.affinity or Affinity()
     near, far = affinity.pod_affinity or PodAffinity(), affinity.pod_anti_affinity or PodAffinity()
     found = [f"podAffinity[{place}]" for place in range(len(near.required))]
     return found + [f"podAntiAffinity[{place}]" for place in range(len(far.required))]
 
 
-def without_terms(pod: Pod, gone: Collection[str]) -> Pod:
-    """The pod without some of these terms. A term of the node affinity that asks for nothing more is met anywhere."""
+def without_terms(pod: Pod, removed: Collection[str]) -> Pod:
+    """The pod without some of these terms. A node affinity term without requirements matches any node."""
     spec = pod.spec
-    selector = {key: value for key, value in spec.node_selector.items() if f"nodeSelector.{key}" not in gone}
+    selector = {key: value for key, value in spec.node_selector.items() if f"nodeSelector.{key}" not in removed}
     affinity = spec.affinity
     if affinity is not None:
         nodes = affinity.node_affinity
         if nodes is not None and nodes.required is not None:
-            nodes = replace(nodes, required=_remaining_terms(nodes.required, gone))
+            nodes = replace(nodes, required=_remaining_terms(nodes.required, removed))
         affinity = replace(
             affinity,
             node_affinity=nodes,
-            pod_affinity=_without(affinity.pod_affinity, "podAffinity", gone),
-            pod_anti_affinity=_without(affinity.pod_anti_affinity, "podAntiAffinity", gone),
+            pod_affinity=_remove_terms(affinity.pod_affinity, "podAffinity", removed),
+            pod_anti_affinity=_remove_terms(affinity.pod_anti_affinity, "podAntiAffinity", removed),
         )
     return replace(pod, spec=replace(spec, node_selector=selector, affinity=affinity))
 
 
 def node_affinity_terms(pod: Pod) -> tuple[NodeSelectorTerm, ...]:
-    """The terms of the required node affinity: any of them is enough."""
+    """The terms of the required node affinity, of which one must match."""
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
     return affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else ()
 
 
-def _remaining_terms(required: NodeSelector, gone: Collection[str]) -> NodeSelector | None:
+def _remaining_terms(required: NodeSelector, removed: Collection[str]) -> NodeSelector | None:
     terms = []
     for number, term in enumerate(required.node_selector_terms):
-        labels = _remaining_items(term.match_expressions, f"nodeAffinity[{number}].matchExpressions", gone)
-        fields = _remaining_items(term.match_fields, f"nodeAffinity[{number}].matchFields", gone)
+        labels = _remaining_items(term.match_expressions, f"nodeAffinity[{number}].matchExpressions", removed)
+        fields = _remaining_items(term.match_fields, f"nodeAffinity[{number}].matchFields", removed)
         if not labels and not fields and (term.match_expressions or term.match_fields):
             return None
         terms.append(NodeSelectorTerm(match_expressions=labels, match_fields=fields))
     return NodeSelector(node_selector_terms=tuple(terms))
 
 
-def _without(affinity: PodAffinity | None, where: str, gone: Collection[str]) -> PodAffinity | None:
-    return None if affinity is None else replace(affinity, required=_remaining_items(affinity.required, where, gone))
+def _remove_terms(affinity: PodAffinity | None, where: str, removed: Collection[str]) -> PodAffinity | None:
+    return None if affinity is None else replace(affinity, required=_remaining_items(affinity.required, where, removed))
 
 
-def _remaining_items(items: Sequence[T], where: str, gone: Collection[str]) -> tuple[T, ...]:
-    return tuple(item for place, item in enumerate(items) if f"{where}[{place}]" not in gone)
+def _remaining_items(items: Sequence[T], where: str, removed: Collection[str]) -> tuple[T, ...]:
+    return tuple(item for place, item in enumerate(items) if f"{where}[{place}]" not in removed)
 
 
-# spread, ports, gates
+# Topology spread, ports and gates.
 
 
 def spread_term_paths(pod: Pod) -> list[str]:
-    """The spread constraints that keep the pod off nodes."""
+    """The paths of the spread constraints that filter nodes."""
     return [
         f"topologySpreadConstraints[{place}]"
         for place, constraint in enumerate(pod.spec.topology_spread_constraints)
@@ -181,11 +181,11 @@ def spread_term_paths(pod: Pod) -> list[str]:
     ]
 
 
-def with_spread_schedule_anyway(pod: Pod, loosened: Collection[str]) -> Pod:
-    """The pod with constraints that no longer keep it off nodes, but still say what it prefers."""
+def with_spread_schedule_anyway(pod: Pod, relaxed: Collection[str]) -> Pod:
+    """The pod with some constraints changed to ScheduleAnyway: they no longer filter nodes, but still score them."""
     constraints = tuple(
         replace(each, when_unsatisfiable=SCHEDULE_ANYWAY, min_domains=None)
-        if f"topologySpreadConstraints[{place}]" in loosened
+        if f"topologySpreadConstraints[{place}]" in relaxed
         else each
         for place, each in enumerate(pod.spec.topology_spread_constraints)
     )
@@ -197,73 +197,73 @@ def port_text(port: HostPort) -> str:
     return f"{address}{port.port}/{port.protocol}"
 
 
-def without_ports(pod: Pod, gone: Collection[str]) -> Pod:
-    """The pod with containers that leave these ports of the host alone."""
+def without_ports(pod: Pod, removed: Collection[str]) -> Pod:
+    """The pod without these host ports."""
 
-    def kept(container: Container) -> Container:
+    def remove_host_ports(container: Container) -> Container:
         ports = tuple(
             replace(port, host_port=0)
             if port_text(HostPort(port.host_ip or ANY_ADDRESS, port.protocol or DEFAULT_PROTOCOL, port.host_port))
-            in gone
+            in removed
             else port
             for port in container.ports
         )
         return replace(container, ports=ports)
 
-    return _with_containers(pod, kept)
+    return _map_containers(pod, remove_host_ports)
 
 
-def without_gates(pod: Pod, gone: Collection[str]) -> Pod:
-    gates = tuple(gate for gate in pod.spec.scheduling_gates if gate.name not in gone)
+def without_gates(pod: Pod, removed: Collection[str]) -> Pod:
+    gates = tuple(gate for gate in pod.spec.scheduling_gates if gate.name not in removed)
     return replace(pod, spec=replace(pod.spec, scheduling_gates=gates))
 
 
-# missing objects
+# Missing objects.
 
 
-def without_missing_objects(pod: Pod, there: Collection[str]) -> Pod:
-    """The pod as it is to filters once these objects are there, and suit every node: it waits for none of them."""
+def without_missing_objects(pod: Pod, existing: Collection[str]) -> Pod:
+    """The pod as filters see it once these objects exist and suit every node."""
     spec = pod.spec
-    claims = tuple(each for each in spec.resource_claims if f"{DEVICES}/{each.name}" not in there)
-    kept = {each.name for each in claims}
+    claims = tuple(each for each in spec.resource_claims if f"{DEVICES}/{each.name}" not in existing)
+    remaining = {each.name for each in claims}
     group = spec.scheduling_group
-    in_group = group is not None and f"{GROUP}/{group.pod_group_name}" not in there
+    in_group = group is not None and f"{GROUP}/{group.pod_group_name}" not in existing
     spec = replace(
         spec,
-        volumes=tuple(volume for volume in spec.volumes if not _depends_on(pod, volume, there)),
+        volumes=tuple(volume for volume in spec.volumes if not _depends_on(pod, volume, existing)),
         resource_claims=claims,
         scheduling_group=group if in_group else None,
     )
 
-    def using_kept(container: Container) -> Container:
-        used = tuple(each for each in container.resources.claims if each.name in kept)
+    def remove_claims(container: Container) -> Container:
+        used = tuple(each for each in container.resources.claims if each.name in remaining)
         return replace(container, resources=replace(container.resources, claims=used))
 
-    return _with_containers(replace(pod, spec=spec), using_kept)
+    return _map_containers(replace(pod, spec=spec), remove_claims)
 
 
 def claim_name(pod: Pod, volume: Volume) -> str:
-    """The claim that a volume stands on; empty where it needs none."""
+    """The name of the claim of a volume; empty if it needs none."""
     if volume.persistent_volume_claim is not None:
         return volume.persistent_volume_claim.claim_name
     return f"{pod.name}-{volume.name}" if volume.ephemeral is not None else ""
 
 
-def _depends_on(pod: Pod, volume: Volume, there: Collection[str]) -> bool:
+def _depends_on(pod: Pod, volume: Volume, existing: Collection[str]) -> bool:
     claim = claim_name(pod, volume)
-    return bool(claim) and (f"{CLAIM}/{claim}" in there or f"{VOLUME}/{claim}" in there)
+    return bool(claim) and (f"{CLAIM}/{claim}" in existing or f"{VOLUME}/{claim}" in existing)
 
 
-# requests
+# Requests.
 
 
 def lowest_requests(pod: Pod) -> dict[str, int]:
-    """What the pod asks for whatever its containers do: its overhead."""
+    """The requests that do not depend on containers: the overhead."""
     return {name: amount_of(name, parse_quantity(text)) for name, text in pod.spec.overhead.items()}
 
 
 def with_lower_requests(pod: Pod, less: Mapping[str, int]) -> Pod:
-    """The pod asking for so much less of each resource: the largest of its containers give first."""
+    """The pod with lower requests. The largest containers are reduced first."""
     before, overhead = filter_requests(pod), lowest_requests(pod)
     limits = {name: max(0, before.get(name, 0) - by - overhead.get(name, 0)) for name, by in less.items()}
     spec = pod.spec
@@ -271,25 +271,25 @@ def with_lower_requests(pod: Pod, less: Mapping[str, int]) -> Pod:
         whole = {
             name: limit for name, limit in limits.items() if is_pod_level(name) and name in spec.resources.requests
         }
-        spec = replace(spec, resources=_with_amounts(spec.resources, whole))
+        spec = replace(spec, resources=_set_amounts(spec.resources, whole))
         limits = {name: limit for name, limit in limits.items() if name not in whole}
     for name, limit in limits.items():
-        spec = _largest_container_limit(spec, name, limit)
+        spec = _limit_containers(spec, name, limit)
     return replace(pod, spec=spec)
 
 
-def _largest_container_limit(spec: PodSpec, name: str, limit: int) -> PodSpec:
-    """The containers so small that neither those that run together nor any that runs before them need more."""
+def _limit_containers(spec: PodSpec, name: str, limit: int) -> PodSpec:
+    """Reduce the containers so that those that run together, and each earlier init container, stay within the limit."""
     lasting = [*spec.containers, *(each for each in spec.init_containers if each.is_sidecar)]
-    asked = [_container_request(container, name) for container in lasting]
-    too_much = sum(asked) - limit
-    for place in sorted(range(len(lasting)), key=lambda place: (place >= len(spec.containers), -asked[place])):
-        given = max(0, min(asked[place], too_much))
-        asked[place] -= given
+    requests = [_container_request(container, name) for container in lasting]
+    too_much = sum(requests) - limit
+    for place in sorted(range(len(lasting)), key=lambda place: (place >= len(spec.containers), -requests[place])):
+        given = max(0, min(requests[place], too_much))
+        requests[place] -= given
         too_much -= given
-    regular, beside = asked[: len(spec.containers)], iter(asked[len(spec.containers) :])
+    regular, beside = requests[: len(spec.containers)], iter(requests[len(spec.containers) :])
     containers = [
-        _with_container_request(each, name, amount) for each, amount in zip(spec.containers, regular, strict=True)
+        _set_container_request(each, name, amount) for each, amount in zip(spec.containers, regular, strict=True)
     ]
     first, running = [], 0
     for container in spec.init_containers:
@@ -298,7 +298,7 @@ def _largest_container_limit(spec: PodSpec, name: str, limit: int) -> PodSpec:
             running += amount
         else:
             amount = max(0, min(_container_request(container, name), limit - running))
-        first.append(_with_container_request(container, name, amount))
+        first.append(_set_container_request(container, name, amount))
     return replace(spec, containers=tuple(containers), init_containers=tuple(first))
 
 
@@ -307,13 +307,13 @@ def _container_request(container: Container, name: str) -> int:
     return 0 if text is None else amount_of(name, parse_quantity(text))
 
 
-def _with_container_request(container: Container, name: str, amount: int) -> Container:
+def _set_container_request(container: Container, name: str, amount: int) -> Container:
     if _container_request(container, name) == amount:
         return container
-    return replace(container, resources=_with_amounts(container.resources, {name: amount}))
+    return replace(container, resources=_set_amounts(container.resources, {name: amount}))
 
 
-def _with_amounts(resources: ResourceRequirements, amounts: Mapping[str, int]) -> ResourceRequirements:
+def _set_amounts(resources: ResourceRequirements, amounts: Mapping[str, int]) -> ResourceRequirements:
     requests: ResourceList = {**resources.requests, **{name: str(quantity(name, amounts[name])) for name in amounts}}
     return replace(resources, requests=requests)
 
@@ -326,10 +326,10 @@ def quantity(name: str, amount: int) -> Quantity:
     return Quantity.of(amount, QuantityFormat.BINARY_SI if is_bytes else QuantityFormat.DECIMAL_SI)
 
 
-# inside
+# Helpers.
 
 
-def _with_containers(pod: Pod, change: Callable[[Container], Container]) -> Pod:
+def _map_containers(pod: Pod, change: Callable[[Container], Container]) -> Pod:
     spec = pod.spec
     containers = tuple(change(container) for container in spec.containers)
     first = tuple(change(container) for container in spec.init_containers)

@@ -1,7 +1,7 @@
-"""What does an object count for in a ResourceQuota, and which pods does a quota mean?
+"""The usage that ResourceQuotas count, and the pods in their scopes.
 
-Asked by the API server's admission about trees and by the controller about typed objects.
-Pure; a few microseconds an object. The names are those that a quota may use.
+Used by the API server's admission for JSON trees and by the quota controller for typed objects. Pure functions; a few
+microseconds per object. The names are those of a quota's `hard` list.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ STORAGE_CLASS_SUFFIX = ".storageclass.storage.k8s.io/"
 
 
 def object_count(count: int) -> Quantity:
-    """So many objects."""
+    """A count of objects as a quantity."""
     return Quantity.of(count, QuantityFormat.DECIMAL_SI)
 
 
 def compute_usage(requests: Mapping[str, Quantity], limits: Mapping[str, Quantity]) -> Amounts:
-    """What a pod holds."""
+    """The usage of a pod."""
     found: Amounts = {}
     for name in COMPUTE_RESOURCES:
         if name in requests:
@@ -41,7 +41,7 @@ def compute_usage(requests: Mapping[str, Quantity], limits: Mapping[str, Quantit
 
 
 def storage_usage(storage_class: str | None, size: Quantity | None) -> Amounts:
-    """What a claim holds, of its class as well."""
+    """The usage of a claim, also of its storage class."""
     found: Amounts = {}
     if storage_class:
         found[f"{storage_class}{STORAGE_CLASS_SUFFIX}persistentvolumeclaims"] = object_count(1)
@@ -53,7 +53,7 @@ def storage_usage(storage_class: str | None, size: Quantity | None) -> Amounts:
 
 
 def service_usage(spec: Mapping[str, Any]) -> Amounts:
-    """The ports of nodes and the load balancers of a service."""
+    """The node ports and load balancers of a service."""
     ports, kind = spec.get("ports") or (), spec.get("type")
     given = sum(1 for port in ports if port.get("nodePort"))
     takes_all = kind == "NodePort" or (kind == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts", True))
@@ -64,12 +64,12 @@ def service_usage(spec: Mapping[str, Any]) -> Amounts:
     }
 
 
-# Which pods a quota means
+# Scopes.
 
 
 @dataclass(frozen=True, slots=True)
 class PodScopeFields:
-    """What a scope can ask about a pod."""
+    """The facts about a pod that scopes test."""
 
     is_terminating: bool
     best_effort: bool
@@ -78,13 +78,13 @@ class PodScopeFields:
 
 
 def scopes_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The scopes of a quota, however they are written."""
+    """The scopes of a quota in either notation."""
     plain = [{"scopeName": name, "operator": "Exists"} for name in spec.get("scopes") or ()]
     return [*plain, *((spec.get("scopeSelector") or {}).get("matchExpressions") or ())]
 
 
 def in_scope(scope: Mapping[str, Any], pod: PodScopeFields) -> bool:
-    """Whether a scope means a pod."""
+    """Whether a pod is in a scope."""
     match scope.get("scopeName"):
         case "Terminating":
             return pod.is_terminating

@@ -1,8 +1,8 @@
-"""How much of each resource does a pod ask for?
+"""The resource requests of a pod.
 
-There are several answers, and kube-scheduler uses different ones in different places on purpose:
+There are several variants, since kube-scheduler computes requests differently in different places:
 
-| who asks | function | pod-level requests | resize in progress | defaults |
+| used by | function | pod-level requests | resize in progress | defaults |
 |---|---|---|---|---|
 | a node's accounts | `accounted_requests` | honoured | the largest of spec, allocated, actual | none |
 | a node's accounts, for scoring | `accounted_nonzero` | honoured | the same | cpu and memory |
@@ -11,11 +11,11 @@ There are several answers, and kube-scheduler uses different ones in different p
 | the Balanced scorer | `balanced_requests` | honoured | the largest | none |
 
 All are variants of `pod_requests`. Sums and maxima are exact; numbers are rounded up to milli-CPUs, or to whole units
-of anything else, once, at the end.
+of other resources, once, at the end.
 
-Cost: about a microsecond for a simple pod, whose answer is remembered by what its containers write (pods of one
-workload write the same), and a few for others. The rule runs on plain integers (billionths) unless a number is
-negative or enormous; then it runs once more on `Quantity`, which overflows where upstream's does.
+Cost: about a microsecond for a simple pod, whose result is cached by the requests of its containers (equal for all pods
+of one workload), and a few for other pods. The computation uses plain integers (billionths) unless a number is negative
+or enormous; then it is repeated with `Quantity`, which overflows where upstream's does.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Quantities = Mapping[str, Quantity]
 NONZERO_DEFAULTS: Quantities = MappingProxyType(
     {CPU: Quantity.of_milli(DEFAULT_MILLI_CPU), MEMORY: Quantity.of(DEFAULT_MEMORY)}
 )
-"""What a container that does not name cpu or memory counts as asking for, in scores."""
+"""The default requests of a container without cpu or memory, for scores."""
 
 _GIGA = 10**9
 _MEGA = 10**6
@@ -60,11 +60,11 @@ N = TypeVar("N", int, Quantity)
 _RequestInputs = tuple[tuple[tuple[str, QuantityText], ...], ...]
 
 
-# Names
+# Resource names.
 
 
 def is_prefixed_native(name: str) -> bool:
-    """A name that spells out the `kubernetes.io/` domain, or one below it."""
+    """A name in the `kubernetes.io/` domain or a subdomain of it."""
     return _DEFAULT_DOMAIN in name
 
 
@@ -83,7 +83,7 @@ def is_attachable_volumes(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_extended_resource_name(name: str) -> bool:
-    """A name of somebody else's domain that quotas can speak of."""
+    """A name in a domain other than Kubernetes' that is valid in quotas."""
     if is_native(name) or name.startswith(_QUOTA_PREFIX):
         return False
     return not label_key_problems(_QUOTA_PREFIX + name)
@@ -91,37 +91,37 @@ def is_extended_resource_name(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_scalar_resource(name: str) -> bool:
-    """A name that nodes keep an account of besides cpu, memory and ephemeral storage."""
+    """A name that nodes account besides cpu, memory and ephemeral storage."""
     return (
         is_extended_resource_name(name) or is_hugepages(name) or is_prefixed_native(name) or is_attachable_volumes(name)
     )
 
 
 def is_dra_extended_resource_name(name: str) -> bool:
-    """A name that a DeviceClass may stand behind: an extended resource, or the class's own implicit name."""
+    """A name that a DeviceClass can provide: an extended resource, or the class's own implicit name."""
     return is_extended_resource_name(name) or name.startswith(DEVICE_CLASS_PREFIX)
 
 
 def is_accounted(name: str) -> bool:
-    """Whether a pod's request for this name is subtracted from nodes; any other name is ignored."""
+    """Whether a pod's request for this name is subtracted from nodes. All other names are ignored."""
     return name in (CPU, MEMORY, EPHEMERAL_STORAGE) or is_scalar_resource(name)
 
 
 def is_pod_level(name: str) -> bool:
-    """Whether a request at the level of the whole pod may name it."""
+    """Whether the pod-level request may contain the name."""
     return name in (CPU, MEMORY) or is_hugepages(name)
 
 
-# Amounts
+# Amounts.
 
 
 def amount_of(name: str, quantity: Quantity) -> int:
-    """The integer that columns hold: thousandths of a CPU, whole units of everything else, rounded up."""
+    """The integer in columns: thousandths of a CPU, whole units of all other resources, rounded up."""
     return quantity.milli_value() if name == CPU else quantity.value()
 
 
 def allocatable_amounts(resources: ResourceList) -> dict[str, int]:
-    """What a node offers, as integers: the accounted names and `pods`."""
+    """The allocatable resources of a node as integers: the accounted names and `pods`."""
     return {
         name: amount_of(name, parse_quantity(text))
         for name, text in resources.items()
@@ -130,37 +130,37 @@ def allocatable_amounts(resources: ResourceList) -> dict[str, int]:
 
 
 def accounted_requests(pod: Pod) -> dict[str, int]:
-    """What a pod on a node takes from it."""
+    """The requests that a pod on a node takes from it."""
     return _amounts(pod, _ACCOUNTED)
 
 
 def accounted_nonzero(pod: Pod) -> tuple[int, int]:
-    """Milli-CPUs and bytes of memory that a pod on a node counts for in scores."""
+    """Milli-CPUs and bytes of memory of a pod on a node, for scores."""
     if has_pod_level_requests(pod):
-        amounts = _rounded(pod_requests(pod, use_status=True, non_missing=_missing_defaults(pod)))
+        amounts = _round_up(pod_requests(pod, use_status=True, non_missing=_missing_defaults(pod)))
     else:
         amounts = _amounts(pod, _NONZERO)
     return amounts.get(CPU, 0), amounts.get(MEMORY, 0)
 
 
 def filter_requests(pod: Pod) -> dict[str, int]:
-    """What the incoming pod must find free on a node. Never negative."""
+    """The requests of the incoming pod that must be free on a node. Never negative."""
     amounts = _amounts(pod, _FILTER)
     return {name: max(0, amount) for name, amount in amounts.items()}
 
 
 def fit_score_requests(pod: Pod) -> dict[str, int]:
-    """What the incoming pod adds to a node in the Fit score, by any name; cpu and memory are always among them."""
+    """The requests that the incoming pod adds to a node in the Fit score, by any name, always with cpu and memory."""
     return _amounts(pod, _FIT_SCORE)
 
 
 def balanced_requests(pod: Pod) -> dict[str, int]:
-    """What the incoming pod adds to a node in the Balanced score, by any name."""
+    """The requests that the incoming pod adds to a node in the Balanced score, by any name."""
     return _amounts(pod, _BALANCED)
 
 
 def request_inputs(pod: Pod) -> tuple[object, ...]:
-    """Everything that the pod's requests are computed from."""
+    """All inputs of the computation of the pod's requests."""
     spec, status = pod.spec, pod.status
     return (
         *(spec.containers, spec.init_containers, spec.overhead, spec.resources),
@@ -170,7 +170,7 @@ def request_inputs(pod: Pod) -> tuple[object, ...]:
 
 
 def has_same_request_inputs(one: Pod, other: Pod) -> bool:
-    """Whether two versions of a pod have the same `request_inputs`; most of them differ in conditions alone."""
+    """Whether two versions of a pod have the same `request_inputs`; most updates change conditions only."""
     before, after = one.spec, other.spec
     return (
         before.containers == after.containers
@@ -182,7 +182,7 @@ def has_same_request_inputs(one: Pod, other: Pod) -> bool:
 
 
 def has_same_status_requests(before: PodStatus, after: PodStatus) -> bool:
-    """The same of what statuses say of requests."""
+    """Whether two statuses have the same inputs of requests."""
     return (
         before.container_statuses == after.container_statuses
         and before.init_container_statuses == after.init_container_statuses
@@ -195,20 +195,21 @@ def has_same_status_requests(before: PodStatus, after: PodStatus) -> bool:
 def has_same_usage(one: Pod, other: Pod) -> bool:
     """Whether two versions of a pod with one spec take the same from their node.
 
-    Each pod that starts has statuses all at once; they say that its containers have what they asked for, or nothing."""
+    When a pod starts, all its statuses arrive at once; they contain the resources of the spec, or none.
+    """
     before, after = one.status, other.status
     if before.resources is None and after.resources is None and _has_no_resize(one) and _has_no_resize(other):
-        return True  # what was set aside for the pod as a whole, and why resizes wait, is of no account then
+        return True  # then the allocated resources of the whole pod and the reasons of pending resizes do not matter
     return has_same_status_requests(before, after)
 
 
 def _resizes(status: PodStatus) -> list[str]:
-    """Why resizes have to wait."""
+    """The reasons of pending resizes."""
     return [condition.reason for condition in status.conditions if condition.type == _RESIZE_PENDING]
 
 
 class _RequestRule(NamedTuple):
-    """Which of the answers."""
+    """A variant of the computation."""
 
     use_status: bool = False
     skip_pod_level: bool = False
@@ -224,12 +225,12 @@ _BALANCED = _RequestRule(use_status=True)
 
 
 def _amounts(pod: Pod, variant: _RequestRule) -> dict[str, int]:
-    written = _container_request_inputs(pod, variant)
-    return _compute_amounts(pod, variant) if written is None else _cached_amounts(written, variant).copy()
+    inputs = _container_request_inputs(pod, variant)
+    return _compute_amounts(pod, variant) if inputs is None else _cached_amounts(inputs, variant).copy()
 
 
 def _container_request_inputs(pod: Pod, variant: _RequestRule) -> _RequestInputs | None:
-    """What the containers of a simple pod write, which is all that its amounts depend on; None for any other pod."""
+    """The requests of the containers of a simple pod, its only inputs; None for any other pod."""
     spec = pod.spec
     if spec.init_containers or spec.overhead or not (spec.resources is None or variant.skip_pod_level):
         return None
@@ -239,65 +240,65 @@ def _container_request_inputs(pod: Pod, variant: _RequestRule) -> _RequestInputs
 
 
 def _has_no_resize(pod: Pod) -> bool:
-    """Whether every container that runs has what it asks for: so it is with all pods but those that are resized."""
+    """Whether every container has the resources of the spec; only pods in a resize do not."""
     statuses = pod.status.container_statuses + pod.status.init_container_statuses
     if not statuses:
         return True
     containers = pod.spec.containers + pod.spec.init_containers
-    asked = {container.name: container.resources.requests for container in containers}
-    if len(asked) < len(containers):
-        return False  # nobody can tell of which of two namesakes a status is
+    requests_by_name = {container.name: container.resources.requests for container in containers}
+    if len(requests_by_name) < len(containers):
+        return False  # with duplicate names, it is unclear which container a status belongs to
     for status in statuses:
         if status.resources is not None:
-            wanted = asked.get(status.name)
+            wanted = requests_by_name.get(status.name)
             if status.resources.requests != wanted or (status.allocated_resources or wanted) != wanted:
                 return False
     return True
 
 
 @lru_cache(maxsize=8192)
-def _cached_amounts(written: _RequestInputs, variant: _RequestRule) -> dict[str, int]:
-    containers = [Container(resources=ResourceRequirements(requests=dict(items))) for items in written]
+def _cached_amounts(inputs: _RequestInputs, variant: _RequestRule) -> dict[str, int]:
+    containers = [Container(resources=ResourceRequirements(requests=dict(items))) for items in inputs]
     return _compute_amounts(Pod(spec=PodSpec(containers=tuple(containers))), variant)
 
 
 def _compute_amounts(pod: Pod, variant: _RequestRule) -> dict[str, int]:
     amounts = _plain_requests(pod, variant)
     if amounts is None:
-        amounts = _rounded(_RequestReader(parse_quantity, Quantity.larger, variant, NONZERO_DEFAULTS).requests(pod))
+        amounts = _round_up(_RequestReader(parse_quantity, Quantity.larger, variant, NONZERO_DEFAULTS).requests(pod))
     if not variant.accounted_only:
         return amounts
     return {name: amount for name, amount in amounts.items() if is_accounted(name)}
 
 
-def _rounded(requests: Quantities) -> dict[str, int]:
+def _round_up(requests: Quantities) -> dict[str, int]:
     return {name: amount_of(name, quantity) for name, quantity in requests.items()}
 
 
 def _missing_defaults(pod: Pod) -> Quantities:
-    """Where the pod as a whole has requests, containers get a default only for what nobody names."""
+    """Defaults if the pod has pod-level requests: only for resources that no request names."""
     named = pod_requests(pod, use_status=True)
     return {name: default for name, default in NONZERO_DEFAULTS.items() if name not in named}
 
 
-# The rule
+# The computation.
 
 
 def pod_requests(
     pod: Pod, *, use_status: bool = False, skip_pod_level: bool = False, non_missing: Quantities | None = None
 ) -> dict[str, Quantity]:
-    """The pod's requests, exact, by every name it uses.
+    """The pod's exact requests, by every name it uses.
 
-    `use_status` counts a resize in progress at its largest. `skip_pod_level` leaves `spec.resources` out.
-    `non_missing` are requests of each container, init containers too, that does not name the resource itself.
+    `use_status` counts a resize in progress at its largest. `skip_pod_level` ignores `spec.resources`. `non_missing`
+    are default requests of each container, including init containers, that does not name the resource itself.
     """
     variant = _RequestRule(use_status, skip_pod_level, with_defaults=bool(non_missing))
     return _RequestReader(parse_quantity, Quantity.larger, variant, non_missing or {}).requests(pod)
 
 
 def pod_limits(pod: Pod) -> dict[str, Quantity]:
-    """What the pod may take at most, exact, by every name it limits. Overhead counts where there is a limit at all."""
-    limits = _LimitReader(parse_quantity, Quantity.larger, _RequestRule(), {}).of_containers(pod)
+    """The pod's exact limits, by every name it limits. Overhead counts only with a limit."""
+    limits = _LimitReader(parse_quantity, Quantity.larger, _RequestRule(), {}).container_totals(pod)
     resources = pod.spec.resources
     if resources is not None:
         limits.update({name: parse_quantity(text) for name, text in resources.limits.items() if is_pod_level(name)})
@@ -308,13 +309,13 @@ def pod_limits(pod: Pod) -> dict[str, Quantity]:
 
 
 def has_pod_level_requests(pod: Pod) -> bool:
-    """Whether the pod as a whole asks for a resource that may be asked for so."""
+    """Whether the pod has pod-level requests for a supported resource."""
     resources = pod.spec.resources
     return resources is not None and any(is_pod_level(name) for name in resources.requests)
 
 
 class _RequestReader(Generic[N]):
-    """One variant of the rule, in one kind of number."""
+    """One variant of the computation, with one type of numbers."""
 
     __slots__ = ("_defaults", "_larger", "_number", "_variant")
 
@@ -331,35 +332,35 @@ class _RequestReader(Generic[N]):
         self._defaults: Mapping[str, N] = defaults if variant.with_defaults else {}
 
     def requests(self, pod: Pod) -> dict[str, N]:
-        requests = self.of_containers(pod)
+        requests = self.container_totals(pod)
         if not self._variant.skip_pod_level and has_pod_level_requests(pod):
-            requests.update(self._of_pod(pod))
+            requests.update(self._pod_level_requests(pod))
         if pod.spec.overhead:
             _add(requests, self._read(pod.spec.overhead))
         return requests
 
-    def of_containers(self, pod: Pod) -> dict[str, N]:
-        """The most that is ever needed at once: while everything runs, or while an init container does."""
+    def container_totals(self, pod: Pod) -> dict[str, N]:
+        """The maximum needed at any time: while all containers run, or while an init container does."""
         statuses = _resized_containers(pod) if self._variant.use_status else {}
         running: dict[str, N] = {}
         for container in pod.spec.containers:
-            _add(running, self._of_container(pod, container, statuses.get(container.name)))
+            _add(running, self._container_requests(pod, container, statuses.get(container.name)))
         sidecars: dict[str, N] = {}
         starting: dict[str, N] = {}
         for container in pod.spec.init_containers:
             if container.is_sidecar:
-                wanted = self._of_container(pod, container, statuses.get(container.name))
+                wanted = self._container_requests(pod, container, statuses.get(container.name))
                 _add(running, wanted)
                 _add(sidecars, wanted)
                 self._raise_to(starting, sidecars)
-            else:  # gone before anybody could resize it
-                wanted = self._of_container(pod, container, None)
+            else:  # it ends before a resize can apply to it
+                wanted = self._container_requests(pod, container, None)
                 _add(wanted, sidecars)
                 self._raise_to(starting, wanted)
         self._raise_to(running, starting)
         return running
 
-    def _of_container(self, pod: Pod, container: Container, status: ContainerStatus | None) -> dict[str, N]:
+    def _container_requests(self, pod: Pod, container: Container, status: ContainerStatus | None) -> dict[str, N]:
         requests = self._read(self._container_amounts(container))
         if status is not None and status.resources is not None:
             requests = self._largest(pod, requests, status.resources.requests, status.allocated_resources)
@@ -371,7 +372,7 @@ class _RequestReader(Generic[N]):
     def _container_amounts(self, container: Container) -> ResourceList:
         return container.resources.requests
 
-    def _of_pod(self, pod: Pod) -> dict[str, N]:
+    def _pod_level_requests(self, pod: Pod) -> dict[str, N]:
         assert pod.spec.resources is not None
         requests = counted = self._read(pod.spec.resources.requests)
         actual = pod.status.resources
@@ -382,7 +383,7 @@ class _RequestReader(Generic[N]):
     def _largest(
         self, pod: Pod, spec: dict[str, N], actual: ResourceList, allocated: ResourceList | None
     ) -> dict[str, N]:
-        """The larger of what runs and what is set aside, and of what is wanted unless the node has said no to it."""
+        """The largest of actual and allocated resources, and of the spec's unless the node has refused the resize."""
         largest = {} if _resize_is_infeasible(pod) else dict(spec)
         self._raise_to(largest, self._read(actual))
         self._raise_to(largest, self._read(allocated or {}))
@@ -398,7 +399,7 @@ class _RequestReader(Generic[N]):
 
 
 class _LimitReader(_RequestReader[Quantity]):
-    """The same rule for limits."""
+    """The same computation for limits."""
 
     __slots__ = ()
 
@@ -421,15 +422,15 @@ def _add(totals: dict[str, N], more: Mapping[str, N]) -> None:
         totals[name] = totals[name] + number if name in totals else number
 
 
-# The rule in plain integers
+# The computation with plain integers.
 
 
 class _NotPlainError(Exception):
-    """A quantity that is negative or enormous: only `Quantity` follows upstream's overflows."""
+    """A quantity that is negative or enormous: only `Quantity` has upstream's overflows."""
 
 
 def _plain_requests(pod: Pod, variant: _RequestRule) -> dict[str, int] | None:
-    """The rule in billionths, rounded at the end; None where a number is not plain."""
+    """The computation in billionths, rounded at the end; None if a number is not plain."""
     try:
         totals = _RequestReader(_nanos, max, variant, _PLAIN_DEFAULTS).requests(pod)
     except _NotPlainError:

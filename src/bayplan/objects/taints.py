@@ -1,10 +1,10 @@
-"""Does a pod put up with a taint?
+"""Matching of taints and tolerations.
 
-TaintToleration and NodeUnschedulable ask about nodes, device allocation asks about devices.
-The numeric operators `Lt` and `Gt` belong to a feature that is off; a toleration with one of them tolerates nothing,
-just as kube-scheduler has it.
+Used by TaintToleration and NodeUnschedulable for nodes, and by device allocation for devices. The numeric operators
+`Lt` and `Gt` belong to a feature that is off; a toleration with one of them tolerates nothing, as in kube-scheduler.
 
-Cost: string comparisons, one toleration after the other. Columns ask once a distinct list of taints, not once a node.
+Cost: string comparisons, one toleration after the other. Columns evaluate each distinct list of taints once, not each
+node.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TAINT_NETWORK_UNAVAILABLE = "node.kubernetes.io/network-unavailable"
 TAINT_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 UNSCHEDULABLE = Taint(key=TAINT_UNSCHEDULABLE, effect=NO_SCHEDULE)
-"""The taint that a cordoned node counts as having, whether or not it carries it."""
+"""The taint that a cordoned node has implicitly."""
 
 
 class TaintLike(Protocol):
@@ -55,7 +55,7 @@ class TolerationLike(TaintLike, Protocol):
 
 
 def tolerates(toleration: TolerationLike, taint: TaintLike) -> bool:
-    """Whether this one toleration covers the taint. An empty effect or key of the toleration covers any."""
+    """Whether the toleration tolerates the taint. An empty effect or key of the toleration matches any."""
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:
@@ -66,7 +66,7 @@ def tolerates(toleration: TolerationLike, taint: TaintLike) -> bool:
 
 
 def tolerated(taint: TaintLike, tolerations: Iterable[TolerationLike]) -> bool:
-    """Whether any of the tolerations covers the taint."""
+    """Whether any of the tolerations tolerates the taint."""
     for toleration in tolerations:  # noqa: SIM110  (a generator costs more than the comparison)
         if tolerates(toleration, taint):
             return True
@@ -76,7 +76,7 @@ def tolerated(taint: TaintLike, tolerations: Iterable[TolerationLike]) -> bool:
 def first_untolerated(
     taints: Iterable[Taint], tolerations: Collection[TolerationLike], effects: Collection[str] = DO_NOT_SCHEDULE
 ) -> Taint | None:
-    """The first taint with one of the effects that no toleration covers, in the order of the node's list."""
+    """The first taint with one of the effects that is not tolerated, in the order of the node's list."""
     for taint in taints:
         if taint.effect in effects and not tolerated(taint, tolerations):
             return taint
@@ -84,7 +84,7 @@ def first_untolerated(
 
 
 def without_times(taints: tuple[Taint, ...]) -> tuple[Taint, ...]:
-    """The same without when each came: nobody is kept away by that, and lists that are alike should look alike."""
+    """The taints without their times, which filters ignore, so that equal lists compare equal."""
     if all(taint.time_added is None for taint in taints):
         return taints
     return tuple(replace(taint, time_added=None) for taint in taints)

@@ -1,4 +1,4 @@
-"""Volumes as a pod names them. A source that no decision depends on decodes to a volume without any source."""
+"""Volumes in pod specs. A source that no decision depends on decodes to a volume without a source."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ async def test_pods_of_other_schedulers_are_left_as_they_are(tmp_path: Path) -> 
         await client.create(PODS, half("other", "default-scheduler", fraction="2"), namespace="default")
         pod = await running(client, "other")
         assert pod["metadata"]["annotations"] == {"gpu-fraction": "2"}
-        with pytest.raises(ApiError, match="it is between 0 and 1"):
+        with pytest.raises(ApiError, match="it must be between 0 and 1"):
             await client.create(PODS, half("bad", fraction="2"), namespace="default")
 
 

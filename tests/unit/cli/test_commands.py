@@ -241,7 +241,7 @@ def test_a_broken_plugin_file(run: CommandRunner, write: Write, tmp_path: Path, 
 
 def test_a_plugin_file_that_others_may_write(run: CommandRunner, write: Write, tmp_path: Path) -> None:
     write("mine.py", TWO_SORTS).chmod(0o666)
-    assert "can be written by others (mode 666)" in one_sentence(run("config", "show", "--plugins-dir", tmp_path))
+    assert "is writable by group or other users (mode 666)" in one_sentence(run("config", "show", "--plugins-dir", tmp_path))
     assert run("config", "show", "--plugins-dir", tmp_path, "--trust-writable-plugins").code == 0
 
 
@@ -387,16 +387,16 @@ def test_what_is_not_looked_at_is_said(run: CommandRunner, write: Write) -> None
     [
         pytest.param("a: [\n", 1, "all.yaml, document 1: yaml: ", id="malformed-yaml"),
         pytest.param("a: 1\na: 2\n", 1, 'line 2: key "a" already set in map', id="several-lines"),
-        pytest.param([NODE, pod("p"), pod("p")], 1, "Pod default/p stands twice, in ", id="twins"),
+        pytest.param([NODE, pod("p"), pod("p")], 1, "Pod default/p is defined twice, in ", id="twins"),
         pytest.param([NODE, pod("p", "-1")], 1, '"-1" is negative; write zero or more', id="negative"),
         pytest.param([NODE, pod("p", containers=[])], 1, 'document 2: Pod "p": spec.containers', id="no-containers"),
-        pytest.param([NODE, pod("p", "many")], 1, '"many" is no quantity', id="impossible-quantity"),
+        pytest.param([NODE, pod("p", "many")], 1, '"many" is not a quantity', id="impossible-quantity"),
         pytest.param([NODE, {**pod("p"), "metadata": {}}], 1, "document 2: a Pod has no metadata.name", id="no-name"),
         pytest.param([{"metadata": {"name": "x"}}], 1, "has no kind", id="no-kind"),
         pytest.param(
-            [NODE, pod("p", priorityClassName="nobody")],
+            [NODE, pod("p", priorityClassName="none")],
             1,
-            'pod default/p asks for priority class "nobody", which does not exist',
+            'pod default/p has priority class "none", which does not exist',
             id="unknown-priority-class",
         ),
         pytest.param([NODE, {**pod("p"), "spec": {"containers": 7}}], 1, 'Pod "p" cannot be read', id="wrong-type"),

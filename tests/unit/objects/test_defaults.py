@@ -30,11 +30,11 @@ def with_resources(**resources: Any) -> dict[str, Any]:
     return {"name": "main", "resources": resources}
 
 
-# what containers ask for
+# Container requests.
 
 
 @pytest.mark.parametrize(
-    ("resources", "asked"),
+    ("resources", "requests"),
     [
         pytest.param({"limits": {"cpu": "2", "memory": "1Gi"}}, {"cpu": "2", "memory": "1Gi"}, id="limits-alone"),
         pytest.param(
@@ -47,20 +47,20 @@ def with_resources(**resources: Any) -> dict[str, Any]:
         pytest.param({}, {}, id="nothing"),
     ],
 )
-def test_limits_stand_in_for_requests(resources: dict[str, Any], asked: dict[str, Any]) -> None:
+def test_limits_stand_in_for_requests(resources: dict[str, Any], requests: dict[str, Any]) -> None:
     pod = stored_pod(containers=[with_resources(**resources)], initContainers=[with_resources(**resources)])
-    assert pod.spec.containers[0].resources.requests == asked
-    assert pod.spec.init_containers[0].resources.requests == asked
+    assert pod.spec.containers[0].resources.requests == requests
+    assert pod.spec.init_containers[0].resources.requests == requests
 
 
 @pytest.mark.parametrize(
-    ("amount", "kept"),
+    ("amount", "rounded"),
     [("100u", "1m"), ("0.0001", "1m"), ("1.0001", "1001m"), ("250m", "250m"), ("1.5Gi", "1.5Gi"), (2, 2)],
 )
-def test_nothing_is_finer_than_a_thousandth(amount: Any, kept: Any) -> None:
+def test_amounts_are_rounded_up_to_thousandths(amount: Any, rounded: Any) -> None:
     pod = stored_pod(containers=[with_resources(requests={"cpu": amount})], overhead={"cpu": amount})
-    assert pod.spec.containers[0].resources.requests["cpu"] == kept
-    assert pod.spec.overhead["cpu"] == kept
+    assert pod.spec.containers[0].resources.requests["cpu"] == rounded
+    assert pod.spec.overhead["cpu"] == rounded
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_nothing_is_finer_than_a_thousandth(amount: Any, kept: Any) -> None:
         pytest.param({}, [{"requests": {"cpu": "1"}}], {}, {}, id="nothing"),
     ],
 )
-def test_the_pod_as_a_whole(
+def test_pod_level_resources(
     pod_level: dict[str, Any], containers: list[dict[str, Any]], requests: dict[str, Any], limits: dict[str, Any]
 ) -> None:
     pod = stored_pod(resources=pod_level, containers=[with_resources(**each) for each in containers])
@@ -105,11 +105,11 @@ def test_the_pod_as_a_whole(
     assert (pod.spec.resources.requests, pod.spec.resources.limits) == (requests, limits)
 
 
-def test_a_pod_without_requests_of_its_own_has_none() -> None:
+def test_a_pod_without_pod_level_requests_gets_none() -> None:
     assert stored_pod().spec.resources is None
 
 
-# the rest of a pod
+# Other pod fields.
 
 
 @pytest.mark.parametrize(
@@ -127,17 +127,17 @@ def test_ports_on_the_hosts_network(host_network: bool, port: dict[str, Any], ho
     assert [(each.host_port, each.protocol) for each in found] == [(host_port, "TCP")] * 2
 
 
-def test_a_protocol_that_is_given_stays() -> None:
+def test_a_given_protocol_stays() -> None:
     pod = stored_pod(containers=[{"name": "main", "ports": [{"containerPort": 53, "protocol": "UDP"}]}])
     assert pod.spec.containers[0].ports[0].protocol == "UDP"
 
 
-def test_the_time_to_end() -> None:
+def test_the_termination_grace_period() -> None:
     assert stored_pod().spec.termination_grace_period_seconds == 30
     assert stored_pod(terminationGracePeriodSeconds=0).spec.termination_grace_period_seconds == 0
 
 
-def test_filling_in_twice_changes_nothing() -> None:
+def test_applying_defaults_twice_changes_nothing() -> None:
     once = stored_pod(
         hostNetwork=True,
         resources={"limits": {"cpu": "1"}},
@@ -146,7 +146,7 @@ def test_filling_in_twice_changes_nothing() -> None:
     assert list(with_all_defaults([once])) == [once]
 
 
-# other kinds
+# Other kinds.
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_filling_in_twice_changes_nothing() -> None:
         pytest.param({}, {}, id="neither"),
     ],
 )
-def test_what_a_node_offers(status: dict[str, Any], offered: dict[str, Any]) -> None:
+def test_allocatable_defaults_to_capacity(status: dict[str, Any], offered: dict[str, Any]) -> None:
     node: Node = with_defaults(make("Node", status=status))
     assert node.status.allocatable == offered
 
@@ -176,7 +176,7 @@ def test_a_namespace_has_its_name_as_a_label() -> None:
         pytest.param({"allocationMode": "All"}, "All", 0, id="all"),
     ],
 )
-def test_how_many_devices(fields: dict[str, Any], mode: str, count: int) -> None:
+def test_device_counts(fields: dict[str, Any], mode: str, count: int) -> None:
     requests = [{"name": "a", "exactly": fields}, {"name": "b", "firstAvailable": [{"name": "c", **fields}]}]
     claim: ResourceClaim = with_defaults(make("ResourceClaim", spec={"devices": {"requests": requests}}))
     exactly, either = claim.spec.devices.requests

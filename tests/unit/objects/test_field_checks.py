@@ -1,4 +1,4 @@
-"""What an API server would not have let in, and how that is said."""
+"""Objects that an API server would refuse, and the errors."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def slice_with(**device: Any) -> dict[str, Any]:
     return {"kind": "ResourceSlice", "spec": {"devices": [{"name": "d", **device}]}}
 
 
-def told(raw: dict[str, Any]) -> list[str]:
+def errors_of(raw: dict[str, Any]) -> list[str]:
     fields = {key: value for key, value in raw.items() if key != "kind"}
     return list(object_errors(convert({"metadata": {"name": "x"}, **fields}, kinds_by_name()[raw["kind"]].struct)))
 
 
-NO_QUANTITY = "is no quantity (quantities must match"
+NO_QUANTITY = "is not a quantity (quantities must match"
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ NO_QUANTITY = "is no quantity (quantities must match"
         ),
     ],
 )
-def test_what_is_no_quantity(raw: dict[str, Any], words: str) -> None:
-    (problem,) = told(raw)
+def test_invalid_quantities(raw: dict[str, Any], words: str) -> None:
+    (problem,) = errors_of(raw)
     assert words in problem
     assert problem.endswith("; write it like 500m, 2 or 4Gi")
 
 
 def quantity_fields(hint: Any, found: set[type], seen: set[Any]) -> None:
-    """Every struct below a type that has a quantity among its fields, found another way than the checks find it."""
+    """Every struct in a type with a quantity among its fields, found by other means than the checks."""
     if hint in seen:
         return
     seen.add(hint)
@@ -119,7 +119,7 @@ def quantity_fields(hint: Any, found: set[type], seen: set[Any]) -> None:
         quantity_fields(argument, found, seen)
 
 
-def test_no_quantity_of_any_kind_is_overlooked() -> None:
+def test_every_quantity_of_every_kind_is_checked() -> None:
     structs: set[type] = set()
     for kind in KINDS:
         quantity_fields(kind.struct, structs, set())
@@ -141,11 +141,11 @@ def test_no_quantity_of_any_kind_is_overlooked() -> None:
         pytest.param({"kind": "CSIStorageCapacity", "capacity": "-1"}, 'capacity: "-1" is negative', id="storage"),
         pytest.param(
             requests(cpu="9223372036854775808m"),
-            'requests.cpu: "9223372036854775808m" is more than can be counted; write at most 9223372036854775807m',
+            'requests.cpu: "9223372036854775808m" is too large; write at most 9223372036854775807m',
             id="cpu",
         ),
-        pytest.param(requests(memory="1e400"), 'requests.memory: "1e400" is more than can be counted', id="memory"),
-        pytest.param(requests(cpu="9999999999999999999E"), "is more than can be counted", id="exa"),
+        pytest.param(requests(memory="1e400"), 'requests.memory: "1e400" is too large', id="memory"),
+        pytest.param(requests(cpu="9999999999999999999E"), "is too large", id="exa"),
         pytest.param(pod(priority=2**31), "spec.priority: 2147483648 is out of range; write a number from", id="int32"),
         pytest.param(
             container(ports=[{"hostPort": 65536}]), "ports[0].hostPort: 65536 is out of range", id="host-port"
@@ -167,8 +167,8 @@ def test_no_quantity_of_any_kind_is_overlooked() -> None:
         ),
     ],
 )
-def test_what_is_out_of_range(raw: dict[str, Any], words: str) -> None:
-    assert words in told(raw)[0]
+def test_numbers_out_of_range(raw: dict[str, Any], words: str) -> None:
+    assert words in errors_of(raw)[0]
 
 
 @pytest.mark.parametrize(
@@ -183,11 +183,11 @@ def test_what_is_out_of_range(raw: dict[str, Any], words: str) -> None:
         pytest.param(pod(tolerations=[{"key": "a", "effect": "X"}]), '[0].effect: "X" is not known', id="effect"),
         pytest.param(
             {"kind": "Node", "spec": {"taints": [{"key": "a"}]}},
-            "spec.taints[0].effect: nothing is given; write NoSchedule, PreferNoSchedule or NoExecute",
+            "spec.taints[0].effect: the value is missing; write NoSchedule, PreferNoSchedule or NoExecute",
             id="taint-without-effect",
         ),
         pytest.param(spread(whenUnsatisfiable="Maybe"), 'whenUnsatisfiable: "Maybe" is not known', id="spread"),
-        pytest.param(spread(whenUnsatisfiable=""), "whenUnsatisfiable: nothing is given", id="spread-nothing"),
+        pytest.param(spread(whenUnsatisfiable=""), "whenUnsatisfiable: the value is missing", id="spread-nothing"),
         pytest.param(spread(nodeTaintsPolicy="x"), 'nodeTaintsPolicy: "x" is not known; write Honor', id="policy"),
         pytest.param(
             spread(labelSelector={"matchExpressions": [{"key": "a", "operator": "No"}]}),
@@ -200,7 +200,7 @@ def test_what_is_out_of_range(raw: dict[str, Any], words: str) -> None:
         ),
         pytest.param(
             {"kind": "PodDisruptionBudget", "spec": {"selector": {"matchExpressions": [{"key": "a"}]}}},
-            "spec.selector.matchExpressions[0].operator: nothing is given",
+            "spec.selector.matchExpressions[0].operator: the value is missing",
             id="budget",
         ),
         pytest.param(pod(preemptionPolicy="Perhaps"), 'spec.preemptionPolicy: "Perhaps" is not known', id="preemption"),
@@ -226,20 +226,24 @@ def test_what_is_out_of_range(raw: dict[str, Any], words: str) -> None:
         ),
     ],
 )
-def test_words_that_no_field_knows(raw: dict[str, Any], words: str) -> None:
-    assert words in told(raw)[0]
+def test_unknown_enum_values(raw: dict[str, Any], words: str) -> None:
+    assert words in errors_of(raw)[0]
 
 
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        pytest.param(pod(containers=[]), "spec.containers: there is none; a pod has at least one container", id="none"),
+        pytest.param(
+            pod(containers=[]), "spec.containers: the list is empty; a pod needs at least one container", id="none"
+        ),
         pytest.param({"kind": "Pod"}, "spec.containers: there is none", id="no-spec"),
-        pytest.param(node_term(operator="In"), "values: there is none; operator In needs at least one", id="in"),
+        pytest.param(
+            node_term(operator="In"), "values: the list is empty; operator In needs at least one value", id="in"
+        ),
         pytest.param(node_term(operator="Exists", values=["x"]), "values: operator Exists takes none", id="exists"),
-        pytest.param(node_term(operator="Gt", values=["1", "2"]), "values: there are 2; operator Gt needs", id="gt"),
-        pytest.param(pod_term(operator="NotIn"), "values: there is none; operator NotIn", id="label-not-in"),
-        pytest.param(pod(tolerations=[{}]), "tolerations[0].key: there is none; give one, or", id="no-key"),
+        pytest.param(node_term(operator="Gt", values=["1", "2"]), "values: 2 values; operator Gt needs", id="gt"),
+        pytest.param(pod_term(operator="NotIn"), "values: the list is empty; operator NotIn", id="label-not-in"),
+        pytest.param(pod(tolerations=[{}]), "tolerations[0].key: missing; write a key, or", id="no-key"),
         pytest.param(
             pod(tolerations=[{"key": "a", "operator": "Exists", "value": "b"}]),
             "operator Exists takes none",
@@ -247,8 +251,8 @@ def test_words_that_no_field_knows(raw: dict[str, Any], words: str) -> None:
         ),
     ],
 )
-def test_what_is_missing_or_too_much(raw: dict[str, Any], words: str) -> None:
-    assert words in told(raw)[0]
+def test_missing_and_superfluous_fields(raw: dict[str, Any], words: str) -> None:
+    assert words in errors_of(raw)[0]
 
 
 @pytest.mark.parametrize(
@@ -270,17 +274,17 @@ def test_what_is_missing_or_too_much(raw: dict[str, Any], words: str) -> None:
         pytest.param(slice_with(capacity={"m": {"value": "1Gi"}}, attributes={"a": {"int": 1}}), id="device"),
     ],
 )
-def test_what_is_in_order(raw: dict[str, Any]) -> None:
-    assert told(raw) == []
+def test_valid_objects(raw: dict[str, Any]) -> None:
+    assert errors_of(raw) == []
 
 
 @pytest.mark.parametrize("name", sorted(kinds_by_name()))
-def test_an_empty_object_is_judged_without_a_traceback(name: str) -> None:
-    found = told({"kind": name})
+def test_an_empty_object_has_errors_but_no_traceback(name: str) -> None:
+    found = errors_of({"kind": name})
     assert (found != []) is (name == "Pod")
 
 
-def test_the_object_is_named() -> None:
+def test_the_error_names_the_object() -> None:
     item = convert({"metadata": {"name": "web"}}, kinds_by_name()["Pod"].struct)
     with pytest.raises(ObjectError, match=r'^Pod "web": spec\.containers: there is none'):
         check_object(item)
@@ -288,5 +292,5 @@ def test_the_object_is_named() -> None:
         check_object(convert({}, kinds_by_name()["Pod"].struct))
 
 
-def test_the_type_of_quantities_is_the_one_that_is_looked_for() -> None:
+def test_the_checks_know_the_type_of_quantities() -> None:
     assert str(QuantityText) == "str | int | float"

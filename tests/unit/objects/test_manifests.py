@@ -1,4 +1,4 @@
-"""A cluster from files: which struct reads which kind, what an API server would have added, what is refused."""
+"""Objects from files: kinds and structs, defaults of the API server, errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def named(objects: tuple[KubeObject, ...]) -> list[tuple[str, str]]:
     return [(type(item).__name__, item.name) for item in objects]
 
 
-# kinds
+# Kinds.
 
 
 def test_every_kind_has_one_struct_and_one_name() -> None:
@@ -52,7 +52,7 @@ def test_every_kind_has_one_struct_and_one_name() -> None:
     assert kinds_by_name()["CSINode"].struct.__name__ == "CsiNode"
 
 
-def test_the_catalog_keeps_every_kind_but_nodes_and_pods() -> None:
+def test_the_catalog_has_every_kind_but_nodes_and_pods() -> None:
     assert {kind.struct for kind in KINDS} - set(CATALOG_KINDS) == {Node, Pod}
 
 
@@ -77,21 +77,21 @@ def test_unknown_fields_are_skipped() -> None:
         pytest.param([], "a Pod without a name cannot be read: ", id="no-object"),
     ],
 )
-def test_what_does_not_fit_is_named(raw: Any, words: str) -> None:
+def test_decoding_errors_name_the_object(raw: Any, words: str) -> None:
     with pytest.raises(ObjectError, match=words):
         convert(raw, Pod)
     with pytest.raises(ObjectError, match=words):
         decode(json.dumps(raw), Pod)
 
 
-def test_json_is_read_directly() -> None:
+def test_json_is_decoded_directly() -> None:
     assert decode('{"metadata": {"name": "p"}}', Pod).name == "p"
     assert decode(b'{"metadata": {"name": "p", "labels": null}}', Pod).labels == {}
     with pytest.raises(ObjectError, match="Pod is not JSON: "):
         decode("{", Pod)
 
 
-# files
+# Files.
 
 
 def test_documents_lists_and_json(write: Write) -> None:
@@ -114,7 +114,7 @@ def test_documents_lists_and_json(write: Write) -> None:
     ]
 
 
-def test_a_file_that_is_named_twice_is_read_once(write: Write, tmp_path: Path) -> None:
+def test_a_file_that_is_given_twice_is_read_once(write: Write, tmp_path: Path) -> None:
     path = write("a.yaml", POD)
     assert named(load_manifests([tmp_path, path, path]).objects) == [("Pod", "p")]
 
@@ -127,7 +127,7 @@ def test_folders_are_searched_in_order(write: Write, tmp_path: Path) -> None:
     assert [item.name for item in load_manifests([tmp_path]).objects] == ["first", "middle", "last"]
 
 
-def test_kinds_that_a_scheduler_does_not_look_at_are_told(write: Write) -> None:
+def test_unsupported_kinds_are_reported(write: Write) -> None:
     named_map = f"{V1}kind: ConfigMap\nmetadata: {{name: c}}\n"
     path = write("a.yaml", f"{named_map}---\n{POD}---\n{V1}kind: Secret\n---\n{V1}kind: Event\nmetadata: x\n")
     loaded = load_manifests([path])
@@ -138,13 +138,13 @@ def test_kinds_that_a_scheduler_does_not_look_at_are_told(write: Write) -> None:
 @pytest.mark.parametrize(
     ("api_version", "kind"), [("example.com/v1", "Pod"), ("serving.knative.dev/v1", "Service"), ("v1", "StatefulSet")]
 )
-def test_a_kind_of_another_group_is_not_ours(write: Write, api_version: str, kind: str) -> None:
+def test_a_kind_of_another_group_is_unsupported(write: Write, api_version: str, kind: str) -> None:
     path = write("a.yaml", f"apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: x}}\n")
     assert load_manifests([path]) == LoadedManifests((), (f"{api_version} {kind} x in {path}",))
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2"])
-def test_versions_of_one_shape(write: Write, version: str) -> None:
+def test_versions_with_the_same_fields(write: Write, version: str) -> None:
     path = write("a.yaml", f"apiVersion: resource.k8s.io/{version}\nkind: DeviceClass\nmetadata: {{name: x}}\n")
     assert named(load_manifests([path]).objects) == [("DeviceClass", "x")]
 
@@ -152,14 +152,14 @@ def test_versions_of_one_shape(write: Write, version: str) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
-        pytest.param(POD, POD, "Pod default/p stands twice", id="pods"),
-        pytest.param(NODE, NODE, "Node node stands twice", id="nodes"),
+        pytest.param(POD, POD, "Pod default/p is defined twice", id="pods"),
+        pytest.param(NODE, NODE, "Node node is defined twice", id="nodes"),
         pytest.param(
-            POD, POD.replace("p}", "p, namespace: default}"), "Pod default/p stands twice", id="default-namespace"
+            POD, POD.replace("p}", "p, namespace: default}"), "Pod default/p is defined twice", id="default-namespace"
         ),
     ],
 )
-def test_two_objects_of_one_name(write: Write, first: str, second: str, words: str) -> None:
+def test_two_objects_of_one_name_are_refused(write: Write, first: str, second: str, words: str) -> None:
     one, other = write("one.yaml", first), write("other.yaml", f"{V1}kind: ConfigMap\n---\n{second}")
     with pytest.raises(ObjectError, match=words) as refusal:
         load_manifests([one, other])
@@ -182,11 +182,11 @@ def test_names_may_repeat_across_kinds_and_namespaces(write: Write) -> None:
         pytest.param("kind: ConfigMap\n", "ConfigMap has no apiVersion; a manifest starts", id="no-version-unknown"),
         pytest.param(
             "apiVersion: resource.k8s.io/v1beta1\nkind: ResourceClaim\n",
-            "ResourceClaim of resource.k8s.io/v1beta1 is not read; write it as resource.k8s.io/v1 or",
+            "ResourceClaim of resource.k8s.io/v1beta1 is not supported; use resource.k8s.io/v1 or",
             id="wrong-version",
         ),
         pytest.param(f"{V1}kind: List\nitems: [7]\n", "item 1: an item of the List is not an object", id="item"),
-        pytest.param(f"{V1}kind: List\nitems: x\n", "the items of the List are no list", id="items"),
+        pytest.param(f"{V1}kind: List\nitems: x\n", "the items of the List are not a list", id="items"),
         pytest.param(f"{V1}kind: List\nitems: [{{kind: Pod}}]\n", "item 1: Pod has no apiVersion", id="item-version"),
         pytest.param(f"{V1}kind: Pod\nmetadata: 7\n", "a Pod without a name cannot be read", id="wrong-type"),
         pytest.param(
@@ -206,7 +206,7 @@ def test_names_may_repeat_across_kinds_and_namespaces(write: Write) -> None:
         pytest.param(f'{{"a": {"[" * 300}{"]" * 300}}}', "json: exceeded max depth of 200", id="json-deep-enough"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(write: Write, text: str, words: str) -> None:
+def test_errors_name_file_and_document(write: Write, text: str, words: str) -> None:
     path = write("bad.yaml", text)
     with pytest.raises(ObjectError, match=words) as refusal:
         load_manifests([path])
@@ -219,13 +219,13 @@ def test_what_is_wrong_is_said_with_its_place(write: Write, text: str, words: st
         pytest.param(f"{V1}kind: Pod\nspec: {{containers: [{{}}]}}", r"a Pod has no metadata\.name", id="no-name"),
         pytest.param(POD, r"spec\.containers: there is none", id="no-containers"),
         pytest.param(
-            f"{POD}spec: {{containers: [{{}}], priorityClassName: nobody}}\n",
-            'asks for priority class "nobody"',
+            f"{POD}spec: {{containers: [{{}}], priorityClassName: none}}\n",
+            'has priority class "none"',
             id="priority-class",
         ),
     ],
 )
-def test_what_an_api_server_refuses_has_its_place_too(write: Write, text: str, words: str) -> None:
+def test_validation_errors_name_file_and_document(write: Write, text: str, words: str) -> None:
     path = write("bad.yaml", f"{NODE}---\n{text}")
     loaded = load_manifests([path])
     with pytest.raises(ObjectError, match=words) as refusal:
@@ -233,22 +233,22 @@ def test_what_an_api_server_refuses_has_its_place_too(write: Write, text: str, w
     assert str(refusal.value).startswith(f"{path}, document 2: ")
 
 
-def test_what_is_not_there(tmp_path: Path) -> None:
+def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(ObjectError, match="nowhere does not exist"):
         load_manifests([tmp_path / "nowhere"])
     with pytest.raises(ObjectError, match=r"has no \.yaml, \.yml or \.json file"):
         load_manifests([tmp_path])
 
 
-# what an API server fills in
+# Defaults.
 
 
 def test_identity() -> None:
     plain = with_identity(Pod(metadata=ObjectMeta(name="p")))
     assert (plain.namespace, plain.uid) == ("default", "pods/default/p")
     assert with_identity(Node(metadata=ObjectMeta(name="n"))).namespace == ""
-    kept = make_pod("p", namespace="x", uid="u")
-    assert with_identity(kept) == kept
+    given = make_pod("p", namespace="x", uid="u")
+    assert with_identity(given) == given
     with pytest.raises(ObjectError, match=r"a Node has no metadata\.name; give it one"):
         with_identity(Node())
 
@@ -276,7 +276,7 @@ def test_priorities(spec: dict[str, Any], classes: list[PriorityClass], priority
     assert found.spec.scheduler_name == "default-scheduler"
 
 
-def test_the_class_says_whether_to_preempt() -> None:
+def test_the_class_sets_the_preemption_policy() -> None:
     classes = {"gentle": klass("gentle", 5, policy="Never")}
     pod = replace_fields(make_pod("p"), spec={"priority": None, "priority_class_name": "gentle"})
     assert with_priority(pod, classes).spec.preemption_policy == "Never"
@@ -284,8 +284,8 @@ def test_the_class_says_whether_to_preempt() -> None:
     assert with_priority(own, classes).spec.preemption_policy == "PreemptLowerPriority"
 
 
-def test_a_class_that_nobody_knows() -> None:
-    pod = replace_fields(make_pod("p"), spec={"priority": None, "priority_class_name": "nobody"})
-    with pytest.raises(ObjectError, match='pod default/p asks for priority class "nobody", which does not exist'):
+def test_an_unknown_priority_class() -> None:
+    pod = replace_fields(make_pod("p"), spec={"priority": None, "priority_class_name": "none"})
+    with pytest.raises(ObjectError, match='pod default/p has priority class "none", which does not exist'):
         with_priority(pod, {})
     assert "system-cluster-critical" in SYSTEM_PRIORITIES

@@ -1,4 +1,4 @@
-"""Pods that ask for less: whatever containers they have, they ask for as much less as was said."""
+"""Pods with lower requests: the total is reduced by the given amount, whatever the containers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pods(draw: st.DrawFn) -> Pod:
 
 @settings(max_examples=60, deadline=None)
 @given(pod=pods(), share=st.floats(0.01, 1.0))
-def test_as_much_less_as_was_said(pod: Pod, share: float) -> None:
+def test_requests_are_reduced_by_the_given_amount(pod: Pod, share: float) -> None:
     before, lowest = filter_requests(pod), lowest_requests(pod)
     less = {name: max(1, int((amount - lowest.get(name, 0)) * share)) for name, amount in before.items() if amount}
     less = {name: by for name, by in less.items() if before[name] - by >= lowest.get(name, 0)}
@@ -49,14 +49,14 @@ def test_as_much_less_as_was_said(pod: Pod, share: float) -> None:
     assert {name: after.get(name, 0) for name in before} == {name: before[name] - less.get(name, 0) for name in before}
 
 
-def test_the_largest_container_gives_first() -> None:
+def test_the_largest_container_is_reduced_first() -> None:
     resources = [ResourceRequirements(requests={"cpu": cpu}) for cpu in ("1", "3")]
     pod = make_pod(containers=tuple(Container(name="c", resources=each) for each in resources))
     after = with_lower_requests(pod, {"cpu": 500})
     assert [each.resources.requests["cpu"] for each in after.spec.containers] == ["1", "2500m"]
 
 
-def test_amounts_are_written_as_people_write_them() -> None:
+def test_amounts_have_the_usual_notation() -> None:
     assert str(quantity("cpu", 1500)) == "1500m"
     assert str(quantity("memory", 3 << 30)) == "3Gi"
     assert str(quantity("nvidia.com/gpu", 2)) == "2"

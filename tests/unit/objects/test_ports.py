@@ -10,7 +10,7 @@ def container(*ports: ContainerPort, restart_policy: str | None = None) -> Conta
     return Container(ports=ports, restart_policy=restart_policy)
 
 
-def test_ports_of_containers_that_stay() -> None:
+def test_ports_of_long_running_containers() -> None:
     pod = Pod(
         spec=PodSpec(
             containers=(

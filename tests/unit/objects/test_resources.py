@@ -86,20 +86,20 @@ def test_the_filters_request(case: Pod, cpu: int) -> None:
     assert accounted_requests(case).get("cpu", 0) == cpu
 
 
-def test_names_that_nobody_accounts_for_are_left_out() -> None:
+def test_unaccounted_names_are_left_out() -> None:
     case = pod(container(**{"cpu": "1", "pods": "3", "weird": "1", "x.io/gpu": "2", "hugepages-2Mi": "4Mi"}))
     expected = {"cpu": 1000, "x.io/gpu": 2, "hugepages-2Mi": 4 * MI}
     assert filter_requests(case) == accounted_requests(case) == expected
     assert balanced_requests(case) == {**expected, "pods": 3, "weird": 1}
 
 
-def test_pod_level_serves_only_some_names() -> None:
+def test_pod_level_requests_support_only_some_names() -> None:
     level = needs(**{"cpu": "1", "hugepages-2Mi": "8Mi", "ephemeral-storage": "9", "x.io/gpu": "9"})
     case = pod(container(**{"cpu": "4", "x.io/gpu": "2"}), level=level)
     assert filter_requests(case) == {"cpu": 1000, "x.io/gpu": 2, "hugepages-2Mi": 8 * MI}
 
 
-def test_the_filter_asks_for_nothing_negative() -> None:
+def test_filter_requests_are_never_negative() -> None:
     case = pod(container(cpu="-1", memory="1"))
     assert filter_requests(case) == {"cpu": 0, "memory": 1}
     assert accounted_requests(case) == {"cpu": -1000, "memory": 1}
@@ -133,7 +133,7 @@ def test_accounts_for_scores(case: Pod, expected: tuple[int, int]) -> None:
     assert accounted_nonzero(case) == expected
 
 
-def test_the_fit_scorer_ignores_the_pod_level_and_guesses() -> None:
+def test_the_fit_scorer_ignores_pod_level_requests_and_uses_defaults() -> None:
     case = pod(container(cpu="1"), container(**{"x.io/gpu": "1"}), level=needs(cpu="9", memory="9"))
     assert fit_score_requests(case) == {"cpu": 1100, "memory": 2 * GUESS_MEMORY, "x.io/gpu": 1}
 
@@ -234,18 +234,18 @@ def test_overflows_are_upstreams(case: Pod, memory: int) -> None:
     assert accounted_requests(case)["memory"] == memory
 
 
-def test_answers_are_not_shared() -> None:
+def test_results_are_not_shared() -> None:
     case = pod(container(cpu="1"))
     accounted_requests(case)["cpu"] = 7
     assert accounted_requests(case) == {"cpu": 1000}
 
 
-def test_nonsense_is_refused() -> None:
+def test_an_invalid_quantity_is_refused() -> None:
     with pytest.raises(QuantityError):
         filter_requests(pod(container(cpu="one")))
 
 
-def test_what_a_node_offers() -> None:
+def test_allocatable_amounts_of_a_node() -> None:
     offered: Requests = {"cpu": "3920m", "memory": "1Gi", "pods": "110", "x.io/gpu": 8, "weird": "1", "storage": "1Gi"}
     assert allocatable_amounts(offered) == {"cpu": 3920, "memory": 2**30, "pods": 110, "x.io/gpu": 8}
 

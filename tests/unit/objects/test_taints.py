@@ -48,7 +48,7 @@ def test_numeric_operators_tolerate_nothing(operator: str, value: str) -> None:
     assert not tolerates(Toleration(key="n", operator=operator, value=value), Taint(key="n", value="5"))
 
 
-def test_any_toleration_will_do() -> None:
+def test_any_toleration_is_enough() -> None:
     assert tolerated(GPU, [Toleration(key="x"), Toleration(key="gpu", operator="Exists")])
     assert not tolerated(GPU, [])
 
@@ -78,7 +78,7 @@ def test_the_cordon_taint() -> None:
     assert not tolerates(Toleration(key=UNSCHEDULABLE.key, operator="Exists", effect=NO_EXECUTE), UNSCHEDULABLE)
 
 
-def test_when_a_taint_came_is_known_and_tells_no_two_lists_apart() -> None:
+def test_times_of_taints_are_decoded_and_ignored_in_comparisons() -> None:
     text = b'[{"key":"gpu","value":"a100","effect":"NoSchedule","timeAdded":"2026-01-02T03:04:05Z"}]'
     taints = msgspec.json.decode(text, type=tuple[Taint, ...])
     assert msgspec.json.encode(taints) == text

@@ -79,9 +79,9 @@ def test_what_a_pod_asks_for(said: dict[str, str], share: GpuShare | None) -> No
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        pytest.param({"gpu-fraction": "1"}, 'gpu-fraction is "1"; it is between 0 and 1', id="all of it"),
+        pytest.param({"gpu-fraction": "1"}, 'gpu-fraction is "1"; it must be between 0 and 1', id="all of it"),
         pytest.param({"gpu-fraction": "half"}, 'gpu-fraction is "half"', id="no number"),
-        pytest.param({"gpu-memory": "0"}, 'gpu-memory is "0"; it takes a whole number above 0', id="no memory"),
+        pytest.param({"gpu-memory": "0"}, 'gpu-memory is "0"; it must be a whole number above 0', id="no memory"),
         pytest.param({"gpu-memory": "1", "gpu-fraction": "0.1"}, "has both annotations", id="both"),
         pytest.param({"gpu-fraction": "0.1", "gpu-fraction-num-devices": "x"}, "gpu-fraction-num-devices is", id="x"),
     ],
@@ -153,7 +153,7 @@ def test_whole_gpus_are_not_those_that_are_about_to_be_shared() -> None:
 def test_whole_and_part_is_too_much() -> None:
     both = make_pod(requests={GPU: "1"}, annotations={"gpu-fraction": "0.5"})
     ((_, reasons),) = filtered(GpuSharing, both, gpu_node()).values()
-    assert "wants whole GPUs, or instances of MIG, and a part of one" in reasons[0]
+    assert "requests whole GPUs or MIG instances, and a part of a GPU" in reasons[0]
 
 
 # what is given

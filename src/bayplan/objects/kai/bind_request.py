@@ -1,8 +1,8 @@
-"""KAI-Scheduler's BindRequest: which pod goes to which node, what was decided with that, and how far the binder came.
+"""KAI-Scheduler's BindRequest: pod, node, allocations, and the progress of the binder.
 
-Written by an engine when it has placed a pod, carried out by the binder, deleted with the pod. What is true of a
-request is said here, for whoever writes, reads or counts it. The uid of the pod stands in the owner reference and, as
-far as the definition of the server keeps it, in `spec.podUID`: whoever asks `pod_uid` need not know which.
+An engine creates it for a placed pod, the binder carries it out, and it is deleted with the pod. Properties of a
+request are defined here for all modules that write, read or count requests. The uid of the pod is in the owner
+reference and, if the server's definition has the field, in `spec.podUID`; `pod_uid` reads both.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ VERSION = "v1alpha2"
 
 HANDLED_BY_LABEL = "bayplan.dev/binder"
 HANDLED_BY_BAYPLAN = "bayplan"
-"""The label of requests that Bayplan's binder takes; it leaves those of others to others."""
+"""The label of requests that Bayplan's binder handles; it ignores requests with another value."""
 BINDER_LEASE_NAME = "bayplan-binder"
-"""In whose name that binder speaks, and the lease that it holds."""
+"""The holder identity of that binder, and the name of its lease."""
 NODE_LABEL = "selected-node"
 SCHEDULER_LABEL = "bayplan.dev/scheduler"
-"""The label that says which scheduler's pod it is, so that others can ask for requests that are not their own."""
+"""The label with the name of the pod's scheduler, so that a scheduler can watch the requests of other schedulers."""
 RECEIVED_TYPE = "received-resource-type"
-"""The annotation of a bound pod that says in which way it got its devices."""
+"""The annotation of a bound pod with the way in which it got its devices."""
 NUMA_ZONES = "kai.scheduler/predicted-numa-zones"
 
 STALE_FACTOR = 6
-"""A request of which nobody has said anything for so many times as long as makes it stale is deleted."""
+"""A request is deleted after so many times the stale time without a report of a binder."""
 
 PENDING, SUCCEEDED, FAILED = "Pending", "Succeeded", "Failed"
 REGULAR, FRACTION, MIG_INSTANCE = "Regular", "Fraction", "MigInstance"
@@ -50,21 +50,21 @@ _DIGEST_LENGTH = 10
 
 
 class ReceivedGpu(Api, frozen=True):
-    """How many devices, and which share of each: a decimal with two digits."""
+    """The number of devices, and the share of each: a decimal with two digits."""
 
     count: int = 0
     portion: str = ""
 
 
 class ClaimAllocation(Api, frozen=True):
-    """What was allocated to a claim; `name` is that of the entry in the pod's `resourceClaims`."""
+    """The allocation of a claim; `name` is the entry in the pod's `resourceClaims`."""
 
     name: str = ""
     allocation: AllocationResult | None = None
 
 
 class ExtendedClaimAllocation(Api, frozen=True):
-    """What was allocated to the claim that stands behind a pod's extended resources."""
+    """The allocation of the special claim for a pod's extended resources."""
 
     allocation: AllocationResult | None = None
     device_requests: tuple[DeviceRequest, ...] = ()
@@ -107,14 +107,14 @@ class BindRequest(KubeObject, frozen=True):
 
     @property
     def pod_uid(self) -> str:
-        """Which incarnation of the pod is meant; nothing where nobody said."""
+        """The uid of the pod; empty if the request does not have it."""
         return self.spec.pod_uid or next(
             (owner.uid for owner in self.metadata.owner_references if owner.kind == "Pod"), ""
         )
 
     @property
     def version(self) -> int:
-        """Which of two tellings of it is the later."""
+        """The resource version as a number; the larger one is the later state."""
         text = self.metadata.resource_version
         return int(text) if text.isdecimal() else 0
 
@@ -124,12 +124,12 @@ class BindRequest(KubeObject, frozen=True):
 
     @property
     def was_attempted(self) -> bool:
-        """Whether a binder has come to it at all."""
+        """Whether a binder has made an attempt."""
         return self.is_finished or self.status.failed_attempts > 0
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last attempt has told what came of it; `Pending` is as good as nothing."""
+        """Whether the last attempt has a result; `Pending` counts as none."""
         return self.status.phase not in ("", PENDING)
 
     @property
@@ -138,13 +138,13 @@ class BindRequest(KubeObject, frozen=True):
 
     @property
     def has_failed(self) -> bool:
-        """Whether nobody is going to try it again."""
+        """Whether the binder will not try it again."""
         limit = self.spec.backoff_limit
         return self.status.phase == FAILED and (limit is None or self.status.failed_attempts >= limit)
 
     @property
     def is_active(self) -> bool:
-        """Whether the pod is on its node, or may still come to be: its room there is taken."""
+        """Whether the pod is bound or may still be bound, so that its resources on the node are taken."""
         return not self.has_failed and self.metadata.deletion_timestamp is None
 
     @property
@@ -153,11 +153,11 @@ class BindRequest(KubeObject, frozen=True):
 
     @property
     def has_valid_pod_name(self) -> bool:
-        """Whether it names a pod, by a name that one can have: for others the server does not even look."""
+        """Whether the pod name is valid; the API server refuses other names without a lookup."""
         return not dns_subdomain_problems(self.spec.pod_name)
 
     def is_for(self, pod: Pod) -> bool:
-        """Whether this very pod is meant, and not an earlier one of its name."""
+        """Whether the request is for this pod, and not for an earlier pod of the same name."""
         meta, spec = pod.metadata, self.spec
         if spec.pod_name != meta.name or self.metadata.namespace != meta.namespace:
             return False
@@ -166,7 +166,7 @@ class BindRequest(KubeObject, frozen=True):
 
 
 def retry_delay_s(failures: int) -> float:
-    """How long the binder waits after so many earlier failures, less some chance: doubling, up to a minute."""
+    """How long the binder waits after so many failures, before jitter: doubling, up to a minute."""
     return min(2.0 ** min(failures, 16), _MAX_RETRY_DELAY_S)
 
 
@@ -179,7 +179,7 @@ def new_request(
     labels: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> BindRequest:
-    """The request to bind a pod to a node, as it is to be created. `spec`: further fields by their Python names."""
+    """A new request to bind a pod to a node. `spec`: further fields by their Python names."""
     meta = pod.metadata
     return BindRequest(
         metadata=ObjectMeta(
@@ -205,7 +205,7 @@ def new_request(
 
 
 def manifest(request: BindRequest) -> dict[str, Any]:
-    """The body that creates a request. Annotations are there even where there are none: nobody has to ask twice."""
+    """The body that creates a request. It always has the annotations field, even if it is empty."""
     tree: dict[str, Any] = msgspec.to_builtins(request)
     tree["metadata"]["annotations"] = dict(request.metadata.annotations)
     return {"apiVersion": f"{GROUP}/{VERSION}", "kind": "BindRequest", **tree}
@@ -216,16 +216,17 @@ _META, _META_WITHOUT = b'{"metadata":{', b',"metadata":{"annotations":{},'
 
 
 def manifest_text(request: BindRequest) -> bytes:
-    """The same as text, at a fraction of the cost: each pod has one."""
+    """The manifest as JSON, at a fraction of the cost, since every pod has a request."""
     if request.metadata.annotations or not request.metadata.name:
         return msgspec.json.encode(manifest(request))
     return b"%b%b%b" % (_MANIFEST_PREFIX, _META_WITHOUT, msgspec.json.encode(request)[len(_META) :])
 
 
 def decode_readable_fields(tree: Mapping[str, Any]) -> BindRequest:
-    """A request of which something cannot be read, without that: enough to say whose it is, and whether it is over.
+    """A request without the fields that do not decode: enough to find its pod, and whether it is finished.
 
-    A limit that cannot be read is none, so that one attempt ends it."""
+    A backoff limit that does not decode is missing, so a single attempt ends the request.
+    """
     return BindRequest(
         metadata=_decode_readable(tree.get("metadata"), ObjectMeta),
         spec=_decode_readable(tree.get("spec"), BindRequestSpec),
@@ -244,7 +245,7 @@ def _decode_readable(tree: object, struct: type[_S]) -> _S:
 
 
 def label_value(name: str) -> str:
-    """A name as the value of a label: cut, and made one of a kind again by a digest, where it is too long for one."""
+    """A name as a label value. A name that is too long is cut, and a digest makes it unique again."""
     if len(name) <= _MAX_LABEL_LENGTH:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_LENGTH]
@@ -252,12 +253,12 @@ def label_value(name: str) -> str:
 
 
 def annotation_key(plugin: str, key: str) -> str:
-    """The annotation in which a scheduler plugin hands something to a binder plugin: `<plugin>.kai.scheduler/<key>`."""
+    """The annotation that passes data from a scheduler plugin to a binder plugin: `<plugin>.kai.scheduler/<key>`."""
     return f"{plugin}.{ANNOTATION_DOMAIN}/{key}"
 
 
 def annotations_for_plugin(request: BindRequest, plugin: str) -> dict[str, str]:
-    """What scheduler plugins have handed to this plugin, by the bare keys; nothing where the scheduler is older."""
+    """The data of scheduler plugins for this binder plugin, by bare keys; empty with an older scheduler."""
     prefix = annotation_key(plugin, "")
     return {
         key.removeprefix(prefix): value for key, value in request.metadata.annotations.items() if key.startswith(prefix)
@@ -265,5 +266,5 @@ def annotations_for_plugin(request: BindRequest, plugin: str) -> dict[str, str]:
 
 
 def is_bound_with_shared_gpus(pod: Pod) -> bool:
-    """Whether a pod is bound, and to parts of devices there: whoever bound it has noted that in the same write."""
+    """Whether a pod is bound with parts of devices. The binder records this in the same write as the binding."""
     return bool(pod.spec.node_name) and pod.metadata.annotations.get(RECEIVED_TYPE) == FRACTION

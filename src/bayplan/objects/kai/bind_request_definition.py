@@ -1,7 +1,7 @@
-"""What is a BindRequest to an API server? Its CustomResourceDefinition: upstream's fields, and the pod's uid.
+"""The CustomResourceDefinition of BindRequest: upstream's fields, and the uid of the pod.
 
-Asked by `bayplan crds`. Allocations are kept as they come: their shape is that of the resource.k8s.io group, which the
-API server checks when they are written to the claims.
+Used by `bayplan crds`. Allocations are stored without validation: they have the form of the resource.k8s.io group,
+which the API server validates when they are written to the claims.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _INTEGER: Schema = {"type": "integer", "format": "int32"}
 _UNSTRUCTURED: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
-def _described(description: str, schema: Schema) -> Schema:
-    """What `kubectl explain` says of a field."""
+def _describe(description: str, schema: Schema) -> Schema:
+    """Add a description, which `kubectl explain` shows."""
     return {"description": description, **schema}
 
 
@@ -33,61 +33,57 @@ def _array_of(of: Schema) -> Schema:
 
 
 _GPU = _object(
-    count=_described("How many devices.", _INTEGER),
-    portion=_described("The share of each: a decimal with two digits, 1.00 for a whole one.", _STRING),
+    count=_describe("The number of devices.", _INTEGER),
+    portion=_describe("The share of each: a decimal with two digits, 1.00 for a whole one.", _STRING),
 )
 _CLAIM = _object(
-    name=_described("The entry in the pod's spec.resourceClaims, which is not the name of the claim.", _STRING),
-    allocation=_described("The AllocationResult of resource.k8s.io that is written to the claim.", _UNSTRUCTURED),
+    name=_describe("The entry in the pod's spec.resourceClaims, which is not the name of the claim.", _STRING),
+    allocation=_describe("The AllocationResult of resource.k8s.io that is written to the claim.", _UNSTRUCTURED),
 )
 _MAPPING = _object(
-    containerName=_described("The container that asks for the resource.", _STRING),
-    resourceName=_described("The extended resource that it asks for.", _STRING),
-    requestName=_described("The request of the claim that stands for that.", _STRING),
+    containerName=_describe("The container that requests the resource.", _STRING),
+    resourceName=_describe("The extended resource that it requests.", _STRING),
+    requestName=_describe("The request of the claim for that resource.", _STRING),
 )
 _EXTENDED = _object(
-    allocation=_described("The AllocationResult of resource.k8s.io of that claim.", _UNSTRUCTURED),
-    deviceRequests=_described("What the claim asks for.", _array_of(_UNSTRUCTURED)),
-    containerMappings=_described("Which container gets the devices of which request.", _array_of(_MAPPING)),
+    allocation=_describe("The AllocationResult of resource.k8s.io of that claim.", _UNSTRUCTURED),
+    deviceRequests=_describe("The device requests of the claim.", _array_of(_UNSTRUCTURED)),
+    containerMappings=_describe("The device request of each container and extended resource.", _array_of(_MAPPING)),
 )
 _SPEC = _object(
     ("podName", "selectedNode"),
-    podName=_described("The pod that is to be bound, in the namespace of the request.", _STRING),
-    podUID=_described("Which pod of that name is meant; where it is not said the owner of the request tells.", _STRING),
-    selectedNode=_described("The node that the pod is to be bound to.", _STRING),
-    receivedResourceType=_described(
-        "In which way the pod gets devices: Regular, Fraction or MigInstance. The bound pod is annotated with it.",
+    podName=_describe("The pod to bind, in the namespace of the request.", _STRING),
+    podUID=_describe("The uid of the pod; if it is missing, the owner reference has it.", _STRING),
+    selectedNode=_describe("The node to bind the pod to.", _STRING),
+    receivedResourceType=_describe(
+        "How the pod gets devices: Regular, Fraction or MigInstance. The bound pod is annotated with it.",
         _STRING,
     ),
-    receivedGPU=_described("The GPUs that the pod gets.", _GPU),
-    selectedGPUGroups=_described(
-        "The groups that share a GPU which the pod joins; for Fraction alone.", _array_of(_STRING)
+    receivedGPU=_describe("The GPUs that the pod gets.", _GPU),
+    selectedGPUGroups=_describe("The GPU groups that the pod joins; for Fraction only.", _array_of(_STRING)),
+    resourceClaimAllocations=_describe("The allocations of the pod's device claims.", _array_of(_CLAIM)),
+    extendedResourceClaimAllocation=_describe(
+        "The allocation for extended resources backed by devices; the binder creates the claim.", _EXTENDED
     ),
-    resourceClaimAllocations=_described("What was allocated to the pod's device claims.", _array_of(_CLAIM)),
-    extendedResourceClaimAllocation=_described(
-        "What was allocated where devices stand behind extended resources; the binder makes the claim.", _EXTENDED
-    ),
-    predictedNUMAZones=_described(
+    predictedNUMAZones=_describe(
         "The NUMA zones that the scheduler expects the pod to get, with amounts; the pod is annotated with them.",
         _array_of(_UNSTRUCTURED),
     ),
-    backoffLimit=_described(
-        "After so many failed attempts the binder gives up; after the first where it is not said.", _INTEGER
-    ),
+    backoffLimit=_describe("The number of failed attempts after which the binder gives up; one by default.", _INTEGER),
 )
 _STATUS = _object(
-    phase=_described("Pending or nothing, Succeeded, or Failed; below the limit Failed is tried again.", _STRING),
-    reason=_described("Why the last attempt failed.", _STRING),
-    failedAttempts=_described("How many attempts have failed.", _INTEGER),
+    phase=_describe("Empty, Pending, Succeeded, or Failed; below the limit Failed is retried.", _STRING),
+    reason=_describe("Why the last attempt failed.", _STRING),
+    failedAttempts=_describe("The number of failed attempts.", _INTEGER),
 )
-_SCHEMA = _described(
-    "The request of a scheduler to bind a pod to a node, with what was decided for that; the binder carries it out.",
+_SCHEMA = _describe(
+    "A scheduler's request to bind a pod to a node, with its decisions; the binder carries it out.",
     _object(
         apiVersion=_STRING,
         kind=_STRING,
         metadata={"type": "object"},
-        spec=_described("What was decided.", _SPEC),
-        status=_described("How far the binder has come.", _STATUS),
+        spec=_describe("The decisions of the scheduler.", _SPEC),
+        status=_describe("The progress of the binder.", _STATUS),
     ),
 )
 _PRINTER_COLUMNS = (
@@ -100,7 +96,7 @@ _PRINTER_COLUMNS = (
 
 
 def bind_request_definition() -> dict[str, Any]:
-    """The definition, made anew: whoever changes it changes their own."""
+    """A new copy of the definition, which the caller may change."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -120,7 +116,7 @@ def bind_request_definition() -> dict[str, Any]:
                     "served": True,
                     "storage": True,
                     "subresources": {"status": {}},
-                    "selectableFields": [{"jsonPath": ".status.phase"}],  # so that engines are told of failures alone
+                    "selectableFields": [{"jsonPath": ".status.phase"}],  # so that engines can watch failures only
                     "additionalPrinterColumns": [
                         {"name": name, "type": kind, "jsonPath": path} for name, kind, path in _PRINTER_COLUMNS
                     ],

@@ -1,11 +1,11 @@
-"""Which objects does a label selector mean?
+"""Label selectors: compilation, matching and validation.
 
-Affinity, spread, budgets, claims and capacities ask. A selector is compiled once into a `LabelMatcher`: a value that
-can be asked about one object's labels, whose requirements can be run over whole columns, and which serves as a cache
-key, since selectors that say the same compare equal whatever their order or spelling.
+Used for affinity, spread, disruption budgets, claims and capacities. A selector is compiled once into a `LabelMatcher`.
+It matches the labels of one object, its requirements run over whole columns, and it serves as a cache key: selectors
+with the same meaning compare equal, whatever their order or notation.
 
-The text form (`kubectl -l`) is read by `selector_text`, selectors of nodes by `node_selectors`.
-Cost: compiling validates each key and value (cached); matching is one dictionary lookup a requirement.
+`selector_text` parses the text form (`kubectl -l`); `node_selectors` compiles node selectors. Cost: compiling validates
+each key and value (cached); matching is one dictionary lookup per requirement.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 class SelectorError(ObjectError):
-    """A selector is malformed. `reason` is the API server's wording."""
+    """A selector is malformed. `reason` is the API server's message."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"a selector cannot be used: {reason}")
@@ -55,7 +55,7 @@ class Requirement(msgspec.Struct, frozen=True, cache_hash=True):
         return self.accepts(labels.get(self.key))
 
     def accepts(self, value: str | None) -> bool:
-        """Whether the label may have this value; None stands for a label that is not there."""
+        """Whether the label may have this value; None stands for a missing label."""
         match self.operator:
             case "In":
                 return value is not None and value in self.values
@@ -72,7 +72,7 @@ class Requirement(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 class LabelMatcher(msgspec.Struct, frozen=True, cache_hash=True):
-    """A compiled label selector: all requirements hold, or (`nothing`) it selects no object at all."""
+    """A compiled label selector: all requirements hold, or (`nothing`) it selects no object."""
 
     requirements: tuple[Requirement, ...] = ()
     nothing: bool = False
@@ -82,7 +82,9 @@ class LabelMatcher(msgspec.Struct, frozen=True, cache_hash=True):
             return False
         for requirement in self.requirements:
             value = labels.get(requirement.key)
-            if requirement.operator == "In":  # nearly all are, and thousands may be asked at once: no call for these
+            if (
+                requirement.operator == "In"
+            ):  # inlined: nearly all requirements have it, and thousands of objects may be matched at once
                 if value is None or value not in requirement.values:
                     return False
             elif not requirement.accepts(value):
@@ -91,11 +93,11 @@ class LabelMatcher(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def everything(self) -> bool:
-        """Whether it selects every object, labelled or not."""
+        """Whether it selects every object, with or without labels."""
         return not (self.requirements or self.nothing)
 
     def narrowed(self, more: Iterable[Requirement]) -> LabelMatcher:
-        """This selector with further requirements; a selector of nothing stays one."""
+        """This selector with further requirements. A selector of nothing does not change."""
         return self if self.nothing else matcher_of((*self.requirements, *more))
 
 
@@ -104,43 +106,43 @@ NOTHING = LabelMatcher(nothing=True)
 
 
 def matcher_of(requirements: Iterable[Requirement]) -> LabelMatcher:
-    """All of the requirements, in the one order that makes equal selectors equal."""
+    """A matcher of all requirements, in a canonical order, so that equal selectors compare equal."""
     ordered = sorted(set(requirements), key=_sort_key)
-    return _interned(LabelMatcher(tuple(ordered))) if ordered else EVERYTHING
+    return _intern(LabelMatcher(tuple(ordered))) if ordered else EVERYTHING
 
 
 def compile_label_selector(selector: LabelSelector | None) -> LabelMatcher:
-    """No selector selects nothing, an empty one everything. Raises `SelectorError` for a malformed one."""
+    """Compile a selector: None selects nothing, an empty one everything. Raises `SelectorError` for a malformed one."""
     if selector is None:
         return NOTHING
-    requirements = [_checked_label(key, "In", (value,)) for key, value in selector.match_labels.items()]
+    requirements = [_label_requirement(key, "In", (value,)) for key, value in selector.match_labels.items()]
     for expression in selector.match_expressions:
         operator = LABEL_OPERATORS.get(expression.operator)
         if operator is None:
             raise SelectorError(f"{quote(expression.operator)} is not a valid label selector operator")
-        requirements.append(_checked_label(expression.key, operator, expression.values))
+        requirements.append(_label_requirement(expression.key, operator, expression.values))
     return matcher_of(requirements)
 
 
 def selector_from_map(labels: Mapping[str, str]) -> LabelMatcher:
-    """Every one of these labels with this value; nothing is validated. An empty map selects everything."""
+    """A selector of all these labels and values, without validation. An empty map selects everything."""
     return matcher_of(equals(key, value) for key, value in labels.items())
 
 
 def equals(key: str, value: str) -> Requirement:
-    """The label has exactly this value."""
+    """The requirement that the label has exactly this value."""
     return Requirement(key, "In", frozenset((value,)))
 
 
 def make_requirement(key: str, operator: Operator, values: Sequence[str]) -> Requirement:
-    """A requirement from checked parts; see `requirement_problems`."""
+    """A requirement from validated parts; see `requirement_problems`."""
     if operator in ("Gt", "Lt"):
         return Requirement(key, operator, threshold=parse_int64(values[0]))
     return Requirement(key, operator, frozenset(values))
 
 
 def requirement_problems(key: str, operator: Operator, values: Sequence[str], path: str = "") -> tuple[str, ...]:
-    """What the API server would say is wrong with a requirement that stands at `path`."""
+    """The API server's errors about a requirement at `path`."""
     at = f"{path}." if path else ""
     problems = [invalid(f"{at}key", key, "; ".join(bad))] if (bad := label_key_problems(key)) else []
     problems += _count_problems(operator, values, f"{at}values")
@@ -151,13 +153,13 @@ def requirement_problems(key: str, operator: Operator, values: Sequence[str], pa
 
 
 def joined(problems: Sequence[str]) -> str:
-    """Several complaints as one, in the way of Go's aggregated errors."""
+    """Several errors as one, in the format of Go's aggregated errors."""
     distinct = tuple(dict.fromkeys(problems))
     return distinct[0] if len(distinct) == 1 else f"[{', '.join(distinct)}]"
 
 
 def invalid(path: str, value: str | Sequence[str], detail: str) -> str:
-    """The sentence of an invalid field. No values at all print as null."""
+    """The text of an invalid field. An empty list of values prints as null."""
     shown = quote(value) if isinstance(value, str) else json_text(list(value) or None)
     return f"{path}: Invalid value: {shown}: {detail}"
 
@@ -171,7 +173,7 @@ def parse_int64(text: str) -> int | None:
 
 
 def _count_problems(operator: Operator, values: Sequence[str], path: str) -> list[str]:
-    """Complaints about how many values there are, and about numbers that are none."""
+    """Errors about the number of values, and about values that must be integers."""
     if operator in ("In", "NotIn"):
         return [] if values else [invalid(path, values, "for 'in', 'notin' operators, values set can't be empty")]
     if operator in ("Exists", "DoesNotExist"):
@@ -185,7 +187,7 @@ def _count_problems(operator: Operator, values: Sequence[str], path: str) -> lis
 
 
 @lru_cache(maxsize=8192)
-def _checked_label(key: str, operator: Operator, values: tuple[str, ...]) -> Requirement:
+def _label_requirement(key: str, operator: Operator, values: tuple[str, ...]) -> Requirement:
     problems = requirement_problems(key, operator, values)
     if problems:
         raise SelectorError(joined(problems))
@@ -193,8 +195,8 @@ def _checked_label(key: str, operator: Operator, values: tuple[str, ...]) -> Req
 
 
 @lru_cache(maxsize=8192)
-def _interned(matcher: LabelMatcher) -> LabelMatcher:
-    """The first of equal matchers: ten thousand pods of one workload keep one object."""
+def _intern(matcher: LabelMatcher) -> LabelMatcher:
+    """The first of equal matchers, so that all pods of one workload share one object."""
     return matcher
 
 

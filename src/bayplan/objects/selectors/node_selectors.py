@@ -1,10 +1,10 @@
-"""Which nodes does a node selector mean?
+"""Node selectors: compilation and matching.
 
-NodeAffinity, volumes with a node affinity, device slices and storage classes ask. A selector is compiled once; a term
-with a mistake in it keeps the complaints and never matches, while the other terms go on counting: that is how
-kube-scheduler treats manifests that an older API server let through.
+Used by NodeAffinity, volumes with a node affinity, device slices and storage classes. A selector is compiled once. An
+invalid term stores its errors and never matches, while all other terms still count: kube-scheduler treats manifests
+from older API servers in this way.
 
-Cost: compiling validates keys and values; matching one node is one lookup a requirement. Plugins run the same
+Cost: compiling validates keys and values; matching one node is one lookup per requirement. Plugins run the same
 requirements over columns instead.
 """
 
@@ -36,21 +36,21 @@ FIELD_OPERATORS = ("In", "NotIn")
 
 
 class CompiledNodeTerm(msgspec.Struct, frozen=True, cache_hash=True):
-    """One term: every label requirement and every field requirement holds. With `errors` it matches no node."""
+    """One term: all label requirements and all field requirements hold. A term with `errors` matches no node."""
 
     requirements: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
     errors: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str], name: str = "") -> bool:
-        """Whether a node matches; without a name (a volume asks so) field requirements are left out."""
+        """Whether a node matches. Without a name (as for volumes) field requirements are ignored."""
         if self.errors or not all(requirement.matches(labels) for requirement in self.requirements):
             return False
         return not name or all(field.accepts(field_value(field, name)) for field in self.fields)
 
 
 class NodeSelectorMatcher(msgspec.Struct, frozen=True, cache_hash=True):
-    """A compiled node selector: any of the terms matches. Without terms it matches no node."""
+    """A compiled node selector: at least one term matches. Without terms it matches no node."""
 
     terms: tuple[CompiledNodeTerm, ...] = ()
 
@@ -59,25 +59,25 @@ class NodeSelectorMatcher(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """The complaints about all terms."""
+        """The errors of all terms."""
         return tuple(error for term in self.terms for error in term.errors)
 
     def checked(self) -> NodeSelectorMatcher:
-        """Itself, or `SelectorError` if any term has a mistake: for callers that do not forgive one."""
+        """Return itself; raise `SelectorError` if any term is invalid. For callers that refuse invalid terms."""
         if self.errors:
             raise SelectorError(joined(self.errors))
         return self
 
 
 class PreferredTerm(msgspec.Struct, frozen=True, cache_hash=True):
-    """A term and what a node that matches it is worth."""
+    """A term, and the weight that a matching node gets."""
 
     weight: int
     term: CompiledNodeTerm
 
 
 class RequiredNodeAffinity(msgspec.Struct, frozen=True, cache_hash=True):
-    """What a pod demands of its node: the labels of `nodeSelector`, and the required node affinity if there is one."""
+    """A pod's requirements on its node: the labels of `nodeSelector`, and the required node affinity if any."""
 
     labels: LabelMatcher
     selector: NodeSelectorMatcher | None = None
@@ -87,12 +87,12 @@ class RequiredNodeAffinity(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def everything(self) -> bool:
-        """Whether the pod demands nothing."""
+        """Whether the pod has no requirements."""
         return self.selector is None and self.labels.everything
 
 
 class TopologyMatcher(msgspec.Struct, frozen=True, cache_hash=True):
-    """Compiled `allowedTopologies`: any of the terms matches; an empty list allows every node."""
+    """Compiled `allowedTopologies`: at least one term matches; an empty list allows every node."""
 
     terms: tuple[LabelMatcher, ...] = ()
 
@@ -101,19 +101,19 @@ class TopologyMatcher(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 def field_value(requirement: Requirement, name: str) -> str:
-    """What a field requirement is compared with: only a node's name can be selected by, other fields read as empty."""
+    """The value that a field requirement compares with: only the node's name is selectable, other fields are empty."""
     return name if requirement.key == NAME_FIELD else ""
 
 
 def compile_node_selector(selector: NodeSelector, path: str = "") -> NodeSelectorMatcher:
-    """Compile; never raises, mistakes stay with their term. A term that says nothing is dropped."""
+    """Compile a node selector. Never raises; errors stay in their term. An empty term is dropped."""
     return compile_node_terms(
         selector.node_selector_terms, f"{path}.nodeSelectorTerms" if path else "nodeSelectorTerms"
     )
 
 
 def compile_node_terms(terms: Sequence[NodeSelectorTerm], path: str) -> NodeSelectorMatcher:
-    """The terms of a selector; `path` is where complaints say that the list stands."""
+    """The terms of a selector; `path` is the path of the list in errors."""
     return NodeSelectorMatcher(
         tuple(compile_node_term(term, f"{path}[{number}]") for number, term in enumerate(terms) if not _is_empty(term))
     )
@@ -129,7 +129,7 @@ def compile_node_term(term: NodeSelectorTerm, path: str) -> CompiledNodeTerm:
 
 
 def compile_preferred_terms(terms: Iterable[PreferredSchedulingTerm], path: str = "") -> tuple[PreferredTerm, ...]:
-    """The terms that can earn a node something. Raises `SelectorError` if one of those has a mistake."""
+    """The terms with a weight. Raises `SelectorError` if one of them is invalid."""
     compiled = tuple(
         PreferredTerm(preferred.weight, compile_node_term(preferred.preference, f"{path}[{number}]"))
         for number, preferred in enumerate(terms)
@@ -142,7 +142,7 @@ def compile_preferred_terms(terms: Iterable[PreferredSchedulingTerm], path: str 
 
 
 def required_node_affinity(pod: Pod) -> RequiredNodeAffinity:
-    """What the pod's `nodeSelector` and its required node affinity demand together."""
+    """The requirements of the pod's `nodeSelector` and required node affinity."""
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
     required = affinity.required if affinity is not None else None
     selector = compile_node_selector(required) if required is not None else None
@@ -150,7 +150,7 @@ def required_node_affinity(pod: Pod) -> RequiredNodeAffinity:
 
 
 def compile_topology_terms(terms: Iterable[TopologySelectorTerm]) -> TopologyMatcher:
-    """Compile `allowedTopologies`; a term that is empty or has a mistake allows no node."""
+    """Compile `allowedTopologies`. An empty or invalid term allows no node."""
     return TopologyMatcher(tuple(_topology_term(term) for term in terms))
 
 

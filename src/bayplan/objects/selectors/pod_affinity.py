@@ -1,8 +1,8 @@
-"""The terms by which a pod likes or avoids other pods, parsed once.
+"""Pod affinity and anti-affinity terms, compiled once.
 
-A term answers "is that pod one of those I mean?". Terms are values: equal terms of different pods are equal, so that
-columns can keep one number for them. `matchLabelKeys` are not looked at: the API server has merged them into the
-selector by the time a scheduler sees the pod.
+A term decides whether it selects a pod. Terms are values: equal terms of different pods are equal, so that columns can
+count them under one number. `matchLabelKeys` are ignored: the API server has merged them into the selector before a
+scheduler sees the pod.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from bayplan.objects.selectors.label_selectors import (
 )
 
 NamespaceLabels = Callable[[str], Mapping[str, str]]
-"""The labels of a namespace by its name; empty for one that nobody knows."""
+"""The labels of a namespace by its name; empty for an unknown one."""
 
 
 @dataclass(frozen=True, slots=True)
 class AffinityTerm:
-    """Pods in certain namespaces with certain labels, and the topology that counts as near."""
+    """Pods in certain namespaces with certain labels, and a topology key."""
 
     topology_key: str
     selector: LabelMatcher
@@ -50,7 +50,7 @@ class WeightedTerm:
 
 @dataclass(frozen=True, slots=True)
 class PodAffinityTerms:
-    """Everything one pod says about other pods."""
+    """All pod affinity terms of one pod."""
 
     required: tuple[AffinityTerm, ...] = ()
     preferred: tuple[WeightedTerm, ...] = ()
@@ -59,7 +59,7 @@ class PodAffinityTerms:
 
 
 def affinity_terms(pod: Pod) -> PodAffinityTerms | None:
-    """The pod's terms; None where `affinity` names no other pods."""
+    """The pod's terms; None if `affinity` has none."""
     affinity = pod.spec.affinity
     if affinity is None or (affinity.pod_affinity is None and affinity.pod_anti_affinity is None):
         return None
@@ -89,14 +89,14 @@ def _term(term: PodAffinityTerm, own_namespace: str) -> AffinityTerm:
         namespaces = frozenset({own_namespace})
     return AffinityTerm(
         topology_key=term.topology_key,
-        selector=_compiled_selector(term.label_selector),
+        selector=_compile_selector(term.label_selector),
         namespaces=namespaces,
-        namespace_selector=_compiled_selector(term.namespace_selector),
+        namespace_selector=_compile_selector(term.namespace_selector),
     )
 
 
-def _compiled_selector(selector: LabelSelector | None) -> LabelMatcher:
-    """A malformed selector, which no API server lets through, means no pod at all."""
+def _compile_selector(selector: LabelSelector | None) -> LabelMatcher:
+    """A malformed selector, which no API server accepts, selects no pod."""
     try:
         return compile_label_selector(selector)
     except SelectorError:

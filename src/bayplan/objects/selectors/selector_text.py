@@ -1,8 +1,8 @@
-"""What does a selector written on one line mean: `app=web,tier in (a,b),!old`, or `spec.nodeName=,metadata.name!=x`?
+"""Parser of label and field selectors in text form: `app=web,tier in (a,b),!old`, or `spec.nodeName=,metadata.name!=x`.
 
-The command line and the API's `labelSelector` and `fieldSelector` parameters ask. Label selectors become the same
-`LabelMatcher` as those of manifests; field selectors are simpler and have a matcher of their own. Mistakes are reported
-in the API server's words.
+Used by the command line and by the API's `labelSelector` and `fieldSelector` parameters. Label selectors become the
+same `LabelMatcher` as in manifests; field selectors are simpler and have a matcher of their own. Errors are the API
+server's.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class FieldTerm(NamedTuple):
 
 
 class FieldMatcher(NamedTuple):
-    """A compiled field selector: all terms hold; without terms everything is selected."""
+    """A compiled field selector: all terms hold; without terms it selects everything."""
 
     terms: tuple[FieldTerm, ...] = ()
 
@@ -60,17 +60,17 @@ class FieldMatcher(NamedTuple):
         return all(term.matches(fields) for term in self.terms)
 
     def exact(self, field: str) -> str | None:
-        """The one value that the field must have, where the selector says so."""
+        """The value that the selector requires of the field; None if it requires none."""
         return next((term.value for term in self.terms if term.field == field and not term.negated), None)
 
 
 def parse_selector(text: str) -> LabelMatcher:
-    """Read a label selector; the empty text selects everything. Raises `SelectorError`."""
+    """Parse a label selector; the empty text selects everything. Raises `SelectorError`."""
     return matcher_of(_SelectorParser(text).requirements())
 
 
 def parse_field_selector(text: str) -> FieldMatcher:
-    """Read a field selector; the empty text selects everything. Raises `SelectorError`."""
+    """Parse a field selector; the empty text selects everything. Raises `SelectorError`."""
     parts = sorted(part for part in _split_fields(text) if part)
     terms = [_field_term(part, text) for part in parts]
     return FieldMatcher(tuple(term for term in terms if term.field or term.value))
@@ -86,7 +86,7 @@ class _Token(NamedTuple):
 
 
 class _SelectorParser:
-    """Recursive descent over the tokens of a label selector."""
+    """Recursive-descent parser of a label selector."""
 
     def __init__(self, text: str) -> None:
         self._tokens = [_Token(match[1] or match[2], match[1] is None) for match in _TOKEN.finditer(text)]
@@ -121,16 +121,16 @@ class _SelectorParser:
         if negated:
             self._take()
         key = self._key()
-        if negated:  # complete; whatever stands behind it is refused as no separator
-            return _checked(key, "DoesNotExist", ())
+        if negated:  # complete; the caller refuses a following token that is no separator
+            return _check_requirement(key, "DoesNotExist", ())
         if self._peek().text in ("", ","):
-            return _checked(key, "Exists", ())
+            return _check_requirement(key, "Exists", ())
         token = self._take()
         operator = _BINARY.get(token.text)
         if operator is None:
             raise SelectorError(f"found '{token.text}', expected: {_EXPECTED_OPERATORS}")
         values = self._values() if token.is_word else (self._exact_value(),)
-        return _checked(key, operator, values)
+        return _check_requirement(key, operator, values)
 
     def _key(self) -> str:
         token = self._take()
@@ -141,7 +141,7 @@ class _SelectorParser:
         return token.text
 
     def _values(self) -> tuple[str, ...]:
-        """`(a,b)`; an empty place between commas or parentheses is the empty value."""
+        """`(a,b)`; an empty position between commas or parentheses is the empty value."""
         token = self._take()
         if token.text != "(":
             raise SelectorError(f"found '{token.text}' expected: '('")
@@ -185,14 +185,14 @@ def _starts_requirement(token: _Token) -> bool:
     return token.is_word or token.text == "!"
 
 
-def _checked(key: str, operator: Operator, values: tuple[str, ...]) -> Requirement:
+def _check_requirement(key: str, operator: Operator, values: tuple[str, ...]) -> Requirement:
     if problems := requirement_problems(key, operator, values):
         raise SelectorError(joined(problems))
     return make_requirement(key, operator, values)
 
 
 def _split_fields(text: str) -> list[str]:
-    """The parts between commas; a backslash takes the next character's meaning away."""
+    """The parts between commas; a backslash escapes the next character."""
     parts, start = [], 0
     while start <= len(text):
         match = _FIELD_PART.match(text, start)
@@ -206,10 +206,10 @@ def _field_term(part: str, text: str) -> FieldTerm:
     operator = _FIELD_OPERATORS.search(part)
     if operator is None:
         raise SelectorError(f"invalid selector: '{text}'; can't understand '{part}'")
-    return FieldTerm(part[: operator.start()], _unescaped(part[operator.end() :]), operator[0] == "!=")
+    return FieldTerm(part[: operator.start()], _unescape(part[operator.end() :]), operator[0] == "!=")
 
 
-def _unescaped(value: str) -> str:
+def _unescape(value: str) -> str:
     for match in _ESCAPE.finditer(value):
         if match[2] is not None:
             raise SelectorError(f"invalid field selector: unescaped character in value: {ord(match[2])}")

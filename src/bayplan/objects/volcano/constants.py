@@ -1,6 +1,6 @@
-"""The words that Volcano's objects are written in: keys of annotations and labels, phases, events, actions.
+"""Names in Volcano's objects: keys of annotations and labels, phases, events, actions.
 
-Whoever reads or makes such an object asks here, so that a word is spelt once.
+All modules that read or write such objects use these constants.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 Tree = dict[str, Any]
-"""An object as JSON has it."""
+"""An object as JSON."""
 
 SCHEDULER = "volcano"
 
@@ -43,22 +43,22 @@ TEMPLATE_LABEL = "volcano.sh/createdByJobTemplate"
 TOPOLOGY_SOURCE = "volcano.sh/network-topology-source"
 SCHEDULED_AT = "volcano.sh/cronjob-scheduled-timestamp"
 
-# States of queues.
+# Queue states.
 OPEN, CLOSED, CLOSING, UNKNOWN = "Open", "Closed", "Closing", "Unknown"
 
-# Phases of jobs.
+# Job phases.
 PENDING, RUNNING, RESTARTING = "Pending", "Running", "Restarting"
 ABORTING, ABORTED = "Aborting", "Aborted"
 COMPLETING, COMPLETED = "Completing", "Completed"
 TERMINATING, TERMINATED, FAILED = "Terminating", "Terminated", "Failed"
 
-# What happens to a job.
+# Events of jobs.
 ANY_EVENT = "*"
 POD_FAILED, POD_EVICTED, POD_PENDING, POD_RUNNING = "PodFailed", "PodEvicted", "PodPending", "PodRunning"
 TASK_COMPLETED, TASK_FAILED, JOB_UNKNOWN, JOB_UPDATED = "TaskCompleted", "TaskFailed", "Unknown", "JobUpdated"
 OUT_OF_SYNC_EVENT, COMMAND_ISSUED = "OutOfSync", "CommandIssued"
 
-# What is done about it.
+# Actions.
 ABORT_JOB, RESTART_JOB, TERMINATE_JOB = "AbortJob", "RestartJob", "TerminateJob"
 COMPLETE_JOB, RESUME_JOB, SYNC_JOB = "CompleteJob", "ResumeJob", "SyncJob"
 RESTART_TASK, RESTART_POD, RESTART_PARTITION = "RestartTask", "RestartPod", "RestartPartition"
@@ -74,7 +74,7 @@ POLICY_EVENTS = (
     TASK_FAILED,
     JOB_UNKNOWN,
 )
-"""What a policy may name; the rest happens inside the controllers."""
+"""Events and actions that a policy may name; the rest is internal to the controllers."""
 POLICY_ACTIONS = (
     ABORT_JOB,
     COMPLETE_JOB,

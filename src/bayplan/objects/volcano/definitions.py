@@ -1,8 +1,8 @@
-"""What are Volcano's kinds to an API server? Their CustomResourceDefinitions, as Volcano 1.15 has them.
+"""The CustomResourceDefinitions of Volcano 1.15.
 
-Asked by `bayplan crds` and by whoever sets up a cluster. The facts (names, columns, fields, types, limits) come from a
-table that `scripts/volcano/make_definitions.py` derives from a Volcano release; descriptions are not in it. Reading it
-costs some 10 ms, once.
+Used by `bayplan crds` and by code that sets up a cluster. Names, columns, fields, types and limits come from a table
+that `scripts/volcano/make_definitions.py` derives from a Volcano release, without descriptions. Reading it costs about
+10 ms, once.
 """
 
 from __future__ import annotations
@@ -22,30 +22,32 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 @cache
 def volcano_definitions() -> tuple[Definition, ...]:
-    """All of them, by name. They are shared: who changes one copies it first."""
+    """All definitions, by name. They are shared; copy one before changing it."""
     packed = resources.files(__package__).joinpath("definitions.json.gz").read_bytes()
     table = msgspec.json.decode(gzip.decompress(packed))
     parts: list[Any] = []
     for part in table["parts"]:
-        parts.append(_unpacked(part, parts))
-    return tuple(_unpacked(table["definitions"], parts))
+        parts.append(_unpack(part, parts))
+    return tuple(_unpack(table["definitions"], parts))
 
 
-def _unpacked(value: Any, parts: list[Any]) -> Any:
+def _unpack(value: Any, parts: list[Any]) -> Any:
     if isinstance(value, list):
-        return [_unpacked(each, parts) for each in value]
+        return [_unpack(each, parts) for each in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1 and "$" in value:
         return parts[value["$"]]
-    return {key: _unpacked(each, parts) for key, each in value.items()}
+    return {key: _unpack(each, parts) for key, each in value.items()}
 
 
 def definitions_to_install(
     installed: Iterable[Mapping[str, Any]], wanted: Iterable[Definition] | None = None
 ) -> Iterator[Definition]:
-    """The definitions, Volcano's unless others are `wanted`, that a cluster lacks. One of the same version that is
-    there is somebody's, and stays as it is."""
+    """The definitions that a cluster lacks: those of Volcano, or `wanted`.
+
+    An installed definition of the same version is left as it is.
+    """
     there = {each["metadata"]["name"]: _versions(each) for each in installed}
     for definition in volcano_definitions() if wanted is None else wanted:
         if not _versions(definition) <= there.get(definition["metadata"]["name"], set()):
@@ -53,8 +55,11 @@ def definitions_to_install(
 
 
 def installed_definitions(installed: Iterable[Mapping[str, Any]], wanted: Iterable[Definition]) -> Iterator[Definition]:
-    """Those that a cluster has exactly so: to apply them changes nothing. Somebody else's of the same version are not
-    among them, though all that ours says may be in theirs: what theirs says besides would be taken away."""
+    """The definitions that a cluster has exactly as here, so that applying them changes nothing.
+
+    A definition of the same version with additional content is not among them, since applying ours would remove that
+    content.
+    """
     there = {each["metadata"]["name"]: each for each in installed}
     for definition in wanted:
         found = there.get(definition["metadata"]["name"])
@@ -63,7 +68,7 @@ def installed_definitions(installed: Iterable[Mapping[str, Any]], wanted: Iterab
 
 
 def _authored_part(definition: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What somebody wrote of a definition, without what the server and kubectl add."""
+    """The authored part of a definition, without the fields that the server and kubectl add."""
     metadata, spec = definition["metadata"], dict(definition["spec"])
     if spec.get("conversion") == {"strategy": "None"}:
         del spec["conversion"]

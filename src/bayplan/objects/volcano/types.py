@@ -1,7 +1,7 @@
-"""Volcano's own kinds, as far as a session depends on them: pod groups, queues, hypernodes, NUMA topologies.
+"""Volcano's kinds, with the fields that a session depends on: pod groups, queues, hypernodes, NUMA topologies.
 
-The groups are scheduling.volcano.sh, topology.volcano.sh and nodeinfo.volcano.sh. A field that is None was not given
-where that differs from giving nothing: a pod group without `minResources` is admitted by everybody.
+The groups are scheduling.volcano.sh, topology.volcano.sh and nodeinfo.volcano.sh. A field is None if it is missing and
+that differs from an empty value: every queue admits a pod group without `minResources`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 class NetworkTopology(Api, frozen=True):
-    """How close together the pods must be; the tier by its number or by its name, not by both."""
+    """How close together the pods must be. The tier is a number or a name, not both."""
 
     mode: str = ""
     highest_tier_allowed: int | None = None
@@ -29,7 +29,7 @@ class NetworkTopology(Api, frozen=True):
 
 
 class SubGroupPolicy(Api, frozen=True):
-    """Which pods of a group belong together in sub-groups: those whose labels agree in `match_label_keys`."""
+    """The sub-groups of a pod group: pods with equal labels under `match_label_keys` are in one sub-group."""
 
     name: str = ""
     label_selector: LabelSelector | None = None
@@ -67,7 +67,7 @@ class PodGroupStatus(Api, frozen=True):
 
 
 class PodGroup(KubeObject, frozen=True):
-    """scheduling.volcano.sh PodGroup: the pods of one job, of which `min_member` start together or none."""
+    """scheduling.volcano.sh PodGroup: the pods of one job, of which at least `min_member` start together or none."""
 
     spec: PodGroupSpec = PodGroupSpec()
     status: PodGroupStatus = PodGroupStatus()
@@ -78,7 +78,7 @@ class Guarantee(Api, frozen=True):
 
 
 class NodeGroupAffinity(Api, frozen=True):
-    """Names of node groups: to be there, or to stay away."""
+    """Names of node groups, for affinity or anti-affinity."""
 
     required: tuple[str, ...] = msgspec.field(default=(), name=_REQUIRED)
     preferred: tuple[str, ...] = msgspec.field(default=(), name=_PREFERRED)
@@ -119,7 +119,7 @@ class QueueStatus(Api, frozen=True):
 
 
 class Queue(KubeObject, frozen=True):
-    """scheduling.volcano.sh Queue: a tenant's share of the cluster; a queue below another names it as parent."""
+    """scheduling.volcano.sh Queue: a share of the cluster. A child queue names its parent."""
 
     spec: QueueSpec = QueueSpec()
     status: QueueStatus = QueueStatus()
@@ -165,7 +165,7 @@ class HyperNode(KubeObject, frozen=True):
 
 
 class NumaResource(Api, frozen=True):
-    """What a node has of a resource: how many units, and which of them are free, as a list such as `0-3,8`."""
+    """A resource of a node: how many units, and which of them are free, as a list such as `0-3,8`."""
 
     allocatable: str = ""
     capacity: int = 0
@@ -185,7 +185,7 @@ class NumatopologySpec(Api, frozen=True):
 
 
 class Numatopology(KubeObject, frozen=True):
-    """nodeinfo.volcano.sh Numatopology: where the CPUs of the node of the same name sit."""
+    """nodeinfo.volcano.sh Numatopology: the NUMA placement of the CPUs of the node with the same name."""
 
     spec: NumatopologySpec = NumatopologySpec()
 

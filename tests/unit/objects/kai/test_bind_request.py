@@ -1,4 +1,4 @@
-"""BindRequests as objects: what is created, what counts as given up, and whose each is."""
+"""BindRequests as objects: new requests, failed requests, and the pod of a request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bayplan.testing import make_pod
 POD = make_pod("web", uid="u-1")
 
 
-def test_a_request_has_the_name_of_its_pod_is_owned_by_it_and_marked_as_ours() -> None:
+def test_a_request_has_its_pods_name_an_owner_reference_and_bayplans_label() -> None:
     tree = msgspec.json.decode(msgspec.json.encode(manifest(new_request(POD, "n1", annotations={}, backoff_limit=3))))
     assert (tree["apiVersion"], tree["kind"]) == ("scheduling.run.ai/v1alpha2", "BindRequest")
     assert tree["metadata"] == {
@@ -35,7 +35,7 @@ def test_a_request_has_the_name_of_its_pod_is_owned_by_it_and_marked_as_ours() -
             "selected-node": "n1",
             "bayplan.dev/scheduler": "default-scheduler",
         },
-        "annotations": {},  # there even where there are none
+        "annotations": {},  # always present
         "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "u-1"}],
     }
     assert tree["spec"] == {
@@ -63,7 +63,7 @@ def test_the_name_of_a_node_fits_a_label_whatever_its_length(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "status", "given_up"),
+    ("limit", "status", "has_failed"),
     [
         pytest.param(3, BindRequestStatus(), False, id="new"),
         pytest.param(3, BindRequestStatus("Pending"), False, id="pending"),
@@ -74,13 +74,15 @@ def test_the_name_of_a_node_fits_a_label_whatever_its_length(name: str) -> None:
         pytest.param(3, BindRequestStatus("Succeeded", "", 3), False, id="well in the end"),
     ],
 )
-def test_when_a_request_is_given_up(limit: int | None, status: BindRequestStatus, given_up: bool) -> None:
+def test_a_request_has_failed_at_its_backoff_limit(
+    limit: int | None, status: BindRequestStatus, has_failed: bool
+) -> None:
     request = replace(new_request(POD, "n1", annotations={}, backoff_limit=limit), status=status)
-    assert request.has_failed is given_up
-    assert request.is_active is not given_up
+    assert request.has_failed is has_failed
+    assert request.is_active is not has_failed
 
 
-def test_whose_a_request_is_follows_from_the_owner_where_the_server_has_pruned_the_uid() -> None:
+def test_the_pod_uid_comes_from_the_owner_if_the_server_has_pruned_the_field() -> None:
     request = new_request(POD, "n1", annotations={}, backoff_limit=3)
     pruned = replace(request, spec=replace(request.spec, pod_uid=""))
     for each in (request, pruned):
@@ -90,14 +92,14 @@ def test_whose_a_request_is_follows_from_the_owner_where_the_server_has_pruned_t
     assert not request.is_for(make_pod("other", uid="u-1"))
 
 
-def test_one_made_by_hand_is_for_whoever_has_the_name() -> None:
+def test_a_request_without_uid_is_for_any_pod_of_the_name() -> None:
     request = convert({"metadata": {"name": "x", "namespace": "default"}, "spec": {"podName": "web"}}, BindRequest)
     assert request.pod_uid == ""
     assert request.is_for(POD)
     assert not request.is_handled_by_bayplan
 
 
-def test_a_plugin_finds_its_own_annotations_by_bare_keys() -> None:
+def test_a_plugin_gets_its_annotations_by_bare_keys() -> None:
     handed = {annotation_key("one", "a"): "1", annotation_key("other", "b"): "2", "example.com/c": "3"}
     request = new_request(POD, "n1", annotations=handed, backoff_limit=3)
     assert annotation_key("one", "a") == "one.kai.scheduler/a"

@@ -61,7 +61,7 @@ def test_no_selector_and_an_empty_one() -> None:
     assert EVERYTHING != NOTHING
 
 
-def test_selectors_that_say_the_same_are_one_value() -> None:
+def test_equivalent_selectors_are_one_object() -> None:
     spelled = [
         compiled(a="1", b="2"),
         compiled(b="2", a="1"),
@@ -74,7 +74,7 @@ def test_selectors_that_say_the_same_are_one_value() -> None:
     assert compiled(expression("a", "In", "1", "2")) == compiled(expression("a", "In", "2", "1"))
 
 
-def test_requirements_are_open_to_columns() -> None:
+def test_requirements_are_public_for_columns() -> None:
     matcher = compiled(expression("z", "NotIn", "x", "y"), a="1")
     assert matcher.requirements == (
         Requirement("a", "In", frozenset({"1"})),

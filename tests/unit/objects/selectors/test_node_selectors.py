@@ -82,14 +82,14 @@ def test_terms_are_alternatives() -> None:
     assert not matcher.matches(NODE, "n2")
 
 
-def test_nothing_said_matches_nothing() -> None:
+def test_an_empty_term_matches_nothing() -> None:
     assert not compile_node_selector(selector()).matches(NODE, "n1")
     empty = compile_node_selector(selector(NodeSelectorTerm()))
     assert empty.terms == ()
     assert not empty.matches(NODE, "n1")
 
 
-def test_volumes_look_at_labels_alone() -> None:
+def test_without_a_name_only_labels_count() -> None:
     assert compile_node_selector(selector(fields_term(needs(NAME, "In", "n2")))).matches(NODE)
     assert not compile_node_selector(selector(fields_term(needs(NAME, "Exists")))).matches(NODE)
 
@@ -142,7 +142,7 @@ AT = "nodeSelectorTerms[0]"
         ),
     ],
 )
-def test_a_mistake_spoils_its_term_alone(term: NodeSelectorTerm, error: str) -> None:
+def test_an_error_affects_only_its_term(term: NodeSelectorTerm, error: str) -> None:
     alone = compile_node_selector(selector(term))
     assert alone.errors == (error,)
     assert not alone.matches({"a": "1"}, "n1")
@@ -158,7 +158,7 @@ def test_a_negative_threshold_is_no_label_value() -> None:
     assert 'values[0][a]: Invalid value: "-1": a valid label must be' in matcher.errors[0]
 
 
-def test_requirements_are_open_to_columns() -> None:
+def test_requirements_are_public_for_columns() -> None:
     matcher = compile_node_selector(selector(labels_term(needs("z", "In", "b", "a"), needs("cores", "Gt", "8"))))
     (term,) = matcher.terms
     assert term.requirements == (
@@ -184,7 +184,7 @@ def test_preferred_terms() -> None:
     assert [(term.weight, term.term.matches(NODE, "n1")) for term in terms] == [(5, True), (2, False)]
 
 
-def test_preferred_terms_forgive_no_mistake() -> None:
+def test_an_invalid_preferred_term_is_refused() -> None:
     bad = PreferredSchedulingTerm(weight=1, preference=fields_term(needs(NAME, "Exists")))
     with pytest.raises(SelectorError) as caught:
         compile_preferred_terms([PreferredSchedulingTerm(weight=1), bad, bad])
@@ -208,11 +208,11 @@ def pod(required: NodeSelector | None = None, **node_selector: str) -> Pod:
         pytest.param(pod(selector()), False, id="no-terms"),
     ],
 )
-def test_what_a_pod_demands(demand: Pod, expected: bool) -> None:
+def test_required_node_affinity_of_a_pod(demand: Pod, expected: bool) -> None:
     assert required_node_affinity(demand).matches(NODE, "n1") is expected
 
 
-def test_a_pod_that_demands_nothing() -> None:
+def test_a_pod_without_requirements() -> None:
     assert required_node_affinity(pod()).everything
     assert not required_node_affinity(pod(zone="a")).everything
     assert not required_node_affinity(pod(selector())).everything

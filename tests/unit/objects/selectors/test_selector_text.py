@@ -118,7 +118,7 @@ def test_malformed_field_selectors(text: str, reason: str) -> None:
     assert caught.value.reason == reason
 
 
-def test_the_value_a_field_must_have() -> None:
+def test_the_required_value_of_a_field() -> None:
     selector = parse_field_selector("spec.nodeName=n1,status.phase!=Failed")
     assert selector.terms == (FieldTerm("spec.nodeName", "n1", False), FieldTerm("status.phase", "Failed", True))
     assert selector.exact("spec.nodeName") == "n1"

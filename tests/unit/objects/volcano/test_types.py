@@ -1,4 +1,4 @@
-"""Volcano's kinds: read from files beside Kubernetes' own, filled in and judged as its CRDs do it."""
+"""Volcano's kinds: decoding from files, defaults and validation as in Volcano's CRDs."""
 
 from __future__ import annotations
 
@@ -108,25 +108,25 @@ spec: {minMember: 2}
         ("v1", "ResourceQuota", QUOTA),
     ],
 )
-def test_every_field_is_read(api_version: str, kind: str, raw: dict[str, Any]) -> None:
+def test_every_field_is_decoded(api_version: str, kind: str, raw: dict[str, Any]) -> None:
     found = find_kind(api_version, kind)
     assert found is not None
     assert msgspec.json.decode(msgspec.json.encode(convert(raw, found.struct))) == raw
 
 
-def test_both_kinds_of_pod_groups_stand_side_by_side(tmp_path: Path) -> None:
+def test_both_kinds_of_pod_groups_are_read(tmp_path: Path) -> None:
     (tmp_path / "groups.yaml").write_text(TWO_GROUPS, encoding="utf-8")
     theirs, ours = load_manifests([tmp_path]).objects
     assert (type(theirs), type(ours)) == (workloads.PodGroup, volcano.PodGroup)
 
 
-def test_a_pod_group_without_api_version_is_told_both(tmp_path: Path) -> None:
+def test_the_error_of_a_pod_group_without_api_version_names_both_versions(tmp_path: Path) -> None:
     (tmp_path / "group.yaml").write_text("kind: PodGroup\nmetadata: {name: job}\n", encoding="utf-8")
     with pytest.raises(ObjectError, match=r"scheduling\.k8s\.io/v1alpha2 or scheduling\.volcano\.sh/v1beta1"):
         load_manifests([tmp_path])
 
 
-def test_an_old_version_is_told_the_new_one() -> None:
+def test_the_error_of_an_old_version_names_the_new_one() -> None:
     with pytest.raises(ObjectError, match=r"write it as scheduling\.volcano\.sh/v1beta1"):
         find_kind("scheduling.volcano.sh/v1alpha1", "Queue")
 
@@ -136,7 +136,7 @@ def stored(item: KubeObject) -> Any:
     return found
 
 
-def test_what_the_crds_fill_in() -> None:
+def test_defaults_of_the_crds() -> None:
     policy = {"subGroupPolicy": [{"networkTopology": {}}, {"subGroupSize": 3, "minSubGroups": 2}]}
     group = stored(convert({"metadata": {"name": "job"}, "spec": {"networkTopology": {}, **policy}}, volcano.PodGroup))
     assert (group.spec.queue, group.spec.network_topology.mode, group.namespace) == ("default", "hard", "default")
@@ -147,7 +147,7 @@ def test_what_the_crds_fill_in() -> None:
     assert (queue.spec.weight, queue.spec.dequeue_strategy, queue.status.state) == (1, "traverse", "Open")
 
 
-def test_what_is_given_stays() -> None:
+def test_given_values_stay() -> None:
     assert stored(convert(GROUP, volcano.PodGroup)).spec == convert(GROUP, volcano.PodGroup).spec
     assert stored(convert(QUEUE, volcano.Queue)).spec.weight == 2
 
@@ -160,12 +160,12 @@ def test_what_is_given_stays() -> None:
         pytest.param(volcano.PodGroup, {"networkTopology": {"mode": "firm"}}, "write hard or soft", id="mode"),
         pytest.param(volcano.PodGroup, {"subGroupPolicy": [{"subGroupSize": 0}]}, "subGroupSize: 0 is out", id="size"),
         pytest.param(volcano.Queue, {"weight": 65536}, "write a number from 0 to 65535", id="weight"),
-        pytest.param(volcano.Queue, {"capability": {"cpu": "many"}}, '"many" is no quantity', id="capability"),
+        pytest.param(volcano.Queue, {"capability": {"cpu": "many"}}, '"many" is not a quantity', id="capability"),
         pytest.param(volcano.Queue, {"guarantee": {"resource": {"cpu": "-1"}}}, "is negative", id="guarantee"),
         pytest.param(volcano.HyperNode, {"tier": -1}, "spec.tier: -1 is out of range", id="tier"),
         pytest.param(volcano.HyperNode, {"members": [{"type": "Rack"}]}, "write Node or HyperNode", id="member"),
     ],
 )
-def test_what_the_crds_refuse(struct: type[KubeObject], spec: dict[str, Any], words: str) -> None:
+def test_invalid_objects_are_refused(struct: type[KubeObject], spec: dict[str, Any], words: str) -> None:
     (problem,) = object_errors(convert({"metadata": {"name": "x"}, "spec": spec}, struct))
     assert words in problem
