@@ -1,4 +1,4 @@
-"""What is wrong with a Queue, by itself and among the others."""
+"""Validation of a Queue, alone and with the other queues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bayplan.admission.volcano_defaults import with_queue_defaults
 from support.builders.volcano_manifests import queue
 
 RULES = QueueValidationRules()
-OTHERS = {
+QUEUES = {
     each["metadata"]["name"]: each
     for each in (
         queue("root"),
@@ -28,13 +28,13 @@ def paths(hierarchy: str, weights: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("given", "fault"),
+    ("new_queue", "error"),
     [
-        pytest.param(queue("a", parent="dept", deserved={"cpu": "1"}), "", id="sound"),
+        pytest.param(queue("a", parent="dept", deserved={"cpu": "1"}), "", id="valid"),
         pytest.param(
             queue("a", capability={"cpu": "-1"}),
             'requestBody.spec.capability.cpu: Invalid value: "-1": must be greater than or equal to 0',
-            id="less than nothing",
+            id="a negative capability",
         ),
         pytest.param(
             queue("a", guarantee={"resource": {"cpu": "2"}}),
@@ -49,12 +49,12 @@ def paths(hierarchy: str, weights: str) -> dict[str, str]:
         pytest.param(
             queue("a", deserved={"cpu": "3"}, capability={"cpu": "2"}),
             'requestBody.spec.deserved.cpu: Invalid value: "3": deserved[cpu]=3 must be <= capability[cpu]=2',
-            id="deserved more than it can have",
+            id="deserved more than its capability",
         ),
         pytest.param(
             queue("a", state="Ajar"),
             'requestBody.spec.state: Invalid value: "Ajar": queue state must be in [Open Closed]',
-            id="a state of its own",
+            id="an unknown state",
         ),
         pytest.param(
             queue("a", annotations=paths("root/a", "1")),
@@ -65,7 +65,7 @@ def paths(hierarchy: str, weights: str) -> dict[str, str]:
         pytest.param(
             queue("a", annotations=paths("root/a", "1/0")),
             'requestBody.metadata.annotations: Invalid value: "1/0": 0 in the 1/0 must be larger than 0',
-            id="no weight",
+            id="a weight of zero",
         ),
         pytest.param(
             queue("a", annotations=paths("root/sci", "1/1")),
@@ -88,15 +88,15 @@ def paths(hierarchy: str, weights: str) -> dict[str, str]:
             queue("a", parent="dept", deserved={"cpu": "2"}),
             "parent queue dept validation failed: sum of children's deserved (cpu 5) exceeds parent's deserved limit "
             "(cpu 4)",
-            id="siblings deserve more than there is",
+            id="siblings deserve more than the parent",
         ),
     ],
 )
-def test_new_queues(given: dict[str, Any], fault: str) -> None:
-    assert queue_error(given, OTHERS, rules=RULES) == fault
+def test_new_queues(new_queue: dict[str, Any], error: str) -> None:
+    assert queue_error(new_queue, QUEUES, rules=RULES) == error
 
 
-def test_queues_stand_only_so_deep() -> None:
+def test_the_depth_of_the_queue_tree_is_limited() -> None:
     chain = {"q0": queue("q0", parent="root")} | {f"q{n}": queue(f"q{n}", parent=f"q{n - 1}") for n in range(1, 5)}
     assert queue_error(queue("q4", parent="q3"), chain, rules=RULES) == ""
     assert (
@@ -104,40 +104,40 @@ def test_queues_stand_only_so_deep() -> None:
     )
 
 
-def test_a_circle_of_queues_ends_the_walk_and_is_refused() -> None:
-    circle = {"a": queue("a", parent="b"), "b": queue("b", parent="a")}
-    assert "maximum allowed depth" in queue_error(queue("a", parent="b"), circle, rules=RULES)
+def test_a_cycle_of_queues_is_refused() -> None:
+    cycle = {"a": queue("a", parent="b"), "b": queue("b", parent="a")}
+    assert "maximum allowed depth" in queue_error(queue("a", parent="b"), cycle, rules=RULES)
 
 
-def test_a_queue_with_pods_does_not_become_a_parent() -> None:
+def test_a_queue_with_pods_cannot_become_a_parent() -> None:
     busy = queue("busy")
     busy["status"]["allocated"] = {"pods": "3"}
-    fault = queue_error(queue("a", parent="busy"), {"busy": busy}, rules=RULES)
-    assert fault == "queue busy cannot be the parent queue of queue a because it has allocated Pods: 3"
+    error = queue_error(queue("a", parent="busy"), {"busy": busy}, rules=RULES)
+    assert error == "queue busy cannot be the parent queue of queue a because it has allocated Pods: 3"
 
 
-def test_a_parent_does_not_shrink_below_its_children() -> None:
-    old = OTHERS["dept"]
-    less = {**old, "spec": {**old["spec"], "capability": {"cpu": "5"}, "deserved": {"cpu": "3"}}}
-    fault = queue_error(less, OTHERS, old=old, rules=RULES)
-    assert fault == "queue dept capability[cpu]=5 is smaller than its descendants' max capability=6"
+def test_a_parent_cannot_shrink_below_its_children() -> None:
+    old = QUEUES["dept"]
+    reduced = {**old, "spec": {**old["spec"], "capability": {"cpu": "5"}, "deserved": {"cpu": "3"}}}
+    error = queue_error(reduced, QUEUES, old=old, rules=RULES)
+    assert error == "queue dept capability[cpu]=5 is smaller than its descendants' max capability=6"
 
 
-def test_roots_shares_stay() -> None:
-    old = OTHERS["root"]
-    fault = queue_error({**old, "spec": {"capability": {"cpu": "1"}}}, OTHERS, old=old, rules=RULES)
-    assert fault == "root queue's resource attributes (capability, deserved, guarantee) cannot be modified"
+def test_the_shares_of_the_root_queue_are_immutable() -> None:
+    old = QUEUES["root"]
+    error = queue_error({**old, "spec": {"capability": {"cpu": "1"}}}, QUEUES, old=old, rules=RULES)
+    assert error == "root queue's resource attributes (capability, deserved, guarantee) cannot be modified"
     free = QueueValidationRules(protect_root=False)
-    assert queue_error({**old, "spec": {"capability": {"cpu": "1"}}}, OTHERS, old=old, rules=free) == ""
+    assert queue_error({**old, "spec": {"capability": {"cpu": "1"}}}, QUEUES, old=old, rules=free) == ""
 
 
-def test_a_queue_that_is_closing_can_be_changed_otherwise() -> None:
+def test_a_closing_queue_can_be_updated() -> None:
     old = queue("a", state="Closing", weight=1)
-    assert queue_error({**old, "spec": {"weight": 2}}, OTHERS, old=old, rules=RULES) == ""
+    assert queue_error({**old, "spec": {"weight": 2}}, QUEUES, old=old, rules=RULES) == ""
 
 
 @pytest.mark.parametrize(
-    ("name", "fault"),
+    ("name", "error"),
     [
         ("team", ""),
         ("default", "`default` queue can not be deleted"),
@@ -145,22 +145,22 @@ def test_a_queue_that_is_closing_can_be_changed_otherwise() -> None:
         ("dept", "queue dept can not be deleted because it has 1 child queues: team"),
     ],
 )
-def test_deletions(name: str, fault: str) -> None:
-    assert queue_deletion_error(name, OTHERS, rules=RULES) == fault
+def test_deletions(name: str, error: str) -> None:
+    assert queue_deletion_error(name, QUEUES, rules=RULES) == error
 
 
-def test_a_queue_with_pods_stays_if_that_is_wanted() -> None:
+def test_a_queue_with_pods_is_not_deleted_if_the_rules_say_so() -> None:
     busy = queue("busy")
     busy["status"]["allocated"] = {"pods": "3"}
     strict = QueueValidationRules(check_allocated_pods=True)
     assert queue_deletion_error("busy", {"busy": busy}, rules=RULES) == ""
-    fault = queue_deletion_error("busy", {"busy": busy}, rules=strict)
-    assert fault == "queue busy cannot be deleted because it has allocated Pods: 3"
+    error = queue_deletion_error("busy", {"busy": busy}, rules=strict)
+    assert error == "queue busy cannot be deleted because it has allocated Pods: 3"
 
 
 def test_defaults() -> None:
-    filled = with_queue_defaults(queue("a", annotations=paths("sci/dev", "2/3")))
-    assert filled["metadata"]["annotations"] == paths("root/sci/dev", "1/2/3")
-    assert filled["spec"] == {"reclaimable": True, "weight": 1}
-    kept = queue("a", reclaimable=False, weight=4)
-    assert with_queue_defaults(kept) == kept
+    defaulted = with_queue_defaults(queue("a", annotations=paths("sci/dev", "2/3")))
+    assert defaulted["metadata"]["annotations"] == paths("root/sci/dev", "1/2/3")
+    assert defaulted["spec"] == {"reclaimable": True, "weight": 1}
+    complete = queue("a", reclaimable=False, weight=4)
+    assert with_queue_defaults(complete) == complete

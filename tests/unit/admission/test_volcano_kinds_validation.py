@@ -1,4 +1,4 @@
-"""Pod groups, flows, cron jobs, hypernodes and pods: what is wrong with them, and which door says so."""
+"""Validation of pod groups, flows, cron jobs, hypernodes and pods, and the webhooks that call it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ Tree = dict[str, Any]
 QUEUES = {"default": queue("default"), "shut": queue("shut", state="Closed")}
 
 
-class Around:
+class Context:
+    """An admission context with two queues."""
+
     def queues(self) -> Mapping[str, Tree]:
         return QUEUES
 
@@ -43,16 +45,16 @@ class Around:
         return []
 
 
-def ask(
+def run(
     path: str, item: Tree, *, old: Tree | None = None, settings: AdmissionSettings | None = None
 ) -> tuple[Tree, str]:
-    (door,) = webhooks_for([path])
+    (webhook,) = webhooks_for([path])
     operation = "CREATE" if old is None else "UPDATE"
-    return run_webhook(door, AdmissionRequest(operation, item, old, "x", Around(), settings or AdmissionSettings()))
+    return run_webhook(webhook, AdmissionRequest(operation, item, old, "x", Context(), settings or AdmissionSettings()))
 
 
 @pytest.mark.parametrize(
-    ("spec", "fault"),
+    ("spec", "error"),
     [
         ({"queue": "default"}, ""),
         ({}, ""),
@@ -70,17 +72,17 @@ def ask(
         ),
     ],
 )
-def test_pod_groups(spec: Tree, fault: str) -> None:
-    assert pod_group_error({"spec": spec}, QUEUES) == fault
+def test_pod_group_errors(spec: Tree, error: str) -> None:
+    assert pod_group_error({"spec": spec}, QUEUES) == error
 
 
-def test_a_namespace_may_have_a_queue() -> None:
+def test_the_queue_of_the_namespace_replaces_the_default_queue() -> None:
     assert with_pod_group_defaults({"spec": {"queue": "default"}}, "team")["spec"]["queue"] == "team"
     assert with_pod_group_defaults({"spec": {"queue": "mine"}}, "team")["spec"]["queue"] == "mine"
 
 
 @pytest.mark.parametrize(
-    ("annotations", "fault"),
+    ("annotations", "error"),
     [
         ({"volcano.sh/jdb-min-available": "2"}, ""),
         ({"volcano.sh/jdb-min-available": "50%"}, ""),
@@ -104,13 +106,13 @@ def test_a_namespace_may_have_a_queue() -> None:
         ),
     ],
 )
-def test_pods(annotations: Tree, fault: str) -> None:
+def test_pod_annotation_errors(annotations: Tree, error: str) -> None:
     pod = {"metadata": {"annotations": annotations}, "spec": {"schedulerName": "volcano"}}
-    assert pod_error(pod, ("volcano",)) == fault
+    assert pod_error(pod, ("volcano",)) == error
     assert pod_error(pod, ("other",)) == ""
 
 
-def flow(**needs: list[str]) -> Tree:
+def flow_of(**needs: list[str]) -> Tree:
     flows = [
         {"name": name, **({"dependsOn": {"targets": targets}} if targets else {})} for name, targets in needs.items()
     ]
@@ -118,19 +120,19 @@ def flow(**needs: list[str]) -> Tree:
 
 
 @pytest.mark.parametrize(
-    ("given", "fault"),
+    ("flow_tree", "error"),
     [
-        (flow(a=[], b=["a"], c=["a", "b"]), ""),
-        (flow(a=["b"], b=["a"]), "jobflow Flow is not DAG"),
-        (flow(a=["x"]), "jobflow Flow is not DAG: vertex is not defined: x"),
+        (flow_of(a=[], b=["a"], c=["a", "b"]), ""),
+        (flow_of(a=["b"], b=["a"]), "jobflow Flow is not DAG"),
+        (flow_of(a=["x"]), "jobflow Flow is not DAG: vertex is not defined: x"),
     ],
 )
-def test_flows(given: Tree, fault: str) -> None:
-    assert job_flow_error(given) == fault
+def test_job_flow_errors(flow_tree: Tree, error: str) -> None:
+    assert job_flow_error(flow_tree) == error
 
 
 @pytest.mark.parametrize(
-    ("name", "spec", "fault"),
+    ("name", "spec", "error"),
     [
         ("a", {"schedule": "*/5 * * * *", "timeZone": "Europe/Berlin"}, ""),
         ("a", {"schedule": "@every 1m"}, ""),
@@ -150,31 +152,31 @@ def test_flows(given: Tree, fault: str) -> None:
         ),
     ],
 )
-def test_cron_jobs(name: str, spec: Tree, fault: str) -> None:
-    assert cron_job_error({"metadata": {"name": name}, "spec": spec}) == fault
+def test_cron_job_errors(name: str, spec: Tree, error: str) -> None:
+    assert cron_job_error({"metadata": {"name": name}, "spec": spec}) == error
 
 
-def test_hypernodes() -> None:
+def test_hypernode_errors() -> None:
     members = [{"type": "Node", "selector": {"regexMatch": {"pattern": "a(b"}}}]
-    fault = hyper_node_error({"spec": {"members": members}})
-    assert fault.startswith('spec.members.selector.regexMatch.pattern: Invalid value: "a(b": member regexMatch pattern')
+    error = hyper_node_error({"spec": {"members": members}})
+    assert error.startswith('spec.members.selector.regexMatch.pattern: Invalid value: "a(b": member regexMatch pattern')
     assert hyper_node_error({"spec": {}}) == "spec.members: Invalid value: []: member must have at least one member"
     assert hyper_node_error({"spec": {"members": [{"selector": {"exactMatch": {"name": "n"}}}]}}) == ""
 
 
-# Doors.
+# Webhooks
 
 
-def test_a_job_is_filled_up_by_one_door_and_judged_by_the_next() -> None:
-    filled, fault = ask("/jobs/mutate", job("a"))
-    assert (filled["spec"]["queue"], fault) == ("default", "")
-    assert ask("/jobs/validate", filled) == (filled, "")
-    assert ask("/jobs/validate", {**filled, "spec": {**filled["spec"], "queue": "shut"}})[1] == (
+def test_a_job_is_defaulted_by_one_webhook_and_validated_by_the_next() -> None:
+    defaulted, error = run("/jobs/mutate", job("a"))
+    assert (defaulted["spec"]["queue"], error) == ("default", "")
+    assert run("/jobs/validate", defaulted) == (defaulted, "")
+    assert run("/jobs/validate", {**defaulted, "spec": {**defaulted["spec"], "queue": "shut"}})[1] == (
         "can only submit job to queue with state `Open`, queue `shut` status is `Closed`;"
     )
 
 
-def test_a_pod_is_gated_and_put_into_its_resource_group() -> None:
+def test_a_pod_gets_a_gate_and_the_fields_of_its_resource_group() -> None:
     group = ResourceGroup.parse(
         {
             "resourceGroup": "gpu",
@@ -188,7 +190,7 @@ def test_a_pod_is_gated_and_put_into_its_resource_group() -> None:
     annotations = {"scheduling.volcano.sh/queue-allocation-gate": "true"}
     pod = {"metadata": {"namespace": "ml", "annotations": annotations}, "spec": {"nodeSelector": {"zone": "a"}}}
     settings = AdmissionSettings(resource_groups=(group,), allocation_gates=True)
-    spec = ask("/pods/mutate", pod, settings=settings)[0]["spec"]
+    spec = run("/pods/mutate", pod, settings=settings)[0]["spec"]
     assert spec == {
         "nodeSelector": {"zone": "a", "pool": "gpu"},
         "schedulingGates": [{"name": "scheduling.volcano.sh/queue-allocation-gate"}],
@@ -196,44 +198,44 @@ def test_a_pod_is_gated_and_put_into_its_resource_group() -> None:
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
         "schedulerName": "volcano",
     }
-    assert ask("/pods/mutate", {"metadata": {"namespace": "web"}, "spec": {}}, settings=settings)[0]["spec"] == {}
+    assert run("/pods/mutate", {"metadata": {"namespace": "web"}, "spec": {}}, settings=settings)[0]["spec"] == {}
 
 
-def test_nobody_is_gated_unless_the_cluster_has_chosen_so() -> None:
+def test_pods_get_no_gate_by_default() -> None:
     pod = {"metadata": {"annotations": {"scheduling.volcano.sh/queue-allocation-gate": "true"}}, "spec": {}}
-    assert ask("/pods/mutate", pod)[0]["spec"] == {}
+    assert run("/pods/mutate", pod)[0]["spec"] == {}
 
 
 def test_resource_groups_by_annotation() -> None:
     named = ResourceGroup.parse({"resourceGroup": "gpu"})
-    written = ResourceGroup.parse({"object": {"key": "annotation", "value": ['team: "ml"']}})
+    annotated = ResourceGroup.parse({"object": {"key": "annotation", "value": ['team: "ml"']}})
     assert named.matches({"metadata": {"annotations": {"volcano.sh/resource-group": "gpu"}}})
-    assert written.matches({"metadata": {"annotations": {"team": "ml"}}})
-    assert not written.matches({"metadata": {"annotations": {"team": "web"}}})
+    assert annotated.matches({"metadata": {"annotations": {"team": "ml"}}})
+    assert not annotated.matches({"metadata": {"annotations": {"team": "web"}}})
 
 
 def test_a_pod_group_gets_the_queue_of_its_namespace() -> None:
     group = {"metadata": {"namespace": "ml"}, "spec": {"queue": "default"}}
-    assert ask("/podgroups/mutate", group)[0]["spec"]["queue"] == "of-ml"
+    assert run("/podgroups/mutate", group)[0]["spec"]["queue"] == "of-ml"
 
 
-@pytest.mark.parametrize("door", WEBHOOKS, ids=lambda door: door.path)
+@pytest.mark.parametrize("webhook", WEBHOOKS, ids=lambda webhook: webhook.path)
 @pytest.mark.parametrize(
     "item", [{"metadata": [], "spec": []}, {"spec": {"tasks": 3, "members": 3, "flows": 3}}], ids=repr
 )
-def test_nonsense_is_refused_or_left_and_never_a_traceback(door: AdmissionWebhook, item: Tree) -> None:
-    left, fault = run_webhook(door, AdmissionRequest("CREATE", item, None, "x", Around(), AdmissionSettings()))
-    assert left is not None
-    assert "Traceback" not in fault
+def test_fields_of_the_wrong_type_cause_no_traceback(webhook: AdmissionWebhook, item: Tree) -> None:
+    result, error = run_webhook(webhook, AdmissionRequest("CREATE", item, None, "x", Context(), AdmissionSettings()))
+    assert result is not None
+    assert "Traceback" not in error
 
 
-def test_the_usual_doors_are_doors() -> None:
-    assert {door.path for door in webhooks_for(DEFAULT_WEBHOOKS)} == set(DEFAULT_WEBHOOKS)
+def test_the_default_webhooks_exist() -> None:
+    assert {webhook.path for webhook in webhooks_for(DEFAULT_WEBHOOKS)} == set(DEFAULT_WEBHOOKS)
     with pytest.raises(KeyError, match="/nowhere"):
         webhooks_for(["/nowhere"])
 
 
-def test_a_patch_says_the_difference() -> None:
+def test_a_json_patch_describes_the_difference() -> None:
     old = {"spec": {"a": 1, "gone": 2, "list": [1]}, "metadata": {"annotations": {"x/y": "1"}}}
     new = {"spec": {"a": 1, "list": [1, 2], "b~c": 3}, "metadata": {"annotations": {"x/y": "2"}}}
     assert list(json_patch(old, new)) == [

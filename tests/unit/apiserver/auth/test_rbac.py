@@ -1,4 +1,4 @@
-"""Who may do what: roles and bindings, tokens of service accounts, and the files that a cluster is known by."""
+"""RBAC roles and bindings, service account tokens, and the credential files of a cluster."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ RBAC = "rbac.authorization.k8s.io"
 BOB = RequestUser("bob", ("team",))
 
 
-def world(rule: dict[str, Any], subject: dict[str, Any], *, cluster_wide: bool = True) -> RbacAuthorizer:
-    made = ApiserverStore()
-    where = "Cluster" if cluster_wide else ""
+def authorizer_with(rule: dict[str, Any], subject: dict[str, Any], *, cluster_wide: bool = True) -> RbacAuthorizer:
+    store = ApiserverStore()
+    scope = "Cluster" if cluster_wide else ""
     head = {"apiVersion": f"{RBAC}/v1", "metadata": {"name": "r"}}
-    made.create({**head, "kind": f"{where}Role", "rules": [rule]})
-    ref = {"apiGroup": RBAC, "kind": f"{where}Role", "name": "r"}
-    made.create({**head, "kind": f"{where}RoleBinding", "roleRef": ref, "subjects": [subject]})
-    return RbacAuthorizer(made.store)
+    store.create({**head, "kind": f"{scope}Role", "rules": [rule]})
+    ref = {"apiGroup": RBAC, "kind": f"{scope}Role", "name": "r"}
+    store.create({**head, "kind": f"{scope}RoleBinding", "roleRef": ref, "subjects": [subject]})
+    return RbacAuthorizer(store.store)
 
 
 PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}
@@ -37,22 +37,22 @@ GET = AuthorizationAttributes("get", resource="pods", namespace="default", name=
 
 
 @pytest.mark.parametrize(
-    ("rule", "subject", "asked", "allowed"),
+    ("rule", "subject", "attributes", "allowed"),
     [
         pytest.param(PODS, TO_BOB, GET, True, id="by name"),
         pytest.param(PODS, {"apiGroup": RBAC, "kind": "Group", "name": "team"}, GET, True, id="by group"),
-        pytest.param(PODS, {"apiGroup": RBAC, "kind": "User", "name": "eve"}, GET, False, id="somebody else"),
+        pytest.param(PODS, {"apiGroup": RBAC, "kind": "User", "name": "eve"}, GET, False, id="another user"),
         pytest.param(PODS, TO_BOB, AuthorizationAttributes("delete", resource="pods"), False, id="another verb"),
         pytest.param(PODS, TO_BOB, AuthorizationAttributes("get", "apps", "pods"), False, id="another group"),
         pytest.param(
-            PODS, TO_BOB, AuthorizationAttributes("get", resource="pods", subresource="log"), False, id="a part"
+            PODS, TO_BOB, AuthorizationAttributes("get", resource="pods", subresource="log"), False, id="a sub-resource"
         ),
         pytest.param(
             {**PODS, "resources": ["*/scale"]},
             TO_BOB,
             AuthorizationAttributes("get", resource="x", subresource="scale"),
             True,
-            id="a part of anything",
+            id="a sub-resource of any resource",
         ),
         pytest.param({**PODS, "resourceNames": ["q"]}, TO_BOB, GET, False, id="another object"),
         pytest.param(
@@ -64,12 +64,14 @@ GET = AuthorizationAttributes("get", resource="pods", namespace="default", name=
         ),
     ],
 )
-def test_rules(rule: dict[str, Any], subject: dict[str, Any], asked: AuthorizationAttributes, allowed: bool) -> None:
-    assert world(rule, subject).allows(BOB, asked) is allowed
+def test_a_rule_allows_its_subjects_verbs_and_resources(
+    rule: dict[str, Any], subject: dict[str, Any], attributes: AuthorizationAttributes, allowed: bool
+) -> None:
+    assert authorizer_with(rule, subject).allows(BOB, attributes) is allowed
 
 
-def test_a_role_of_a_namespace_ends_with_it() -> None:
-    roles = world(PODS, TO_BOB, cluster_wide=False)
+def test_a_role_applies_to_its_namespace_only() -> None:
+    roles = authorizer_with(PODS, TO_BOB, cluster_wide=False)
     assert roles.allows(BOB, GET)
     assert not roles.allows(BOB, AuthorizationAttributes("get", resource="pods", namespace="other"))
     assert not roles.allows(BOB, AuthorizationAttributes("get", resource="pods"))
@@ -83,7 +85,7 @@ CLAIMS = {
 }
 
 
-def test_a_token_stands_for_its_account_while_it_lasts() -> None:
+def test_a_token_is_valid_until_it_expires_or_its_account_is_recreated() -> None:
     clock, accounts = ManualClock(), {("default", "a"): "u"}
     tokens = ServiceAccountTokens("secret", clock.now, lambda namespace, name: accounts.get((namespace, name)))
     token = tokens.issue(CLAIMS)
@@ -95,15 +97,15 @@ def test_a_token_stands_for_its_account_while_it_lasts() -> None:
     clock.advance(601)
     assert tokens.user(token) is None
     fresh = tokens.issue({**CLAIMS, "exp": NOW.timestamp() + 6000})
-    accounts["default", "a"] = "made anew"
+    accounts["default", "a"] = "recreated"
     assert tokens.user(fresh) is None
 
 
-def test_credentials_are_made_once_and_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_credentials_are_created_once_and_private(tmp_path: Path) -> None:
     first = load_or_create(tmp_path / "c", ["localhost"], NOW)
     certificate = first.authority.read_bytes()
-    again = load_or_create(tmp_path / "c", ["localhost"], NOW + timedelta(days=1))
-    assert (again.token, again.authority.read_bytes()) == (first.token, certificate)
+    second = load_or_create(tmp_path / "c", ["localhost"], NOW + timedelta(days=1))
+    assert (second.token, second.authority.read_bytes()) == (first.token, certificate)
     for name in ("token", "server.key"):
         assert stat.S_IMODE((tmp_path / "c" / name).stat().st_mode) == 0o600
     other = load_or_create(tmp_path / "c", ["localhost", "example.com"], NOW)
@@ -121,14 +123,14 @@ def test_users_from_a_file(tmp_path: Path) -> None:
         read_tokens(tmp_path / "none.csv")
 
 
-def test_a_role_that_is_put_together_of_others_has_each_rule_once_and_not_its_own() -> None:
+def test_an_aggregated_role_has_each_selected_rule_once_and_not_its_own() -> None:
     def role(name: str, *rules: dict[str, Any], **labels: str) -> dict[str, Any]:
         return {"metadata": {"name": name, "labels": labels}, "rules": list(rules)}
 
     nodes = {**PODS, "resources": ["nodes"]}
-    whole = {
+    aggregated = {
         **role("whole", nodes, part="yes"),
         "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"part": "yes"}}]},
     }
-    others = [role("b", nodes, PODS, part="yes"), role("a", PODS, part="yes"), role("c", nodes, part="no"), whole]
-    assert aggregated_rules(whole, others) == [PODS, nodes]
+    roles = [role("b", nodes, PODS, part="yes"), role("a", PODS, part="yes"), role("c", nodes, part="no"), aggregated]
+    assert aggregated_rules(aggregated, roles) == [PODS, nodes]

@@ -1,4 +1,4 @@
-"""Objects that are cast: the same in every byte as if each had been made, whatever happens in between."""
+"""Creates from templates: byte for byte the same as normal creates, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def credentials(tmp_path_factory: pytest.TempPathFactory) -> ClusterCredentials:
     return credentials_for(folder, "127.0.0.1")
 
 
-def pod(name: str, *, main: str = "main", labels: Tree | None = None, said: str = "", **spec: Any) -> Tree:
+def pod(name: str, *, main: str = "main", labels: Tree | None = None, note_text: str = "", **spec: Any) -> Tree:
     containers = [{"name": main, "image": "example.com/a:1", "resources": {"requests": {"cpu": "100m"}}}]
-    metadata = {"name": name, "labels": labels or {}, "annotations": {"say": said}}
+    metadata = {"name": name, "labels": labels or {}, "annotations": {"say": note_text}}
     return {"metadata": metadata, "spec": {"containers": containers, **spec}}
 
 
-def event(name: str, *, about: str = "web", note: str = "told", **more: Any) -> Tree:
-    regarding = {"kind": "Pod", "namespace": "default", "name": about, "uid": f"uid-of-{about}", "apiVersion": "v1"}
+def event(name: str, *, subject: str = "web", note: str = "text", **more: Any) -> Tree:
+    regarding = {"kind": "Pod", "namespace": "default", "name": subject, "uid": f"uid-of-{subject}", "apiVersion": "v1"}
     return {
         "metadata": {"name": name},
         "eventTime": "2026-01-01T00:00:00.000001Z",
@@ -60,11 +60,11 @@ def body(tree: Tree) -> bytes:
 
 ODD_NAMES = ["x.y", "UP", "", "main", "z" * 64, "é"]
 NAMES = st.sampled_from(["a", "b", "c", *(f"d-{number}" for number in range(40)), *ODD_NAMES])
-PODS_LIKE: st.SearchStrategy[Callable[[str], Tree]] = st.sampled_from(
+POD_FORMS: st.SearchStrategy[Callable[[str], Tree]] = st.sampled_from(
     [
         pod,
-        partial(pod, said="100% %(uid)b %s"),
-        partial(pod, said="\ue000name\ue000"),
+        partial(pod, note_text="100% %(uid)b %s"),
+        partial(pod, note_text="\ue000name\ue000"),
         partial(pod, labels={"app": "web", "é": "no"}),
         partial(pod, schedulingGates=[{"name": "example.com/wait"}]),
         partial(pod, priorityClassName="high"),
@@ -73,14 +73,14 @@ PODS_LIKE: st.SearchStrategy[Callable[[str], Tree]] = st.sampled_from(
         partial(pod, strange=1),
     ]
 )
-NOTES = st.sampled_from(["told", 'with "quotes"', "100%", "é", "x" * 1025, "2020-01-01T00:00:00Z", ""])
+NOTES = st.sampled_from(["text", 'with "quotes"', "100%", "é", "x" * 1025, "2020-01-01T00:00:00Z", ""])
 TIMES = st.sampled_from(["2026-01-01T00:00:00.000002Z", "2026-01-01T01:00:00.000000+01:00", "2026-13-01T00:00:00Z", ""])
 
 
 @st.composite
 def pods(draw: st.DrawFn) -> list[Request]:
-    """Some of one kind, and perhaps one of another among them."""
-    make, other = draw(PODS_LIKE), draw(PODS_LIKE)
+    """Creates of pods of one form, sometimes with another form among them."""
+    make, other = draw(POD_FORMS), draw(POD_FORMS)
     names = draw(st.lists(NAMES, min_size=3, max_size=8, unique=True))
     makes = [other if draw(st.integers(0, 9)) == 0 else make for _ in names]
     return [("POST", PODS, body(each(name))) for each, name in zip(makes, names, strict=True)]
@@ -88,25 +88,25 @@ def pods(draw: st.DrawFn) -> list[Request]:
 
 @st.composite
 def events(draw: st.DrawFn) -> list[Request]:
-    """Events with something to say, now and then something odd."""
+    """Creates of events, sometimes with an unusual field."""
     versions = draw(st.booleans())
     found: list[Request] = []
     for name in draw(st.lists(NAMES, min_size=3, max_size=8, unique=True)):
-        made = event(f"{name}.17", about=name, note=f"told of {name}")
+        normal = event(f"{name}.17", subject=name, note=f"note of {name}")
         if versions:
-            made["regarding"]["resourceVersion"] = draw(st.sampled_from(["7", "8", "v1"]))
+            normal["regarding"]["resourceVersion"] = draw(st.sampled_from(["7", "8", "v1"]))
         if draw(st.integers(0, 4)) == 0:
-            made |= draw(st.sampled_from(["note", "eventTime"]).flatmap(odd_text))
-        found.append(("POST", EVENTS, body(made)))
+            normal |= draw(st.sampled_from(["note", "eventTime"]).flatmap(unusual_text))
+        found.append(("POST", EVENTS, body(normal)))
     return found
 
 
-def odd_text(field: str) -> st.SearchStrategy[Tree]:
+def unusual_text(field: str) -> st.SearchStrategy[Tree]:
     return (NOTES if field == "note" else TIMES).map(lambda text: {field: text})
 
 
-def others() -> st.SearchStrategy[Request]:
-    """What may happen in between: the rules then see something else."""
+def other_requests() -> st.SearchStrategy[Request]:
+    """Requests in between, after which the rules read other objects."""
     high = {"metadata": {"name": "high"}, "value": 7}
     default = {"metadata": {"name": "usual"}, "value": 3, "globalDefault": True}
     limits = {"metadata": {"name": "l"}, "spec": {"limits": [{"type": "Container", "default": {"memory": "1Gi"}}]}}
@@ -128,38 +128,38 @@ def others() -> st.SearchStrategy[Request]:
 
 
 def requests() -> st.SearchStrategy[list[Request] | float]:
-    return st.one_of(pods(), events(), others().map(lambda each: [each]), st.sampled_from([0.4, 1.0]))
+    return st.one_of(pods(), events(), other_requests().map(lambda each: [each]), st.sampled_from([0.4, 1.0]))
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-@given(asked=st.lists(requests(), max_size=12))
-def test_what_is_cast_is_what_would_have_been_made(
-    credentials: ClusterCredentials, asked: list[list[Request] | float]
+@given(sent=st.lists(requests(), max_size=12))
+def test_random_creates_give_the_same_bytes_as_the_normal_path(
+    credentials: ClusterCredentials, sent: list[list[Request] | float]
 ) -> None:
-    steps = [[each] if isinstance(each, float) else each for each in asked]
-    cast, made = run_twins(credentials, chain.from_iterable(steps))
-    assert cast.everything() == made.everything()
+    steps = [[each] if isinstance(each, float) else each for each in sent]
+    templated, normal = run_twins(credentials, chain.from_iterable(steps))
+    assert templated.everything() == normal.everything()
 
 
 @pytest.mark.parametrize(
     ("path", "make"),
     [
         pytest.param(PODS, pod, id="pods"),
-        pytest.param(PODS, partial(pod, said="100% %(uid)b"), id="pods-with-percents"),
-        pytest.param(EVENTS, lambda name: event(f"{name}.1", about=name, note=f"about {name}"), id="events"),
+        pytest.param(PODS, partial(pod, note_text="100% %(uid)b"), id="pods-with-percents"),
+        pytest.param(EVENTS, lambda name: event(f"{name}.1", subject=name, note=f"about {name}"), id="events"),
     ],
 )
-def test_from_the_fourth_on_all_are_cast(
+def test_the_fourth_and_later_creates_use_the_template(
     credentials: ClusterCredentials, path: str, make: Callable[[str], Tree]
 ) -> None:
-    cast, made = TemplateTwin(credentials), TemplateTwin(credentials, naive=True)
+    templated, normal = TemplateTwin(credentials), TemplateTwin(credentials, naive=True)
     for number in range(103):
-        asked = ("POST", path, body(make(f"one-{number}")))
-        assert cast.ask(*asked) == made.ask(*asked)
-        for each in (cast, made):
+        sent = ("POST", path, body(make(f"one-{number}")))
+        assert templated.ask(*sent) == normal.ask(*sent)
+        for each in (templated, normal):
             each.clock.advance(0.3)
-    assert cast.moulds.count == 100
-    assert cast.everything() == made.everything()
+    assert templated.moulds.count == 100
+    assert templated.everything() == normal.everything()
 
 
 @pytest.mark.parametrize(
@@ -172,30 +172,30 @@ def test_from_the_fourth_on_all_are_cast(
         pytest.param(("PATCH", "/api/v1/namespaces/default", b'{"metadata":{"labels":{"a":"b"}}}'), id="namespace"),
     ],
 )
-def test_what_the_rules_went_by_breaks_a_mould_when_it_changes(
+def test_a_change_of_a_kind_that_the_rules_read_invalidates_the_template(
     credentials: ClusterCredentials, between: Request
 ) -> None:
-    world = TemplateTwin(credentials)
+    twin = TemplateTwin(credentials)
     for number in range(5):
-        assert world.ask("POST", PODS, body(pod(f"one-{number}")))[0] == 201
-    assert world.moulds.count == 2
-    assert world.ask(*between)[0] in (200, 201)
-    assert world.ask("POST", PODS, body(pod("two")))[0] == 201
-    assert world.moulds.count == 2
+        assert twin.ask("POST", PODS, body(pod(f"one-{number}")))[0] == 201
+    assert twin.moulds.count == 2
+    assert twin.ask(*between)[0] in (200, 201)
+    assert twin.ask("POST", PODS, body(pod("two")))[0] == 201
+    assert twin.moulds.count == 2
 
 
-def test_a_pod_that_waits_behind_a_gate_has_its_time_in_two_places_and_is_made(credentials: ClusterCredentials) -> None:
-    world = TemplateTwin(credentials)
+def test_a_gated_pod_uses_no_template_because_its_time_occurs_twice(credentials: ClusterCredentials) -> None:
+    twin = TemplateTwin(credentials)
     for number in range(6):
-        made = pod(f"one-{number}", schedulingGates=[{"name": "example.com/wait"}])
-        answer = json.loads(world.ask("POST", PODS, body(made))[2])
-        told = answer["status"]["conditions"][0]["lastTransitionTime"]
-        assert told == answer["metadata"]["creationTimestamp"]
-        world.clock.advance(1.0)
-    assert world.moulds.count == 0
+        normal = pod(f"one-{number}", schedulingGates=[{"name": "example.com/wait"}])
+        answer = json.loads(twin.ask("POST", PODS, body(normal))[2])
+        transition_time = answer["status"]["conditions"][0]["lastTransitionTime"]
+        assert transition_time == answer["metadata"]["creationTimestamp"]
+        twin.clock.advance(1.0)
+    assert twin.moulds.count == 0
 
 
-def gone(name: str) -> Request:
+def delete(name: str) -> Request:
     return ("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0", b"")
 
 
@@ -208,16 +208,16 @@ SAME = posts(PODS, pod("a", main="a"))
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "sent",
     [
         pytest.param(
             [*posts(PODS, *(pod(f"p-{n}", **GATE) for n in range(3))), 1.0, *posts(PODS, pod("p-3", **GATE))],
-            id="a-time-that-stands-elsewhere-too",
+            id="a-time-that-occurs-elsewhere",
         ),
-        pytest.param(posts(PODS, *(pod(name) for name in ("a", "b", "c", "x.y", "UP"))), id="names-that-are-warned-of"),
+        pytest.param(posts(PODS, *(pod(name) for name in ("a", "b", "c", "x.y", "UP"))), id="names-with-warnings"),
         pytest.param(
-            [*SAME, gone("a"), *SAME, gone("a"), *SAME, gone("a"), *posts(PODS, pod("b", main="b"))],
-            id="a-container-that-is-called-as-its-pod",
+            [*SAME, delete("a"), *SAME, delete("a"), *SAME, delete("a"), *posts(PODS, pod("b", main="b"))],
+            id="a-container-with-the-name-of-its-pod",
         ),
         pytest.param(
             posts(EVENTS, *(event(f"e.{n}", note=f"{n}") for n in range(4)), event("e.4", note="x" * 1025)),
@@ -225,8 +225,8 @@ SAME = posts(PODS, pod("a", main="a"))
         ),
     ],
 )
-def test_what_looks_like_others_and_is_not_is_made(
-    credentials: ClusterCredentials, asked: list[Request | float]
+def test_creates_that_only_look_alike_take_the_normal_path(
+    credentials: ClusterCredentials, sent: list[Request | float]
 ) -> None:
-    cast, made = run_twins(credentials, asked)
-    assert cast.everything() == made.everything()
+    templated, normal = run_twins(credentials, sent)
+    assert templated.everything() == normal.everything()

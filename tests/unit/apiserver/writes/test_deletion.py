@@ -1,4 +1,4 @@
-"""Deletions: at once, after a grace, after finalizers, and what the dependents have of it."""
+"""Deletions: immediate, with a grace period, with finalizers, and the cleanup of dependents."""
 
 from __future__ import annotations
 
@@ -15,82 +15,82 @@ from support.harness.apiserver_store import ApiserverStore, config_map, pod
 from support.harness.async_tests import async_test, wait_until
 
 
-def metadata(world: ApiserverStore, kind: str, name: str) -> Tree | None:
-    entry = world.place(kind).get("default", name)
+def metadata(store: ApiserverStore, kind: str, name: str) -> Tree | None:
+    entry = store.place(kind).get("default", name)
     return None if entry is None else entry.tree()["metadata"]
 
 
-def test_most_kinds_go_at_once() -> None:
-    world = ApiserverStore()
-    world.create(config_map("a"))
-    assert world.delete("ConfigMap", "a").removed
-    assert metadata(world, "ConfigMap", "a") is None
+def test_most_kinds_are_removed_at_once() -> None:
+    store = ApiserverStore()
+    store.create(config_map("a"))
+    assert store.delete("ConfigMap", "a").removed
+    assert metadata(store, "ConfigMap", "a") is None
 
 
 @pytest.mark.parametrize(
-    ("node", "asked", "grace"),
+    ("node", "requested", "grace"),
     [
-        pytest.param("n1", None, 30, id="the pod's own"),
-        pytest.param("n1", 5, 5, id="what was asked for"),
-        pytest.param("n1", 0, None, id="none at all"),
+        pytest.param("n1", None, 30, id="of the pod"),
+        pytest.param("n1", 5, 5, id="requested"),
+        pytest.param("n1", 0, None, id="zero"),
         pytest.param("", None, None, id="not on a node"),
     ],
 )
-def test_the_grace_of_a_pod(node: str, asked: int | None, grace: int | None) -> None:
-    world = ApiserverStore()
-    world.create(pod("a", node=node))
-    world.delete("Pod", "a", grace_s=asked)
-    found = metadata(world, "Pod", "a")
+def test_the_grace_period_of_a_pod(node: str, requested: int | None, grace: int | None) -> None:
+    store = ApiserverStore()
+    store.create(pod("a", node=node))
+    store.delete("Pod", "a", grace_s=requested)
+    found = metadata(store, "Pod", "a")
     assert (found or {}).get("deletionGracePeriodSeconds") == grace
     if grace:
         assert found is not None
         assert found["deletionTimestamp"] == f"2026-01-01T00:00:{grace:02}Z"
 
 
-def test_a_second_deletion_only_shortens_the_grace() -> None:
-    world = ApiserverStore()
-    world.create(pod("a", node="n1"))
-    for asked, expected in ((20, 20), (25, 20), (None, 20), (4, 4)):
-        world.delete("Pod", "a", grace_s=asked)
-        found = metadata(world, "Pod", "a")
+def test_a_second_deletion_only_shortens_the_grace_period() -> None:
+    store = ApiserverStore()
+    store.create(pod("a", node="n1"))
+    for requested, expected in ((20, 20), (25, 20), (None, 20), (4, 4)):
+        store.delete("Pod", "a", grace_s=requested)
+        found = metadata(store, "Pod", "a")
         assert found is not None
         assert (found["deletionGracePeriodSeconds"], found["deletionTimestamp"][-3:-1]) == (expected, f"{expected:02}")
-    assert world.delete("Pod", "a", grace_s=0).removed
+    assert store.delete("Pod", "a", grace_s=0).removed
 
 
-def test_finalizers_hold_an_object_until_the_last_is_gone() -> None:
-    world = ApiserverStore()
-    world.create(config_map("a", finalizers=["ex.io/one", "ex.io/two"]))
-    assert not world.delete("ConfigMap", "a").removed
-    found = metadata(world, "ConfigMap", "a")
+def test_an_object_is_removed_with_its_last_finalizer() -> None:
+    store = ApiserverStore()
+    store.create(config_map("a", finalizers=["ex.io/one", "ex.io/two"]))
+    assert not store.delete("ConfigMap", "a").removed
+    found = metadata(store, "ConfigMap", "a")
     assert found is not None
     assert (found["deletionTimestamp"], found["deletionGracePeriodSeconds"]) == ("2026-01-01T00:00:00Z", 0)
 
-    for left, gone in ((["ex.io/two"], False), ([], True)):
-        written = world.update("ConfigMap", "a", lambda live, left=left: _finalized(live, left))  # type: ignore[misc]
-        assert written.removed is gone
-    assert metadata(world, "ConfigMap", "a") is None
+    for remaining, deleted in ((["ex.io/two"], False), ([], True)):
+        written = store.update("ConfigMap", "a", lambda live, remaining=remaining: _set_finalizers(live, remaining))  # type: ignore[misc]
+        assert written.removed is deleted
+    assert metadata(store, "ConfigMap", "a") is None
 
 
-def _finalized(live: Tree, left: list[str]) -> Tree:
+def _set_finalizers(live: Tree, remaining: list[str]) -> Tree:
     live["metadata"].pop("finalizers")
-    if left:
-        live["metadata"]["finalizers"] = left
+    if remaining:
+        live["metadata"]["finalizers"] = remaining
     return live
 
 
 @pytest.mark.parametrize(
-    ("wanted", "text"),
+    ("preconditions", "text"),
     [
         pytest.param({"uid": "x"}, r"the UID in the precondition \(x\) does not match the UID in record", id="uid"),
         pytest.param({"version": "1"}, r"the ResourceVersion in the precondition \(1\) does not match", id="version"),
     ],
 )
-def test_preconditions(wanted: dict[str, str], text: str) -> None:
-    world = ApiserverStore()
-    world.create(config_map("a"))
+def test_preconditions(preconditions: dict[str, str], text: str) -> None:
+    store = ApiserverStore()
+    store.create(config_map("a"))
     with pytest.raises(StatusError, match=text) as caught:
-        world.delete("ConfigMap", "a", **wanted)
+        store.delete("ConfigMap", "a", **preconditions)
     assert caught.value.code == 409
     assert 'on ConfigMap "a"' in caught.value.message
 
@@ -99,9 +99,9 @@ def test_preconditions(wanted: dict[str, str], text: str) -> None:
     ("body", "query", "expected"),
     [
         pytest.param({"gracePeriodSeconds": 5}, {"gracePeriodSeconds": "9"}, DeleteOptions(grace_s=5), id="the body"),
-        pytest.param({}, {"dryRun": "All"}, DeleteOptions(), id="a body without it, and a parameter"),
+        pytest.param({}, {"dryRun": "All"}, DeleteOptions(), id="an empty body and a parameter"),
         pytest.param(None, {"dryRun": "All"}, DeleteOptions(dry_run=True), id="parameters alone"),
-        pytest.param({"orphanDependents": True}, {}, DeleteOptions(policy="Orphan"), id="the old word for orphans"),
+        pytest.param({"orphanDependents": True}, {}, DeleteOptions(policy="Orphan"), id="orphanDependents"),
         pytest.param(
             {"preconditions": {"uid": "u", "resourceVersion": "3"}},
             {},
@@ -110,7 +110,9 @@ def test_preconditions(wanted: dict[str, str], text: str) -> None:
         ),
     ],
 )
-def test_where_options_come_from(body: Tree | None, query: dict[str, str], expected: DeleteOptions) -> None:
+def test_delete_options_come_from_the_body_or_else_the_query(
+    body: Tree | None, query: dict[str, str], expected: DeleteOptions
+) -> None:
     content = b"" if body is None else json.dumps(body).encode()
     assert DeleteOptions.of_request(content, query) == expected
 
@@ -120,111 +122,111 @@ def test_where_options_come_from(body: Tree | None, query: dict[str, str], expec
     [
         pytest.param({"propagationPolicy": "Foo"}, 422, id="unknown policy"),
         pytest.param({"dryRun": ["Some"]}, 422, id="unknown dry run"),
-        pytest.param({"gracePeriodSeconds": "5"}, 400, id="a text for a number"),
+        pytest.param({"gracePeriodSeconds": "5"}, 400, id="a string for a number"),
     ],
 )
-def test_options_that_make_no_sense(body: Tree, code: int) -> None:
+def test_invalid_delete_options_are_refused(body: Tree, code: int) -> None:
     with pytest.raises(StatusError) as caught:
         DeleteOptions.of_request(json.dumps(body).encode(), {})
     assert caught.value.code == code
 
 
-def owned(name: str, owner: Tree, *, blocks: bool = False) -> Tree:
+def config_map_of(name: str, owner: Tree, *, blocks: bool = False) -> Tree:
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner["metadata"]["name"]}
     reference |= {"uid": owner["metadata"]["uid"], "blockOwnerDeletion": blocks}
     return config_map(name, ownerReferences=[reference])
 
 
 def family(*, blocks: bool = False) -> ApiserverStore:
-    world = ApiserverStore()
-    parent = world.create(config_map("parent")).tree
-    child = world.create(owned("child", parent, blocks=blocks)).tree
-    world.create(owned("grandchild", child))
-    return world
+    store = ApiserverStore()
+    parent = store.create(config_map("parent")).tree
+    child = store.create(config_map_of("child", parent, blocks=blocks)).tree
+    store.create(config_map_of("grandchild", child))
+    return store
 
 
 @async_test
-async def test_dependents_follow_in_the_background() -> None:
-    world = family()
-    Cleanup(world.store, world.writer, world.resources)
-    world.delete("ConfigMap", "parent", policy="Background")
-    assert metadata(world, "ConfigMap", "parent") is None
-    await wait_until(lambda: len(world.place("ConfigMap")) == 0)
+async def test_dependents_are_deleted_in_the_background() -> None:
+    store = family()
+    Cleanup(store.store, store.writer, store.resources)
+    store.delete("ConfigMap", "parent", policy="Background")
+    assert metadata(store, "ConfigMap", "parent") is None
+    await wait_until(lambda: len(store.place("ConfigMap")) == 0)
 
 
 @async_test
-async def test_an_owner_waits_for_its_dependents_in_the_foreground() -> None:
-    world = family(blocks=True)
-    Cleanup(world.store, world.writer, world.resources)
-    gone: list[str] = []
-    world.store.add_commit_listener(
-        lambda _, change: gone.append(change.entry.name) if change.type == "DELETED" else None
+async def test_a_foreground_deletion_removes_the_owner_after_its_dependents() -> None:
+    store = family(blocks=True)
+    Cleanup(store.store, store.writer, store.resources)
+    deleted: list[str] = []
+    store.store.add_commit_listener(
+        lambda _, change: deleted.append(change.entry.name) if change.type == "DELETED" else None
     )
-    world.delete("ConfigMap", "parent", policy="Foreground")
-    assert (metadata(world, "ConfigMap", "parent") or {})["finalizers"] == ["foregroundDeletion"]
-    await wait_until(lambda: len(world.place("ConfigMap")) == 0)
-    assert gone.index("child") < gone.index("parent")
+    store.delete("ConfigMap", "parent", policy="Foreground")
+    assert (metadata(store, "ConfigMap", "parent") or {})["finalizers"] == ["foregroundDeletion"]
+    await wait_until(lambda: len(store.place("ConfigMap")) == 0)
+    assert deleted.index("child") < deleted.index("parent")
 
 
 @async_test
-async def test_nothing_is_cleaned_up_after_the_end() -> None:
-    world = family()
-    cleanup = Cleanup(world.store, world.writer, world.resources)
-    world.delete("ConfigMap", "parent", policy="Background")
+async def test_a_stopped_cleanup_deletes_nothing() -> None:
+    store = family()
+    cleanup = Cleanup(store.store, store.writer, store.resources)
+    store.delete("ConfigMap", "parent", policy="Background")
     cleanup.stop()
     for _ in range(10):
         await asyncio.sleep(0)
-    assert len(world.place("ConfigMap")) == 2
+    assert len(store.place("ConfigMap")) == 2
     cleanup.wake()
     await asyncio.sleep(0)
-    assert len(world.place("ConfigMap")) == 2
+    assert len(store.place("ConfigMap")) == 2
 
 
 @async_test
-async def test_orphans_stay_and_lose_their_owner() -> None:
-    world = family()
-    Cleanup(world.store, world.writer, world.resources)
-    world.delete("ConfigMap", "parent", policy="Orphan")
-    await wait_until(lambda: metadata(world, "ConfigMap", "parent") is None)
-    assert "ownerReferences" not in (metadata(world, "ConfigMap", "child") or {})
-    assert metadata(world, "ConfigMap", "grandchild") is not None
+async def test_orphans_remain_without_their_owner_reference() -> None:
+    store = family()
+    Cleanup(store.store, store.writer, store.resources)
+    store.delete("ConfigMap", "parent", policy="Orphan")
+    await wait_until(lambda: metadata(store, "ConfigMap", "parent") is None)
+    assert "ownerReferences" not in (metadata(store, "ConfigMap", "child") or {})
+    assert metadata(store, "ConfigMap", "grandchild") is not None
 
 
 @async_test
-async def test_an_owner_that_never_was_takes_its_dependents_along() -> None:
-    world = ApiserverStore()
-    Cleanup(world.store, world.writer, world.resources)
-    parent = world.create(config_map("parent")).tree
-    world.create(owned("kept", parent))
-    world.create(owned("child", {"metadata": {"name": "nobody", "uid": "none"}}))
-    await wait_until(lambda: metadata(world, "ConfigMap", "child") is None)
-    assert metadata(world, "ConfigMap", "kept") is not None, "its owner is there"
-    assert len(world.place("ConfigMap")) == 2
+async def test_a_dependent_of_a_missing_owner_is_deleted() -> None:
+    store = ApiserverStore()
+    Cleanup(store.store, store.writer, store.resources)
+    parent = store.create(config_map("parent")).tree
+    store.create(config_map_of("kept", parent))
+    store.create(config_map_of("child", {"metadata": {"name": "nobody", "uid": "none"}}))
+    await wait_until(lambda: metadata(store, "ConfigMap", "child") is None)
+    assert metadata(store, "ConfigMap", "kept") is not None, "its owner exists"
+    assert len(store.place("ConfigMap")) == 2
 
 
-def inhabited(pause_s: float) -> ApiserverStore:
-    """A namespace with something in it, that is being deleted."""
-    world = ApiserverStore()
-    Cleanup(world.store, world.writer, world.resources, pause_s=pause_s)
-    world.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
-    world.writer.create(world.write("ConfigMap", namespace="team"), config_map("kept", namespace="team"))
-    world.delete("Namespace", "team")
-    return world
+def store_with_deleted_namespace(pause_s: float) -> ApiserverStore:
+    """A deleted namespace with an object in it."""
+    store = ApiserverStore()
+    Cleanup(store.store, store.writer, store.resources, pause_s=pause_s)
+    store.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
+    store.writer.create(store.write("ConfigMap", namespace="team"), config_map("kept", namespace="team"))
+    store.delete("Namespace", "team")
+    return store
 
 
 @async_test
-async def test_a_namespace_keeps_what_is_in_it_until_its_pause_is_over() -> None:
-    """So that who deletes it together with all that he put there finds all of it."""
-    world = inhabited(pause_s=3600.0)
+async def test_a_namespace_keeps_its_content_during_the_pause() -> None:
+    """A client that deletes a manifest with the namespace and its content still finds all objects."""
+    store = store_with_deleted_namespace(pause_s=3600.0)
     for _ in range(20):
         await asyncio.sleep(0)
-    assert world.place("ConfigMap").get("team", "kept") is not None
-    world.writer.delete(world.write("ConfigMap", namespace="team"), "kept", DeleteOptions())
-    await wait_until(lambda: world.place("Namespace").get("", "team") is None)
+    assert store.place("ConfigMap").get("team", "kept") is not None
+    store.writer.delete(store.write("ConfigMap", namespace="team"), "kept", DeleteOptions())
+    await wait_until(lambda: store.place("Namespace").get("", "team") is None)
 
 
 @async_test
 async def test_a_namespace_is_emptied_after_its_pause() -> None:
-    world = inhabited(pause_s=0.0)
-    await wait_until(lambda: world.place("Namespace").get("", "team") is None)
-    assert world.place("ConfigMap").get("team", "kept") is None
+    store = store_with_deleted_namespace(pause_s=0.0)
+    await wait_until(lambda: store.place("Namespace").get("", "team") is None)
+    assert store.place("ConfigMap").get("team", "kept") is None
