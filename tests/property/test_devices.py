@@ -140,7 +140,7 @@ def said(node: Any, index: PoolIndex, in_use: AllocatedDevices, wanted: list[Res
         return str(fault)
     if isinstance(outcome, NotAllocatable):
         return None
-    return [(pick.ask.name, str(pick.device.id)) for picks in outcome.picks for pick in picks]
+    return [(pick.alternative.name, str(pick.device.id)) for picks in outcome.picks for pick in picks]
 
 
 @relaxed

@@ -1,4 +1,4 @@
-"""Devices: which are there, which are taken, which to give to a claim, and what to write then."""
+"""Devices of dynamic resource allocation: pools, devices in use, allocation of claims, and the resulting writes."""
 
 from bayplan.devices.assumptions import AllocatedDevices, DeviceAssumptions
 

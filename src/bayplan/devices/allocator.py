@@ -1,11 +1,11 @@
-"""Can these claims be allocated on this node, and with which devices?
+"""Allocates device claims on a node.
 
-Asked by the DynamicResources filter for every node that is left, and by the binder when it must choose devices itself.
-An `Allocator` is good for one attempt: it sees the devices in use as they are now. What it derives from slices lives
-in the `PoolIndex`, and answers that stay right in the `AllocationMemo`; both are shared by all attempts.
+The DynamicResources filter calls it for every remaining node; the binder calls it when it must choose devices itself.
+An `Allocator` serves one attempt and sees the devices in use at that time. Values derived from slices are in the
+`PoolIndex`, and results that stay valid are in the `AllocationMemo`; all attempts share both.
 
-Cost a node: some 20 µs for a claim that asks for one device, 2 µs where an earlier pod asked for the same and the
-node's devices are untouched. The API structs of an allocation are made on demand, hence for one node.
+Cost per node: about 20 µs for a claim with one device, 2 µs if an earlier pod had an equal claim and the node's devices
+have not changed. The API structs of an allocation are built on demand, so for one node only.
 """
 
 from __future__ import annotations
@@ -32,43 +32,49 @@ INVALID_POOLS = "invalid resource pools were encountered"
 
 @dataclass(frozen=True, slots=True)
 class NotAllocatable:
-    """There are no devices for the claims here."""
+    """The node has no devices for the claims."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocation:
-    """Devices for some claims on one node, or for any others that ask for the same. Entries are in their order."""
+    """Devices for some claims on one node, or for other claims with an equal spec.
+
+    Entries are in the order of the claims.
+    """
 
     node_name: str
-    asks: tuple[tuple[RequestAlternative, ...], ...]  # the chosen alternative of each request
+    alternatives: tuple[tuple[RequestAlternative, ...], ...]  # the chosen alternative of each request
     picks: tuple[tuple[DevicePick, ...], ...]
 
     def results(self, claims: Sequence[ResourceClaim]) -> tuple[AllocationResult, ...]:
-        """What to write into the claims."""
+        """The allocations to write into the claims."""
         return tuple(
-            allocation_result(claim, asks, picks, self.node_name)
-            for claim, asks, picks in zip(claims, self.asks, self.picks, strict=True)
+            allocation_result(claim, alternatives, picks, self.node_name)
+            for claim, alternatives, picks in zip(claims, self.alternatives, self.picks, strict=True)
         )
 
     def allocated_request_names(self, number: int) -> frozenset[str]:
-        """The names of the requests for which a claim got devices, alternatives as "request/alternative"."""
-        return frozenset(pick.ask.name for pick in self.picks[number])
+        """The names of the requests with allocated devices of a claim; alternatives are "request/alternative"."""
+        return frozenset(pick.alternative.name for pick in self.picks[number])
 
 
 @dataclass(frozen=True, slots=True)
 class MemoEntry:
-    """An answer, and what it depended on besides the claims."""
+    """A result, and its inputs besides the claims."""
 
     pools: NodePools
     version: int
-    answer: Allocation | NotAllocatable
+    result: Allocation | NotAllocatable
 
 
 class AllocationMemo:
-    """Answers of earlier attempts. Pods of one kind have claims that ask for the same, and an answer stays right while
-    nobody touches the devices that the node sees. Of little use for devices that every node sees."""
+    """Results of earlier attempts.
+
+    Pods of one workload have claims with equal specs, and a result stays valid until the use of the devices that the
+    node sees changes. It has little effect for devices that every node sees.
+    """
 
     def __init__(self, limit: int = 50_000) -> None:
         self._limit = limit
@@ -76,35 +82,35 @@ class AllocationMemo:
         self._by_spec: dict[bytes, dict[str, MemoEntry]] = {}
         self._classes = -1
         self._claims: list[ResourceClaim] = []
-        self._answers: dict[str, MemoEntry] = {}
+        self._results_by_node: dict[str, MemoEntry] = {}
 
     def begin(self, classes_revision: int) -> None:
-        """An attempt begins. Answers depend on classes, so a change of those ends them all."""
+        """Start an attempt. Results depend on classes, so any change of a class clears the memo."""
         if classes_revision != self._classes:
             self._classes = classes_revision
             self.clear()
 
     def clear(self) -> None:
         self._by_spec.clear()
-        self._claims, self._answers, self._size = [], {}, 0
+        self._claims, self._results_by_node, self._size = [], {}, 0
 
-    def answers(self, claims: Sequence[ResourceClaim]) -> dict[str, MemoEntry]:
-        """What is known about claims that ask for the same, by node."""
+    def results_by_node(self, claims: Sequence[ResourceClaim]) -> dict[str, MemoEntry]:
+        """The known results for claims with an equal spec, by node."""
         if len(claims) != len(self._claims) or any(map(is_not, claims, self._claims)):
             self._claims = list(claims)
             spec = msgspec.msgpack.encode([claim.spec for claim in claims])
-            self._answers = self._by_spec.setdefault(spec, {})
-        return self._answers
+            self._results_by_node = self._by_spec.setdefault(spec, {})
+        return self._results_by_node
 
-    def keep(self, answers: dict[str, MemoEntry], node_name: str, answer: MemoEntry) -> None:
+    def keep(self, results: dict[str, MemoEntry], node_name: str, entry: MemoEntry) -> None:
         if self._size >= self._limit:
             self.clear()
-        self._size += node_name not in answers
-        answers[node_name] = answer
+        self._size += node_name not in results
+        results[node_name] = entry
 
 
 class Allocator:
-    """Allocates the claims of one pod, against the state of the cluster as it is."""
+    """Allocates the claims of one pod against the current state of the cluster."""
 
     def __init__(
         self,
@@ -119,7 +125,8 @@ class Allocator:
         self._in_use = in_use
         self._selectors = selectors
         self._memo = AllocationMemo() if memo is None else memo
-        # By the claim's position, since a pod may name a claim twice, and the request, which the claim keeps alive.
+        # The key is the claim's position, since a pod may name a claim twice, and the request, which the claim keeps
+        # alive.
         self._known: dict[tuple[int, int], tuple[ResourceClaim, list[RequestAlternative]]] = {}
 
     def allocate(
@@ -129,19 +136,20 @@ class Allocator:
         *,
         timer: Callable[[], Callable[[], bool]] = lambda: _no_timeout,
     ) -> Allocation | NotAllocatable:
-        """Find devices for all claims. Raises `AllocationError`, or `AllocationTimeout` once the time is over.
+        """Find devices for all claims. Raises `AllocationError`, or `AllocationTimeout` after the time limit.
 
-        `timer` is called when a search begins and returns the question whether it has lasted too long.
+        `timer` is called when a search begins; it returns a function that says whether the search has exceeded its
+        time.
         """
         pools = self._index.pools_for(node)
         version = self._in_use.latest_change_of(pools.by_id)
-        seen = self._memo.answers(claims)
-        known = seen.get(node.name)
+        known_results = self._memo.results_by_node(claims)
+        known = known_results.get(node.name)
         if known is not None and known.pools is pools and known.version == version:
-            return known.answer
-        answer = self._search(node, pools, claims, timer())
-        self._memo.keep(seen, node.name, MemoEntry(pools, version, answer))
-        return answer
+            return known.result
+        result = self._search(node, pools, claims, timer())
+        self._memo.keep(known_results, node.name, MemoEntry(pools, version, result))
+        return result
 
     def _search(
         self, node: Node, pools: NodePools, claims: Sequence[ResourceClaim], expired: Callable[[], bool]
@@ -157,15 +165,15 @@ class Allocator:
     def _requests(
         self, search: AllocationSearch, position: int, claim: ResourceClaim
     ) -> list[list[RequestAlternative]]:
-        """The claim's requests, checked; what cannot be met whatever the search does is an error here."""
+        """The claim's validated requests. A request that no search can meet is an error."""
         requests = [
             [
-                self._on_node(search, ask) if ask.wants_all else ask
-                for ask in self._alternatives(claim, position, request)
+                self._on_node(search, alternative) if alternative.wants_all else alternative
+                for alternative in self._alternatives(claim, position, request)
             ]
             for request in claim.spec.devices.requests
         ]
-        fewest = sum(min(ask.count for ask in asks) for asks in requests)
+        fewest = sum(min(each.count for each in alternatives) for alternatives in requests)
         if fewest > MAX_DEVICES:
             text = f"number of requested devices {fewest} exceeds the claim limit of {MAX_DEVICES}"
             raise AllocationError(f"claim {claim.key}: {text}")
@@ -175,34 +183,43 @@ class Allocator:
     def _alternatives(
         self, claim: ResourceClaim, position: int, request: DeviceRequest
     ) -> Iterator[RequestAlternative]:
-        """The alternatives of a request, read once for all nodes. Read lazily: an error in the second one must not
-        come before an error that the first one meets on the node."""
+        """The alternatives of a request, cached for all nodes.
+
+        They are built lazily: an error in the second one must not come before an error that the first one causes on the
+        node.
+        """
         known = self._known.get((position, id(request)))
         if known is not None and known[0] is claim:
             yield from known[1]
             return
-        asks = []
-        for ask in alternatives(claim, position, request, self._classes):
-            asks.append(ask)
-            yield ask
-        self._known[position, id(request)] = (claim, asks)
+        built = []
+        for alternative in alternatives(claim, position, request, self._classes):
+            built.append(alternative)
+            yield alternative
+        self._known[position, id(request)] = (claim, built)
 
-    def _on_node(self, search: AllocationSearch, ask: RequestAlternative) -> RequestAlternative:
+    def _on_node(self, search: AllocationSearch, alternative: RequestAlternative) -> RequestAlternative:
         every: list[PoolDevice] = []
         for pool in search.pools.pools:
             if not pool.usable:
                 state = "being updated" if pool.incomplete else "invalid"
-                raise ask.error(f"asks for all devices, but resource pool {pool.id} is currently {state}")
-            every += [device for device in pool.devices if search.selects(ask, device) and search.has_room(ask, device)]
-        return ask.on_node(every)
+                raise alternative.error(f"asks for all devices, but resource pool {pool.id} is currently {state}")
+            every += [
+                device
+                for device in pool.devices
+                if search.selects(alternative, device) and search.has_room(alternative, device)
+            ]
+        return alternative.on_node(every)
 
     def _allocation(self, search: AllocationSearch, claims: Sequence[ResourceClaim], node_name: str) -> Allocation:
         for claim, picks in zip(claims, search.picks, strict=True):
-            node_selector(claim, [pick.device for pick in picks], node_name)  # refuses slices nobody could honour
+            node_selector(
+                claim, [pick.device for pick in picks], node_name
+            )  # raises for unsupported node selectors of slices
         return Allocation(
             node_name=node_name,
-            asks=tuple(
-                tuple(ask for ask in search.chosen if ask.position == position) for position in range(len(claims))
+            alternatives=tuple(
+                tuple(each for each in search.chosen if each.position == position) for position in range(len(claims))
             ),
             picks=tuple(map(tuple, search.picks)),
         )

@@ -1,10 +1,10 @@
-"""How much of a device does a request take, and is that much left?
+"""Consumed capacity of device requests.
 
-Asked by the search for every candidate that has capacities. A request names amounts; the device's policy rounds them
-up or fills them in; what is not requested is taken whole. Devices that may be shared have several takers, so the
-amounts are summed over everybody who holds a share.
+The search calls it for every candidate with capacities. A request names amounts; the device's policy rounds them up or
+fills in defaults; the whole of a capacity that is not requested is consumed. A shared device has several users, so the
+amounts are summed over all shares.
 
-Cost: a few quantity operations a capacity. Candidates without policies that nobody asks amounts of are not looked at.
+Cost: a few quantity operations per capacity. Candidates without policies and without requested amounts are skipped.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from bayplan.codec.quantity import Quantity, QuantityFormat, QuantityText, parse
 from bayplan.objects.resource import CapacityRequestPolicy, CapacityValidRange, DeviceCapacity
 
 Amounts = dict[str, Quantity]
-"""Capacity name to amount."""
+"""Amount by capacity name."""
 
 
 def consumed_capacity(requested: Mapping[str, QuantityText], capacities: Mapping[str, DeviceCapacity]) -> Amounts:
-    """What a share of the device takes of each of its capacities."""
+    """The capacities that a share of the device consumes."""
     return {name: _amount(requested.get(name), capacity) for name, capacity in capacities.items()}
 
 
 def fits(
     requested: Mapping[str, QuantityText],
     capacities: Mapping[str, DeviceCapacity],
-    others: Iterable[Mapping[str, Quantity]] = (),
+    shares: Iterable[Mapping[str, Quantity]] = (),
 ) -> bool:
-    """Whether the device can give what is requested next to what others hold."""
-    held = tuple(others)
+    """Whether the device has enough capacity for the request besides the shares in use."""
+    held = tuple(shares)
     if any(name not in capacities for name in requested):
         return False
     for name, capacity in capacities.items():
@@ -71,7 +71,7 @@ def _round_up_to_range(wanted: Quantity, valid: CapacityValidRange, minimum: Qua
 
 
 def _violates(amount: Quantity, policy: CapacityRequestPolicy) -> bool:
-    if policy.default is not None and _same_spelling(amount, parse_quantity(policy.default)):
+    if policy.default is not None and _same_representation(amount, parse_quantity(policy.default)):
         return False
     if policy.valid_range is not None:
         return _violates_range(amount, policy.valid_range)
@@ -88,8 +88,8 @@ def _violates_range(amount: Quantity, valid: CapacityValidRange) -> bool:
     return step != 0 and (amount.value() - start) % step != 0
 
 
-def _same_spelling(a: Quantity, b: Quantity) -> bool:
-    """Equal to the bit and not merely in value: upstream compares the structs here, and wide ones are never equal."""
+def _same_representation(a: Quantity, b: Quantity) -> bool:
+    """Equal in representation and not only in value: upstream compares structs, and wide ones are never equal."""
     if a.wide or b.wide:
         return False
     return (a.amount, a.exponent, a.format, a.text) == (b.amount, b.exponent, b.format, b.text)

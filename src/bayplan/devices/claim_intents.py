@@ -1,9 +1,9 @@
-"""What has to be written for devices, as intents: decided here, performed elsewhere.
+"""Intents to write device claims.
 
-Claims are shared, so others write to them as well. A patch carries the version of the claim it was made from and
-fails where that has passed; `ReserveClaim` and `DeleteClaim` then make a new patch from the claim as it is now, or
-raise `ClaimChanged` where there is nothing left to do. Patches are merge patches unless they say otherwise: we know
-only some fields of a claim and must not put back the others.
+Pods share claims, so other writers change them as well. A patch contains the version of the claim it was built from and
+fails if that has changed. `ReserveClaim` and `DeleteClaim` then build a new patch from the current claim, or raise
+`ClaimChanged` if nothing is left to do. Patches are merge patches unless noted: Bayplan knows only some fields of a
+claim and must not change the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bayplan.objects.core import ContainerExtendedResourceRequest, Pod, PodExten
 from bayplan.objects.resource import AllocationResult, ResourceClaim, ResourceClaimConsumer
 
 _MAX_GENERATED_NAME = 63
-"""The API server's limit for names that it generates."""
+"""The API server's length limit for generated names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class ReserveClaim:
     """Reserve a claim for a pod, and allocate it if `allocation` is given.
 
     Performing it: PATCH with `finalizer_patch` unless that is None, then PATCH the status with `status_patch`, each
-    made from the claim as the step before returned it. After a conflict GET the claim and begin again, five times in
-    all. Returns the claim as it then is; failures say what was being done (`describe`).
+    built from the claim of the previous response. After a conflict GET the claim and start again, five times in all.
+    Returns the resulting claim; errors name the failed step (`describe`).
     """
 
     claim: ResourceClaim
@@ -39,7 +39,7 @@ class ReserveClaim:
     allocation: AllocationResult | None = None
 
     def finalizer_patch(self, claim: ResourceClaim) -> dict[str, Any] | None:
-        """A claim that holds devices must not vanish unnoticed; None where that is ensured, or nothing is allocated."""
+        """The patch that adds the finalizer, so that a claim with devices is not deleted; None if it is not needed."""
         self._check(claim)
         if self.allocation is None or FINALIZER in claim.metadata.finalizers:
             return None
@@ -53,22 +53,22 @@ class ReserveClaim:
         if allocation.allocation_timestamp is None:
             allocation = msgspec.structs.replace(allocation, allocation_timestamp=self.now.replace(microsecond=0))
         consumer = ResourceClaimConsumer(resource="pods", name=self.pod.name, uid=self.pod.uid)
-        others = (user for user in claim.status.reserved_for if user.uid != self.pod.uid)
+        other_pods = (user for user in claim.status.reserved_for if user.uid != self.pod.uid)
         status = {
             "allocation": msgspec.to_builtins(allocation),
-            "reservedFor": msgspec.to_builtins((*others, consumer)),
+            "reservedFor": msgspec.to_builtins((*other_pods, consumer)),
         }
         return {**_patch_with_version(claim), "status": status}
 
     def is_done(self, claim: ResourceClaim) -> bool:
-        """Whether the claim is reserved for the pod, with the devices that were to be allocated."""
+        """Whether the claim is reserved for the pod, with the devices to allocate."""
         allocation = claim.status.allocation
         if allocation is None or not is_reserved_for(claim, self.pod):
             return False
         return self.allocation is None or allocation.devices == self.allocation.devices
 
     def describe(self, *, finalizer: bool = False) -> str:
-        """What is being done, for the message of a failure."""
+        """The step, for the message of an error."""
         if finalizer:
             return f"add finalizer to claim {self.claim.key}"
         what = "add reservation" if self.allocation is None else "add allocation and reservation"
@@ -83,14 +83,17 @@ class ReserveClaim:
 
 @dataclass(frozen=True, slots=True)
 class CreateSpecialClaim:
-    """Create the claim for a pod's extended resources. Performing it: POST `manifest` with a `suffix` chosen once, so
-    that sending it again creates no second claim; returns the claim."""
+    """Create the claim for a pod's extended resources.
+
+    Performing it: POST `manifest` with a `suffix` chosen once, so that a retry creates no second claim; returns the
+    claim.
+    """
 
     claim: ResourceClaim
     pod: Pod
 
     def name(self, suffix: str) -> str:
-        """As the API server would make it of `generateName`: a long beginning is cut."""
+        """The name as the API server would generate it from `generateName`: a long prefix is cut."""
         return f"{self._prefix[: _MAX_GENERATED_NAME - len(suffix)]}{suffix}"
 
     @property
@@ -98,7 +101,7 @@ class CreateSpecialClaim:
         return f"{self.pod.name}-extended-resources-"
 
     def is_done(self, claim: ResourceClaim) -> bool:
-        """Whether a claim of that name is the one that was to be created."""
+        """Whether a claim of that name is the one to create."""
         return any(owner.uid == self.pod.uid for owner in claim.metadata.owner_references)
 
     def manifest(self, suffix: str) -> dict[str, Any]:
@@ -122,15 +125,17 @@ class CreateSpecialClaim:
 
 @dataclass(frozen=True, slots=True)
 class RecordSpecialClaim:
-    """Tell the kubelet which container uses which request of the special claim. Performing it: PATCH the pod's status
-    with `patch`."""
+    """Write the container mappings of the special claim for the kubelet.
+
+    Performing it: PATCH the pod's status with `patch`.
+    """
 
     pod: Pod
     claim_name: str
     mappings: tuple[ContainerExtendedResourceRequest, ...]
 
     def patch(self, pod: Pod) -> dict[str, Any]:
-        """The patch of this version of the pod: applied late, it must not name the claim of an earlier attempt."""
+        """The patch for this version of the pod: applied late, it must not name the claim of an earlier attempt."""
         meta = {"uid": self.pod.uid, "resourceVersion": pod.metadata.resource_version}
         return {"metadata": meta, "status": {"extendedResourceClaimStatus": msgspec.to_builtins(self._status)}}
 
@@ -147,9 +152,12 @@ class RecordSpecialClaim:
 
 @dataclass(frozen=True, slots=True)
 class UnreserveClaim:
-    """Remove a pod from the claim's `reservedFor`. Performing it: PATCH the status with `patch`, a strategic merge
-    patch; after a conflict GET the claim and begin again. The resourceVersion is a precondition: a patch that the API
-    server applies late must not remove a reservation that a later attempt has written."""
+    """Remove a pod from the claim's `reservedFor`.
+
+    Performing it: PATCH the status with `patch`, a strategic merge patch; after a conflict GET the claim and start
+    again. The resourceVersion is a precondition: a patch that the API server applies late must not remove the
+    reservation of a later attempt.
+    """
 
     claim: ResourceClaim
     pod: Pod
@@ -164,7 +172,7 @@ class UnreserveClaim:
 
 @dataclass(frozen=True, slots=True)
 class DeallocateClaim:
-    """Give the devices of a claim back. Performing it: PATCH the status with `patch`."""
+    """Deallocate a claim. Performing it: PATCH the status with `patch`."""
 
     claim: ResourceClaim
 
@@ -177,8 +185,10 @@ class DeallocateClaim:
 
 @dataclass(frozen=True, slots=True)
 class DeleteClaim:
-    """Delete a claim that we have made. Performing it: PATCH with `finalizer_patch` unless that is None, made anew
-    after a conflict; then DELETE."""
+    """Delete a claim that the scheduler has created.
+
+    Performing it: PATCH with `finalizer_patch` unless that is None, built again after a conflict; then DELETE.
+    """
 
     claim: ResourceClaim
 
@@ -192,7 +202,7 @@ class DeleteClaim:
 class WaitForDevices:
     """Wait until the devices of a pod are ready.
 
-    Performing it: record the event (Normal, `reason`, `action`, `note`) for the pod, then ask `done` at once and every
+    Performing it: record the event (Normal, `reason`, `action`, `note`) for the pod, then call `done` at once and every
     `every_s` seconds until it is true. Raises what `done` raises, and `TimeoutError` after `timeout_s`.
     """
 
@@ -204,9 +214,9 @@ class WaitForDevices:
     reason: str = "BindingConditionsPending"
     action: str = "Scheduling"
     drivers: tuple[str, ...] = ()
-    """Of each device that is waited for."""
+    """The driver of each device that the pod waits for."""
 
 
 def _patch_with_version(claim: ResourceClaim, **metadata: Any) -> dict[str, Any]:
-    """The beginning of a patch that fails where the claim has changed meanwhile."""
+    """The start of a patch that fails if the claim has changed meanwhile."""
     return {"metadata": {"resourceVersion": claim.metadata.resource_version, **metadata}}

@@ -1,8 +1,8 @@
-"""Which claims does a pod use, and is each of them usable?
+"""Claims of a pod, and whether they are usable.
 
-Asked by DynamicResources before a pod is queued, when an attempt begins and when a claim changes. A pod names a claim
-directly, or a template from which a controller makes one; the pod's status then says its name.
-Cost: a lookup a claim.
+DynamicResources calls it before a pod is queued, when an attempt begins and when a claim changes. A pod names a claim
+directly, or a template from which a controller creates one; the pod's status then has its name. Cost: one lookup per
+claim.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ClaimProblem:
 
 
 def pod_claims(pod: Pod, claims: Claims) -> tuple[ResourceClaim, ...] | ClaimProblem:
-    """The pod's claims in order, or the first problem. A template for which no claim was needed gives none."""
+    """The pod's claims in order, or the first problem. A template that needed no claim has none."""
     found = []
     for reference in pod.spec.resource_claims:
         claim = _claim(pod, reference, claims)
@@ -48,9 +48,11 @@ def pod_claims(pod: Pod, claims: Claims) -> tuple[ResourceClaim, ...] | ClaimPro
 
 
 def entries_by_claim(pod: Pod) -> dict[str, str]:
-    """The entries of a pod's `resourceClaims` by the names of the claims behind them, as far as these are made."""
-    made = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
-    behind = ((entry.resource_claim_name or made.get(entry.name), entry.name) for entry in pod.spec.resource_claims)
+    """The entries of a pod's `resourceClaims` by the names of their existing claims."""
+    claim_names = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
+    behind = (
+        (entry.resource_claim_name or claim_names.get(entry.name), entry.name) for entry in pod.spec.resource_claims
+    )
     return {claim: entry for claim, entry in behind if claim is not None}
 
 
@@ -71,14 +73,14 @@ def _claim(pod: Pod, reference: PodResourceClaim, claims: Claims) -> ResourceCla
 
 
 def _generated_name(pod: Pod, reference: PodResourceClaim) -> str | ClaimProblem | None:
-    who = f'pod "{pod.namespace}/{pod.name}"'
+    subject = f'pod "{pod.namespace}/{pod.name}"'
     if reference.resource_claim_template_name is None:
         field = f"spec.resourceClaim {quote(reference.name)}"
-        return ClaimProblem(f"{who}, {field}: none of the supported fields are set")
+        return ClaimProblem(f"{subject}, {field}: none of the supported fields are set")
     for status in pod.status.resource_claim_statuses:
         if status.name == reference.name:
             return status.resource_claim_name
-    return ClaimProblem(f"{who}: ResourceClaim not created yet")
+    return ClaimProblem(f"{subject}: ResourceClaim not created yet")
 
 
 def not_found(key: str) -> str:
@@ -90,27 +92,27 @@ def is_reserved_for(claim: ResourceClaim, pod: Pod) -> bool:
 
 
 def is_unused_by_others(claim: ResourceClaim, pod: Pod) -> bool:
-    """Whether no other pod uses a claim: its devices may be given back where this one cannot use them, either."""
+    """Whether no other pod uses a claim. Then it may be deallocated if this pod cannot use its devices, either."""
     return all(user.uid == pod.uid for user in claim.status.reserved_for)
 
 
 def is_accessible_from(allocation: AllocationResult, labels: Mapping[str, str], node_name: str) -> bool:
-    """Whether devices can be used from a node with these labels. A selector with a mistake in it means no node."""
+    """Whether nodes with these labels can use the devices. An invalid selector matches no node."""
     selector = allocation.node_selector
     return selector is None or compile_node_selector(selector).matches(labels, node_name)
 
 
-# devices that must be made ready after they were allocated
+# Binding conditions: devices that must become ready after their allocation.
 
 
 def has_binding_conditions(claim: ResourceClaim) -> bool:
-    """Whether some device of the claim must be made ready before the pod may be bound."""
+    """Whether some device of the claim must become ready before the pod may be bound."""
     allocation = claim.status.allocation
     return allocation is not None and any(result.binding_conditions for result in allocation.devices.results)
 
 
 def drivers_with_binding_conditions(claim: ResourceClaim) -> tuple[str, ...]:
-    """The driver of each device that must be made ready."""
+    """The driver of each device that must become ready."""
     allocation = claim.status.allocation
     results = () if allocation is None else allocation.devices.results
     return tuple(result.driver for result in results if result.binding_conditions)
@@ -138,7 +140,7 @@ def is_ready(claim: ResourceClaim) -> bool:
 
 
 def is_binding_timed_out(claim: ResourceClaim, now: datetime, timeout: timedelta) -> bool:
-    """Whether its devices have had their time to become ready."""
+    """Whether the time for its devices to become ready is over."""
     allocation = claim.status.allocation
     if allocation is None or allocation.allocation_timestamp is None or not has_binding_conditions(claim):
         return False
@@ -146,7 +148,7 @@ def is_binding_timed_out(claim: ResourceClaim, now: datetime, timeout: timedelta
 
 
 def may_become_ready(claim: ResourceClaim, now: datetime, timeout: timedelta) -> bool:
-    """Whether an allocated claim is ready or may still become so."""
+    """Whether an allocated claim is ready or may still become ready."""
     try:
         return is_ready(claim) or not is_binding_timed_out(claim, now, timeout)
     except DeviceBindingFailed:
@@ -154,7 +156,7 @@ def may_become_ready(claim: ResourceClaim, now: datetime, timeout: timedelta) ->
 
 
 def all_ready(keys: tuple[str, ...], claims: Claims, now: datetime, timeout: timedelta) -> bool:
-    """Whether everything that these claims wait for has happened; raises where it will not."""
+    """Whether the devices of all these claims are ready; raises if one will not become ready."""
     for key in keys:
         claim = claims.get(key)
         if claim is None:

@@ -1,7 +1,7 @@
-"""Which DeviceClass stands behind an extended resource?
+"""DeviceClasses of extended resources.
 
-A pod may ask for devices as it asks for any extended resource; the class that names the resource (or whose implicit
-name it is) says which devices are meant. Asked by NodeResourcesFit and DynamicResources.
+A pod may request devices as an extended resource; the class with that resource name (or implicit name) selects the
+devices. Used by NodeResourcesFit and DynamicResources.
 
 Cost: one pass over the classes, whenever one changes; then a dictionary lookup.
 """
@@ -19,12 +19,12 @@ _LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
 
 
 def classes_by_resource(classes: Iterable[DeviceClass]) -> dict[str, DeviceClass]:
-    """Extended resource name to class.
+    """The class by extended resource name.
 
-    Of two classes that want one name the newer one has it, then the one whose own name comes first. A class that is
-    met later and loses is left out altogether, its implicit name too; one that is displaced keeps its implicit name.
-    Upstream meets them as they arrive; we take them by name, which is the order after a start and does not depend on
-    when that was.
+    Of two classes with one name the newer one is used, then the one whose own name comes first. A class that comes
+    later and loses is left out altogether, with its implicit name; a class that is replaced keeps its implicit name.
+    Upstream processes classes as they arrive; Bayplan processes them by name, which is the order after a start and does
+    not depend on its time.
     """
     found: dict[str, DeviceClass] = {}
     for item in sorted(classes, key=lambda other: other.name):
@@ -39,12 +39,12 @@ def classes_by_resource(classes: Iterable[DeviceClass]) -> dict[str, DeviceClass
 
 
 def _takes_precedence(item: DeviceClass, rival: DeviceClass) -> bool:
-    mine, theirs = (other.metadata.creation_timestamp or _LONG_AGO for other in (item, rival))
-    return mine > theirs or (mine == theirs and item.name < rival.name)
+    created, rival_created = (other.metadata.creation_timestamp or _LONG_AGO for other in (item, rival))
+    return created > rival_created or (created == rival_created and item.name < rival.name)
 
 
 class ExtendedResourceClasses:
-    """`classes_by_resource` of a catalog, kept until a class changes."""
+    """`classes_by_resource` of a catalog, cached until a class changes."""
 
     def __init__(self, lookup: DeviceLookup) -> None:
         self._lookup = lookup

@@ -1,9 +1,9 @@
-"""May these devices be in one claim together?
+"""Constraints between the devices of a claim.
 
-A claim's constraints are told of every device that the search takes for it and gives back. They judge one device at a
-time against what they remember, in the order the search goes; that order is part of the answer.
+The search reports every device that it adds to a claim and removes. Constraints check one device at a time against
+their state, in the order of the search; that order is part of the result.
 
-Cost: one attribute lookup a device and constraint.
+Cost: one attribute lookup per device and constraint.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ AttributeValue = tuple[str, object]
 
 
 class AllocationConstraint(Protocol):
-    """Something that all devices of a claim must satisfy together."""
+    """A condition that all devices of a claim must satisfy together."""
 
     def add(self, request: str, sub_request: str, device_id: DeviceId, device: Device) -> bool:
-        """Whether the device may join; if so it has joined."""
+        """Whether the device satisfies the constraint; if so it is added."""
         ...
 
     def remove(self, request: str, sub_request: str) -> None:
-        """A device that joined for this request is given back."""
+        """Remove a device that was added for this request."""
         ...
 
 
@@ -70,9 +70,9 @@ class MatchAttribute(_RequestScope):
 class DistinctAttribute(_RequestScope):
     """Devices differ in value.
 
-    One value is remembered for each request, that of its last device, and it is forgotten when any device of the
-    request is given back. So two devices of one request are compared only when they come one after the other; that
-    is upstream's rule, and allocations depend on it.
+    One value is stored for each request, that of its last device, and it is dropped when any device of the request is
+    removed. So two devices of one request are compared only if one is added directly after the other. This is
+    upstream's rule, and allocations depend on it.
     """
 
     def __init__(self, attribute: str, requests: tuple[str, ...]) -> None:
@@ -99,7 +99,7 @@ class DistinctAttribute(_RequestScope):
 
 
 def make_constraint(constraint: DeviceConstraint) -> AllocationConstraint | None:
-    """A fresh constraint, or None for a kind that nobody knows."""
+    """A new constraint, or None for an unknown kind."""
     kinds: tuple[tuple[str | None, Callable[[str, tuple[str, ...]], AllocationConstraint]], ...] = (
         (constraint.match_attribute, MatchAttribute),
         (constraint.distinct_attribute, DistinctAttribute),
@@ -108,7 +108,7 @@ def make_constraint(constraint: DeviceConstraint) -> AllocationConstraint | None
 
 
 def find_attribute(device: Device, driver: str, name: str) -> DeviceAttribute | None:
-    """An attribute by its full name; one in the driver's own domain may be listed without the domain."""
+    """An attribute by its full name. One in the driver's own domain may be listed without the domain."""
     attribute = device.attributes.get(name)
     if attribute is not None:
         return attribute
@@ -117,7 +117,7 @@ def find_attribute(device: Device, driver: str, name: str) -> DeviceAttribute | 
 
 
 def typed_value(attribute: DeviceAttribute) -> AttributeValue | None:
-    """The value with its type; None for a type that nobody knows."""
+    """The value with its type; None for an unknown type."""
     typed: tuple[AttributeValue, ...] = (
         ("string", attribute.string),
         ("int", attribute.int_),

@@ -1,11 +1,11 @@
-"""Is there enough left of the counters that partitioned devices share?
+"""Shared counters of partitioned devices.
 
-A device may be a part of another one: both consume the same counters of their pool. What allocated devices consume is
-gone before the search begins, wherever in the pool they are; what the search takes is kept here and given back when
-it turns around.
+A device may be a part of another one: both consume the same counters of their pool. The consumption of allocated
+devices is subtracted before the search begins, wherever in the pool they are. The consumption of the search is tracked
+here and undone on backtracking.
 
-Asked only for devices that consume counters. Cost: the first question about a pool looks at all its devices; after
-that, a comparison for each counter of the pool.
+Used only for devices that consume counters. Cost: the first query of a pool visits all its devices; after that, one
+comparison per counter of the pool.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class SharedCounters:
         self._taken: dict[PoolId, dict[CounterName, Quantity]] = {}
 
     def consume(self, device: PoolDevice) -> bool:
-        """Take the device's share, unless that makes any counter of the pool fall short.
+        """Consume the device's counters, unless any counter of the pool would be exceeded.
 
-        Also a counter that the device does not consume: where allocated devices have overdrawn one, the pool gives no
-        more devices that consume anything.
+        This includes counters that the device does not consume: if allocated devices have overdrawn one, the pool gives
+        no more devices that consume counters.
         """
         left, taken = self._available(device.pool), self._taken.setdefault(device.pool, {})
         for name, amount in device.counters:

@@ -1,8 +1,9 @@
-"""What does a claim ask for? Requests and their alternatives in one shape, checked before the search begins.
+"""Requests of a claim and their alternatives in one form, validated before the search.
 
-A request asks for devices of a class: a number of them or all. A request with `firstAvailable` has several alternatives
-of which one must be met; each is an `RequestAlternative`. Checking is eager, as upstream's is: an alternative that
-makes no sense spoils the claim although an earlier one would do."""
+A request asks for devices of a class: a count or all. A request with `firstAvailable` has several alternatives, one of
+which must be met; each is a `RequestAlternative`. Validation is eager, as upstream's: an invalid alternative makes the
+claim invalid even if an earlier one could be met.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ from bayplan.objects.resource import (
 EXACT_COUNT, ALL = "ExactCount", "All"
 
 SourcedSelector = tuple[str, str]
-"""A selector's expression, and whose it is: what an error about it begins with."""
+"""A selector's expression, and its source, with which errors about it begin."""
 
 
 @dataclass(slots=True, eq=False)
 class RequestAlternative:
-    """A request, or one alternative of it, for one claim. The same for all nodes, except where it wants all devices."""
+    """A request, or one alternative of it, for one claim. Equal for all nodes, unless it requests all devices."""
 
     claim: ResourceClaim
     position: int  # of the claim among those of the search
@@ -43,33 +44,33 @@ class RequestAlternative:
     wants_all: bool
     count: int
     admin: bool = False
-    every: list[PoolDevice] = field(default_factory=list)  # the devices that "all" means on a node
+    every: list[PoolDevice] = field(default_factory=list)  # all matching devices of a node, for "all"
 
     @property
     def name(self) -> str:
-        """As results refer to it."""
+        """The name in allocation results."""
         return f"{self.request}/{self.alternative}" if self.alternative else self.request
 
     def on_node(self, every: list[PoolDevice]) -> RequestAlternative:
-        """An ask for all devices, where these are all."""
+        """A copy of a request for all devices, with those of a node."""
         return replace(self, every=every, count=len(every))
 
     def error(self, text: str) -> AllocationError:
-        """An error about it. An alternative goes by its own name there, without the request's."""
+        """An error about this alternative. It has the alternative's own name, without the request's."""
         return AllocationError(f"claim {self.claim.key}, request {self.alternative or self.request}: {text}")
 
 
 def alternatives(
     claim: ResourceClaim, position: int, request: DeviceRequest, classes: Mapping[str, DeviceClass]
 ) -> Iterable[RequestAlternative]:
-    """The ways to meet a request, best first; one for a plain request. Raises `AllocationError`."""
+    """The alternatives of a request, best first; one for a plain request. Raises `AllocationError`."""
     if request.first_available:
         for sub in request.first_available:
             yield _make_alternative(claim, position, request.name, sub.name, sub, classes)
     elif request.exactly is not None:
-        ask = _make_alternative(claim, position, request.name, "", request.exactly, classes)
-        ask.admin = bool(request.exactly.admin_access)
-        yield ask
+        alternative = _make_alternative(claim, position, request.name, "", request.exactly, classes)
+        alternative.admin = bool(request.exactly.admin_access)
+        yield alternative
     else:
         raise AllocationError(f"claim {claim.key}, request {request.name}: unknown request type")
 
@@ -94,7 +95,7 @@ def _make_alternative(
         missing = f'deviceclass.resource.k8s.io "{wanted.device_class_name}" not found'
         raise AllocationError(f"{where}: could not retrieve device class {wanted.device_class_name}: {missing}")
     mode = wanted.allocation_mode
-    if mode not in (EXACT_COUNT, ALL):  # the API server fills it in, so an empty one is as strange as any other
+    if mode not in (EXACT_COUNT, ALL):  # the API server sets a default, so an empty mode is invalid, too
         raise AllocationError(f"{where}: unsupported count mode {mode}")
     return RequestAlternative(
         claim=claim,
@@ -111,12 +112,12 @@ def _make_alternative(
 
 
 def class_selectors(device_class: DeviceClass) -> tuple[SourcedSelector, ...]:
-    """What a class demands of its devices."""
+    """The selectors of a class."""
     return _sourced_selectors(device_class.spec.selectors, f"class {device_class.name}")
 
 
-def _sourced_selectors(selectors: tuple[DeviceSelector, ...], whose: str) -> tuple[SourcedSelector, ...]:
+def _sourced_selectors(selectors: tuple[DeviceSelector, ...], source: str) -> tuple[SourcedSelector, ...]:
     return tuple(
-        (selector.cel.expression if selector.cel is not None else "", f"{whose}: selector #{number}")
+        (selector.cel.expression if selector.cel is not None else "", f"{source}: selector #{number}")
         for number, selector in enumerate(selectors)
     )

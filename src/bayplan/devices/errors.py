@@ -1,8 +1,8 @@
-"""What can go wrong while devices are looked for or made ready, as opposed to not finding any.
+"""Errors of device allocation and binding.
 
-"No devices here" is an answer (`Refusal`). These are the cases in which there is no answer: a claim, class or slice
-that makes no sense, no time left, a device that does not come up, a claim that somebody else changed. The sentences
-are kube-scheduler's.
+"No devices here" is a result (`NotAllocatable`). These errors mean that there is no result: an invalid claim, class or
+slice, a timeout, a device that does not become ready, a claim that another writer changed. The messages are
+kube-scheduler's.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from bayplan.errors import BayplanError
 
 
 class DeviceError(BayplanError):
-    """Something about devices that ends an attempt."""
+    """Base class: an error of devices that ends an attempt."""
 
 
 class AllocationError(DeviceError):
-    """A claim, a class or a slice is such that no search can be made; the message names the object to mend."""
+    """An invalid claim, class or slice prevents the search. The message names the object to correct."""
 
 
 class AllocationTimeout(DeviceError):
-    """The search took longer than it may. Fewer alternatives in the claims, or a longer `filterTimeout`, help."""
+    """The search exceeded its time. Use fewer alternatives in the claims, or a longer `filterTimeout`."""
 
     def __init__(self, node: str) -> None:
         super().__init__(f"node {node}: timed out trying to allocate devices")
@@ -28,26 +28,26 @@ class AllocationTimeout(DeviceError):
 
 
 class ClaimChanged(DeviceError):
-    """A claim was deleted, allocated or deallocated by somebody else before we could write to it."""
+    """Another writer deleted, allocated or deallocated a claim before the scheduler could write it."""
 
 
 class DeviceNotAccessible(DeviceError):
-    """The devices of a claim cannot be used from the node on which its pod is to run."""
+    """The pod's node cannot use the devices of a claim."""
 
 
 class DeviceAlreadyAllocated(DeviceError):
-    """A device that a claim is to get is another claim's."""
+    """Another claim already uses a device of the allocation."""
 
 
 class DeviceBindingFailed(DeviceError):
-    """A driver said that a device will not become ready."""
+    """A driver reported that a device will not become ready."""
 
     def __init__(self, claim: str, reason: str, message: str) -> None:
         super().__init__(f"device binding failed: claim={claim}, reason={reason}, message={quote(message)}")
 
 
 class DeviceBindingTimeout(DeviceError):
-    """A device did not become ready in time. A longer `bindingTimeout` helps if the driver is merely slow."""
+    """A device did not become ready in time. If the driver is merely slow, use a longer `bindingTimeout`."""
 
     def __init__(self, claim: str = "") -> None:
         super().__init__(f"device binding timeout: {f'claim={claim}' if claim else 'context deadline exceeded'}")

@@ -1,9 +1,9 @@
-"""Which devices does a pod ask for that asks for an extended resource backed by a DeviceClass?
+"""Claims for extended resources that a DeviceClass backs.
 
-Such a pod gets one special claim for all its resources of that kind. It exists in memory only, without requests, until
-a node is chosen: what it asks for depends on the node, since a node may have the resource from a device plugin.
+Such a pod gets one special claim for all its resources of that kind. Until a node is chosen, it exists only in memory
+and without requests: the requests depend on the node, since a device plugin of the node may provide the resource.
 
-Cost: a pass over the containers for each resource, for pods that use this at all.
+Cost: one pass over the containers per resource, only for pods with such resources.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from bayplan.objects.resource import (
 from bayplan.objects.resources import filter_requests, is_dra_extended_resource_name
 
 ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
-IN_MEMORY_NAME = "<extended-resources>"  # no valid name of an object, so that it cannot be one
+IN_MEMORY_NAME = "<extended-resources>"  # not a valid object name, so that no object can have it
 
 ClassByResource = Mapping[str, DeviceClass]
-"""Resource name to class: see `classes`."""
+"""Class by resource name; see `classes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpecialClaimRequests:
-    """What a pod's special claim asks for on a node, and which container uses which request."""
+    """The requests of a pod's special claim on a node, and the request of each container."""
 
     requests: tuple[DeviceRequest, ...] = ()
     mappings: tuple[ContainerExtendedResourceRequest, ...] = ()
 
 
 def extended_requests(pod: Pod) -> dict[str, int]:
-    """The pod's requests that a class may stand behind, without those for nothing."""
+    """The pod's non-zero requests for names that a class may back."""
     return {
         name: amount for name, amount in filter_requests(pod).items() if amount and is_dra_extended_resource_name(name)
     }
@@ -54,7 +54,7 @@ def uses_classes(requests: Iterable[str], classes: ClassByResource) -> bool:
 
 
 def find_special_claim(pod: Pod, claims: Iterable[ResourceClaim]) -> ResourceClaim | None:
-    """The special claim that an earlier attempt has left for the pod."""
+    """The special claim that an earlier attempt has created for the pod."""
     for claim in claims:
         if claim.metadata.annotations.get(ANNOTATION) == "true" and any(
             owner.controller and owner.name == pod.name and owner.uid == pod.uid
@@ -83,13 +83,13 @@ def is_in_memory(claim: ResourceClaim) -> bool:
 
 
 def with_requests(claim: ResourceClaim, requests: tuple[DeviceRequest, ...]) -> ResourceClaim:
-    """The special claim as it is for one node."""
+    """The special claim with its requests for one node."""
     spec = ResourceClaimSpec(devices=DeviceClaim(requests=requests))
     return msgspec.structs.replace(claim, spec=spec)
 
 
 def special_claim_requests(pod: Pod, resources: Iterable[str], classes: ClassByResource) -> SpecialClaimRequests:
-    """The requests of the special claim for those resources that the node leaves to devices."""
+    """The requests of the special claim for the resources that the node itself does not provide."""
     requests: list[DeviceRequest] = []
     mappings: list[ContainerExtendedResourceRequest] = []
     for resource in sorted(resources):
@@ -101,24 +101,34 @@ def special_claim_requests(pod: Pod, resources: Iterable[str], classes: ClassByR
 
 
 def _requests_of_resource(pod: Pod, resource: str, class_name: str) -> SpecialClaimRequests:
-    """Containers that run side by side ask each for themselves. Init containers run alone, one after the other: they
-    borrow from those that start later, and what is still missing is asked once, for the one that lacks most."""
+    """The requests of all containers for one resource.
+
+    Containers that run side by side have a request each. Init containers run one after the other: they share the
+    devices of containers that start later. One more request covers what is still missing, for the init container that
+    lacks most.
+    """
     containers = (*pod.spec.init_containers, *pod.spec.containers)
-    brief = {number for number, init in enumerate(pod.spec.init_containers) if not init.is_sidecar}
-    lasting: dict[int, _ContainerRequest] = {}
+    init_numbers = {number for number, init in enumerate(pod.spec.init_containers) if not init.is_sidecar}
+    long_running: dict[int, _ContainerRequest] = {}
     for number, container in enumerate(containers):
-        wish = None if number in brief else _container_request(number, container, resource)
-        if wish is not None:
-            lasting[number] = wish
-    largest, short = _init_container_request(containers, sorted(brief), resource, lasting)
-    wishes = [*([] if largest is None else [largest]), *lasting.values()]
-    mappings = [_mapping(containers[number], resource, wish.name) for number, wish in lasting.items()]
-    return SpecialClaimRequests(tuple(wish.request(class_name) for wish in wishes), (*mappings, *short))
+        container_request = None if number in init_numbers else _container_request(number, container, resource)
+        if container_request is not None:
+            long_running[number] = container_request
+    largest, init_mappings = _init_container_request(containers, sorted(init_numbers), resource, long_running)
+    container_requests = [*([] if largest is None else [largest]), *long_running.values()]
+    mappings = [
+        _mapping(containers[number], resource, container_request.name)
+        for number, container_request in long_running.items()
+    ]
+    return SpecialClaimRequests(
+        tuple(container_request.request(class_name) for container_request in container_requests),
+        (*mappings, *init_mappings),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _ContainerRequest:
-    """So many devices for one container, under a name."""
+    """A number of devices for one container, under a request name."""
 
     name: str
     count: int
@@ -129,7 +139,7 @@ class _ContainerRequest:
 
 
 def _container_request(number: int, container: Container, resource: str) -> _ContainerRequest | None:
-    """What a container asks for; None if nothing, or no whole number."""
+    """The request of a container; None if it has none or it is not an integer."""
     text = container.resources.requests.get(resource)
     count = None if text is None else parse_quantity(text).as_integer()
     if not count:
@@ -139,28 +149,33 @@ def _container_request(number: int, container: Container, resource: str) -> _Con
 
 
 def _init_container_request(
-    containers: Sequence[Container], brief: Sequence[int], resource: str, lasting: Mapping[int, _ContainerRequest]
+    containers: Sequence[Container],
+    init_numbers: Sequence[int],
+    resource: str,
+    long_running: Mapping[int, _ContainerRequest],
 ) -> tuple[_ContainerRequest | None, list[ContainerExtendedResourceRequest]]:
-    """The one request for all plain init containers, if they need more than they can borrow; and who uses what."""
+    """The one request for all plain init containers, if they need more than they can share, and the mappings."""
     missing: dict[int, _ContainerRequest] = {}
-    borrowed: dict[int, list[_ContainerRequest]] = {}
-    for number in brief:
-        wish = _container_request(number, containers[number], resource)
-        if wish is None:
+    shared: dict[int, list[_ContainerRequest]] = {}
+    for number in init_numbers:
+        container_request = _container_request(number, containers[number], resource)
+        if container_request is None:
             continue
         lent = 0
-        lenders = borrowed.setdefault(number, [])
-        for later, lender in lasting.items():
-            if later > number and lent < wish.count:
+        lenders = shared.setdefault(number, [])
+        for later, lender in long_running.items():
+            if later > number and lent < container_request.count:
                 lenders.append(lender)
                 lent += lender.count
-        if lent < wish.count:
-            missing[number] = _ContainerRequest(wish.name, wish.count - lent)
-    largest = max(missing.values(), key=lambda wish: wish.count, default=None)
+        if lent < container_request.count:
+            missing[number] = _ContainerRequest(container_request.name, container_request.count - lent)
+    largest = max(missing.values(), key=lambda container_request: container_request.count, default=None)
     mappings = []
-    for number, lenders in borrowed.items():
+    for number, lenders in shared.items():
         own = [largest] if number in missing and largest is not None else []
-        mappings += [_mapping(containers[number], resource, wish.name) for wish in (*lenders, *own)]
+        mappings += [
+            _mapping(containers[number], resource, container_request.name) for container_request in (*lenders, *own)
+        ]
     return largest, mappings
 
 

@@ -1,4 +1,4 @@
-"""Which device is meant? A driver, one of its pools and a name: unique in the cluster, and the key of every ledger."""
+"""Identity of a device: driver, pool and name. It is unique in the cluster and the key of all device tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class PoolId(NamedTuple):
-    """A pool of devices. Drivers name their pools, so the driver is part of it."""
+    """A pool of devices. Drivers choose pool names, so the driver is part of the identity."""
 
     driver: str
     pool: str

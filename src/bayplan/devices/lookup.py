@@ -1,4 +1,4 @@
-"""What device allocation reads of the cluster besides nodes and claims."""
+"""The objects that device allocation reads, besides nodes and claims."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from bayplan.objects.resource import DeviceClass, ResourceClaim, ResourceSlice
 
 
 class DeviceLookup(Protocol):
-    """Tables of API objects; the catalog of the cluster fits this by shape."""
+    """Tables of API objects; the catalog of the cluster implements it."""
 
     @property
     def resource_claims(self) -> Mapping[str, ResourceClaim]:
-        """By `namespace/name`, as the API server last told them."""
+        """By `namespace/name`, as last received from the API server."""
         ...
 
     @property

@@ -1,12 +1,12 @@
-"""Which devices can be reached from a node, and in which order are they tried?
+"""Device pools that a node can use, in the order of the search.
 
-Drivers publish devices in slices; the slices of one pool and generation belong together. A node sees the slices that
-are local to it, those whose selector fits it, and all that hold shared counters. A pool of which slices are missing
-(`incomplete`) or that contradicts itself (`invalid`) gives no devices but is remembered, because "all devices" cannot
-be promised while it is there.
+Drivers publish devices in slices; the slices of one pool and generation form the pool. A node sees the slices that are
+local to it, those whose selector matches it, and all slices with shared counters. A pool with missing slices
+(`incomplete`) or contradictions (`invalid`) gives no devices but is recorded, because "all devices" cannot be
+guaranteed while it exists.
 
-The allocator asks once a node and attempt. Cost: an index is built when slices change, in a few microseconds a slice,
-and keeps what nodes see of slices that did not; the pools of a node are computed once and kept while its labels stay.
+The allocator calls it once per node and attempt. Cost: an index is built when slices change, in a few microseconds per
+slice, and reuses the unchanged parts; the pools of a node are computed once and cached while its labels stay.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CounterName = tuple[str, str]
 
 
 class PoolDevice:
-    """A device with what the search wants to know of it again and again."""
+    """A device with precomputed values for the search."""
 
     __slots__ = ("blocking_taints", "counters", "device", "has_policy", "id", "pool", "shareable", "slice", "verdicts")
 
@@ -45,10 +45,10 @@ class PoolDevice:
             for consumption in device.consumes_counters
             for name, counter in consumption.counters.items()
         )
-        self.verdicts: dict[str, bool] = {}  # selector -> what it said of this device; kept by `selectors`
+        self.verdicts: dict[str, bool] = {}  # result by selector; cached by `selectors`
 
     def reaches(self, node: Node) -> bool:
-        """Whether the device itself can be used from the node. Where the slice decides, every device of it can."""
+        """Whether the node can use the device, where devices have a node selection of their own."""
         if not self.slice.spec.per_device_node_selection:
             return True
         device = self.device
@@ -113,7 +113,7 @@ class VisiblePool:
     ) -> None:
         self.id = pool_id
         self.devices = devices
-        self.elsewhere = elsewhere  # devices for other nodes: they consume the same counters
+        self.elsewhere = elsewhere  # devices for other nodes, which consume the same counters
         self.counters: Mapping[CounterName, Quantity] = counters or {}
         self.incomplete = incomplete
         self.invalid = invalid
@@ -124,26 +124,26 @@ class VisiblePool:
 
     @property
     def has_binding_conditions(self) -> bool:
-        """Some device must be made ready after it was allocated; such pools are tried last."""
+        """Whether some device must become ready after its allocation; such pools are tried last."""
         return any(device.device.binding_conditions for device in self.devices)
 
 
 class NodePools:
     """All pools that a node sees, in the order of the search."""
 
-    __slots__ = ("any_invalid", "asked", "by_id", "devices", "labels", "pools")
+    __slots__ = ("any_invalid", "by_id", "devices", "labels", "pool_ids", "pools")
 
-    def __init__(self, pools: Iterable[VisiblePool], labels: Mapping[str, str], asked: Iterable[PoolId]) -> None:
+    def __init__(self, pools: Iterable[VisiblePool], labels: Mapping[str, str], pool_ids: Iterable[PoolId]) -> None:
         self.pools = tuple(sorted(pools, key=lambda pool: (pool.has_binding_conditions, pool.id)))
         self.devices = tuple(device for pool in self.pools if pool.usable for device in pool.devices)
         self.by_id = {pool.id: pool for pool in self.pools}
         self.any_invalid = any(pool.invalid for pool in self.pools)
         self.labels = labels
-        self.asked = frozenset(asked)  # all pools with slices for the node, also those that are being replaced
+        self.pool_ids = frozenset(pool_ids)  # all pools with slices for the node, also those that are being replaced
 
 
 class PoolIndex:
-    """All slices of the cluster, ready to be asked about a node."""
+    """All slices of the cluster, indexed by node and pool."""
 
     def __init__(self, slices: Iterable[ResourceSlice], previous: PoolIndex | None = None) -> None:
         known = previous._slices if previous is not None else {}
@@ -158,10 +158,10 @@ class PoolIndex:
                 published = PublishedSlice(slice_)
             self._index_slice(published)
         if previous is not None:
-            self._keep(previous)
+            self._reuse(previous)
 
-    def _keep(self, previous: PoolIndex) -> None:
-        """Keep what nodes saw before, except where a slice has changed that could be for them."""
+    def _reuse(self, previous: PoolIndex) -> None:
+        """Reuse the cached pools of nodes, except where a slice that may apply to them has changed."""
         before, now = previous._slices, self._slices
         names = [name for name in before.keys() | now.keys() if before.get(name) is not now.get(name)]
         changed = [item for name in names for item in (before.get(name), now.get(name)) if item is not None]
@@ -169,7 +169,7 @@ class PoolIndex:
             return
         local, pools = {item.slice.spec.node_name for item in changed}, {item.pool for item in changed}
         for name, seen in previous._seen.items():
-            if name not in local and pools.isdisjoint(seen.asked):
+            if name not in local and pools.isdisjoint(seen.pool_ids):
                 self._seen[name] = seen
 
     def _index_slice(self, published: PublishedSlice) -> None:
@@ -181,7 +181,7 @@ class PoolIndex:
             self._local.setdefault(published.slice.spec.node_name or "", []).append(published)
 
     def pools_for(self, node: Node) -> NodePools:
-        """What the node sees; raises `AllocationError` for a slice whose node selector cannot be read."""
+        """The pools that the node sees; raises `AllocationError` for a slice with an invalid node selector."""
         seen = self._seen.get(node.name)
         if seen is None or seen.labels != node.labels:
             newest = self._gather(node)
@@ -190,7 +190,7 @@ class PoolIndex:
         return seen
 
     def _gather(self, node: Node) -> dict[PoolId, list[PublishedSlice]]:
-        """The slices for the node, of each pool the newest."""
+        """The slices for the node, of each pool those of the newest generation."""
         newest: dict[PoolId, list[PublishedSlice]] = {}
         for published in (*self._local.get(node.name, ()), *self._shared):
             if not published.applies_to(node):
@@ -203,7 +203,7 @@ class PoolIndex:
         return newest
 
     def _pool(self, pool_id: PoolId, mates: list[PublishedSlice]) -> VisiblePool | None:
-        """The pool made of the slices for a node; None if a newer generation, not for this node, replaces it."""
+        """The pool of the slices for a node; None if a newer generation, not for this node, replaces it."""
         expected, generation = mates[0].slice.spec.pool.resource_slice_count, mates[0].generation
         if len(mates) == expected:
             return build_pool(pool_id, mates, ())
@@ -218,28 +218,28 @@ class PoolIndex:
 
 
 def build_pool(pool_id: PoolId, mates: list[PublishedSlice], elsewhere: Sequence[PublishedSlice]) -> VisiblePool:
-    """A complete pool from its slices for the node (`mates`) and its other ones; possibly an invalid one."""
+    """A complete pool from its slices for the node (`mates`) and its other slices; it may be invalid."""
     ordered = sorted(mates, key=lambda mate: mate.name)
     devices = tuple(device for mate in ordered if not mate.holds_counters for device in mate.devices)
     counters = _counters(ordered)
-    others = tuple(device for other in elsewhere for device in other.devices)
-    everyone = (*(device for mate in ordered for device in mate.devices), *others)
+    other_devices = tuple(device for other in elsewhere for device in other.devices)
+    all_devices = (*(device for mate in ordered for device in mate.devices), *other_devices)
     if (
         counters is None
         or _has_duplicate_names(devices)
-        or not all(_counters_exist(device, counters) for device in everyone)
+        or not all(_counters_exist(device, counters) for device in all_devices)
     ):
         return VisiblePool(pool_id, invalid=True)
     return VisiblePool(
         pool_id,
         devices=devices,
-        elsewhere=others,
+        elsewhere=other_devices,
         counters={(name, counter): value for name, values in counters.items() for counter, value in values.items()},
     )
 
 
 def _counters(mates: Iterable[PublishedSlice]) -> dict[str, dict[str, Quantity]] | None:
-    """The counter sets by name; None if two have one name."""
+    """The counter sets by name; None if two have the same name."""
     sets = [shared for mate in mates for shared in mate.slice.spec.shared_counters]
     named = {
         shared.name: {name: parse_quantity(counter.value) for name, counter in shared.counters.items()}
@@ -260,7 +260,7 @@ def _counters_exist(device: PoolDevice, counters: Mapping[str, Mapping[str, Quan
 
 
 def _reaches(node: Node, node_name: str | None, all_nodes: bool | None, selector: NodeSelector | None) -> bool:
-    """The three ways to say where something is; the first that is given decides."""
+    """Evaluate the three node selections; the first that is set counts."""
     if node_name:
         return node.name == node_name
     if all_nodes:
@@ -274,7 +274,7 @@ def _reaches(node: Node, node_name: str | None, all_nodes: bool | None, selector
 
 
 def _as_go(selector: NodeSelector) -> str:
-    """The selector as upstream's message shows it: Go's rendering of the struct."""
+    """The selector in upstream's message: Go's format of the struct."""
     terms = "".join(f"{_term_as_go(term)}," for term in selector.node_selector_terms)
     return f"&NodeSelector{{NodeSelectorTerms:[]NodeSelectorTerm{{{terms}}},}}"
 

@@ -1,7 +1,6 @@
-"""What is written into a claim: the devices it got, where they can be used, and how they are configured.
+"""Allocation results: devices, node selector and configuration of a claim.
 
-Made from a finished search, once for each claim of the node that was chosen (and for every node when somebody wants to
-see all allocations).
+Built after a search, once for each claim on the chosen node (on every node if a caller wants all allocations).
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ _SHARES = UUID("0f0b3e8e-52d3-5b0e-9d0a-6f3a9f2c7b51")  # the namespace of share
 
 
 def allocation_result(
-    claim: ResourceClaim, asks: Sequence[RequestAlternative], picks: Sequence[DevicePick], node_name: str
+    claim: ResourceClaim, alternatives: Sequence[RequestAlternative], picks: Sequence[DevicePick], node_name: str
 ) -> AllocationResult:
-    """The allocation of one claim. `asks`: the alternative that was chosen for each request, in order."""
+    """The allocation of one claim. `alternatives`: the chosen alternative of each request, in order."""
     return AllocationResult(
         devices=DeviceAllocationResult(
             results=tuple(_result(claim, pick, number) for number, pick in enumerate(picks)),
-            config=(*_class_configs(asks), *_claim_configs(claim, asks)),
+            config=(*_class_configs(alternatives), *_claim_configs(claim, alternatives)),
         ),
         node_selector=node_selector(claim, [pick.device for pick in picks], node_name),
     )
 
 
 def _result(claim: ResourceClaim, pick: DevicePick, number: int) -> DeviceRequestAllocationResult:
-    ask, device = pick.ask, pick.device
+    alternative, device = pick.alternative, pick.device
     return DeviceRequestAllocationResult(
-        request=ask.name,
+        request=alternative.name,
         driver=device.id.driver,
         pool=device.id.pool,
         device=device.id.device,
-        admin_access=True if ask.admin else None,
-        tolerations=ask.tolerations,
+        admin_access=True if alternative.admin else None,
+        tolerations=alternative.tolerations,
         binding_conditions=device.device.binding_conditions,
         binding_failure_conditions=device.device.binding_failure_conditions,
         share_id=None if pick.share is None else _share_id(claim, pick, number),
@@ -57,33 +56,42 @@ def _result(claim: ResourceClaim, pick: DevicePick, number: int) -> DeviceReques
 
 
 def _share_id(claim: ResourceClaim, pick: DevicePick, number: int) -> str:
-    """Tells the shares of a device apart. Made from the claim's uid, which is unique, so that no chance is needed."""
+    """A unique id of a share. Derived from the claim's uid, so that it needs no random numbers."""
     return str(uuid5(_SHARES, f"{claim.metadata.uid}/{number}/{pick.device.id}"))
 
 
-def _class_configs(asks: Iterable[RequestAlternative]) -> Iterable[DeviceAllocationConfiguration]:
+def _class_configs(alternatives: Iterable[RequestAlternative]) -> Iterable[DeviceAllocationConfiguration]:
     """The configurations of each class once, for all requests that use it."""
     by_class: dict[str, list[RequestAlternative]] = {}
-    for ask in asks:
-        by_class.setdefault(ask.device_class.name, []).append(ask)
+    for alternative in alternatives:
+        by_class.setdefault(alternative.device_class.name, []).append(alternative)
     for users in by_class.values():
         for config in users[0].device_class.spec.config:
-            names = tuple(ask.name for ask in users)
+            names = tuple(alternative.name for alternative in users)
             yield DeviceAllocationConfiguration(source=FROM_CLASS, requests=names, opaque=config.opaque)
 
 
-def _claim_configs(claim: ResourceClaim, asks: Sequence[RequestAlternative]) -> Iterable[DeviceAllocationConfiguration]:
-    """A configuration for everything once; one that names requests once for each that it names and that is met."""
+def _claim_configs(
+    claim: ResourceClaim, alternatives: Sequence[RequestAlternative]
+) -> Iterable[DeviceAllocationConfiguration]:
+    """The configurations of the claim.
+
+    One without requests is listed once, any other one once for each of its requests that is met.
+    """
     for config in claim.spec.devices.config:
         times = (
-            1 if not config.requests else sum({ask.request, ask.name} & set(config.requests) != set() for ask in asks)
+            1
+            if not config.requests
+            else sum(
+                {alternative.request, alternative.name} & set(config.requests) != set() for alternative in alternatives
+            )
         )
-        made = DeviceAllocationConfiguration(source=FROM_CLAIM, requests=config.requests, opaque=config.opaque)
-        yield from [made] * times
+        configuration = DeviceAllocationConfiguration(source=FROM_CLAIM, requests=config.requests, opaque=config.opaque)
+        yield from [configuration] * times
 
 
 def node_selector(claim: ResourceClaim, devices: Iterable[PoolDevice], node_name: str) -> NodeSelector | None:
-    """The nodes from which all these devices can be used; None for every node."""
+    """The nodes that can use all these devices; None for every node."""
     fields: list[NodeSelectorRequirement] = []
     expressions: list[NodeSelectorRequirement] = []
     for device in devices:
@@ -112,7 +120,7 @@ def _selector(term: NodeSelectorTerm) -> NodeSelector:
 
 
 def _add_missing(known: list[NodeSelectorRequirement], more: Iterable[NodeSelectorRequirement]) -> None:
-    """Add what is not there yet; the order of values does not make a requirement new."""
+    """Add missing requirements. The order of values does not make a requirement different."""
     for requirement in more:
         if not any(_is_same_requirement(requirement, other) for other in known):
             known.append(requirement)

@@ -1,10 +1,10 @@
-"""Does a class or a request select this device?
+"""Evaluates the CEL selectors of device classes and requests.
 
-Selectors are CEL expressions over a device's attributes and capacities. They depend on nothing else, so each answer is
-kept with the device and an expression runs once a device, however many nodes, claims and attempts ask. Errors are not
-kept: they end the attempt anyway.
+Selectors are CEL expressions over a device's attributes and capacities. They depend on nothing else, so each result is
+cached with the device, and an expression runs once per device for all nodes, claims and attempts. Errors are not
+cached: they end the attempt anyway.
 
-Cost: a lookup; the first time some 10 µs.
+Cost: a lookup; the first time about 10 µs.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from bayplan.devices.errors import AllocationError
 from bayplan.devices.pools import PoolDevice
 from bayplan.objects.resource import Device, DeviceAttribute, DeviceClass
 
-_MAX_COMPILED = 256  # expressions kept; a cluster has a handful of classes and a few kinds of claims
-_MAX_CACHED_RESULTS = 64  # answers kept a device; claims may be generated with an expression of their own each
+_MAX_COMPILED = 256  # cached expressions; a cluster has a handful of classes and a few kinds of claims
+_MAX_CACHED_RESULTS = 64  # cached results per device; each generated claim may have an expression of its own
 
 
 class DeviceSelectors:
-    """Evaluates selectors. One serves all attempts."""
+    """Evaluates selectors. All attempts share one instance."""
 
     def __init__(self) -> None:
         self._environment = DeviceEnvironment(parse_quantity=parse_quantity)
         self._compiled: OrderedDict[str, Expression] = OrderedDict()
 
-    def select(self, ask: RequestAlternative, device: PoolDevice) -> bool:
-        """Whether all selectors of the class, then all of the request hold. The first that does not ends it."""
+    def select(self, alternative: RequestAlternative, device: PoolDevice) -> bool:
+        """Whether all selectors of the class and then all of the request match. The first that does not ends it."""
         verdicts = device.verdicts
-        for text, whose in ask.conditions:
+        for text, source in alternative.conditions:
             holds = verdicts.get(text)
             if holds is None:
-                holds = self._matches(text, device, whose)
+                holds = self._matches(text, device, source)
             if not holds:
                 return False
         return True
 
     def in_class(self, device_class: DeviceClass, device: PoolDevice) -> bool:
-        """Whether all selectors of a class hold; a class without any takes every device."""
-        return all(self._matches(text, device, whose) for text, whose in class_selectors(device_class))
+        """Whether all selectors of a class match; a class without selectors matches every device."""
+        return all(self._matches(text, device, source) for text, source in class_selectors(device_class))
 
-    def _matches(self, text: str, device: PoolDevice, whose: str) -> bool:
-        """The answer of one selector; an error says whose it is."""
+    def _matches(self, text: str, device: PoolDevice, source: str) -> bool:
+        """The result of one selector; an error has its source."""
         holds = device.verdicts.get(text)
         if holds is not None:
             return holds
         try:
             return self._evaluate(text, device)
         except CompileError as fault:
-            raise AllocationError(f"{whose}: CEL compile error: {fault}") from fault
+            raise AllocationError(f"{source}: CEL compile error: {fault}") from fault
         except EvaluationError as fault:
-            raise AllocationError(f"{whose}: CEL runtime error: {fault}") from fault
+            raise AllocationError(f"{source}: CEL runtime error: {fault}") from fault
 
     def _evaluate(self, text: str, device: PoolDevice) -> bool:
         holds = self._expression(text).evaluate(device_view(device.id.driver, device.device))
@@ -75,7 +75,7 @@ class DeviceSelectors:
 
 
 def device_view(driver: str, device: Device) -> DeviceView:
-    """A device as expressions see it. Raises `EvaluationError` for an attribute that has no value they know."""
+    """A device as expressions see it. Raises `EvaluationError` for an attribute with an unsupported value."""
     return DeviceView(
         driver=driver,
         allow_multiple_allocations=bool(device.allow_multiple_allocations),

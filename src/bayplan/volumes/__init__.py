@@ -1,4 +1,4 @@
-"""Volumes of pods: which claims, which volumes, on which nodes; what to assume and what to write."""
+"""Volumes of pods: claims, volumes, node requirements, assumptions and the resulting writes."""
 
 from bayplan.volumes.assumptions import VolumeAssumptions
 from bayplan.volumes.errors import VolumeError

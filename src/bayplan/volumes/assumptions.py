@@ -1,8 +1,8 @@
-"""Volumes and claims as this scheduler assumes them to be, ahead of what the API server has said.
+"""Volumes and claims as the scheduler assumes them, ahead of the API server.
 
-Reserve assumes (a volume's claimRef, a claim's selected node), Unreserve restores, and whatever the watch brings
-afterwards wins: an assumption holds only while the stored object still has the resourceVersion it was made from.
-Owned by the cache, read by VolumeBinding through the handle. Plain dictionaries: a lookup costs two.
+Reserve assumes (a volume's claimRef, a claim's selected node), and Unreserve restores. The watch takes precedence: an
+assumption is valid only while the stored object has the resourceVersion it was built from. The cache owns the
+assumptions; VolumeBinding reads them through the handle. Cost: two dictionary lookups per query.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T", bound=KubeObject)
 
 
 class VolumeBindingStage(StrEnum):
-    """Where dealing with a pod's volumes can break, by the names that metrics have."""
+    """The stages at which volume binding can fail, with the names in metrics."""
 
     FIND = "predicate"
     ASSUME = "assume"
@@ -33,7 +33,7 @@ def _ignore_failure(stage: VolumeBindingStage) -> None: ...
 
 
 class AssumeCache(Generic[T]):
-    """Objects of one kind: the stored ones, with the assumed ones in front."""
+    """Objects of one kind: stored ones, and assumed ones that take precedence."""
 
     __slots__ = ("_assumed", "_resource", "_stored", "listener")
 
@@ -42,19 +42,21 @@ class AssumeCache(Generic[T]):
         self._resource = resource
         self._assumed: dict[str, T] = {}
         self.listener: Callable[[KubeObject, KubeObject], None] | None = None
-        """Called with the assumed and the stored object when an assumption is taken back: the watch does not show it.
-        `VolumeAssumptions.trial` suspends it."""
+        """Called with the assumed and the stored object when an assumption is reverted, which the watch does not show.
+
+        `VolumeAssumptions.trial` suspends it.
+        """
 
     def __len__(self) -> int:
         return len(self._assumed)
 
     def get(self, key: str) -> T | None:
-        """The object as it is assumed to be, else as it is stored; None where nothing is stored."""
+        """The assumed object, else the stored one; None if none is stored."""
         stored = self._stored().get(key)
         return None if stored is None else self.latest_of(stored)
 
     def latest_of(self, stored: T) -> T:
-        """What to take a stored object for."""
+        """The assumed form of a stored object."""
         assumed = self._assumed.get(stored.key)
         return assumed if assumed is not None and _version(assumed) == _version(stored) else stored
 
@@ -63,21 +65,21 @@ class AssumeCache(Generic[T]):
         return self._stored().get(key)
 
     def stored(self, key: str) -> T:
-        """The object as the API server has it; raises where it has gone."""
+        """The object as the API server has it; raises if it was deleted."""
         stored = self.find_stored(key)
         if stored is None:
             raise VolumeError(f'{self._resource} "{key}" not found')
         return stored
 
     def assume(self, item: T) -> None:
-        """Take `item` for true from now on. It must be made from the version that is stored."""
+        """Use `item` from now on. It must be built from the stored version."""
         stored = self.stored(item.key)
         if _version(stored) != _version(item):
             raise VolumeError(f'"{item.key}" is out of sync (stored: {_version(stored)}, assume: {_version(item)})')
         self._assumed[item.key] = item
 
     def restore(self, item: T) -> None:
-        """Take back the assumption that was made from this version; any other one stays."""
+        """Revert the assumption that was built from this version; any other one stays."""
         assumed = self._assumed.get(item.key)
         if assumed is not None and _version(assumed) == _version(item):
             del self._assumed[item.key]
@@ -86,7 +88,7 @@ class AssumeCache(Generic[T]):
                 self.listener(assumed, stored)
 
     def observe(self, key: str) -> None:
-        """Something happened to a stored object: an assumption about another version of it is over."""
+        """Process a change of a stored object: an assumption about another version of it ends."""
         assumed = self._assumed.get(key)
         if assumed is None:
             return
@@ -96,35 +98,35 @@ class AssumeCache(Generic[T]):
 
 
 class AssumedVolumes(AssumeCache[PersistentVolume]):
-    """Volumes, assumed to be promised to claims. A claim that gets another volume, or goes, ends the assumption.
+    """Volumes, assumed to be reserved for claims. An assumption ends when the claim gets another volume or is deleted.
 
-    The binder chooses volumes by itself: the API server then never shows the volume that this scheduler has assumed.
+    The binder chooses volumes by itself: the API server then never shows the volume that the scheduler has assumed.
     """
 
-    __slots__ = ("_of_claims",)
+    __slots__ = ("_volumes_by_claim",)
 
     def __init__(self, stored: Callable[[], Mapping[str, PersistentVolume]], resource: str) -> None:
         super().__init__(stored, resource)
-        self._of_claims: dict[str, set[str]] = {}
-        """By claim: the volumes that were assumed for it, until the claim has its volume."""
+        self._volumes_by_claim: dict[str, set[str]] = {}
+        """By claim: the volumes assumed for it, until the claim has its volume."""
 
     def assume(self, item: PersistentVolume) -> None:
         super().assume(item)
-        promised_to = item.spec.claim_ref
-        if promised_to is not None:
-            key = f"{promised_to.namespace}/{promised_to.name}"
-            self._of_claims.setdefault(key, set()).add(item.key)
+        claim_ref = item.spec.claim_ref
+        if claim_ref is not None:
+            key = f"{claim_ref.namespace}/{claim_ref.name}"
+            self._volumes_by_claim.setdefault(key, set()).add(item.key)
 
     def observe_claim(self, key: str, claim: PersistentVolumeClaim | None) -> None:
-        """A claim was changed; None: it is gone."""
-        if key not in self._of_claims or (claim is not None and not claim.spec.volume_name):
+        """Process a change of a claim; None means that it was deleted."""
+        if key not in self._volumes_by_claim or (claim is not None and not claim.spec.volume_name):
             return
-        for name in self._of_claims.pop(key):
+        for name in self._volumes_by_claim.pop(key):
             assumed = self._assumed.get(name)
             if assumed is None or assumed.spec.claim_ref is None:
                 continue
-            promised_to = assumed.spec.claim_ref
-            is_for_claim = f"{promised_to.namespace}/{promised_to.name}" == key
+            claim_ref = assumed.spec.claim_ref
+            is_for_claim = f"{claim_ref.namespace}/{claim_ref.name}" == key
             if is_for_claim and (claim is None or claim.spec.volume_name != name):
                 self.restore(assumed)
 
@@ -140,7 +142,7 @@ class VolumeAssumptions:
             lambda: lookup.persistent_volume_claims, "persistentvolumeclaims"
         )
         self.on_failure: Callable[[VolumeBindingStage], None] = _ignore_failure
-        """Told of what breaks while volumes are looked for, assumed or bound."""
+        """Called when a lookup, an assumption or a binding of volumes fails."""
         self._by_class = RevisionCache(lookup, PersistentVolume, _volumes_by_class)
 
     def volumes_of_class(self, name: str) -> list[PersistentVolume]:
@@ -148,12 +150,12 @@ class VolumeAssumptions:
         return [self.volumes.latest_of(volume) for volume in self._by_class.get().get(name, ())]
 
     def listen(self, listener: Callable[[KubeObject, KubeObject], None]) -> None:
-        """Have assumptions reported that are taken back: a waiting pod may use the volume then."""
+        """Set the listener for reverted assumptions: a waiting pod may use the volume then."""
         self.volumes.listener = self.claims.listener = listener
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """What is taken back in this block was assumed in the same attempt, so no waiting pod has seen it."""
+        """Suspend the listener: reverted assumptions began in the same attempt, so no waiting pod has seen them."""
         listener = self.volumes.listener
         self.volumes.listener = self.claims.listener = None
         try:
@@ -162,7 +164,7 @@ class VolumeAssumptions:
             self.volumes.listener = self.claims.listener = listener
 
     def observe(self, item: KubeObject) -> None:
-        """A volume or claim was added, changed or deleted. Call it after the store has the change."""
+        """Process the addition, change or deletion of a volume or claim. Call it after the store has the change."""
         if isinstance(item, PersistentVolume):
             self.volumes.observe(item.key)
         elif isinstance(item, PersistentVolumeClaim):

@@ -1,7 +1,7 @@
-"""How is an assumption about volumes carried out? Written, then waited for until the controllers have followed.
+"""Carries out assumed volume bindings: writes them, and waits for the controllers.
 
-Asked by VolumeBinding at PreBind and by the binder's plugin of the same purpose. Cost: a request a volume or claim, and
-a look a second while somebody else works.
+Called by VolumeBinding at PreBind and by the binder's VolumeBinding plugin. Cost: one request per volume or claim, and
+one check per second while the controllers work.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ from bayplan.volumes.volume_intents import (
 
 PerformIntent = Callable[[object], Awaitable[Any]]
 ReadNode = Callable[[], tuple[Node | None, CsiNode | None]]
-"""The node of the pod, and what it says of drivers, at this moment."""
+"""Returns the current node of the pod, and its CSINode."""
 
 
 async def bind_api_update(
-    info: PodVolumes, perform: PerformIntent, assumptions: VolumeAssumptions, noted: Callable[[PodVolumes], None]
+    info: PodVolumes, perform: PerformIntent, assumptions: VolumeAssumptions, on_written: Callable[[PodVolumes], None]
 ) -> PodVolumes:
-    """Write what was assumed; returns the objects as written. What could not be written is no longer assumed.
+    """Write the assumed objects; returns them as written.
 
-    `noted` is told after each volume what is assumed then: whoever takes it back needs the newest versions."""
+    The assumption of an object that could not be written is reverted. `on_written` is called after each volume with
+    the current objects: reverting needs the newest versions.
+    """
     bindings, claims = list(info.bindings), list(info.provisions)
     volumes_done = claims_done = 0
     try:
         for number, binding in enumerate(bindings):
             bindings[number] = replace(binding, volume=await perform(SetVolumeClaimRef(binding.volume)))
             volumes_done += 1
-            noted(PodVolumes(tuple(bindings), info.provisions))
+            on_written(PodVolumes(tuple(bindings), info.provisions))
         for number, claim in enumerate(claims):
             claims[number] = await perform(SetSelectedNode(claim))
             claims_done += 1
@@ -60,7 +62,7 @@ async def wait_until_bound(
     look: ReadNode,
     timeout_s: float,
 ) -> None:
-    """Wait until the volume controller and the provisioners have done their part."""
+    """Wait until the volume controller and the provisioners are done."""
 
     def done() -> bool:
         node, csi_node = look()

@@ -1,7 +1,7 @@
-"""What would have to be bound or made for a pod on this node, and is that possible?
+"""Volumes to bind or provision for a pod on a node.
 
-VolumeBinding asks `VolumeFinder` about nodes; what follows from the chosen decision is in `promises`.
-Cost: what does not depend on the node is worked out once a pod; a node costs a few selectors.
+VolumeBinding queries `VolumeFinder` for each node; `volume_intents` carries out the chosen decision. Cost: everything
+that does not depend on the node is computed once per pod; a node costs a few selector matches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VOLUME_MISSING = "node(s) unavailable due to one or more pvc(s) bound to non-exi
 
 @dataclass(frozen=True, slots=True)
 class StaticVolumeBinding:
-    """A claim and the existing volume that it gets."""
+    """A claim and the existing volume for it."""
 
     claim: PersistentVolumeClaim
     volume: PersistentVolume
@@ -41,7 +41,7 @@ class StaticVolumeBinding:
 
 @dataclass(frozen=True, slots=True)
 class PodVolumes:
-    """What is to be done for a pod on one node: bind volumes that exist, have others made."""
+    """The work for a pod on one node: volumes to bind, and claims to provision."""
 
     bindings: tuple[StaticVolumeBinding, ...] = ()
     provisions: tuple[PersistentVolumeClaim, ...] = ()
@@ -52,11 +52,12 @@ class _LabelReader(Protocol):
 
 
 class VolumeFinder:
-    """Decides for one pod, node after node. Reads the assumptions as they were when it was made.
+    """Finds volumes for one pod, node by node. It uses the assumptions at the time of its creation.
 
-    A node is out if a volume of a bound claim is missing or cannot be reached from it (`bound`, of which the first that
-    fails decides), or if a claim that waits for a node cannot be served there (`find_pod_volumes`). Both are always
-    looked at, so that both reasons are told."""
+    A node is infeasible if a volume of a bound claim is missing or not reachable from it (`bound`; the first failure
+    decides), or if a delayed claim cannot be served there (`find_pod_volumes`). Both are always checked, so that both
+    reasons are reported.
+    """
 
     def __init__(self, claims: PodClaims, assumptions: VolumeAssumptions, lookup: VolumeLookup) -> None:
         self.bound = tuple(BoundVolume(assumptions.volumes.get(claim.spec.volume_name)) for claim in claims.bound)
@@ -65,45 +66,45 @@ class VolumeFinder:
         waiting = [claim for claim in claims.delayed if SELECTED_NODE not in claim.metadata.annotations]
         self._candidates = tuple(
             CandidateVolumes(claim, assumptions.volumes_of_class(storage_class_of_claim(claim)))
-            for claim in sorted(waiting, key=requested_size)  # the smallest claim takes the smallest volume
+            for claim in sorted(waiting, key=requested_size)  # the smallest claim gets the smallest volume
         )
         self._provisioning = {
             claim.key: ProvisioningCheck(claim, storage_class_of_claim(claim), lookup) for claim in claims.delayed
         }
         self.selected_nodes = frozenset(claim.metadata.annotations[SELECTED_NODE] for claim in self._selected)
-        """The nodes that claims have been given to already: no other node will do."""
+        """The nodes already selected for claims: no other node is possible."""
 
     @property
     def only_delayed_claims(self) -> tuple[CandidateVolumes, ProvisioningCheck] | None:
-        """The claim that waits, if it is just one and no node was selected for it: it can be judged on columns."""
+        """The delayed claim, if it is the only one and has no selected node: it can be evaluated on columns."""
         if self._selected or len(self._candidates) != 1:
             return None
         (candidates,) = self._candidates
         return candidates, self._provisioning[candidates.claim.key]
 
     def label_keys(self) -> frozenset[str]:
-        """The node labels that `find_pod_volumes` looks at: nodes that agree in them get the same answer."""
+        """The node labels that `find_pod_volumes` depends on: nodes with equal values get the same result."""
         parts: tuple[_LabelReader, ...] = (*self._candidates, *self._provisioning.values())
         return frozenset(key for part in parts for key in part.label_keys())
 
     def find_pod_volumes(self, node_name: str, labels: Labels) -> tuple[str | None, PodVolumes]:
-        """Why the waiting claims cannot be served on a node (None: they can), and what is to be done for them."""
+        """Why the delayed claims cannot be served on a node (None: they can), and the work to do."""
         if any(name != node_name for name in self.selected_nodes):
             return BIND_CONFLICT, PodVolumes()
         bindings: list[StaticVolumeBinding] = []
-        to_make = list(self._selected)
+        to_provision = list(self._selected)
         taken: set[str] = set()
         for candidates in self._candidates:
             volume = candidates.find(labels, taken)
             if volume is None:
-                to_make.append(candidates.claim)
+                to_provision.append(candidates.claim)
             else:
                 taken.add(volume.name)
                 bindings.append(StaticVolumeBinding(candidates.claim, volume))
-        return self._conflict(to_make, labels), PodVolumes(tuple(bindings), tuple(to_make))
+        return self._conflict(to_provision, labels), PodVolumes(tuple(bindings), tuple(to_provision))
 
-    def _conflict(self, to_make: list[PersistentVolumeClaim], labels: Labels) -> str | None:
-        for claim in to_make:
+    def _conflict(self, to_provision: list[PersistentVolumeClaim], labels: Labels) -> str | None:
+        for claim in to_provision:
             provisioning = self._provisioning[claim.key]
             if not provisioning.allowed(labels):
                 return BIND_CONFLICT
@@ -113,7 +114,7 @@ class VolumeFinder:
 
 
 class BoundVolume:
-    """A volume that a claim of the pod is bound to, and the nodes it can be reached from."""
+    """A volume that a claim of the pod is bound to, and the nodes that can reach it."""
 
     __slots__ = ("_volume", "plugin")
 
@@ -137,6 +138,6 @@ class BoundVolume:
             raise VolumeError(f"could not translate pv: {fault}") from None
 
     def reachable(self, labels: Labels, migrated: frozenset[str]) -> bool:
-        """Whether a node with these labels, that has migrated these plugins, can reach the volume."""
+        """Whether a node with these labels and migrated plugins can reach the volume."""
         selector = self.nodes(migrated=self.plugin is not None and self.plugin.name in migrated)
         return selector is None or selector.matches(labels)

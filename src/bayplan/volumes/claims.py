@@ -1,7 +1,7 @@
-"""Which claims does a pod stand on, and is any of them a reason to refuse it before a node is looked at?
+"""Claims of a pod, and claim problems that reject it on all nodes.
 
-Asked once an attempt by VolumeBinding, and in parts by its sisters and by queueing hints. Cost: one lookup a volume.
-Only claims named by `persistentVolumeClaim` and those of generic ephemeral volumes (`<pod>-<volume>`) count.
+VolumeBinding calls it once per attempt; other volume plugins and queueing hints use parts of it. Cost: one lookup per
+volume. Only claims named by `persistentVolumeClaim` and those of generic ephemeral volumes (`<pod>-<volume>`) count.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ WAIT_FOR_FIRST_CONSUMER = "WaitForFirstConsumer"
 
 
 class ClaimUse(NamedTuple):
-    """A volume of a pod that stands on a claim."""
+    """A volume of a pod that uses a claim."""
 
     name: str
     ephemeral: bool
 
 
 class ClaimReader(Protocol):
-    """Claims with what is assumed about them."""
+    """Claims with their assumed state."""
 
     def get(self, key: str) -> PersistentVolumeClaim | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class PodClaims:
-    """The claims of one pod by what has to happen to them, each list in the order of the pod's volumes."""
+    """The claims of one pod by state, each list in the order of the pod's volumes."""
 
     bound: tuple[PersistentVolumeClaim, ...] = ()
     delayed: tuple[PersistentVolumeClaim, ...] = ()  # unbound, to be bound or provisioned for the chosen node
-    immediate: tuple[PersistentVolumeClaim, ...] = ()  # unbound, and somebody else's to bind
+    immediate: tuple[PersistentVolumeClaim, ...] = ()  # unbound; the volume controller binds it without a pod
 
 
 def claim_uses(pod: Pod) -> Iterator[ClaimUse]:
-    """The claims that a pod's volumes name, in order; a claim named twice comes twice."""
+    """The claims of a pod's volumes, in order; a claim named twice comes twice."""
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
             yield ClaimUse(volume.persistent_volume_claim.claim_name, ephemeral=False)
@@ -53,7 +53,7 @@ def claim_uses(pod: Pod) -> Iterator[ClaimUse]:
 
 
 def named_claims(pod: Pod) -> Iterator[str]:
-    """The names in `persistentVolumeClaim` volumes alone."""
+    """The names in `persistentVolumeClaim` volumes only."""
     return (use.name for use in claim_uses(pod) if not use.ephemeral)
 
 
@@ -68,34 +68,34 @@ class ClaimNames(NamedTuple):
 
 
 def used_claims(pod: Pod) -> ClaimNames:
-    """The claims that the pod's volumes stand on, those of ephemeral ones included."""
+    """The claims of the pod's volumes, including those of ephemeral volumes."""
     return ClaimNames(pod.namespace, frozenset(use.name for use in claim_uses(pod)))
 
 
 def claims_by_name(pod: Pod) -> ClaimNames:
-    """The claims that the pod's volumes name outright."""
+    """The claims that the pod's volumes name directly."""
     return ClaimNames(pod.namespace, frozenset(named_claims(pod)))
 
 
 def storage_class_of_claim(claim: PersistentVolumeClaim) -> str:
-    """The storage class by name; the annotation counts first, even an empty one."""
+    """The storage class by name; the annotation takes precedence, even an empty one."""
     annotated = claim.metadata.annotations.get(CLASS_ANNOTATION)
     return annotated if annotated is not None else claim.spec.storage_class_name or ""
 
 
 def storage_class_of_volume(volume: PersistentVolume) -> str:
-    """The storage class by name; the annotation counts first, even an empty one."""
+    """The storage class by name; the annotation takes precedence, even an empty one."""
     annotated = volume.metadata.annotations.get(CLASS_ANNOTATION)
     return annotated if annotated is not None else volume.spec.storage_class_name
 
 
 def fully_bound(claim: PersistentVolumeClaim) -> bool:
-    """Bound, and the controller has said that it is done with it."""
+    """Whether the claim is bound and the controller has completed the binding."""
     return bool(claim.spec.volume_name) and BIND_COMPLETED in claim.metadata.annotations
 
 
 def ownership_error(pod: Pod, claim: PersistentVolumeClaim) -> str | None:
-    """What is wrong where an ephemeral volume's claim was made by somebody else for something else."""
+    """The error if another object owns the claim of an ephemeral volume."""
     owner = claim.metadata.controller
     if claim.namespace == pod.namespace and owner is not None and owner.uid == pod.uid:
         return None
@@ -103,14 +103,14 @@ def ownership_error(pod: Pod, claim: PersistentVolumeClaim) -> str | None:
 
 
 def waits_for_consumer(storage_class: StorageClass) -> bool:
-    """Whether claims of this class wait for a pod; raises where the class does not say."""
+    """Whether claims of this class wait for a pod; raises if the class has no binding mode."""
     if storage_class.volume_binding_mode is None:
         raise VolumeError(binding_mode_missing(storage_class.name))
     return storage_class.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
 
 
 def claims_error(pod: Pod, lookup: VolumeLookup) -> str | None:
-    """Why a pod cannot be placed anywhere as its claims are now; None where they do not stand in the way."""
+    """Why no node is possible with the pod's current claims; None if they are no obstacle."""
     return next((reason for use in claim_uses(pod) if (reason := _claim_error(pod, use, lookup)) is not None), None)
 
 
@@ -129,26 +129,26 @@ def _claim_error(pod: Pod, use: ClaimUse, lookup: VolumeLookup) -> str | None:
 
 
 def classify_claims(pod: Pod, claims: ClaimReader, lookup: VolumeLookup) -> PodClaims:
-    """The claims of a pod that `claims_error` let through. Raises where a class does not say when it binds."""
+    """The claims of a pod without a `claims_error`. Raises if a class has no binding mode."""
     bound: list[PersistentVolumeClaim] = []
     delayed: list[PersistentVolumeClaim] = []
     immediate: list[PersistentVolumeClaim] = []
-    for claim in _claims_of(pod, claims):
+    for claim in _existing_claims(pod, claims):
         if fully_bound(claim):
             bound.append(claim)
         elif _is_delayed(claim, lookup) and not claim.spec.volume_name:
             delayed.append(claim)
-        else:  # also a claim that names its volume but is not bound to it yet: the controller is about to
+        else:  # also a claim that names its volume but is not bound yet: the controller is about to bind it
             immediate.append(claim)
     return PodClaims(tuple(bound), tuple(delayed), tuple(immediate))
 
 
 def all_bound(pod: Pod, claims: ClaimReader) -> bool:
     """Whether nothing is left to bind for this pod."""
-    return all(claim is not None and fully_bound(claim) for claim in _found(pod, claims))
+    return all(claim is not None and fully_bound(claim) for claim in _owned_claims(pod, claims))
 
 
-def _claims_of(pod: Pod, claims: ClaimReader) -> Iterator[PersistentVolumeClaim]:
+def _existing_claims(pod: Pod, claims: ClaimReader) -> Iterator[PersistentVolumeClaim]:
     for use in claim_uses(pod):
         key = claim_key(pod.namespace, use.name)
         claim = claims.get(key)
@@ -159,7 +159,7 @@ def _claims_of(pod: Pod, claims: ClaimReader) -> Iterator[PersistentVolumeClaim]
         yield claim
 
 
-def _found(pod: Pod, claims: ClaimReader) -> Iterator[PersistentVolumeClaim | None]:
+def _owned_claims(pod: Pod, claims: ClaimReader) -> Iterator[PersistentVolumeClaim | None]:
     for use in claim_uses(pod):
         claim = claims.get(claim_key(pod.namespace, use.name))
         if claim is not None and use.ephemeral and ownership_error(pod, claim) is not None:

@@ -1,7 +1,7 @@
-"""May two pods use these disks on one node?
+"""Conflicts between disks of pods on one node.
 
-Asked by VolumeRestrictions for the few volume types that kube-scheduler guards itself. Cost: the pod's disks times the
-volumes of the pods on one node; pods without such a disk (nearly all) are sorted out by `has_conflicting_disk_type`.
+VolumeRestrictions uses it for the few volume types that kube-scheduler checks itself. Cost: the pod's disks times the
+volumes of the pods on one node; `has_conflicting_disk_type` excludes pods without such a disk (nearly all).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def has_conflicting_disk_type(pod: Pod) -> bool:
     return any(can_conflict(volume) for volume in pod.spec.volumes)
 
 
-def conflicts_with(pod: Pod, others: Iterable[Pod]) -> bool:
-    """Whether some disk of `pod` may not be on a node together with the disks of `others`."""
-    guarded = [volume for volume in pod.spec.volumes if can_conflict(volume)]
-    return any(_conflict(mine, theirs) for other in others for theirs in other.spec.volumes for mine in guarded)
+def conflicts_with(pod: Pod, other_pods: Iterable[Pod]) -> bool:
+    """Whether some disk of `pod` may not be on a node together with the disks of `other_pods`."""
+    guarded = [own for own in pod.spec.volumes if can_conflict(own)]
+    return any(_conflict(own, volume) for other in other_pods for volume in other.spec.volumes for own in guarded)
 
 
 def _conflict(a: Volume, b: Volume) -> bool:
@@ -46,7 +46,7 @@ def _same_gce(a: GcePersistentDisk | None, b: GcePersistentDisk | None) -> bool:
 
 
 def _same_ebs(a: AwsElasticBlockStore | None, b: AwsElasticBlockStore | None) -> bool:
-    return a is not None and b is not None and a.volume_id == b.volume_id  # even where both only read
+    return a is not None and b is not None and a.volume_id == b.volume_id  # even if both are read-only
 
 
 def _same_iscsi(a: IscsiVolume | None, b: IscsiVolume | None) -> bool:

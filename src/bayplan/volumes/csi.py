@@ -1,10 +1,10 @@
-"""In-tree volumes seen as the CSI volumes that serve them now.
+"""Translation of in-tree volumes to CSI volumes.
 
-Asked by NodeVolumeLimits (which driver and handle does this volume count under?) and by VolumeBinding (what does the
-volume's affinity mean on a node whose kubelet has migrated?). Pure text work, a few microseconds a volume.
+Used by NodeVolumeLimits for the driver and handle of a volume, and by VolumeBinding for the volume's affinity on a node
+with CSI migration. Pure text processing, a few microseconds per volume.
 
-A plugin whose volumes have a translation is *migratable*; only the *migrated* ones are ever translated here, since for
-the others (Azure Files, vSphere) a node may still run the in-tree code.
+A plugin with a translation is *migratable*; only *migrated* plugins are translated here, since for the rest (Azure
+Files, vSphere) a node may still run the in-tree code.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 @dataclass(frozen=True, slots=True)
 class InTreePlugin:
-    """One plugin of old and the driver that took over. `topology_key` is set where affinities are rewritten."""
+    """An in-tree plugin and the CSI driver that replaced it. `topology_key` is set if affinities are rewritten."""
 
     name: str
     driver: str
@@ -53,11 +53,11 @@ VSPHERE = InTreePlugin("kubernetes.io/vsphere-volume", "csi.vsphere.vmware.com",
 PLUGINS = {plugin.name: plugin for plugin in (AWS_EBS, GCE_PD, CINDER, AZURE_DISK, PORTWORX, AZURE_FILE, VSPHERE)}
 
 
-# which plugin -----------------------------------------------------------------------------------------------------
+# Plugins.
 
 
 def inline_plugin(volume: Volume) -> InTreePlugin | None:
-    """The in-tree plugin of a volume that a pod defines itself; None for one that has no CSI translation."""
+    """The in-tree plugin of an inline volume; None if it has no CSI translation."""
     plugin = _plugin_of(volume)
     if plugin is None and volume.azure_file is not None:
         return AZURE_FILE
@@ -67,7 +67,7 @@ def inline_plugin(volume: Volume) -> InTreePlugin | None:
 
 
 def volume_plugin(volume: PersistentVolume) -> InTreePlugin | None:
-    """The in-tree plugin of a persistent volume, if it is one of the migrated."""
+    """The in-tree plugin of a persistent volume, if it is a migrated one."""
     return _plugin_of(volume.spec)
 
 
@@ -84,23 +84,23 @@ def _plugin_of(source: Volume | PersistentVolumeSpec) -> InTreePlugin | None:
 
 
 def migrated_on(csi_node: CsiNode | None) -> frozenset[str]:
-    """The names of the plugins that this node's kubelet has handed over to CSI drivers."""
+    """The names of the plugins that this node's kubelet has migrated to CSI drivers."""
     listed = csi_node.metadata.annotations.get(MIGRATED_PLUGINS, "") if csi_node is not None else ""
     return frozenset(listed.split(",")) if listed else frozenset()
 
 
-# which handle -----------------------------------------------------------------------------------------------------
+# Handles.
 
 
 def inline_handle(volume: Volume) -> str:
-    """The CSI handle of an in-tree volume that a pod defines itself; raises where it has none."""
+    """The CSI handle of an inline in-tree volume; raises if it has none."""
     if volume.gce_persistent_disk is not None:
         return _gce_handle(f"zones/{UNSPECIFIED}", volume.gce_persistent_disk.pd_name)
     return _plain_handle(volume)
 
 
 def csi_source(volume: PersistentVolume) -> CsiVolumeSource | None:
-    """The CSI source of a persistent volume: its own, or that of its translation; raises where that fails."""
+    """The CSI source of a persistent volume: its own, or its translation; raises if the translation fails."""
     spec = volume.spec
     if spec.csi is not None:
         return spec.csi
@@ -129,7 +129,7 @@ def _azure_uri(disk: AzureDisk) -> str:
 
 
 def _ebs_volume_id(text: str) -> str:
-    """The bare id of an EBS volume: `aws://zone/vol-1` and `vol-1` are one volume."""
+    """The bare id of an EBS volume: `aws://zone/vol-1` and `vol-1` are the same volume."""
     if not text.startswith("aws://"):
         return text
     volume_id = _url_path(text).strip("/")
@@ -163,7 +163,7 @@ def _gce_location(volume: PersistentVolume) -> str:
 
 
 def _gce_region(zones: list[str]) -> str:
-    """The one region that all these zones (`locale-region-zone`) are in."""
+    """The region of all these zones (`locale-region-zone`)."""
     regions: set[str] = set()
     for zone in zones:
         parts = zone.split("-")
@@ -181,36 +181,36 @@ def _gce_region(zones: list[str]) -> str:
     return regions.pop()
 
 
-# which nodes ------------------------------------------------------------------------------------------------------
+# Node affinity.
 
 
 def translated_affinity(volume: PersistentVolume) -> VolumeNodeAffinity | None:
-    """The affinity of an in-tree volume in the words of its driver; raises where it has no translation."""
+    """The affinity of an in-tree volume with the topology keys of its driver; raises if it has no translation."""
     csi_source(volume)
     plugin = volume_plugin(volume)
     affinity = volume.spec.node_affinity
     if plugin is None or not plugin.topology_key:
         return affinity
-    return _rewritten(affinity, volume.metadata.labels, plugin.topology_key)
+    return _rewrite(affinity, volume.metadata.labels, plugin.topology_key)
 
 
-def _rewritten(
+def _rewrite(
     affinity: VolumeNodeAffinity | None, labels: dict[str, str], topology_key: str
 ) -> VolumeNodeAffinity | None:
     terms = affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else ()
     zone, region = _zone_and_region_keys(terms, labels)
     written = terms
     if _names_values(terms, zone):
-        written = _renamed(terms, zone, topology_key)
+        written = _rename_keys(terms, zone, topology_key)
     elif zone in labels:
-        written = _confined(terms, topology_key, labels[zone])
+        written = _add_zones(terms, topology_key, labels[zone])
     if region == BETA_REGION and _names_values(written, BETA_REGION):
-        written = _renamed(written, BETA_REGION, REGION)
+        written = _rename_keys(written, BETA_REGION, REGION)
     return affinity if written is terms else VolumeNodeAffinity(NodeSelector(written))
 
 
 def _zone_and_region_keys(terms: tuple[NodeSelectorTerm, ...], labels: dict[str, str]) -> tuple[str, str]:
-    """The generation of topology labels that a volume speaks; its terms tell before its labels do."""
+    """The topology label keys (beta or GA) of a volume; its terms take precedence over its labels."""
     for used in ({expression.key for term in terms for expression in term.match_expressions}, labels):
         if ZONE in used:
             break
@@ -220,11 +220,11 @@ def _zone_and_region_keys(terms: tuple[NodeSelectorTerm, ...], labels: dict[str,
 
 
 def _names_values(terms: tuple[NodeSelectorTerm, ...], key: str) -> bool:
-    """Whether some expression about `key` lists values; `Exists` alone says nothing that could be moved."""
+    """Whether some expression about `key` lists values; `Exists` alone has none to translate."""
     return any(expression.key == key and expression.values for term in terms for expression in term.match_expressions)
 
 
-def _renamed(terms: tuple[NodeSelectorTerm, ...], old: str, new: str) -> tuple[NodeSelectorTerm, ...]:
+def _rename_keys(terms: tuple[NodeSelectorTerm, ...], old: str, new: str) -> tuple[NodeSelectorTerm, ...]:
     return tuple(
         msgspec.structs.replace(
             term,
@@ -237,8 +237,8 @@ def _renamed(terms: tuple[NodeSelectorTerm, ...], old: str, new: str) -> tuple[N
     )
 
 
-def _confined(terms: tuple[NodeSelectorTerm, ...], key: str, label: str) -> tuple[NodeSelectorTerm, ...]:
-    """Every term with `key In <zones of the label>` added; one new term where there was none."""
+def _add_zones(terms: tuple[NodeSelectorTerm, ...], key: str, label: str) -> tuple[NodeSelectorTerm, ...]:
+    """Add `key In <zones of the label>` to every term, or as a new term if there was none."""
     zones = sorted({zone.strip() for zone in label.split(DELIMITER)} - {""})
     if not zones:
         return terms

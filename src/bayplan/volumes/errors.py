@@ -1,7 +1,7 @@
-"""What breaks an attempt instead of rejecting a node, and the words for things that are not there.
+"""Errors of volumes that end an attempt, and the messages for missing objects.
 
-Rejections are values; these are the cases in which kube-scheduler answers Error: a storage class without a binding
-mode, a selector that cannot be read, a volume that cannot be translated. The plugin turns the text into a status.
+Rejections are values. These are the cases in which kube-scheduler returns Error: a storage class without a binding
+mode, an invalid selector, a volume without a translation. The plugin converts the text to a status.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from bayplan.errors import BayplanError
 
 
 class VolumeError(BayplanError):
-    """The volumes of a pod cannot be judged; the text is kube-scheduler's own and names what to mend."""
+    """The volumes of a pod cannot be evaluated. The message is kube-scheduler's and names the object to correct."""
 
 
 def claim_not_found(name: str) -> str:

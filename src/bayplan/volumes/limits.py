@@ -1,8 +1,8 @@
-"""How many volumes of which driver would a node have to attach?
+"""Counts the volumes that a node would have to attach, by driver.
 
-Asked by NodeVolumeLimits: once for the pod to be placed, and for the pods and attachments of those nodes whose limit
-could be reached. A volume counts once however many pods use it, so everything is kept as `driver/handle -> driver`.
-Cost: a few lookups a volume.
+NodeVolumeLimits calls it once for the pod, and for the pods and attachments of nodes whose limit may be reached. A
+volume counts once for all pods that use it, so volumes are stored as `driver/handle -> driver`. Cost: a few lookups per
+volume.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from bayplan.volumes.lookup import VolumeLookup, claim_key
 Attached = dict[str, str]
 """Volumes by `driver/handle`, each with its driver."""
 
-_UNPROVISIONED = "\0"  # no driver can have given this out, so a volume to be made never equals one that exists
+_UNPROVISIONED = "\0"  # no driver uses this handle, so a volume to be provisioned never equals an existing one
 
 
 class AttachableVolume(NamedTuple):
-    """A volume that may take one of a node's attachments, and the pod that uses it."""
+    """A volume that may count against a node's attach limit, and the pod that uses it."""
 
     pod: Pod
     volume: Volume
 
     @property
     def may_raise(self) -> bool:
-        """Whether counting it can fail, so that a node that has it must be asked even if there is room enough."""
+        """Whether counting it can fail, so that a node that has it must be checked even below its limit."""
         claim = self.volume.persistent_volume_claim
         return claim is None or not claim.claim_name
 
 
 class MissingClaimError(VolumeError):
-    """The pod to be placed names a claim that does not exist: a rejection, not an error."""
+    """The pod names a claim that does not exist: a rejection, not an error."""
 
 
 def is_attachable(volume: Volume) -> bool:
-    """Whether a volume may take one of a node's attachments."""
+    """Whether a volume may count against a node's attach limit."""
     return (
         volume.persistent_volume_claim is not None or volume.ephemeral is not None or inline_plugin(volume) is not None
     )
 
 
 def attach_limits(csi_node: CsiNode | None) -> dict[str, int]:
-    """How many volumes of each driver a node can attach; a driver that is not listed has no limit."""
+    """The attach limit of each driver on a node; a driver that is not listed has no limit."""
     if csi_node is None:
         return {}
     return {
@@ -60,8 +60,11 @@ def attach_limits(csi_node: CsiNode | None) -> dict[str, int]:
 
 
 def new_volumes(pod: Pod, lookup: VolumeLookup, *, migrated: bool) -> Attached:
-    """What the pod to be placed needs. `migrated` says whether the node has a CSINode: only then is anything
-    translated. Raises `MissingClaimError` where a claim is not there yet."""
+    """The volumes that the pod needs.
+
+    `migrated`: whether the node has a CSINode; only then in-tree volumes are translated. Raises `MissingClaimError` if
+    a claim does not exist yet.
+    """
     found: Attached = {}
     for volume in pod.spec.volumes:
         _count(pod, volume, lookup, found, migrated=migrated, new=True)
@@ -69,7 +72,7 @@ def new_volumes(pod: Pod, lookup: VolumeLookup, *, migrated: bool) -> Attached:
 
 
 def attachable_volumes(pods: Iterable[Pod]) -> Iterator[AttachableVolume]:
-    """The volumes of pods that may take an attachment, each with its pod."""
+    """The volumes of pods that may count against an attach limit, each with its pod."""
     for pod in pods:
         for volume in pod.spec.volumes:
             if is_attachable(volume):
@@ -77,7 +80,7 @@ def attachable_volumes(pods: Iterable[Pod]) -> Iterator[AttachableVolume]:
 
 
 def attached_volumes(volumes: Iterable[AttachableVolume], lookup: VolumeLookup) -> Attached:
-    """What volumes of pods on a node with a CSINode are attached there; raises where one cannot be judged."""
+    """The attached volumes of pods on a node with a CSINode; raises if a volume cannot be evaluated."""
     found: Attached = {}
     for pod, volume in volumes:
         _count(pod, volume, lookup, found, migrated=True, new=False)
@@ -85,7 +88,7 @@ def attached_volumes(volumes: Iterable[AttachableVolume], lookup: VolumeLookup) 
 
 
 def attachments_by_node(lookup: VolumeLookup) -> dict[str, list[VolumeAttachment]]:
-    """Every VolumeAttachment under the name of its node."""
+    """All VolumeAttachments by node name."""
     by_node: dict[str, list[VolumeAttachment]] = {}
     for attachment in lookup.volume_attachments.values():
         by_node.setdefault(attachment.spec.node_name, []).append(attachment)
@@ -93,7 +96,7 @@ def attachments_by_node(lookup: VolumeLookup) -> dict[str, list[VolumeAttachment
 
 
 def attached_objects(attachments: Iterable[VolumeAttachment], lookup: VolumeLookup) -> Attached:
-    """What the attachments of a node say is attached, as far as their volumes are known CSI volumes."""
+    """The volumes in the attachments of a node, if they are known CSI volumes."""
     found: Attached = {}
     for attachment in attachments:
         attacher, name = attachment.spec.attacher, attachment.spec.source.persistent_volume_name
@@ -104,10 +107,9 @@ def attached_objects(attachments: Iterable[VolumeAttachment], lookup: VolumeLook
 
 
 def exceeds(new: Attached, limits: dict[str, int], by_pods: Attached, by_objects: Attached) -> bool:
-    """Whether the new volumes are too many next to those that are there.
+    """Whether the new volumes exceed a limit together with the attached ones.
 
-    A volume that an attachment object tells of and the new pod wants, but no pod on the node uses, counts twice:
-    kube-scheduler does so too.
+    A volume of an attachment object that the new pod uses, but no pod on the node, counts twice, as in kube-scheduler.
     """
     present: dict[str, int] = {}
     for driver in by_pods.values():
@@ -122,7 +124,7 @@ def exceeds(new: Attached, limits: dict[str, int], by_pods: Attached, by_objects
     return any(driver in limits and present.get(driver, 0) + count > limits[driver] for driver, count in wanted.items())
 
 
-# one volume -------------------------------------------------------------------------------------------------------
+# Single volumes.
 
 
 def _count(pod: Pod, volume: Volume, lookup: VolumeLookup, found: Attached, *, migrated: bool, new: bool) -> None:
@@ -130,7 +132,7 @@ def _count(pod: Pod, volume: Volume, lookup: VolumeLookup, found: Attached, *, m
         driver_and_handle = _inline_volume(volume) if migrated else None
     else:
         claim = _claim(pod, volume, lookup, new=new)
-        driver_and_handle = _of_claim(claim, lookup, migrated=migrated) if claim is not None else None
+        driver_and_handle = _claim_volume(claim, lookup, migrated=migrated) if claim is not None else None
     if driver_and_handle is not None:
         driver, handle = driver_and_handle
         found[f"{driver}/{handle}"] = driver
@@ -155,13 +157,13 @@ def _claim(pod: Pod, volume: Volume, lookup: VolumeLookup, *, new: bool) -> Pers
     if claim is None:
         if new:
             raise MissingClaimError(f"looking up PVC {pod.namespace}/{name}: {claim_not_found(name)}")
-        return None  # nobody can say whether the volume is attached
+        return None  # it is unknown whether the volume is attached
     if named is None and (reason := ownership_error(pod, claim)) is not None:
         raise VolumeError(reason)
     return claim
 
 
-def _of_claim(claim: PersistentVolumeClaim, lookup: VolumeLookup, *, migrated: bool) -> tuple[str, str] | None:
+def _claim_volume(claim: PersistentVolumeClaim, lookup: VolumeLookup, *, migrated: bool) -> tuple[str, str] | None:
     volume = lookup.persistent_volumes.get(claim.spec.volume_name) if claim.spec.volume_name else None
     if volume is None:
         return _unprovisioned_volume(claim, lookup, migrated=migrated)

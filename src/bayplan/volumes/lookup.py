@@ -1,7 +1,8 @@
-"""Where the objects about storage are found. The cache's catalog fits `VolumeLookup` by its shape.
+"""Tables of storage objects. The cache's catalog implements `VolumeLookup`.
 
-`RevisionCache` keeps what is computed from all objects of one kind (volumes by class, attachments by node) until an
-object of the kind changes, so a question costs a dictionary lookup however many objects there are."""
+`RevisionCache` caches a value computed from all objects of one kind (volumes by class, attachments by node) until an
+object of the kind changes, so that a query costs a dictionary lookup however many objects exist.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ V = TypeVar("V")
 
 
 class VolumeLookup(Protocol):
-    """Read-only tables by name or `namespace/name`, and a count of the changes of each kind."""
+    """Read-only tables by name or `namespace/name`, and a change counter of each kind."""
 
     @property
     def persistent_volumes(self) -> Mapping[str, PersistentVolume]: ...
@@ -50,7 +51,7 @@ class VolumeLookup(Protocol):
 
 
 class RevisionCache(Generic[V]):
-    """A value built from all objects of a kind, built again when one of them has changed."""
+    """A value built from all objects of a kind, rebuilt when one of them has changed."""
 
     __slots__ = ("_build", "_kind", "_lookup", "_revision", "_value")
 
@@ -70,5 +71,5 @@ class RevisionCache(Generic[V]):
 
 
 def claim_key(namespace: str, name: str) -> str:
-    """The key under which a claim is found."""
+    """The key of a claim in tables."""
     return f"{namespace}/{name}" if namespace else name

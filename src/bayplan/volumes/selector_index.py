@@ -1,9 +1,9 @@
-"""Which of many selectors could match a node, without asking each of them.
+"""Index of selectors by a required label.
 
-Local volumes and local storage capacities come one a node, each with a selector that names its node by a label. Asked
-about 5,000 nodes, 5,000 such selectors would be evaluated 25 million times. A selector that demands `key In values` is
-therefore filed under its key and values; a node is shown those filed under its own labels, and those without such a
-demand. Cost: one dictionary lookup for each distinct key, and what is really shown.
+There is often one local volume and one local storage capacity per node, each with a selector for the node's label. For
+5,000 nodes, 5,000 such selectors would be evaluated 25 million times. So the index stores a selector that requires `key
+In values` under its key and values. A node gets the selectors under its own labels, and those without such a
+requirement. Cost: one dictionary lookup per distinct key, plus the returned items.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ _HOSTNAME = "kubernetes.io/hostname"
 
 
 class RequiredLabel(NamedTuple):
-    """A selector that has this anchor matches no node whose label `key` is missing or not among the values."""
+    """A selector with this required label matches no node whose label `key` is missing or not among the values."""
 
     key: str
     values: frozenset[str]
 
 
-_NO_NODE = RequiredLabel(_HOSTNAME, frozenset())  # the anchor of a selector that no node can match
+_NO_NODE = RequiredLabel(_HOSTNAME, frozenset())  # for a selector that no node can match
 
 
 class SelectorIndex(Generic[T]):
-    """Items, each with an anchor or None."""
+    """Items, each with a required label or None."""
 
     __slots__ = ("_anywhere", "_by_key")
 
     def __init__(self, items: Iterable[tuple[T, RequiredLabel | None]]) -> None:
         self._anywhere: list[T] = []
         self._by_key: dict[str, dict[str, list[T]]] = {}
-        for item, anchor in items:
-            if anchor is None:
+        for item, required_label in items:
+            if required_label is None:
                 self._anywhere.append(item)
                 continue
-            by_value = self._by_key.setdefault(anchor.key, {})
-            for value in anchor.values:
+            by_value = self._by_key.setdefault(required_label.key, {})
+            for value in required_label.values:
                 by_value.setdefault(value, []).append(item)
 
     def candidates_for(self, labels: Mapping[str, str]) -> Iterator[T]:
@@ -56,7 +56,7 @@ class SelectorIndex(Generic[T]):
 
 @lru_cache(maxsize=16_384)
 def required_label_of_terms(selector: NodeSelectorMatcher) -> RequiredLabel | None:
-    """What every term of a node selector demands, if there is such a thing."""
+    """The label that every term of a node selector requires, if any."""
     demands = [_values_by_key(term.requirements) for term in selector.terms if not term.errors]
     if not demands:
         return _NO_NODE
@@ -67,7 +67,7 @@ def required_label_of_terms(selector: NodeSelectorMatcher) -> RequiredLabel | No
 
 @lru_cache(maxsize=16_384)
 def required_label_of_selector(selector: LabelMatcher) -> RequiredLabel | None:
-    """What a label selector demands of one label."""
+    """A label that a label selector requires, if any."""
     if selector.nothing:
         return _NO_NODE
     demands = _values_by_key(selector.requirements)
@@ -76,7 +76,7 @@ def required_label_of_selector(selector: LabelMatcher) -> RequiredLabel | None:
 
 
 def _most_selective_key(keys: Collection[str]) -> str:
-    """The key that tells nodes apart best, as far as one can know."""
+    """The key that is likely to distinguish nodes best."""
     return _HOSTNAME if _HOSTNAME in keys else min(keys, default="")
 
 

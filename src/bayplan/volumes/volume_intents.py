@@ -1,9 +1,10 @@
-"""How a decision about volumes becomes true: first in memory, then in writes, then when the controller has followed.
+"""Volume decisions: assumptions, intents to write, and completion checks.
 
-`assume_pod_volumes` and `revert_assumed_pod_volumes` are Reserve and Unreserve. The writes of PreBind
-(`SetVolumeClaimRef`, then `SetSelectedNode`) are intents that somebody else performs; each carries the resourceVersion
-it was decided on, so a write that lost a race fails instead of undoing another's. `bindings_complete` is asked again
-and again until the volume controller and the provisioner are done."""
+`assume_pod_volumes` and `revert_assumed_pod_volumes` are Reserve and Unreserve. PreBind submits the writes
+(`SetVolumeClaimRef`, then `SetSelectedNode`) as intents. Each has the resourceVersion it was decided on, so a write
+that lost a race fails instead of overwriting another one. `bindings_complete` is called repeatedly until the volume
+controller and the provisioner are done.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ T = TypeVar("T", bound=KubeObject)
 
 
 def assume_pod_volumes(info: PodVolumes, node_name: str, assumptions: VolumeAssumptions) -> PodVolumes:
-    """Take the decision for done in memory; returns it with the objects as they are to be written.
+    """Assume the decision; returns it with the objects to write.
 
-    Raises, with nothing left assumed, where an object has changed since the decision.
+    Raises if an object has changed since the decision; then nothing stays assumed.
     """
     bindings: list[StaticVolumeBinding] = []
     provisions: list[PersistentVolumeClaim] = []
@@ -41,7 +42,7 @@ def assume_pod_volumes(info: PodVolumes, node_name: str, assumptions: VolumeAssu
                 assumptions.volumes.assume(volume)
             bindings.append(StaticVolumeBinding(binding.claim, volume))
         for claim in info.provisions:
-            chosen = _annotated(claim, SELECTED_NODE, node_name)
+            chosen = _set_annotation(claim, SELECTED_NODE, node_name)
             assumptions.claims.assume(chosen)
             provisions.append(chosen)
     except VolumeError:
@@ -51,7 +52,7 @@ def assume_pod_volumes(info: PodVolumes, node_name: str, assumptions: VolumeAssu
 
 
 def revert_assumed_pod_volumes(info: PodVolumes, assumptions: VolumeAssumptions) -> None:
-    """Take back what was assumed, unless the API server has moved on since."""
+    """Revert the assumptions, unless the API server has newer versions."""
     for binding in info.bindings:
         assumptions.volumes.restore(binding.volume)
     for claim in info.provisions:
@@ -59,35 +60,35 @@ def revert_assumed_pod_volumes(info: PodVolumes, assumptions: VolumeAssumptions)
 
 
 def with_claim_ref(volume: PersistentVolume, claim: PersistentVolumeClaim) -> PersistentVolume:
-    """The volume set aside for this claim; itself where it is already."""
+    """The volume reserved for this claim; unchanged if it is reserved already."""
     meta = claim.metadata
     ref = volume.spec.claim_ref
     bound = volume
     if ref is None or (ref.name, ref.namespace, ref.uid) != (meta.name, meta.namespace, meta.uid):
         new = ClaimReference("PersistentVolumeClaim", meta.namespace, meta.name, meta.uid, "v1", meta.resource_version)
         bound = msgspec.structs.replace(volume, spec=msgspec.structs.replace(volume.spec, claim_ref=new))
-    # A volume that a person promised to the claim keeps looking so: the controller must not think it did that.
+    # A volume that a user reserved for the claim keeps this mark, so that the controller does not treat it as its own.
     if not is_reserved_for(volume, claim) and BOUND_BY_CONTROLLER not in volume.metadata.annotations:
-        bound = _annotated(bound, BOUND_BY_CONTROLLER, "yes")
+        bound = _set_annotation(bound, BOUND_BY_CONTROLLER, "yes")
     return bound
 
 
-def _annotated(item: T, key: str, value: str) -> T:
+def _set_annotation(item: T, key: str, value: str) -> T:
     annotations = {**item.metadata.annotations, key: value}
     return msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, annotations=annotations))
 
 
-# writing ----------------------------------------------------------------------------------------------------------
+# Writes.
 
 
 @dataclass(frozen=True, slots=True)
 class SetVolumeClaimRef:
-    """Write to a volume which claim it is for. Performing it returns the volume as the API server then has it."""
+    """Write the claimRef of a volume. Performing it returns the volume as the API server stores it."""
 
     volume: PersistentVolume
 
     def patch(self) -> dict[str, Any]:
-        """A merge patch that fails where the volume has changed meanwhile."""
+        """A merge patch that fails if the volume has changed meanwhile."""
         ref = self.volume.spec.claim_ref
         patch = _patch_with_version(self.volume, BOUND_BY_CONTROLLER)
         patch["spec"] = {"claimRef": msgspec.to_builtins(ref)}
@@ -100,12 +101,12 @@ class SetVolumeClaimRef:
 
 @dataclass(frozen=True, slots=True)
 class SetSelectedNode:
-    """Write to a claim for which node its volume is to be made. Performing it returns the claim as it then is."""
+    """Write the selected node of a claim. Performing it returns the resulting claim."""
 
     claim: PersistentVolumeClaim
 
     def patch(self) -> dict[str, Any]:
-        """A merge patch that fails where the claim has changed meanwhile."""
+        """A merge patch that fails if the claim has changed meanwhile."""
         return _patch_with_version(self.claim, SELECTED_NODE)
 
     def is_done(self, claim: PersistentVolumeClaim) -> bool:
@@ -115,10 +116,11 @@ class SetSelectedNode:
 
 @dataclass(frozen=True, slots=True)
 class WaitForVolumes:
-    """Ask `done` every `every_s` seconds, the first time after one interval, until it is true.
+    """Call `done` every `every_s` seconds, the first time after one interval, until it is true.
 
     Performing it raises what `done` raises, `TimeoutError` after `timeout_s`, and `pod_deleted_error(pod)` once the API
-    server has no such pod any more."""
+    server has no such pod any more.
+    """
 
     pod: Pod
     done: Callable[[], bool]
@@ -127,7 +129,7 @@ class WaitForVolumes:
 
 
 def pod_deleted_error(pod: Pod) -> VolumeError:
-    """Why waiting is over for a pod that was deleted."""
+    """The error for a pod that was deleted during the wait."""
     return VolumeError(f'pod does not exist any more: pod "{pod.name}" not found')
 
 
@@ -138,16 +140,16 @@ def _patch_with_version(item: KubeObject, annotation: str) -> dict[str, Any]:
     return {"metadata": metadata}
 
 
-# waiting ----------------------------------------------------------------------------------------------------------
+# Waiting.
 
 
 def bindings_complete(
     info: PodVolumes, node_name: str, node: Node | None, csi_node: CsiNode | None, assumptions: VolumeAssumptions
 ) -> bool:
-    """Whether everything that was written has come true. Raises where it never will, so that the pod is tried again.
+    """Whether all writes have taken effect. Raises if one never will, so that the pod is retried.
 
-    `info` holds the objects as the writes returned them. Looks at what is stored, not at what is assumed: another
-    attempt may have assumed something in the meantime.
+    `info` has the objects as the writes returned them. It checks stored objects, not assumed ones: another attempt may
+    have assumed something in the meantime.
     """
     if node is None:
         raise VolumeError(f'failed to get node "{node_name}": node "{node_name}" not found')
@@ -158,7 +160,7 @@ def bindings_complete(
 
 
 class _BindingCheck:
-    """One look at what the controller has done so far."""
+    """One check of the controllers' progress."""
 
     def __init__(self, node: Node, csi_node: CsiNode | None, assumptions: VolumeAssumptions) -> None:
         self._node = node
@@ -172,7 +174,7 @@ class _BindingCheck:
         except VolumeError as fault:
             raise VolumeError(f"failed to check binding: {fault}") from None
         if _older(volume, binding.volume):
-            return False  # our own write has not come back yet
+            return False  # the watch has not shown the write yet
         self._require_reachable(volume, "failed to translate pv to csi: ")
         if volume.spec.claim_ref is None or not volume.spec.claim_ref.uid:
             raise VolumeError(f'ClaimRef got reset for pv "{volume.name}"')
@@ -189,7 +191,7 @@ class _BindingCheck:
         if claim.spec.volume_name:
             volume = self._assumptions.volumes.find_stored(claim.spec.volume_name)
             if volume is None:
-                return False  # the claim's event came first, or the volume is gone and the claim will be told
+                return False  # the claim's event came first, or the volume was deleted and the claim will change
             self._require_reachable(volume, "")
         return fully_bound(claim)
 
@@ -197,7 +199,9 @@ class _BindingCheck:
         if not claim.metadata.annotations:
             raise VolumeError(f'selectedNode annotation reset for PVC "{claim.name}"')
         if claim.metadata.annotations.get(SELECTED_NODE) != self._node.name:
-            raise VolumeError(f'provisioning failed for PVC "{claim.name}"')  # the provisioner takes it off to say so
+            raise VolumeError(
+                f'provisioning failed for PVC "{claim.name}"'
+            )  # the provisioner removes it to report this
 
     def _require_reachable(self, volume: PersistentVolume, prefix: str) -> None:
         try:

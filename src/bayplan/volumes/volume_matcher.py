@@ -1,7 +1,7 @@
-"""Which volume serves a claim on a node, and could one be made there?
+"""Finds a volume for a claim on a node, or checks whether one can be provisioned.
 
-Asked by `binding` for each claim of a pod that still waits for its node. What does not depend on the node (size, mode,
-labels, access) is decided once a claim; a node costs the matching of a few selectors.
+`binding` uses it for each delayed claim of a pod. Conditions that do not depend on the node (size, mode, labels,
+access) are evaluated once per claim; a node costs a few selector matches.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from bayplan.volumes.selector_index import (
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 HOST_PATH_PROVISIONER = "bayplan.dev/hostpath"
-"""Our own, of volumes with nothing behind them: the volume binder makes them, no node has a driver for it."""
+"""Bayplan's own provisioner, for volumes without storage: the volume binder creates them, and no node has its driver.
+"""
 
 FILESYSTEM = "Filesystem"
 _ZERO = Quantity()
@@ -44,13 +45,13 @@ _ZERO = Quantity()
 Labels = Mapping[str, str]
 
 
-# sizes and affinities ---------------------------------------------------------------------------------------------
+# Sizes and affinities.
 
 
 def requested_size(claim: PersistentVolumeClaim) -> Quantity:
-    """What a claim asks for; nothing is zero."""
-    asked = claim.spec.resources.requests.get("storage")
-    return parse_quantity(asked) if asked is not None else _ZERO
+    """The requested size of a claim; zero if it has none."""
+    requested = claim.spec.resources.requests.get("storage")
+    return parse_quantity(requested) if requested is not None else _ZERO
 
 
 def volume_size(volume: PersistentVolume) -> Quantity:
@@ -59,32 +60,32 @@ def volume_size(volume: PersistentVolume) -> Quantity:
 
 
 def largest_volume(capacity: CsiStorageCapacity) -> Quantity | None:
-    """The largest volume that a pool of storage can give; None where it does not say."""
+    """The largest volume of a storage pool; None if the pool does not report it."""
     limit = capacity.maximum_volume_size if capacity.maximum_volume_size is not None else capacity.capacity
     return parse_quantity(limit) if limit is not None else None
 
 
 def required_nodes(affinity: VolumeNodeAffinity | None) -> NodeSelectorMatcher | None:
-    """The nodes from which a volume can be reached; None for every node."""
-    return _compiled(affinity.required) if affinity is not None and affinity.required is not None else None
+    """The nodes that can reach a volume; None for every node."""
+    return _compile(affinity.required) if affinity is not None and affinity.required is not None else None
 
 
 def reachable(affinity: VolumeNodeAffinity | None, labels: Labels) -> bool:
-    """Whether a volume can be reached from a node with these labels. Fields of the node are not looked at."""
+    """Whether a node with these labels can reach the volume. Fields of the node are ignored."""
     matcher = required_nodes(affinity)
     return matcher is None or matcher.matches(labels)
 
 
 @lru_cache(maxsize=8192)
-def _compiled(selector: NodeSelector) -> NodeSelectorMatcher:
+def _compile(selector: NodeSelector) -> NodeSelectorMatcher:
     return compile_node_selector(selector)
 
 
-# volumes that exist -----------------------------------------------------------------------------------------------
+# Existing volumes.
 
 
 def is_reserved_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """Whether a volume is set aside for this claim; one that was set aside by name alone is for any of that name."""
+    """Whether a volume is reserved for this claim. A reservation without uid is for any claim of that name."""
     ref = volume.spec.claim_ref
     if ref is None or ref.name != claim.name or ref.namespace != claim.namespace:
         return False
@@ -94,26 +95,25 @@ def is_reserved_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> b
 class CandidateVolumes:
     """The volumes that could serve one claim, whatever the node."""
 
-    __slots__ = ("_asked", "_fault", "_index", "_offered", "_promised", "claim")
+    __slots__ = ("_available", "_fault", "_index", "_reserved", "_was_searched", "claim")
 
     def __init__(self, claim: PersistentVolumeClaim, volumes: Iterable[PersistentVolume]) -> None:
         self.claim = claim
         self._fault: VolumeError | None = None
-        self._asked = False
+        self._was_searched = False
         self._index: SelectorIndex[PersistentVolume] | None = None
         size = requested_size(claim)
         suitable = [volume for volume in volumes if _matches_claim(volume, claim, size)]
-        self._promised = [volume for volume in suitable if is_reserved_for(volume, claim)]
-        self._offered = self._smallest_match(suitable)
+        self._reserved = [volume for volume in suitable if is_reserved_for(volume, claim)]
+        self._available = self._smallest_match(suitable)
 
     def find(self, labels: Labels, taken: Collection[str] = ()) -> PersistentVolume | None:
-        """The volume for this claim on a node with these labels; raises where the claim's selector is malformed.
+        """The volume for this claim on a node with these labels; raises if the claim's selector is malformed.
 
-        A volume that is promised to the claim decides alone: if it cannot be reached, no other one will do. Of the
-        others the smallest is taken.
+        If a volume is reserved for the claim, only this one is possible. Of all other volumes the smallest is used.
         """
         self.check()
-        for volume in self._promised:
+        for volume in self._reserved:
             if volume.name not in taken:
                 return volume if reachable(volume.spec.node_affinity, labels) else None
         fitting = (
@@ -124,35 +124,35 @@ class CandidateVolumes:
         return min(fitting, key=volume_size, default=None)
 
     def matches_any_node(self) -> PersistentVolume | None:
-        """The volume for this claim whichever node its pods will go to: one that is promised, else the smallest."""
+        """The volume for this claim regardless of the node: a reserved one, else the smallest."""
         self.check()
-        return self._promised[0] if self._promised else min(self._offered, key=volume_size, default=None)
+        return self._reserved[0] if self._reserved else min(self._available, key=volume_size, default=None)
 
     def check(self) -> None:
-        """Raise where nothing can be said about any node."""
+        """Raise if no node can be evaluated."""
         if self._fault is not None:
             raise self._fault
 
     def reaches(self) -> Iterator[NodeSelectorMatcher | None]:
-        """Where there is a volume for this claim as long as no other claim has taken one (None: everywhere)."""
-        for volume in self._promised[:1] or self._offered:
+        """The nodes with a volume for this claim if no other claim uses it (None: all nodes)."""
+        for volume in self._reserved[:1] or self._available:
             yield required_nodes(volume.spec.node_affinity)
 
     def label_keys(self) -> Iterator[str]:
-        """The node labels that `find` may look at."""
-        for volume in (*self._promised, *self._offered):
+        """The node labels that `find` may read."""
+        for volume in (*self._reserved, *self._available):
             yield from selector_keys(required_nodes(volume.spec.node_affinity))
 
     def _candidates_for(self, labels: Labels) -> Iterable[PersistentVolume]:
-        """One node is answered by looking at every volume; an index pays from the second on."""
-        if self._index is None and self._asked:
-            self._index = SelectorIndex((volume, _required_label(volume)) for volume in self._offered)
-        self._asked = True
-        return self._offered if self._index is None else self._index.candidates_for(labels)
+        """For one node all volumes are checked; the index is built for the second one."""
+        if self._index is None and self._was_searched:
+            self._index = SelectorIndex((volume, _required_label(volume)) for volume in self._available)
+        self._was_searched = True
+        return self._available if self._index is None else self._index.candidates_for(labels)
 
     def _smallest_match(self, volumes: Iterable[PersistentVolume]) -> list[PersistentVolume]:
         try:
-            selector = _selector_of(self.claim)
+            selector = _claim_selector(self.claim)
         except VolumeError as fault:
             self._fault = fault
             return []
@@ -168,7 +168,7 @@ class CandidateVolumes:
 
 
 def selector_keys(selector: NodeSelectorMatcher | None) -> Iterator[str]:
-    """The node labels that a volume's affinity looks at."""
+    """The node labels that a volume's affinity reads."""
     for term in selector.terms if selector is not None else ():
         for requirement in term.requirements:
             yield requirement.key
@@ -189,7 +189,7 @@ def _required_label(volume: PersistentVolume) -> RequiredLabel | None:
     return required_label_of_terms(matcher) if matcher is not None else None
 
 
-def _selector_of(claim: PersistentVolumeClaim) -> LabelMatcher | None:
+def _claim_selector(claim: PersistentVolumeClaim) -> LabelMatcher | None:
     if claim.spec.selector is None:
         return None
     try:
@@ -200,18 +200,18 @@ def _selector_of(claim: PersistentVolumeClaim) -> LabelMatcher | None:
         ) from None
 
 
-# volumes to be made -----------------------------------------------------------------------------------------------
+# Volumes to provision.
 
 
 class ProvisioningCheck:
-    """Whether a volume for one claim can be made, node by node."""
+    """Whether a volume for one claim can be provisioned, node by node."""
 
     __slots__ = ("_index", "claim", "pools", "topology")
 
     def __init__(self, claim: PersistentVolumeClaim, class_name: str, lookup: VolumeLookup) -> None:
         self.claim = claim
-        self.topology: TopologyMatcher | None = None  # None: the class makes no volumes
-        self.pools: tuple[LabelMatcher, ...] | None = None  # where there is room; None: nobody keeps track
+        self.topology: TopologyMatcher | None = None  # None: the class provisions no volumes
+        self.pools: tuple[LabelMatcher, ...] | None = None  # nodes with enough capacity; None: capacity is not tracked
         storage_class = lookup.storage_classes.get(class_name)
         if storage_class is not None and storage_class.provisioner not in ("", NO_PROVISIONER):
             self.topology = compile_topology_terms(storage_class.allowed_topologies)
@@ -219,11 +219,11 @@ class ProvisioningCheck:
         self._index: SelectorIndex[LabelMatcher] | None = None
 
     def allowed(self, labels: Labels) -> bool:
-        """Whether the class makes volumes that a node with these labels can reach."""
+        """Whether the class provisions volumes that a node with these labels can reach."""
         return self.topology is not None and self.topology.matches(labels)
 
     def has_room(self, labels: Labels) -> bool:
-        """Whether some pool of storage near the node is large enough, as far as the driver publishes that."""
+        """Whether some storage pool of the node is large enough, if the driver publishes capacities."""
         if self.pools is None:
             return True
         if self._index is None:
@@ -231,7 +231,7 @@ class ProvisioningCheck:
         return any(selector.matches(labels) for selector in self._index.candidates_for(labels))
 
     def label_keys(self) -> Iterator[str]:
-        """The node labels that the answers depend on."""
+        """The node labels that the results depend on."""
         terms = self.topology.terms if self.topology is not None else ()
         for matcher in (*terms, *(self.pools or ())):
             for requirement in matcher.requirements:
@@ -241,7 +241,7 @@ class ProvisioningCheck:
 def _capacity_selectors(
     claim: PersistentVolumeClaim, storage_class: StorageClass, lookup: VolumeLookup
 ) -> tuple[LabelMatcher, ...] | None:
-    """Which nodes can use storage that is large enough for a claim; None where nobody keeps track of that."""
+    """The nodes with enough storage for a claim; None if capacity is not tracked."""
     driver = lookup.csi_drivers.get(storage_class.provisioner)
     if "storage" not in claim.spec.resources.requests or driver is None or not driver.spec.storage_capacity:
         return None
@@ -260,7 +260,7 @@ def _is_large_enough(capacity: CsiStorageCapacity, size: int) -> bool:
 
 
 def _capacity_nodes(capacity: CsiStorageCapacity) -> LabelMatcher | None:
-    """The nodes that can use a pool; None where it names none, or names them in a way that cannot be read."""
+    """The nodes that can use a pool; None if the pool has no selector or an invalid one."""
     try:
         return compile_label_selector(capacity.node_topology) if capacity.node_topology is not None else None
     except SelectorError:

@@ -1,7 +1,7 @@
-"""Which zones and regions does a volume's own labels tie it to?
+"""Zones and regions in the labels of a volume.
 
-Asked by VolumeZone for each bound volume of a pod. The labels are those that in-tree cloud volumes carry; a volume in
-several zones lists them with `__` between. Cost: four dictionary lookups a volume.
+VolumeZone uses it for each bound volume of a pod. In-tree cloud volumes have these labels; a volume in several zones
+lists them separated by `__`. Cost: four dictionary lookups per volume.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class ZoneRequirement(NamedTuple):
 
 
 def zone_requirements(volume: PersistentVolume) -> tuple[ZoneRequirement, ...]:
-    """What a volume's labels ask of a node. A label with an empty part says nothing that can be relied on."""
+    """The node requirements of a volume's labels. A label with an empty part is ignored."""
     labels = volume.metadata.labels
     demands = (ZoneRequirement(key, zones_of_label(labels[key])) for key in TOPOLOGY_LABELS if key in labels)
     return tuple(demand for demand in demands if demand.values)
 
 
 def zones_of_label(value: str) -> frozenset[str]:
-    """The zones in a label's value; none where one of them is empty."""
+    """The zones in a label's value; empty if one of them is empty."""
     zones = frozenset(zone.strip() for zone in value.split(DELIMITER))
     return zones if "" not in zones else frozenset()

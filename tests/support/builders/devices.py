@@ -167,7 +167,7 @@ def allocated_devices(outcome: Allocation | NotAllocatable) -> list[str] | str:
     """What was given, as "request=device" in order, claims after one another; or why nothing was."""
     if isinstance(outcome, NotAllocatable):
         return outcome.reason
-    return [f"{pick.ask.name}={pick.device.id.device}" for picks in outcome.picks for pick in picks]
+    return [f"{pick.alternative.name}={pick.device.id.device}" for picks in outcome.picks for pick in picks]
 
 
 def protected_claim(name: str) -> ResourceClaim:

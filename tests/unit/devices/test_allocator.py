@@ -1,4 +1,4 @@
-"""Which devices claims get on a node, and what stands in the way."""
+"""Allocation of claims on a node: devices, and reasons for rejection."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def here(*devices: Device, **fields: Any) -> list[ResourceSlice]:
 ABC = here(device("a"), device("b"), device("c"))
 
 
-# counting
+# Counts.
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_counts(requests: list[DeviceRequest], given: list[str] | str) -> None:
     assert allocated_devices(allocate(ABC, make_claim(*requests))) == given
 
 
-def test_claims_share_the_devices_of_a_node() -> None:
+def test_claims_use_different_devices_of_a_node() -> None:
     one, two = make_claim(exactly(2), name="one"), make_claim(exactly(1), name="two")
     assert allocated_devices(allocate(ABC, one, two)) == ["r0=a", "r0=b", "r0=c"]
     assert allocated_devices(allocate(ABC, one, make_claim(exactly(2), name="two"))) == CANNOT_ALLOCATE
@@ -72,7 +72,7 @@ def test_a_claim_named_twice_is_allocated_twice() -> None:
     assert allocated_devices(allocate(ABC, claim, claim)) == ["r0=a", "r0=b"]
 
 
-def test_the_search_turns_around_to_leave_a_device_for_the_next_request() -> None:
+def test_the_search_backtracks_to_leave_a_device_for_the_next_request() -> None:
     slices = here(device("a", model="x"), device("b", model="y"))
     assert allocated_devices(allocate(slices, make_claim(exactly(), exactly(1, IS_X)))) == ["r0=b", "r1=a"]
 
@@ -98,10 +98,10 @@ def test_the_limit_is_that_of_each_claim() -> None:
     assert len(outcome) == 64
 
 
-# selecting
+# Selectors.
 
 
-def test_class_and_request_both_select() -> None:
+def test_class_and_request_selectors_both_apply() -> None:
     slices = here(device("a", model="x"), device("b", model="y", big=True), device("c", model="x", big=True))
     classes = [make_class("gpu", f'has(device.attributes["{DRIVER}"].big)')]
     assert allocated_devices(allocate(slices, make_claim(exactly(1, IS_X)), classes=classes)) == ["r0=c"]
@@ -114,7 +114,7 @@ def test_class_and_request_both_select() -> None:
         pytest.param(here(device("b"), device("a", model="x")), AllocationError, id="before-the-one-taken"),
     ],
 )
-def test_errors_come_only_from_devices_that_are_looked_at(slices: list[ResourceSlice], given: Any) -> None:
+def test_errors_come_only_from_visited_devices(slices: list[ResourceSlice], given: Any) -> None:
     claim = make_claim(exactly(1, IS_X))
     if given is AllocationError:
         with pytest.raises(
@@ -125,7 +125,7 @@ def test_errors_come_only_from_devices_that_are_looked_at(slices: list[ResourceS
         assert allocated_devices(allocate(slices, claim)) == given
 
 
-def test_an_error_of_a_class_says_so() -> None:
+def test_an_error_of_a_class_names_the_class() -> None:
     with pytest.raises(AllocationError, match="class gpu: selector #1: CEL compile error: "):
         allocate(ABC, make_claim(exactly()), classes=[make_class("gpu", "true", "device.nonsense")])
 
@@ -142,7 +142,7 @@ SOME = first_of({**subrequest(1), "allocationMode": "Some"})
         pytest.param(SOME, "claim default/claim, request s0: unsupported count mode Some", id="unknown-mode"),
     ],
 )
-def test_requests_that_make_no_sense_are_errors(request_: DeviceRequest, text: str) -> None:
+def test_invalid_requests_are_errors(request_: DeviceRequest, text: str) -> None:
     with pytest.raises(AllocationError, match=text):
         allocate(ABC, make_claim(request_))
 
@@ -152,32 +152,32 @@ def test_an_unknown_constraint_is_an_error() -> None:
         allocate(ABC, make_claim(exactly(), constraints=[{}]))
 
 
-# alternatives
+# Alternatives.
 
 
-def test_the_first_alternative_that_can_be_met_is_taken() -> None:
+def test_the_first_feasible_alternative_is_used() -> None:
     slices = here(device("a", model="x"), device("b", model="x"))
     claim = make_claim(first_of(subrequest(1, IS_Y), subrequest(2, IS_X), subrequest(1)))
     assert allocated_devices(allocate(slices, claim)) == ["r0/s1=a", "r0/s1=b"]
 
 
-def test_a_later_alternative_is_taken_for_the_sake_of_the_next_request() -> None:
+def test_a_later_alternative_is_used_in_favour_of_the_next_request() -> None:
     claim = make_claim(first_of(subrequest(3), subrequest(1)), exactly(2))
     assert allocated_devices(allocate(ABC, claim)) == ["r0/s1=a", "r1=b", "r1=c"]
 
 
-def test_a_later_alternative_is_taken_for_the_sake_of_the_next_claim() -> None:
+def test_a_later_alternative_is_used_in_favour_of_the_next_claim() -> None:
     one, two = make_claim(first_of(subrequest(3), subrequest(2)), name="one"), make_claim(exactly(), name="two")
     assert allocated_devices(allocate(ABC, one, two)) == ["r0/s1=a", "r0/s1=b", "r0=c"]
 
 
-def test_alternatives_are_checked_before_the_search_begins() -> None:
+def test_alternatives_are_validated_before_the_search() -> None:
     broken = [*here(device("a")), make_slice(device("z"), node="n", pool="half", of=2)]
     with pytest.raises(AllocationError, match=f"request s1: asks for all .* pool {DRIVER}/half is currently being upd"):
         allocate(broken, make_claim(first_of(subrequest(1), subrequest("all"))))
 
 
-# pools
+# Pools.
 
 
 def test_devices_come_from_other_pools_while_one_is_incomplete() -> None:
@@ -186,41 +186,41 @@ def test_devices_come_from_other_pools_while_one_is_incomplete() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "expected"),
     [pytest.param(1, ["r0=a"], id="enough"), pytest.param(9, INVALID_POOLS, id="too-few")],
 )
-def test_invalid_pools_are_mentioned_only_where_devices_are_missing(count: int, said: list[str] | str) -> None:
+def test_invalid_pools_are_reported_only_if_devices_are_missing(count: int, expected: list[str] | str) -> None:
     invalid = make_slice(device("z"), device("z"), node="n", pool="broken")
-    assert allocated_devices(allocate([invalid, *ABC], make_claim(exactly(count)))) == said
+    assert allocated_devices(allocate([invalid, *ABC], make_claim(exactly(count)))) == expected
 
 
-def test_all_devices_cannot_be_had_while_a_pool_is_invalid() -> None:
+def test_all_devices_are_an_error_while_a_pool_is_invalid() -> None:
     invalid = make_slice(device("z"), device("z"), node="n", pool="broken")
     with pytest.raises(AllocationError, match=f"pool {DRIVER}/broken is currently invalid"):
         allocate([invalid, *ABC], make_claim(exactly("all")))
 
 
-# use
+# Devices in use.
 
 
 def using(*results: dict[str, Any]) -> AllocatedDevices:
     return AllocatedDevices([make_allocation({"pool": "n", **result}) for result in results])
 
 
-def test_devices_in_use_are_passed_over() -> None:
+def test_devices_in_use_are_skipped() -> None:
     assert allocated_devices(allocate(ABC, make_claim(exactly()), in_use=using({"device": "a"}))) == ["r0=b"]
     assert (
         allocated_devices(allocate(ABC, make_claim(exactly("all")), in_use=using({"device": "b"}))) == CANNOT_ALLOCATE
     )
 
 
-def test_an_administrator_takes_devices_in_use() -> None:
+def test_admin_access_uses_devices_in_use() -> None:
     claim = make_claim(exactly(3, adminAccess=True))
     outcome = allocate(ABC, claim, in_use=using({"device": "a"}))
     assert allocated_devices(outcome) == ["r0=a", "r0=b", "r0=c"]
 
 
-def test_an_administrator_does_not_take_a_device_twice_for_one_claim_but_keeps_it_from_others() -> None:
+def test_admin_access_uses_a_device_once_per_claim_and_keeps_it_from_other_claims() -> None:
     watching = make_claim(exactly(2, adminAccess=True), exactly(1, adminAccess=True), name="one")
     assert allocated_devices(allocate(ABC, watching)) == ["r0=a", "r0=b", "r1=c"]
     also = make_claim(exactly(1, adminAccess=True), name="two")
@@ -228,7 +228,7 @@ def test_an_administrator_does_not_take_a_device_twice_for_one_claim_but_keeps_i
     assert allocated_devices(allocate(ABC, watching, make_claim(exactly(), name="two"))) == CANNOT_ALLOCATE
 
 
-# shares and capacity
+# Shares and capacity.
 
 SHARED = device("s", api={"allowMultipleAllocations": True, "capacity": {"memory": {"value": "8Gi"}}})
 
@@ -255,7 +255,7 @@ def test_shares_in_use_count(held: str, fit: bool) -> None:
     assert outcome == (["r0=s"] if fit else CANNOT_ALLOCATE)
 
 
-def test_a_shareable_device_that_is_held_whole_is_not_shared() -> None:
+def test_a_shareable_device_in_whole_use_is_not_shared() -> None:
     assert (
         allocated_devices(allocate(here(SHARED), make_claim(taking("1")), in_use=using({"device": "s"})))
         == CANNOT_ALLOCATE
@@ -269,7 +269,7 @@ def test_all_devices_are_those_with_enough_capacity() -> None:
     assert allocated_devices(allocate(here(small, large), claim)) == ["r0=large"]
 
 
-# counters
+# Counters.
 
 
 def partitions(*devices: Device, **counters: str) -> list[ResourceSlice]:
@@ -304,7 +304,7 @@ def test_a_counter_that_is_overdrawn_stops_every_device_that_consumes_any() -> N
     assert allocated_devices(allocate(slices, make_claim(exactly()), in_use=using({"device": "w"}))) == ["r0=y"]
 
 
-def test_counters_of_a_shared_device_are_paid_once() -> None:
+def test_counters_of_a_shared_device_are_consumed_once() -> None:
     shared = device("s", consumes={"memory": "4"}, api={"allowMultipleAllocations": True})
     slices = partitions(shared, memory="4")
     assert allocated_devices(allocate(slices, make_claim(exactly(), exactly()))) == ["r0=s", "r1=s"]
@@ -324,7 +324,7 @@ def test_devices_for_other_nodes_consume_the_same_counters() -> None:
     assert allocated_devices(allocate(slices, make_claim(exactly()), in_use=held)) == CANNOT_ALLOCATE
 
 
-# taints
+# Taints.
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_taints(effect: str, tolerations: list[dict[str, str]], taken: bool, cou
     assert allocated_devices(outcome) == (["r0=t"] if taken else CANNOT_ALLOCATE)
 
 
-# constraints
+# Constraints.
 
 
 def test_devices_of_a_claim_match() -> None:
@@ -362,15 +362,15 @@ def test_all_devices_that_do_not_match_are_an_error() -> None:
         allocate(slices, claim)
 
 
-def test_a_constraint_that_objects_makes_the_one_before_it_forget() -> None:
-    # "distinct" remembers one device a request and forgets it when any device of the request is refused: so the second
-    # "x" is taken although the first is still there.
+def test_a_violated_constraint_resets_the_previous_constraint() -> None:
+    # "distinct" stores one device per request and drops it when any device of the request is refused: so the second
+    # "x" is allocated although the first is still in the claim.
     slices = here(device("a", model="x", root="1"), device("b", model="y"), device("c", model="x", root="1"))
     constraints = [{"distinctAttribute": MODEL}, {"matchAttribute": f"{DRIVER}/root"}]
     assert allocated_devices(allocate(slices, make_claim(exactly(2), constraints=constraints))) == ["r0=a", "r0=c"]
 
 
-# results
+# Results.
 
 
 def result_of(slices: list[ResourceSlice], claim: Any, **options: Any) -> Any:
@@ -378,7 +378,7 @@ def result_of(slices: list[ResourceSlice], claim: Any, **options: Any) -> Any:
     return outcome.results([claim])[0]  # type: ignore[union-attr]
 
 
-def test_a_result_says_what_the_driver_needs() -> None:
+def test_a_result_has_the_fields_for_the_driver() -> None:
     fields = {"bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}
     claim = make_claim(first_of(subrequest(1, tolerations=[{"operator": "Exists"}])))
     (result,) = result_of(here(device("a", api=fields)), claim).devices.results
@@ -388,7 +388,7 @@ def test_a_result_says_what_the_driver_needs() -> None:
     assert (result.admin_access, result.share_id, result.consumed_capacity) == (None, None, {})
 
 
-def test_a_share_has_an_id_of_its_own_and_says_what_it_consumes() -> None:
+def test_a_share_has_an_id_and_its_consumed_capacity() -> None:
     claim = make_claim(taking("3Gi"), taking("1Gi"))
     first, second = result_of(here(SHARED), claim).devices.results
     assert first.share_id != second.share_id
@@ -398,7 +398,7 @@ def test_a_share_has_an_id_of_its_own_and_says_what_it_consumes() -> None:
     )
 
 
-def test_admin_access_is_told() -> None:
+def test_a_result_has_admin_access() -> None:
     assert result_of(ABC, make_claim(exactly(adminAccess=True))).devices.results[0].admin_access is True
 
 
@@ -426,7 +426,7 @@ def network(selector: dict[str, object] | None, name: str, **fields: Any) -> Res
         pytest.param([network(term(RACK), "a"), make_slice(device("b"), node="n")], ["metadata.name"], id="mixed"),
     ],
 )
-def test_an_allocation_says_where_it_can_be_used(slices: list[ResourceSlice], keys: list[str] | None) -> None:
+def test_an_allocation_has_a_node_selector(slices: list[ResourceSlice], keys: list[str] | None) -> None:
     node = make_node("n", labels={"zone": "a", "rack": "1"})
     selector = result_of(slices, make_claim(exactly(2)), node=node).node_selector
     if keys is None:
@@ -437,13 +437,13 @@ def test_an_allocation_says_where_it_can_be_used(slices: list[ResourceSlice], ke
     assert [item.key for item in (*found.match_fields, *found.match_expressions)] == keys
 
 
-def test_a_node_selector_with_several_terms_cannot_be_passed_on() -> None:
+def test_a_node_selector_with_several_terms_is_an_error() -> None:
     either = {"nodeSelectorTerms": [{"matchExpressions": [RACK]}, {"matchExpressions": [ZONE_A]}]}
     with pytest.raises(AllocationError, match=r"create NodeSelector for claim claim: unsupported .* with 2 terms"):
         allocate([network(either, "a")], make_claim(exactly()), node=make_node("n", labels={"rack": "1"}))
 
 
-def test_configurations_of_classes_come_once_and_those_of_the_claim_for_each_request() -> None:
+def test_configurations_of_classes_are_listed_once_and_those_of_the_claim_per_request() -> None:
     def config(text: str, *requests: str) -> dict[str, Any]:
         return {"requests": list(requests), "opaque": {"driver": DRIVER, "parameters": text}}
 
@@ -471,10 +471,10 @@ def _configs(*texts: str) -> Any:
     return tuple(DeviceConfiguration(opaque=OpaqueConfiguration(driver=DRIVER, parameters=text)) for text in texts)
 
 
-# bounds
+# Limits.
 
 
-def test_a_search_that_lasts_too_long_is_given_up() -> None:
+def test_a_search_ends_at_its_timeout() -> None:
     with pytest.raises(AllocationTimeout, match="node n: timed out trying to allocate devices"):
         allocate(ABC, make_claim(exactly()), timer=lambda: lambda: True)
 
@@ -510,30 +510,30 @@ def test_hopeless_searches_end_early(claims: list[Any]) -> None:
     assert allocated_devices(allocate(thirty, *claims, timer=lambda: expired)) == CANNOT_ALLOCATE
 
 
-def test_a_short_cut_does_not_hide_an_error_that_the_full_search_comes_to() -> None:
+def test_pruning_does_not_hide_an_error_of_the_full_search() -> None:
     slices = here(device("a", model="x"), device("b"))
     with pytest.raises(AllocationError, match="no such key: model"):
         allocate(slices, make_claim(exactly(1, IS_X), exactly(1, "false")))
 
 
-def test_nor_an_objection_to_one_of_all_devices() -> None:
+def test_pruning_does_not_hide_a_constraint_violated_by_one_of_all_devices() -> None:
     slices = here(device("a", model="x"), device("b", model="y"), device("c", model="y"))
     claim = make_claim(exactly(), exactly("all"), constraints=[{"matchAttribute": MODEL}])
     with pytest.raises(AllocationError, match=f"request r1: cannot add device {DRIVER}/n/a"):
         allocate(slices, claim)
 
 
-def test_requests_for_devices_that_only_one_of_them_can_have_do_not_end_early_where_devices_are_shared() -> None:
+def test_requests_for_one_shared_device_are_not_pruned() -> None:
     claims = [make_claim(exactly(2), name="one"), make_claim(exactly(1), name="two")]
     shared = device("t", api={"allowMultipleAllocations": True})
     assert allocated_devices(allocate(here(device("a"), shared), *claims)) == ["r0=a", "r0=t", "r0=t"]
 
 
-# what is remembered
+# Cached results.
 
 
 class Counting:
-    """Counts the searches that were begun."""
+    """Counts the started searches."""
 
     def __init__(self) -> None:
         self.searches = 0
@@ -543,7 +543,7 @@ class Counting:
         return lambda: False
 
 
-def test_an_answer_is_kept_for_claims_that_ask_for_the_same() -> None:
+def test_a_result_is_cached_for_claims_with_an_equal_spec() -> None:
     in_use, memo, searches = AllocatedDevices(), AllocationMemo(), Counting()
     index, classes, node = PoolIndex(ABC), {"gpu": make_class()}, make_node("n")
 
@@ -563,7 +563,7 @@ def test_an_answer_is_kept_for_claims_that_ask_for_the_same() -> None:
     assert (ask("six"), searches.searches) == (["r0=z"], 4)
 
 
-def test_an_answer_of_another_claim_is_written_with_this_claims_own_share() -> None:
+def test_a_cached_result_has_this_claims_own_share_id() -> None:
     memo, node, index = AllocationMemo(), make_node("n"), PoolIndex(here(SHARED))
     ids = set()
     for name in ("one", "two"):
@@ -574,7 +574,7 @@ def test_an_answer_of_another_claim_is_written_with_this_claims_own_share() -> N
     assert len(ids) == 2
 
 
-def test_the_memory_is_bounded() -> None:
+def test_the_memo_is_bounded() -> None:
     memo, searches = AllocationMemo(limit=2), Counting()
     allocator = Allocator(
         PoolIndex([make_slice(device("a"), allNodes=True)]), {"gpu": make_class()}, AllocatedDevices(), SELECTORS, memo

@@ -1,4 +1,4 @@
-"""What is taken, and what we know before the API server does."""
+"""Devices in use, and claims as the scheduler assumes them ahead of the API server."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def holding(*names: str, **fields: Any) -> Any:
     return make_allocation(*({"pool": "n", "device": name, **fields} for name in names))
 
 
-# the ledger
+# Devices in use.
 
 
-def test_a_device_is_held_by_an_allocation() -> None:
+def test_an_allocation_uses_its_device() -> None:
     in_use = AllocatedDevices([holding("a")])
     assert [in_use.is_exclusively_allocated(of("a")), in_use.is_exclusively_allocated(of("b"))] == [True, False]
     assert [in_use.is_allocated(of("a")), in_use.is_allocated(of("b"))] == [True, False]
 
 
-def test_an_administrator_holds_nothing() -> None:
+def test_admin_access_uses_no_device() -> None:
     assert AllocatedDevices([holding("a", adminAccess=True)]) == AllocatedDevices()
 
 
-def test_shares_add_up_and_do_not_hold_the_device() -> None:
+def test_shares_add_up_and_do_not_use_the_whole_device() -> None:
     in_use = AllocatedDevices(
         holding("a", shareID=share, consumedCapacity={"memory": amount})
         for share, amount in (("1", "2Gi"), ("2", "1Gi"))
@@ -51,19 +51,19 @@ def test_a_share_without_amounts_is_allocated_but_not_measured() -> None:
     assert (in_use.is_allocated(of("a")), in_use.has_consumed_capacity(of("a"))) == (True, False)
 
 
-def test_what_is_removed_leaves_nothing_behind() -> None:
+def test_removing_all_allocations_leaves_nothing() -> None:
     in_use = AllocatedDevices()
     for allocation in (holding("a"), holding("b", shareID="1", consumedCapacity={"memory": "1"}), holding("a")):
         in_use.add(allocation)
     in_use.remove(holding("a"))
-    assert in_use.is_exclusively_allocated(of("a"))  # two claims said that they have it
+    assert in_use.is_exclusively_allocated(of("a"))  # two claims have it
     in_use.remove(holding("b", shareID="1", consumedCapacity={"memory": "1"}))
     in_use.remove(holding("a"))
     assert in_use == AllocatedDevices()
     assert in_use.consumed(of("b")) == {}
 
 
-def test_touched_changes_with_the_pools_that_are_meant() -> None:
+def test_the_latest_change_depends_on_the_given_pools() -> None:
     in_use, pools = AllocatedDevices(), [PoolId(DRIVER, "n"), PoolId(DRIVER, "m")]
     numbers = [in_use.latest_change_of(pools)]
     in_use.add(holding("a"))
@@ -75,7 +75,7 @@ def test_touched_changes_with_the_pools_that_are_meant() -> None:
     assert len(set(numbers)) == 3
 
 
-# claims
+# Claims.
 
 
 def taken(devices: DeviceAssumptions) -> list[str]:
@@ -90,7 +90,7 @@ FREE = make_claim(version="1")
 ALLOCATED = make_claim(allocation=holding("a"), version="2")
 
 
-def test_claims_are_followed() -> None:
+def test_events_of_claims_update_the_devices_in_use() -> None:
     devices = DeviceAssumptions([FREE])
     assert taken(devices) == []
     devices.observe(ALLOCATED)
@@ -105,19 +105,19 @@ def test_an_old_version_changes_nothing() -> None:
     assert devices.claims["default/claim"] is ALLOCATED
 
 
-def test_a_namesake_replaces_a_claim_whatever_its_version() -> None:
+def test_a_new_claim_of_the_same_name_replaces_the_old_one() -> None:
     devices = DeviceAssumptions([ALLOCATED])
     devices.observe(replace_fields(FREE, metadata={"uid": "another", "resource_version": "1"}))
     assert taken(devices) == []
 
 
-def test_claims_without_versions_count_as_told() -> None:
+def test_of_claims_without_versions_the_latest_event_counts() -> None:
     devices = DeviceAssumptions([make_claim(allocation=holding("a"))])
     devices.observe(make_claim())
     assert taken(devices) == []
 
 
-def test_an_allocation_in_flight_holds_its_devices() -> None:
+def test_a_pending_allocation_uses_its_devices() -> None:
     devices = DeviceAssumptions([FREE])
     devices.begin(FREE, holding("b"))
     assert (taken(devices), devices.pending(FREE.metadata.uid)) == (["b"], holding("b"))
@@ -126,7 +126,7 @@ def test_an_allocation_in_flight_holds_its_devices() -> None:
     assert not devices.finish(FREE.metadata.uid)
 
 
-def test_a_claim_counts_once_while_it_is_in_flight_and_written() -> None:
+def test_a_claim_counts_once_while_it_is_pending_and_written() -> None:
     devices = DeviceAssumptions([FREE])
     share = holding("a", shareID="1", consumedCapacity={"memory": "1Gi"})
     devices.begin(FREE, share)
@@ -136,7 +136,7 @@ def test_a_claim_counts_once_while_it_is_in_flight_and_written() -> None:
     assert devices.in_use == AllocatedDevices([share])
 
 
-def test_what_we_have_written_counts_until_the_api_server_tells_something_newer() -> None:
+def test_an_assumed_claim_counts_until_the_watch_shows_a_newer_one() -> None:
     devices = DeviceAssumptions([FREE])
     assert devices.assume(ALLOCATED)
     devices.observe(FREE)
@@ -145,13 +145,13 @@ def test_what_we_have_written_counts_until_the_api_server_tells_something_newer(
     assert taken(devices) == []
 
 
-def test_a_write_that_has_been_overtaken_is_not_assumed() -> None:
+def test_an_outdated_write_is_not_assumed() -> None:
     devices = DeviceAssumptions([version(FREE, 3)])
     assert not devices.assume(ALLOCATED)
     assert taken(devices) == []
 
 
-def test_restoring_believes_the_api_server_again() -> None:
+def test_restore_drops_the_assumption() -> None:
     devices = DeviceAssumptions([FREE])
     devices.assume(ALLOCATED)
     devices.restore("default/claim")
@@ -160,17 +160,17 @@ def test_restoring_believes_the_api_server_again() -> None:
     assert devices.claims["default/claim"] is FREE
 
 
-def test_what_was_told_while_we_knew_better_is_what_is_restored() -> None:
+def test_restore_uses_the_latest_event() -> None:
     devices = DeviceAssumptions([FREE])
     devices.assume(version(ALLOCATED, 5))
-    told = version(FREE, 4)
-    devices.observe(told)
+    event = version(FREE, 4)
+    devices.observe(event)
     assert taken(devices) == ["a"]
     devices.restore("default/claim")
-    assert devices.claims["default/claim"] is told
+    assert devices.claims["default/claim"] is event
 
 
-def test_a_claim_that_we_have_created_is_known_before_it_is_told() -> None:
+def test_a_created_claim_is_known_before_the_watch_shows_it() -> None:
     catalog = Catalog([make_claim(name="other")])
     devices = DeviceAssumptions()
     devices.sync(catalog)
@@ -185,7 +185,7 @@ def test_a_claim_that_we_have_created_is_known_before_it_is_told() -> None:
     assert taken(devices) == []
 
 
-def test_a_claim_that_we_have_created_can_be_given_up() -> None:
+def test_a_created_claim_can_be_restored_to_nothing() -> None:
     devices = DeviceAssumptions()
     devices.assume(ALLOCATED)
     devices.restore("default/claim")
@@ -208,11 +208,11 @@ def test_the_revision_changes_with_every_change() -> None:
     assert seen == sorted(set(seen))
 
 
-# the catalog
+# Synchronization with a catalog.
 
 
 class CountingCatalog(Catalog):
-    """Counts how often all claims are looked at."""
+    """Counts how often all claims are read."""
 
     looks = 0
 
@@ -222,7 +222,7 @@ class CountingCatalog(Catalog):
         return super().resource_claims
 
 
-def test_a_catalog_is_caught_up_with() -> None:
+def test_sync_follows_a_catalog() -> None:
     catalog = CountingCatalog([FREE])
     devices = DeviceAssumptions()
     devices.sync(catalog)
@@ -235,7 +235,7 @@ def test_a_catalog_is_caught_up_with() -> None:
     assert (taken(devices), dict(devices.claims)) == ([], {})
 
 
-def test_a_catalog_whose_events_are_passed_on_is_not_looked_at() -> None:
+def test_sync_reads_no_claims_if_all_events_were_passed_on() -> None:
     catalog = CountingCatalog()
     devices = DeviceAssumptions()
     devices.sync(catalog)
@@ -251,24 +251,24 @@ def test_a_catalog_whose_events_are_passed_on_is_not_looked_at() -> None:
     assert (taken(devices), catalog.looks) == ([], before)
 
 
-# what others are to write
+# Allocations in BindRequests.
 
 
-def test_a_promised_device_is_held_whether_or_not_its_claim_says_so() -> None:
-    """The binder writes, takes back and writes again; between two attempts the device is nobody else's."""
+def test_a_reserved_device_is_in_use_whether_or_not_its_claim_is_allocated() -> None:
+    """The binder writes, reverts and writes again; between two attempts no other claim gets the device."""
     claim = make_claim(name="c")
     written = replace_fields(claim, status={"allocation": holding("a")})
     known = DeviceAssumptions([claim])
     known.reserve_for_request(claim.key, "pod", holding("a"))
-    for told in (written, claim, written, claim):
+    for event in (written, claim, written, claim):
         assert known.in_use == AllocatedDevices([holding("a")])
-        known.observe(told)
+        known.observe(event)
     assert known.in_use == AllocatedDevices([holding("a")])
     known.release(claim.key, "pod")
     assert known.in_use == AllocatedDevices()
 
 
-def test_a_promise_holds_before_its_claim_is_known() -> None:
+def test_a_reservation_counts_before_its_claim_is_known() -> None:
     known, claim = DeviceAssumptions(), make_claim(name="c")
     known.reserve_for_request(claim.key, "pod", holding("a"))
     assert known.in_use == AllocatedDevices()
@@ -278,16 +278,16 @@ def test_a_promise_holds_before_its_claim_is_known() -> None:
     assert known.in_use == AllocatedDevices()
 
 
-def test_a_promise_that_was_kept_ends_with_the_next_word_on_the_claim() -> None:
+def test_a_carried_out_reservation_ends_with_the_next_event_of_the_claim() -> None:
     claim = make_claim(name="c")
     known = DeviceAssumptions([claim])
-    known.begin(claim, holding("a"))  # decided by us, written by somebody else
+    known.begin(claim, holding("a"))  # decided by the scheduler, written by the binder
     known.reserve_for_request(claim.key, "pod", holding("a"))
     known.keep(claim.key, "pod")
     assert known.in_use == AllocatedDevices([holding("a")])
     known.observe(replace_fields(claim, status={"allocation": holding("a")}))
     assert known.in_use == AllocatedDevices([holding("a")])
-    known.observe(claim)  # given back, when the pod was gone
+    known.observe(claim)  # deallocated after the pod was deleted
     assert known.in_use == AllocatedDevices()
 
 
@@ -299,7 +299,7 @@ def test_a_promise_that_was_kept_ends_with_the_next_word_on_the_claim() -> None:
         pytest.param("9", False, id="the claim was deallocated before the pod was shown on its node"),
     ],
 )
-def test_devices_of_a_placed_pod_are_held_until_the_watch_is_as_far(version: str, held: bool, promised: bool) -> None:
+def test_devices_of_a_bound_pod_are_in_use_until_the_watch_catches_up(version: str, held: bool, promised: bool) -> None:
     claim = make_claim(name="c")
     known = DeviceAssumptions([claim])
     known.begin(claim, holding("a"))
@@ -314,7 +314,7 @@ def test_devices_of_a_placed_pod_are_held_until_the_watch_is_as_far(version: str
     assert known.in_use == AllocatedDevices()
 
 
-def test_devices_of_a_placed_pod_whose_claim_is_gone_already_are_free() -> None:
+def test_devices_of_a_bound_pod_are_free_if_its_claim_was_deleted() -> None:
     claim = make_claim(name="c")
     known = DeviceAssumptions([claim])
     known.begin(claim, holding("a"))
@@ -324,7 +324,7 @@ def test_devices_of_a_placed_pod_whose_claim_is_gone_already_are_free() -> None:
     assert known.in_use == AllocatedDevices()
 
 
-def test_two_pods_that_share_a_claim_hold_its_device_until_both_let_go() -> None:
+def test_two_pods_that_share_a_claim_reserve_its_device_until_both_release_it() -> None:
     claim = make_claim(name="c")
     known = DeviceAssumptions([claim])
     for uid in ("one", "two"):
@@ -335,10 +335,10 @@ def test_two_pods_that_share_a_claim_hold_its_device_until_both_let_go() -> None
     assert known.in_use == AllocatedDevices()
 
 
-# who has it
+# Holders of devices.
 
 
-def test_who_has_a_device_is_found_unless_it_is_excused() -> None:
+def test_the_holder_of_a_device_is_found_unless_it_is_ignored() -> None:
     mine, theirs = (
         make_claim(name=name, allocation=holding(*held)) for name, held in (("mine", "a"), ("theirs", "bc"))
     )
@@ -349,14 +349,14 @@ def test_who_has_a_device_is_found_unless_it_is_excused() -> None:
     assert devices.holder(holding("c", adminAccess=True)) is None
 
 
-def test_shares_of_a_device_stand_beside_each_other_and_not_beside_the_whole() -> None:
+def test_shares_of_a_device_exclude_the_whole_device_but_not_each_other() -> None:
     shared = make_claim(name="shared", allocation=holding("a", shareID="1"))
     devices = DeviceAssumptions([shared])
     assert devices.holder(holding("a", shareID="2")) is None
     assert devices.holder(holding("a")) == (shared, of("a"))
 
 
-def test_who_is_being_given_a_device_has_it() -> None:
+def test_a_pending_claim_is_the_holder_of_its_devices() -> None:
     devices, claim = DeviceAssumptions(), make_claim(name="mine")
     devices.begin(claim, holding("a"))
     held = devices.holder(holding("a"))
@@ -366,7 +366,7 @@ def test_who_is_being_given_a_device_has_it() -> None:
     assert devices.holder(holding("a")) is None
 
 
-# devices that are freed in memory
+# Devices released in memory.
 
 
 def listening(*claims: ResourceClaim) -> tuple[DeviceAssumptions, list[Any]]:
@@ -376,7 +376,7 @@ def listening(*claims: ResourceClaim) -> tuple[DeviceAssumptions, list[Any]]:
     return devices, heard
 
 
-def test_an_allocation_that_was_given_up_is_a_deallocation_for_pods_that_wait() -> None:
+def test_an_abandoned_allocation_is_reported_as_a_deallocation() -> None:
     devices, heard = listening(FREE)
     devices.begin(FREE, holding("b"))
     assert heard == []
@@ -385,7 +385,7 @@ def test_an_allocation_that_was_given_up_is_a_deallocation_for_pods_that_wait() 
     assert heard == [(holding("b"), None)]
 
 
-def test_an_allocation_that_was_written_frees_nothing() -> None:
+def test_a_written_allocation_is_not_reported() -> None:
     devices, heard = listening(FREE)
     devices.begin(FREE, holding("a"))
     devices.observe(ALLOCATED)
@@ -402,14 +402,14 @@ def test_another_scheduler_allocates_other_devices_to_a_claim() -> None:
     assert len(heard) == 1
 
 
-def test_a_promise_that_ends_is_a_deallocation() -> None:
+def test_a_dropped_reservation_is_reported_as_a_deallocation() -> None:
     devices, heard = listening(FREE)
     devices.reserve_for_request("default/claim", "p", holding("b"))
     devices.release("default/claim", "p")
     assert heard == [(holding("b"), None)]
 
 
-def test_a_promise_that_is_kept_ends_with_the_next_version_of_the_claim() -> None:
+def test_a_carried_out_reservation_ends_with_the_next_version_of_the_claim() -> None:
     devices, heard = listening(FREE)
     devices.reserve_for_request("default/claim", "p", holding("a"))
     devices.keep("default/claim", "p")
@@ -423,7 +423,7 @@ def test_a_promise_that_is_kept_ends_with_the_next_version_of_the_claim() -> Non
     assert heard == [(holding("a"), None)]
 
 
-def test_a_claim_that_is_deleted_frees_what_was_promised() -> None:
+def test_a_deleted_claim_releases_its_reservations() -> None:
     devices, heard = listening(FREE)
     devices.reserve_for_request("default/claim", "p", holding("b"))
     devices.delete("default/claim")

@@ -1,4 +1,4 @@
-"""How much a request takes of a device's capacities."""
+"""Consumed capacity of requests."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ VALUES = {"validValues": ["1Gi", "4Gi", "8Gi"]}
 @pytest.mark.parametrize(
     ("capacities", "requested", "amount"),
     [
-        pytest.param(memory("8Gi"), None, "8Gi", id="everything-where-nothing-is-asked"),
-        pytest.param(memory("8Gi", default="1Gi"), None, "1Gi", id="the-default-where-nothing-is-asked"),
-        pytest.param(memory("8Gi"), "3Gi", "3Gi", id="what-is-asked"),
-        pytest.param(memory("8Gi", default="1Gi"), "3Gi", "3Gi", id="what-is-asked-over-the-default"),
+        pytest.param(memory("8Gi"), None, "8Gi", id="everything-without-a-request"),
+        pytest.param(memory("8Gi", default="1Gi"), None, "1Gi", id="the-default-without-a-request"),
+        pytest.param(memory("8Gi"), "3Gi", "3Gi", id="the-requested-amount"),
+        pytest.param(memory("8Gi", default="1Gi"), "3Gi", "3Gi", id="the-requested-amount-over-the-default"),
         pytest.param(memory("8Gi", **RANGE), "1Gi", "2Gi", id="at-least-the-minimum"),
         pytest.param(memory("8Gi", **RANGE), "2.5Gi", "3Gi", id="up-to-the-next-step"),
         pytest.param(memory("8Gi", **RANGE), "3Gi", "3Gi", id="on-a-step"),
@@ -74,6 +74,6 @@ def test_room(capacities: dict[str, DeviceCapacity], requested: dict[str, str], 
         pytest.param(["2Gi", "3Gi", "1"], False, id="one-byte-too-much"),
     ],
 )
-def test_shares_of_others_count(others: list[str], fit: bool) -> None:
+def test_other_shares_count(others: list[str], fit: bool) -> None:
     held = [{"memory": parse_quantity(amount)} for amount in others]
     assert fits({"memory": "3Gi"}, memory("8Gi"), held) is fit

@@ -1,4 +1,4 @@
-"""What is written, and when a write makes no sense any more."""
+"""Intents to write claims: patches, and conflicts that end a write."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def test_an_allocation_is_written_with_its_time_and_its_user() -> None:
     assert write.describe(finalizer=True) == "add finalizer to claim default/claim"
 
 
-def test_a_claim_that_is_protected_already_is_not_protected_again() -> None:
+def test_an_existing_finalizer_is_not_added_again() -> None:
     claim = replace_fields(CLAIM, metadata={"finalizers": ("theirs", FINALIZER)})
     assert claim_intents.ReserveClaim(claim, POD, NOW, ALLOCATION).finalizer_patch(claim) is None
 
 
-def test_finalizers_of_others_stay() -> None:
+def test_other_finalizers_stay() -> None:
     claim = replace_fields(CLAIM, metadata={"finalizers": ("theirs",)})
     patch = claim_intents.ReserveClaim(claim, POD, NOW, ALLOCATION).finalizer_patch(claim)
     assert patch == {"metadata": {"resourceVersion": "7", "finalizers": ["theirs", FINALIZER]}}
 
 
-def test_a_reservation_joins_those_of_others_and_leaves_the_allocation() -> None:
+def test_a_reservation_is_added_to_existing_ones_and_keeps_the_allocation() -> None:
     claim = replace_fields(ALLOCATED, status={"reserved_for": (OTHER,)})
     write = claim_intents.ReserveClaim(claim, POD, NOW)
     assert write.finalizer_patch(claim) is None
@@ -76,14 +76,14 @@ def test_a_reservation_joins_those_of_others_and_leaves_the_allocation() -> None
         ),
     ],
 )
-def test_after_a_conflict_the_claim_is_looked_at_again(
+def test_after_a_conflict_the_current_claim_decides(
     write: claim_intents.ReserveClaim, found: object, text: str
 ) -> None:
     with pytest.raises(ClaimChanged, match=text):
         write.status_patch(found)  # type: ignore[arg-type]
 
 
-def test_a_pod_is_taken_off_a_claim_without_knowing_who_else_is_on_it() -> None:
+def test_unreserve_removes_one_pod_without_listing_the_rest() -> None:
     assert claim_intents.UnreserveClaim(ALLOCATED, POD).patch(ALLOCATED) == {
         "metadata": {"uid": CLAIM.metadata.uid, "resourceVersion": ALLOCATED.metadata.resource_version},
         "status": {"reservedFor": [{"$patch": "delete", "uid": POD.uid}]},
@@ -97,7 +97,7 @@ def test_deallocating_clears_everything_that_belongs_to_the_allocation() -> None
     }
 
 
-def test_a_claim_is_unprotected_before_it_is_deleted() -> None:
+def test_the_finalizer_is_removed_before_a_claim_is_deleted() -> None:
     claim = replace_fields(CLAIM, metadata={"finalizers": (FINALIZER, "theirs")})
     write = claim_intents.DeleteClaim(claim)
     assert write.finalizer_patch(claim) == {"metadata": {"resourceVersion": "7", "finalizers": ["theirs"]}}
@@ -118,7 +118,7 @@ def test_the_special_claim_is_created_under_a_generated_name() -> None:
     assert (manifest["apiVersion"], manifest["kind"]) == ("resource.k8s.io/v1", "ResourceClaim")
 
 
-def test_the_pod_is_told_of_its_special_claim() -> None:
+def test_the_pod_status_records_its_special_claim() -> None:
     use = ContainerExtendedResourceRequest(container_name="c", resource_name="example.com/gpu", request_name="r")
     write = claim_intents.RecordSpecialClaim(POD, "made", (use,))
     status = write.patch(POD)["status"]["extendedResourceClaimStatus"]

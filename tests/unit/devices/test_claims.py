@@ -1,4 +1,4 @@
-"""Which claims a pod uses, and whether their devices are ready."""
+"""Claims of a pod, and the readiness of their devices."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ def test_ready(claim: ResourceClaim, ready: bool) -> None:
     assert is_ready(claim) is ready
 
 
-def test_a_device_that_failed_is_told_with_its_reason() -> None:
+def test_a_failed_device_is_an_error_with_its_reason() -> None:
     text = 'device binding failed: claim=claim, reason=Why, message="say \\"so\\""'
-    with pytest.raises(DeviceBindingFailed) as told:
+    with pytest.raises(DeviceBindingFailed) as caught:
         is_ready(being_made_ready({"Ready": "True", "Broken": "True"}))
-    assert str(told.value) == text
+    assert str(caught.value) == text
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_pod_waits_until_all_its_claims_are_ready() -> None:
         all_ready(keys, {}, NOW, TIMEOUT)
 
 
-def test_which_claims_have_devices_that_must_be_made_ready() -> None:
+def test_claims_with_binding_conditions() -> None:
     assert has_binding_conditions(being_made_ready())
     assert not has_binding_conditions(being_made_ready(bindingConditions=[]))
     assert not has_binding_conditions(make_claim())

@@ -1,4 +1,4 @@
-"""Which class stands behind an extended resource."""
+"""DeviceClasses of extended resources."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_names(classes: list[DeviceClass], mapped: dict[str, str]) -> None:
     assert {name: item.name for name, item in classes_by_resource(classes).items()} == mapped
 
 
-def test_the_mapping_is_kept_until_a_class_changes() -> None:
+def test_the_mapping_is_cached_until_a_class_changes() -> None:
     catalog = Catalog([wanting("a")])
     classes = ExtendedResourceClasses(catalog)
     before = classes.get()

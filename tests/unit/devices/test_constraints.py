@@ -1,4 +1,4 @@
-"""Which devices may be in one claim together."""
+"""Constraints between the devices of a claim."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_match(devices: list[Device], answers: list[bool]) -> None:
     assert join(make(matchAttribute=MODEL), *devices) == answers
 
 
-def test_match_begins_anew_when_all_devices_are_given_back() -> None:
+def test_match_starts_again_when_all_devices_are_removed() -> None:
     constraint = make(matchAttribute=MODEL)
     assert join(constraint, X) == [True]
     constraint.remove("r", "")
@@ -62,7 +62,7 @@ def test_attributes_are_found_by_name(attributes: dict[str, str], found: bool) -
     assert join(make(matchAttribute=MODEL), device("1", **attributes)) == [found]
 
 
-def test_a_bare_name_is_not_looked_for_in_other_domains() -> None:
+def test_a_bare_name_does_not_match_other_domains() -> None:
     assert join(make(matchAttribute="other.example.com/model"), X) == [False]
 
 
@@ -72,12 +72,12 @@ def test_distinct_devices_of_two_requests_differ() -> None:
     assert join(constraint, ALSO_X, Y, request="r1") == [False, True]
 
 
-def test_distinct_remembers_only_the_last_device_of_a_request() -> None:
+def test_distinct_stores_only_the_last_device_of_a_request() -> None:
     assert join(make(distinctAttribute=MODEL), X, Y, ALSO_X) == [True, True, True]
     assert join(make(distinctAttribute=MODEL), X, ALSO_X) == [True, False]
 
 
-def test_distinct_forgets_a_request_when_one_of_its_devices_is_given_back() -> None:
+def test_distinct_drops_a_request_when_one_of_its_devices_is_removed() -> None:
     constraint = make(distinctAttribute=MODEL)
     assert join(constraint, X, Y, request="r0") == [True, True]
     constraint.remove("r0", "")
@@ -98,7 +98,7 @@ def test_distinct_needs_the_attribute() -> None:
     ],
 )
 @pytest.mark.parametrize("kind", ["matchAttribute", "distinctAttribute"])
-def test_a_constraint_may_be_about_some_requests(kind: str, requests: list[str], concerned: bool) -> None:
+def test_a_constraint_may_apply_to_some_requests(kind: str, requests: list[str], concerned: bool) -> None:
     constraint = make(requests=requests, **{kind: MODEL})
     assert join(constraint, NONE, request="r", sub="s") == [not concerned]
     assert join(constraint, X, request="r", sub="s") == [True]

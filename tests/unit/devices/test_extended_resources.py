@@ -1,4 +1,4 @@
-"""What a pod asks for that asks for devices by way of extended resources."""
+"""Requests of the special claim of pods with extended resources."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def uses(pod: Pod, *resources: str) -> list[tuple[str, str]]:
     return [(item.container_name, item.request_name) for item in found]
 
 
-def test_each_container_asks_for_itself() -> None:
+def test_each_container_has_its_own_request() -> None:
     pod = make_pod(containers=(container("a", cpu="1", gpu="2"), container("b"), container("c", gpu="1")))
     assert needed(pod) == [("container-0-request-1", "gpu", 2), ("container-2-request-0", "gpu", 1)]
     assert uses(pod) == [("a", "container-0-request-1"), ("c", "container-2-request-0")]
@@ -44,22 +44,22 @@ def test_resources_are_numbered_in_order_of_their_names() -> None:
     assert needed(pod, NIC, GPU) == [("container-0-request-1", "gpu", 2), ("container-0-request-2", "nic", 1)]
 
 
-def test_resources_without_a_class_are_not_asked_for() -> None:
+def test_resources_without_a_class_have_no_request() -> None:
     assert needed(make_pod(containers=(container("a", gpu="2"),)), "example.com/other") == []
 
 
 @pytest.mark.parametrize("quantity", ["0", "500m", "1.5"])
-def test_no_whole_number_asks_for_nothing(quantity: str) -> None:
+def test_a_fraction_has_no_request(quantity: str) -> None:
     assert needed(make_pod(containers=(container("a", gpu=quantity),))) == []
 
 
-def test_init_containers_borrow_from_those_that_start_later() -> None:
+def test_init_containers_share_devices_of_later_containers() -> None:
     pod = make_pod(containers=(container("main", gpu="2"),), init_containers=(container("init", gpu="2"),))
     assert needed(pod) == [("container-1-request-0", "gpu", 2)]
     assert uses(pod) == [("main", "container-1-request-0"), ("init", "container-1-request-0")]
 
 
-def test_what_init_containers_cannot_borrow_is_asked_for_once_for_the_one_that_lacks_most() -> None:
+def test_one_request_covers_the_largest_shortfall_of_init_containers() -> None:
     init = (container("i0", gpu="3"), container("i1", gpu="5"), container("i2", gpu="5"))
     pod = make_pod(containers=(container("main", gpu="2"),), init_containers=init)
     assert needed(pod) == [("container-1-request-0", "gpu", 3), ("container-3-request-0", "gpu", 2)]
@@ -73,7 +73,7 @@ def test_what_init_containers_cannot_borrow_is_asked_for_once_for_the_one_that_l
     ]
 
 
-def test_a_sidecar_keeps_its_devices_and_lends_them_only_to_those_before_it() -> None:
+def test_a_sidecar_shares_its_devices_only_with_earlier_init_containers() -> None:
     init = (container("early", gpu="1"), container("side", sidecar=True, gpu="1"), container("late", gpu="1"))
     pod = make_pod(containers=(container("main"),), init_containers=init)
     assert needed(pod) == [("container-1-request-0", "gpu", 1), ("container-2-request-0", "gpu", 1)]

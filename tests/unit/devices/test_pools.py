@@ -1,4 +1,4 @@
-"""Which devices a node sees, in which order, and when a pool gives none."""
+"""Pools of a node: visible devices, their order, and unusable pools."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def states(pools: NodePools) -> dict[str, str]:
         pytest.param({}, False, id="says-nothing"),
     ],
 )
-def test_a_slice_says_where_its_devices_are(where: dict[str, object], visible: bool) -> None:
+def test_the_node_selection_of_a_slice(where: dict[str, object], visible: bool) -> None:
     assert names(seen(make_slice(device("a"), **where))) == (["a"] if visible else [])  # type: ignore[arg-type]
 
 
-def test_devices_may_say_for_themselves_where_they_are() -> None:
+def test_the_node_selection_of_devices() -> None:
     here, there = device("here", api={"nodeName": "n"}), device("there", api={"nodeName": "m"})
     zone, far = device("zone", api={"nodeSelector": IN_ZONE_A}), device("far", api={"nodeSelector": IN_ZONE_B})
     pools = seen(make_slice(here, there, zone, far, perDeviceNodeSelection=True))
     assert [found.id.device for found in pools.devices if found.reaches(HERE)] == ["here", "zone"]
 
 
-def test_a_slice_in_which_no_device_can_be_reached_is_not_seen() -> None:
+def test_a_slice_without_reachable_devices_is_not_visible() -> None:
     assert seen(make_slice(device("there", api={"nodeName": "m"}), perDeviceNodeSelection=True)).pools == ()
 
 
@@ -71,7 +71,7 @@ def test_a_pool_that_is_being_replaced_elsewhere_is_left_out() -> None:
     assert seen(old, new).pools == ()
 
 
-def test_a_newer_generation_elsewhere_is_not_noticed_while_the_number_is_right() -> None:
+def test_a_newer_generation_elsewhere_is_ignored_if_the_slice_count_is_right() -> None:
     old = make_slice(device("old"), pool="p", name="x", nodeSelector=IN_ZONE_A)
     new = make_slice(device("new"), pool="p", name="y", generation=2, nodeSelector=IN_ZONE_B)
     assert names(seen(old, new)) == ["old"]
@@ -90,7 +90,7 @@ def test_a_device_name_must_be_unique_among_the_slices_for_the_node() -> None:
     assert names(seen(*twice)) == []
 
 
-def test_the_same_device_name_on_another_node_is_no_mistake() -> None:
+def test_the_same_device_name_on_another_node_is_valid() -> None:
     mine = make_slice(device("a"), pool="p", name="x", of=2, nodeSelector=IN_ZONE_A)
     other = make_slice(device("a"), pool="p", name="y", of=2, nodeSelector=IN_ZONE_B)
     assert states(seen(mine, other)) == {"p": "usable"}
@@ -122,13 +122,13 @@ def test_two_counter_sets_of_one_name_make_a_pool_invalid() -> None:
     assert states(seen(*sets)) == {"n": "invalid"}
 
 
-def test_counters_are_seen_from_every_node() -> None:
+def test_counters_are_visible_on_every_node() -> None:
     shared = make_slice(pool="p", name="counters", of=2, counters={"memory": "8"}, node="other")
     mine = make_slice(device("a", consumes={"memory": "1"}), pool="p", name="x", of=2, allNodes=True)
     assert names(seen(shared, mine)) == ["a"]
 
 
-def test_order_is_driver_pool_slice_and_then_as_listed() -> None:
+def test_the_order_is_driver_pool_slice_and_position() -> None:
     slices = [
         make_slice(device("5"), node="n", pool="a", driver="z.example.com", name="first"),
         make_slice(device("4"), node="n", pool="b", name="second"),
@@ -138,18 +138,18 @@ def test_order_is_driver_pool_slice_and_then_as_listed() -> None:
     assert names(seen(*slices)) == ["2", "1", "3", "4", "5"]
 
 
-def test_pools_whose_devices_must_be_made_ready_come_last() -> None:
+def test_pools_with_binding_conditions_come_last() -> None:
     late = make_slice(device("late", api={"bindingConditions": ["Ready"]}), device("too"), node="n", pool="a")
     soon = make_slice(device("soon"), node="n", pool="b")
     assert names(seen(late, soon)) == ["soon", "late", "too"]
 
 
-def test_a_selector_that_cannot_be_read_is_an_error_that_names_the_slice() -> None:
+def test_the_error_of_an_invalid_selector_names_the_slice() -> None:
     with pytest.raises(AllocationError, match="node selection for slice bad: failed to parse node selector &NodeSel"):
         seen(make_slice(device("a"), name="bad", nodeSelector=MALFORMED))
 
 
-def test_a_node_is_asked_again_when_its_labels_change() -> None:
+def test_the_pools_of_a_node_are_recomputed_when_its_labels_change() -> None:
     index = PoolIndex([make_slice(device("a"), nodeSelector=IN_ZONE_B)])
     assert names(index.pools_for(HERE)) == []
     assert names(index.pools_for(make_node("n", labels={"zone": "b"}))) == ["a"]
@@ -158,16 +158,16 @@ def test_a_node_is_asked_again_when_its_labels_change() -> None:
     )
 
 
-def test_what_is_known_of_a_device_outlives_changes_of_other_slices() -> None:
-    kept, gone = make_slice(device("a"), node="n"), make_slice(device("b"), node="m")
-    before = PoolIndex([kept, gone])
-    after = PoolIndex([kept, make_slice(device("b"), node="m")], before)
+def test_cached_devices_survive_changes_of_other_slices() -> None:
+    same, removed = make_slice(device("a"), node="n"), make_slice(device("b"), node="m")
+    before = PoolIndex([same, removed])
+    after = PoolIndex([same, make_slice(device("b"), node="m")], before)
     assert after.pools_for(HERE).devices[0] is before.pools_for(HERE).devices[0]
     other = make_node("m")
     assert after.pools_for(other).devices[0] is not before.pools_for(other).devices[0]
 
 
-def test_a_change_of_slices_concerns_the_nodes_that_may_see_them() -> None:
+def test_a_change_of_slices_affects_only_nodes_that_may_see_them() -> None:
     nodes = [make_node(name) for name in ("a", "b", "c")]
     local = {node.name: make_slice(device("x"), node=node.name) for node in nodes}
     wide = make_slice(device("y"), pool="wide", nodeSelector=IN_ZONE_A)
@@ -176,7 +176,7 @@ def test_a_change_of_slices_concerns_the_nodes_that_may_see_them() -> None:
     before = PoolIndex([*local.values(), wide, *both])
     old = [before.pools_for(node) for node in nodes]
 
-    def kept(*slices: ResourceSlice) -> list[bool]:
+    def reused(*slices: ResourceSlice) -> list[bool]:
         after = PoolIndex(slices, before)
         fresh = PoolIndex(slices)
         for node in nodes:
@@ -185,12 +185,12 @@ def test_a_change_of_slices_concerns_the_nodes_that_may_see_them() -> None:
         return [after.pools_for(node) is pools for node, pools in zip(nodes, old, strict=True)]
 
     unchanged = [*local.values(), wide, *both]
-    assert kept(*unchanged) == [True, True, True]
-    assert kept(make_slice(device("z"), node="a"), local["b"], local["c"], wide, *both) == [False, True, True]
-    assert kept(local["a"], local["b"], wide, *both) == [True, True, False]
-    assert kept(*local.values(), wide, both[0]) == [False, False, True]
-    assert kept(*local.values(), *both) == [False, False, False]
-    assert kept(*unchanged, make_slice(device("q"), pool="q", name="q", allNodes=True)) == [False, False, False]
+    assert reused(*unchanged) == [True, True, True]
+    assert reused(make_slice(device("z"), node="a"), local["b"], local["c"], wide, *both) == [False, True, True]
+    assert reused(local["a"], local["b"], wide, *both) == [True, True, False]
+    assert reused(*local.values(), wide, both[0]) == [False, False, True]
+    assert reused(*local.values(), *both) == [False, False, False]
+    assert reused(*unchanged, make_slice(device("q"), pool="q", name="q", allNodes=True)) == [False, False, False]
 
 
 def test_pools_print_as_messages_name_them() -> None:

@@ -1,4 +1,4 @@
-"""What selectors see of a device, and that they are asked once."""
+"""Evaluation of selectors, and caching of their results."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_selectors_see_everything_with_its_type(expression: str) -> None:
         pytest.param(DeviceAttribute(version="one"), "attribute x: parse semantic version: ", id="no-version"),
     ],
 )
-def test_an_attribute_that_cannot_be_read_is_an_error_whatever_is_asked(attribute: DeviceAttribute, text: str) -> None:
+def test_an_unreadable_attribute_is_an_error_for_every_selector(attribute: DeviceAttribute, text: str) -> None:
     broken = published(Device("a", attributes={"x": attribute}))
     with pytest.raises(EvaluationError, match=text):
         device_view(DRIVER, broken.device)
@@ -78,14 +78,14 @@ def test_an_expression_is_compiled_and_evaluated_once(monkeypatch: pytest.Monkey
         return compile_(self, text)
 
     monkeypatch.setattr(DeviceEnvironment, "compile", counting)
-    selectors, asked = DeviceSelectors(), make_class("gpu", "true", 'device.driver == "gpu.example.com"')
+    selectors, device_class = DeviceSelectors(), make_class("gpu", "true", 'device.driver == "gpu.example.com"')
     one, two = published(device("a")), published(device("b"))
-    assert [selectors.in_class(asked, item) for item in (one, two, one)] == [True, True, True]
+    assert [selectors.in_class(device_class, item) for item in (one, two, one)] == [True, True, True]
     assert compiled == ["true", 'device.driver == "gpu.example.com"']
     assert one.verdicts == {"true": True, 'device.driver == "gpu.example.com"': True}
 
 
-def test_answers_are_not_kept_without_bound() -> None:
+def test_cached_results_are_bounded() -> None:
     selectors, item = DeviceSelectors(), published(device("a"))
     for number in range(200):
         assert selectors.in_class(make_class("gpu", f"{number} >= 0"), item)

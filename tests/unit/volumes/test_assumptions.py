@@ -1,4 +1,4 @@
-"""What is assumed about volumes and claims, and when that is over."""
+"""Assumptions about volumes and claims, and their end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STORED = make_volume("pv", version="7")
 ASSUMED = make_volume("pv", version="7", phase="Bound")
 
 
-def test_an_assumed_volume_is_seen_instead_of_the_stored_one() -> None:
+def test_an_assumed_volume_takes_precedence_over_the_stored_one() -> None:
     assumptions = VolumeAssumptions(catalog(STORED))
     assumptions.volumes.assume(ASSUMED)
     assert assumptions.volumes.get("pv") is ASSUMED
@@ -28,7 +28,7 @@ def test_an_assumed_volume_is_seen_instead_of_the_stored_one() -> None:
     assert assumptions.volumes_of_class("slow") == [ASSUMED]
 
 
-def test_restoring_brings_the_stored_one_back() -> None:
+def test_restore_returns_to_the_stored_volume() -> None:
     assumptions = VolumeAssumptions(catalog(STORED))
     assumptions.volumes.assume(ASSUMED)
     assumptions.volumes.restore(STORED)
@@ -36,14 +36,14 @@ def test_restoring_brings_the_stored_one_back() -> None:
     assumptions.volumes.restore(STORED)
 
 
-def test_restoring_another_version_changes_nothing() -> None:
+def test_restore_of_another_version_changes_nothing() -> None:
     assumptions = VolumeAssumptions(catalog(STORED))
     assumptions.volumes.assume(ASSUMED)
     assumptions.volumes.restore(at_version(ASSUMED, "8"))
     assert assumptions.volumes.get("pv") is ASSUMED
 
 
-def test_what_the_watch_brings_wins_even_before_it_is_observed() -> None:
+def test_a_newer_stored_version_ends_the_assumption_before_it_is_observed() -> None:
     lookup = catalog(STORED)
     assumptions = VolumeAssumptions(lookup)
     assumptions.volumes.assume(ASSUMED)
@@ -63,7 +63,7 @@ def test_a_resync_of_the_same_version_leaves_the_assumption() -> None:
     assert assumptions.volumes.get("pv") is ASSUMED
 
 
-def test_a_deleted_object_is_gone_with_its_assumption() -> None:
+def test_a_deleted_object_has_no_assumption() -> None:
     lookup = catalog(make_claim())
     assumptions = VolumeAssumptions(lookup)
     assumptions.claims.assume(make_claim(annotations={"a": "b"}))
@@ -82,15 +82,13 @@ def test_a_deleted_object_is_gone_with_its_assumption() -> None:
         pytest.param(make_claim(version="2", annotations={"a": "b"}), False, id="waits"),
     ],
 )
-def test_a_volume_is_free_again_when_its_claim_needs_it_no_more(
-    now: PersistentVolumeClaim | None, is_over: bool
-) -> None:
-    """The binder chooses volumes by itself, so the claim may get another one than this scheduler has assumed."""
+def test_a_volume_is_free_when_its_claim_does_not_need_it(now: PersistentVolumeClaim | None, is_over: bool) -> None:
+    """The binder chooses volumes by itself, so the claim may get another one than the assumed one."""
     claim = make_claim(version="1")
     lookup = catalog(STORED, claim)
     assumptions = VolumeAssumptions(lookup)
-    told: list[tuple[KubeObject, KubeObject]] = []
-    assumptions.listen(lambda assumed, stored: told.append((assumed, stored)))
+    reported: list[tuple[KubeObject, KubeObject]] = []
+    assumptions.listen(lambda assumed, stored: reported.append((assumed, stored)))
     assumed = make_volume("pv", version="7", claim=claim_reference(claim))
     assumptions.volumes.assume(assumed)
     if now is None:
@@ -99,10 +97,10 @@ def test_a_volume_is_free_again_when_its_claim_needs_it_no_more(
         lookup.upsert(now)
     assumptions.observe(now or claim)
     assert assumptions.volumes.get("pv") is (STORED if is_over else assumed)
-    assert told == ([(assumed, STORED)] if is_over else [])
+    assert reported == ([(assumed, STORED)] if is_over else [])
 
 
-def test_a_volume_that_is_assumed_for_another_claim_by_now_stays_assumed() -> None:
+def test_a_volume_assumed_for_another_claim_stays_assumed() -> None:
     first, second = make_claim("first", version="1"), make_claim("second", version="1")
     lookup = catalog(STORED, first, second)
     assumptions = VolumeAssumptions(lookup)
@@ -135,7 +133,7 @@ def test_volumes_of_a_class_follow_the_store() -> None:
     assert assumptions.volumes_of_class("fast") == []
 
 
-def test_an_assumption_that_is_taken_back_is_reported() -> None:
+def test_a_reverted_assumption_is_reported() -> None:
     heard: list[tuple[object, object]] = []
     assumptions = VolumeAssumptions(catalog(STORED))
     assumptions.listen(lambda old, new: heard.append((old, new)))

@@ -1,4 +1,4 @@
-"""Which claims a pod stands on, and when they are a reason to refuse it."""
+"""Claims of a pod, and claims that reject it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_class(annotation: str | None, spec: str | None, expected: str) -> None:
             OWNER,
             [make_claim("web-tmp")],
             "PVC default/web-tmp was not created for pod default/web (pod is not owner)",
-            id="somebody else's",
+            id="another owner's",
         ),
         pytest.param(OWNER, [make_claim("web-tmp", owners=owner_references(OWNER))], None, id="own ephemeral"),
         pytest.param(
@@ -121,7 +121,7 @@ def test_classify(claim: KubeObject, mode: str, kind: str) -> None:
     }
 
 
-def test_a_class_that_does_not_say_when_it_binds_is_an_error_for_unbound_claims_only() -> None:
+def test_a_class_without_binding_mode_is_an_error_for_unbound_claims_only() -> None:
     assert sorted_claims(POD, make_claim(volume="pv"), make_class(mode=None)).bound
     with pytest.raises(VolumeError, match=r'^VolumeBindingMode not set for StorageClass "slow"$'):
         sorted_claims(POD, make_claim(), make_class(mode=None))
@@ -134,7 +134,7 @@ def test_a_class_that_does_not_say_when_it_binds_is_an_error_for_unbound_claims_
         pytest.param(POD, [make_claim(volume="pv")], True, id="bound"),
         pytest.param(POD, [make_claim()], False, id="unbound"),
         pytest.param(POD, [], False, id="gone"),
-        pytest.param(OWNER, [make_claim("web-tmp", volume="pv")], False, id="somebody else's"),
+        pytest.param(OWNER, [make_claim("web-tmp", volume="pv")], False, id="another owner's"),
     ],
 )
 def test_all_bound(pod: Pod, objects: list[KubeObject], expected: bool) -> None:

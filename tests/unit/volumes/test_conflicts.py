@@ -1,4 +1,4 @@
-"""Disks that two pods may not share on a node."""
+"""Conflicts between disks of two pods on a node."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ def rbd(monitors: str, image: str = "i", pool: str = "p", *, read_only: bool = F
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "conflict"),
+    ("own", "other", "conflict"),
     [
         pytest.param(gce("a"), gce("a"), True, id="gce"),
         pytest.param(gce("a"), gce("b"), False, id="gce other disk"),
         pytest.param(gce("a", read_only=True), gce("a", read_only=True), False, id="gce both read"),
         pytest.param(gce("a", read_only=True), gce("a"), True, id="gce only ours reads"),
-        pytest.param(gce("a"), gce("a", read_only=True), True, id="gce only theirs reads"),
+        pytest.param(gce("a"), gce("a", read_only=True), True, id="gce only other reads"),
         pytest.param(ebs("a", read_only=True), ebs("a", read_only=True), True, id="ebs never twice"),
         pytest.param(ebs("a"), ebs("b"), False, id="ebs other disk"),
         pytest.param(iscsi("q", 1), iscsi("q", 2), True, id="iscsi by iqn, whatever the lun"),
         pytest.param(iscsi("q", read_only=True), iscsi("q", read_only=True), False, id="iscsi both read"),
         pytest.param(iscsi("q", read_only=True), iscsi("q"), True, id="iscsi only ours reads"),
-        pytest.param(iscsi("q"), iscsi("q", read_only=True), True, id="iscsi only theirs reads"),
+        pytest.param(iscsi("q"), iscsi("q", read_only=True), True, id="iscsi only other reads"),
         pytest.param(rbd("ab"), rbd("bc"), True, id="rbd with a common monitor"),
         pytest.param(rbd("ab"), rbd("cd"), False, id="rbd without"),
         pytest.param(rbd("a", "x"), rbd("a", "y"), False, id="rbd other image"),
         pytest.param(rbd("a", pool="x"), rbd("a", pool="y"), False, id="rbd other pool"),
         pytest.param(rbd("a", read_only=True), rbd("a", read_only=True), False, id="rbd both read"),
         pytest.param(rbd("a", read_only=True), rbd("a"), True, id="rbd only ours reads"),
-        pytest.param(rbd("a"), rbd("a", read_only=True), True, id="rbd only theirs reads"),
+        pytest.param(rbd("a"), rbd("a", read_only=True), True, id="rbd only other reads"),
         pytest.param(gce("a"), ebs("a"), False, id="different kinds"),
         pytest.param(claim_volume("a"), claim_volume("a"), False, id="claims are not guarded here"),
     ],
 )
-def test_conflicts(mine: Volume, theirs: Volume, conflict: bool) -> None:
-    pods = (volume_pod(name="empty"), volume_pod(Volume(name="token"), theirs))
-    assert conflicts_with(volume_pod(claim_volume("x"), mine), pods) is conflict
+def test_conflicts(own: Volume, other: Volume, conflict: bool) -> None:
+    pods = (volume_pod(name="empty"), volume_pod(Volume(name="token"), other))
+    assert conflicts_with(volume_pod(claim_volume("x"), own), pods) is conflict
 
 
-def test_which_disks_are_guarded() -> None:
+def test_disks_that_can_conflict() -> None:
     assert all(
         has_conflicting_disk_type(volume_pod(claim_volume("c"), disk))
         for disk in (gce("a"), ebs("a"), iscsi("a"), rbd("a"))

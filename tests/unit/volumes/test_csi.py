@@ -69,7 +69,7 @@ def test_inline_and_persistent_volumes_have_one_translation(source: dict[str, An
     assert (translated.driver, translated.volume_handle) == (driver, handle)
 
 
-def test_what_has_no_translation() -> None:
+def test_volumes_without_translation() -> None:
     assert inline_plugin(Volume(iscsi=IscsiVolume())) is None
     assert csi_source(make_volume()) is None
     own = csi_source(make_volume(handle="h", driver="d"))
@@ -84,7 +84,7 @@ def test_what_has_no_translation() -> None:
         pytest.param(Volume(vsphere_volume=VsphereVolume()), "csi.vsphere.vmware.com", id="vsphere"),
     ],
 )
-def test_plugins_that_could_be_migrated_but_are_not(volume: Volume, driver: str) -> None:
+def test_plugins_that_are_migratable_but_not_migrated(volume: Volume, driver: str) -> None:
     plugin = inline_plugin(volume)
     assert plugin is not None
     assert (plugin.driver, plugin.migrated) == (driver, False)
@@ -134,7 +134,7 @@ def test_translations_that_fail(source: dict[str, Any], fault: str) -> None:
         pytest.param({ZONE: "us-a-1__us-a-2"}, "regions/us-a", id="region"),
     ],
 )
-def test_where_a_gce_disk_is(labels: dict[str, str], location: str) -> None:
+def test_location_of_a_gce_disk(labels: dict[str, str], location: str) -> None:
     source = csi_source(make_volume(labels=labels, gce_persistent_disk=GcePersistentDisk("d")))
     assert source is not None
     assert source.volume_handle == f"projects/UNSPECIFIED/{location}/disks/d"
@@ -170,7 +170,7 @@ def test_migrated_plugins_are_a_comma_list() -> None:
     }
 
 
-# affinities
+# Affinities.
 
 
 def ebs_volume(
@@ -214,12 +214,12 @@ Terms = Sequence[Mapping[str, Sequence[str]]]
         pytest.param({ZONE: "a"}, [{BETA_REGION: ["r"]}], [{BETA_REGION: ["r"], EBS_KEY: ["a"]}], id="new zone"),
     ],
 )
-def test_affinity_in_the_drivers_words(labels: dict[str, str], terms: Terms | None, expected: object) -> None:
+def test_affinity_with_the_drivers_topology_keys(labels: dict[str, str], terms: Terms | None, expected: object) -> None:
     volume = ebs_volume(labels, None if terms is None else affinity(*terms))
     assert shown(translated_affinity(volume)) == expected
 
 
-def test_a_zone_key_without_values_is_not_moved_but_hides_the_labels_of_the_other_generation() -> None:
+def test_a_zone_key_without_values_is_not_translated_but_takes_precedence_over_labels() -> None:
     term = NodeSelectorTerm((NodeSelectorRequirement(BETA_ZONE, "Exists"),))
     volume = ebs_volume({ZONE: "a"}, VolumeNodeAffinity(NodeSelector((term,))))
     assert shown(translated_affinity(volume)) == [{BETA_ZONE: []}]

@@ -1,4 +1,4 @@
-"""Counting what a node would have to attach."""
+"""Counts of the volumes that a node would have to attach."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ EBS = AwsElasticBlockStore("vol-1")
         pytest.param(Volume(name="token"), False, id="nothing"),
     ],
 )
-def test_which_volumes_may_count(volume: Volume, expected: bool) -> None:
+def test_attachable_volumes(volume: Volume, expected: bool) -> None:
     assert is_attachable(volume) is expected
     assert bool(list(attachable_volumes([volume_pod(volume)]))) is expected
 
@@ -133,7 +133,7 @@ OWNER = volume_pod(ephemeral("tmp"), name="web")
             [make_claim("web-tmp")],
             "PVC default/web-tmp was not created for pod default/web (pod is not owner)",
             "PVC default/web-tmp was not created for pod default/web (pod is not owner)",
-            id="somebody else's claim",
+            id="another owner's claim",
         ),
         pytest.param(OWNER, [make_claim("web-tmp", owners=owner_references(OWNER))], None, None, id="own claim"),
         pytest.param(

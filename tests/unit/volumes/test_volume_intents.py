@@ -1,4 +1,4 @@
-"""From a decision to what is assumed, written and waited for."""
+"""Volume decisions: assumptions, writes and completion."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ REF = ClaimReference("PersistentVolumeClaim", "default", "mine", "uid-default-mi
         pytest.param(make_volume(annotations={BOUND_BY_CONTROLLER: "x"}), REF, True, id="annotated before"),
     ],
 )
-def test_a_promise(volume: PersistentVolume, ref: ClaimReference, annotated: bool) -> None:
+def test_with_claim_ref(volume: PersistentVolume, ref: ClaimReference, annotated: bool) -> None:
     bound = with_claim_ref(volume, CLAIM)
     assert bound.spec.claim_ref == ref
     assert (BOUND_BY_CONTROLLER in bound.metadata.annotations) is annotated
     assert bound.metadata.resource_version == volume.metadata.resource_version
 
 
-def test_what_is_promised_already_is_not_touched() -> None:
+def test_a_reserved_volume_is_not_changed() -> None:
     volume = make_volume(claim=claim_reference(CLAIM))
     assert with_claim_ref(volume, CLAIM) is volume
 
@@ -85,7 +85,7 @@ def test_assume_and_revert() -> None:
         pytest.param([CLAIM, VOLUME, at_version(OTHER, "9")], id="claim changed"),
     ],
 )
-def test_nothing_stays_assumed_when_one_thing_has_changed(stored: list[Any]) -> None:
+def test_nothing_stays_assumed_if_one_object_has_changed(stored: list[Any]) -> None:
     assumptions = VolumeAssumptions(catalog(*stored))
     with pytest.raises(VolumeError):
         assume_pod_volumes(INFO, "n1", assumptions)
@@ -113,7 +113,7 @@ def test_writes_carry_the_version_they_were_decided_on() -> None:
     }
 
 
-# waiting
+# Waiting.
 
 NODE = Node(ObjectMeta(name="n1", labels={ZONE: "a"}))
 WRITTEN_VOLUME = at_version(with_claim_ref(VOLUME, CLAIM), "20")
@@ -146,7 +146,7 @@ def test_done_when_everything_is_bound() -> None:
         pytest.param([], "made", id="the new volume is not seen yet"),
     ],
 )
-def test_not_yet(changes: list[Any], without: str) -> None:
+def test_incomplete_bindings(changes: list[Any], without: str) -> None:
     assert complete(*changes, without=without) is False
 
 
@@ -205,11 +205,11 @@ def test_not_yet(changes: list[Any], without: str) -> None:
         ),
     ],
 )
-def test_never(changes: list[Any], without: str, node: Node | None, fault: str) -> None:
+def test_bindings_that_fail(changes: list[Any], without: str, node: Node | None, fault: str) -> None:
     with pytest.raises(VolumeError) as caught:
         complete(*changes, without=without, node=node)
     assert str(caught.value) == fault
 
 
-def test_a_pod_that_is_gone() -> None:
+def test_the_error_of_a_deleted_pod() -> None:
     assert str(pod_deleted_error(volume_pod(name="web"))) == 'pod does not exist any more: pod "web" not found'

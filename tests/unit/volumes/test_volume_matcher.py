@@ -1,4 +1,4 @@
-"""Which volume serves a claim, and where one could be made."""
+"""Volumes for a claim, and nodes on which one can be provisioned."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CLAIM = make_claim()
 
 
 def found(claim: PersistentVolumeClaim, *volumes: PersistentVolume, taken: tuple[str, ...] = ()) -> str | None:
-    """The answer to the first question and to the later ones, which go through an index."""
+    """The result of the first call and of a later one, which uses an index."""
     candidates = CandidateVolumes(claim, volumes)
     answers = {volume.name if (volume := candidates.find(NODE, taken)) else None for _ in range(3)}
     (answer,) = answers
@@ -76,18 +76,18 @@ def test_one_volume(volume: dict[str, Any], fits: bool) -> None:
     assert found(CLAIM, make_volume(**volume)) == ("volume" if fits else None)
 
 
-def test_a_claim_that_asks_for_nothing_takes_anything() -> None:
+def test_a_claim_without_a_size_matches_any_volume() -> None:
     assert found(make_claim(size=None), make_volume(size=None)) == "volume"
 
 
-def test_the_smallest_of_those_that_fit() -> None:
+def test_the_smallest_fitting_volume_is_used() -> None:
     volumes = [make_volume(f"v{size}", size=f"{size}Gi") for size in (5, 3, 9)]
     far = make_volume("far", size="2Gi", near={HOST: ["n2"]})
     assert found(make_claim(size="2Gi"), *volumes, far) == "v3"
     assert found(make_claim(size="2Gi"), *volumes, far, taken=("v3",)) == "v5"
 
 
-def test_a_promised_volume_decides_alone() -> None:
+def test_a_reserved_volume_excludes_other_volumes() -> None:
     claim = make_claim()
     free = make_volume("free")
     assert found(claim, free, make_volume("mine", size="9Gi", claim=claim_reference(claim))) == "mine"
@@ -120,7 +120,7 @@ def test_a_malformed_selector_is_an_error_even_without_volumes() -> None:
     )
 
 
-def test_a_promise_binds_by_namespace_name_and_uid() -> None:
+def test_a_reservation_matches_by_namespace_name_and_uid() -> None:
     claim = make_claim(uid="u")
     assert is_reserved_for(make_volume(claim=claim_reference(claim)), claim)
     assert not is_reserved_for(make_volume(), claim)
@@ -144,7 +144,7 @@ def test_reachable(node_affinity: VolumeNodeAffinity | None, expected: bool) -> 
     assert reachable(node_affinity, NODE) is expected
 
 
-def test_fields_of_the_node_are_not_looked_at_but_must_be_well_formed() -> None:
+def test_field_requirements_are_ignored_but_must_be_valid() -> None:
     def by_field(operator: str) -> VolumeNodeAffinity:
         fields = (NodeSelectorRequirement("metadata.name", operator, ("elsewhere",)),)
         return VolumeNodeAffinity(NodeSelector((NodeSelectorTerm(match_fields=fields),)))
@@ -153,7 +153,7 @@ def test_fields_of_the_node_are_not_looked_at_but_must_be_well_formed() -> None:
     assert not reachable(by_field("Exists"), NODE)
 
 
-# to be made
+# Provisioning.
 
 
 def provisioning(claim: PersistentVolumeClaim, *objects: Any) -> ProvisioningCheck:
@@ -172,7 +172,7 @@ def provisioning(claim: PersistentVolumeClaim, *objects: Any) -> ProvisioningChe
         pytest.param(make_class("other"), False, id="no such class"),
     ],
 )
-def test_where_volumes_can_be_made(storage_class: Any, expected: bool) -> None:
+def test_topology_of_provisioning(storage_class: Any, expected: bool) -> None:
     assert provisioning(CLAIM, storage_class).allowed(NODE) is expected
 
 
@@ -183,7 +183,7 @@ def test_where_volumes_can_be_made(storage_class: Any, expected: bool) -> None:
         pytest.param(CLAIM, [make_driver(capacity=None)], True, id="not published"),
         pytest.param(CLAIM, [make_driver(capacity=False)], True, id="not tracked"),
         pytest.param(CLAIM, [make_driver()], False, id="no pool"),
-        pytest.param(make_claim(size=None), [make_driver()], True, id="nothing asked"),
+        pytest.param(make_claim(size=None), [make_driver()], True, id="no size"),
         pytest.param(CLAIM, [make_driver(), make_storage_capacity(capacity="1Gi")], True, id="enough"),
         pytest.param(
             CLAIM, [make_driver(), make_storage_capacity(capacity="1Gi", largest="1Mi")], False, id="largest counts"
@@ -213,7 +213,7 @@ def test_where_volumes_can_be_made(storage_class: Any, expected: bool) -> None:
         ),
     ],
 )
-def test_room(claim: PersistentVolumeClaim, objects: list[Any], expected: bool) -> None:
+def test_capacity(claim: PersistentVolumeClaim, objects: list[Any], expected: bool) -> None:
     assert provisioning(claim, make_class(), *objects).has_room(NODE) is expected
 
 

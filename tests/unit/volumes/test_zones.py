@@ -25,6 +25,6 @@ from support.builders.volumes import make_volume
         ),
     ],
 )
-def test_demands(labels: dict[str, str], demands: list[tuple[str, set[str]]]) -> None:
+def test_zone_requirements(labels: dict[str, str], demands: list[tuple[str, set[str]]]) -> None:
     found = zone_requirements(make_volume(labels=labels))
     assert [(demand.key, set(demand.values)) for demand in found] == demands
