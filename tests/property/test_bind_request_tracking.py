@@ -89,6 +89,6 @@ def test_of_versions_that_weigh_alike_less_need_be_compared(one: Pod, other: Pod
     if labels:
         other = replace(other, metadata=replace(other.metadata, labels=one.metadata.labels))
     if has_same_row_amounts(one, other):
-        assert pod_update_events(one, other, alike=True) == pod_update_events(one, other)
+        assert pod_update_events(one, other, same_amounts=True) == pod_update_events(one, other)
     else:
         assert one != other

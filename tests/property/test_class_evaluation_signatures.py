@@ -155,4 +155,4 @@ def test_looks_are_forgotten_before_the_shelves_are_full() -> None:
     on = engine()
     for number in range(600):
         on.prepare(make_pod(f"p{number}", labels={"app": f"a{number}"}))
-    assert 0 < len(classes_of(on)._looks) <= 256
+    assert 0 < len(classes_of(on)._templates) <= 256

@@ -144,7 +144,7 @@ class World:
         cycle = make_cycle(self.pod, self.snapshot)
         filters.pre_filter(cycle)
         search = DryRun(cycle, filters, compile_budgets(self.pdbs), NOW)
-        return search.search(range(len(self.snapshot)), wanted=self.wanted, offset=self.offset)
+        return search.search(range(len(self.snapshot)), max_candidates=self.wanted, offset=self.offset)
 
 
 def _node(rng: Random, name: str) -> Node:
@@ -279,11 +279,11 @@ def test_weights_follow_the_snapshot(history: list[list[Any]]) -> None:
         kept.update(snapshot)
         anew.update(snapshot)
         slots = np.flatnonzero(snapshot.pods.rows[: snapshot.pods.slots] >= 0)
-        for column in ("priorities", "started", "listed", "requests", "nonzero", "with_ports"):
+        for column in ("priorities", "started", "list_positions", "requests", "nonzero", "with_ports"):
             assert np.array_equal(getattr(kept, column)(slots), getattr(anew, column)(slots)), column
         where = snapshot.pods.rows[slots].tolist()
         there = [
-            snapshot.nodes.pods[row][place] for row, place in zip(where, anew.pod_infos(slots).tolist(), strict=True)
+            snapshot.nodes.pods[row][place] for row, place in zip(where, anew.list_positions(slots).tolist(), strict=True)
         ]
         assert there == [snapshot.pods.infos[slot] for slot in slots.tolist()]
         assert anew.priorities(slots).tolist() == [info.priority for info in there]

@@ -27,7 +27,7 @@ cdef class Cache:
     cdef public Py_ssize_t assumed_count, _layout, _content_clock
     cpdef assume(self, object info)
     @cython.locals(row=Py_ssize_t, slot=Py_ssize_t, mine=CNodeColumns, theirs=CNodeColumns, state=_PodState)
-    cdef bint _add_one_pod(self, CSnapshot snapshot, _Seen seen)
+    cdef bint _add_one_pod(self, CSnapshot snapshot, _SnapshotProgress seen)
     cdef Py_ssize_t _row(self, str name)
     @cython.locals(row=Py_ssize_t, state=_PodState)
     cdef _count_pod(self, object info, bint assumed)

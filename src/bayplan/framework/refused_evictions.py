@@ -1,7 +1,7 @@
-"""Victims whose deletion the API server refused: pauses that grow before the same pod is a victim again.
+"""Backoff of victims whose deletion the API server refused.
 
-Used by the evictions of both engines. While a pause lasts the pod is listed in `Nominator.refused`, and searches
-for victims leave it out. Each owner ends the pauses that it began. Cost: a dictionary entry for each such pod.
+Used by the evictions of both engines. While a pause lasts, the pod is listed in `Nominator.refused`, and the search for
+victims leaves it out. Each owner ends the pauses that it started. Cost: a dictionary entry for each such pod.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RefusedEvictions:
         self._records: dict[str, _Record] = {}
 
     def note(self, uid: str, node_name: str) -> float:
-        """The API server refused to delete this pod. Returns for how many seconds it is not a victim."""
+        """Record that the API server refused to delete this pod. Returns the seconds in which it is no victim."""
         record = self._records.setdefault(uid, _Record())
         pause_s: float = min(FIRST_PAUSE_S * 2.0 ** min(record.times, 16), LAST_PAUSE_S)
         record.times += 1
@@ -38,17 +38,17 @@ class RefusedEvictions:
         return pause_s
 
     def times(self, uid: str) -> int:
-        """How often the deletion of this pod was refused."""
+        """Return how often the API server refused to delete this pod."""
         record = self._records.get(uid)
         return 0 if record is None else record.times
 
     def forget(self, uid: str) -> None:
-        """The pod is deleted."""
+        """Remove the record of a deleted pod."""
         self._records.pop(uid, None)
         self._nominations.accept(uid)
 
     def next_end_s(self) -> float | None:
-        """When the next pause ends, on the monotonic clock."""
+        """Return the time at which the next pause ends, on the monotonic clock."""
         refused = self._nominations.refused
         return min((record.until_s for uid, record in self._records.items() if uid in refused), default=None)
 

@@ -1,4 +1,4 @@
-"""Who is next: pods that are ready, pods that back off, and pods that wait for an event that may cure them."""
+"""Scheduling queue: active pods, pods in backoff, and unschedulable pods that wait for an event."""
 
 from bayplan.queue.heap import queue_order
 from bayplan.queue.hints import HintTable, ObservedEvent, QueueingStrategy

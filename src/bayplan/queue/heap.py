@@ -1,8 +1,7 @@
-"""Pods in an order, the first one at hand: the active queue and both backoff queues.
+"""Heap of pods with a sort key, used for the active queue and both backoff queues.
 
-Taking the first and adding one cost a few comparisons; a pod that leaves from the middle only gives its place up, and
-empty places are swept out when they are the majority. The order is a value computed when a pod enters, or a plugin's
-`less`.
+Push and pop cost a few comparisons. A pod removed from the middle leaves a stale entry; stale entries are removed when
+they are the majority. The order is a key computed when a pod enters, or a plugin's `less`.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from bayplan.objects.core import Pod
 from bayplan.queue.queued_pod import QueuedPodInfo
 
 SortKey = Callable[[QueuedPodInfo], Any]
-"""A value that sorts as the queue's order does."""
+"""Computes a value that sorts in the queue's order."""
 
 _sequence_numbers = count(1)
 _MIN_STALE_ENTRIES = 64
 
 
 class PodHeap:
-    """Pods by a sort key; of equals the one that entered first."""
+    """Pods by a sort key. Of equal pods the one that entered first comes first."""
 
     def __init__(self, key: SortKey) -> None:
         self._key = key
@@ -39,8 +38,8 @@ class PodHeap:
         return self._count
 
     def __iter__(self) -> Iterator[QueuedPodInfo]:
-        """All pods in order: for people and tests, it sorts."""
-        return (queued for _, ticket, queued in sorted(self._heap) if queued.heap_sequence == ticket)
+        """All pods in order. Slow, because it sorts; for output and tests."""
+        return (queued for _, sequence, queued in sorted(self._heap) if queued.heap_sequence == sequence)
 
     def push(self, queued: QueuedPodInfo) -> None:
         queued.heap_sequence = next(_sequence_numbers)
@@ -50,8 +49,8 @@ class PodHeap:
     def peek(self) -> QueuedPodInfo | None:
         heap = self._heap
         while heap:
-            _, ticket, queued = heap[0]
-            if queued.heap_sequence == ticket:
+            _, sequence, queued = heap[0]
+            if queued.heap_sequence == sequence:
                 return queued
             heapq.heappop(heap)
         return None
@@ -65,7 +64,7 @@ class PodHeap:
         return queued
 
     def remove(self, queued: QueuedPodInfo) -> None:
-        """Take out a pod that is in here."""
+        """Remove a pod that is in this heap."""
         queued.heap_sequence = 0
         self._count -= 1
         if len(self._heap) > 2 * self._count + _MIN_STALE_ENTRIES:
@@ -75,7 +74,7 @@ class PodHeap:
 
 @dataclass(frozen=True, slots=True)
 class _ComparedPod:
-    """What a plugin compares. It stays as it was: a place that was given up still has neighbours."""
+    """The values that a plugin compares. They are immutable, because stale entries are still compared."""
 
     pod: Pod
     timestamp: datetime
@@ -94,11 +93,11 @@ class _LessOrdered:
         return self._less(self._entered, other._entered)
 
 
-def queue_order(sorter: Any, boundary: PluginCaller) -> SortKey:
-    """The order of a QueueSort plugin.
+def queue_order(sorter: Any, caller: PluginCaller) -> SortKey:
+    """Return the sort key of a QueueSort plugin.
 
-    One that states `sort_key(queued)` beside its `less` is asked once a pod, the others at every comparison. One that
-    raises is counted and logged, and those two pods come as they were queued: the queue goes on.
+    A plugin with `sort_key(queued)` beside `less` is called once for each pod, any other at every comparison. If `less`
+    raises, the failure is counted and logged, and the two pods are ordered by time.
     """
     if has_matching_sort_key(sorter):
         key: SortKey = sorter.sort_key
@@ -106,7 +105,7 @@ def queue_order(sorter: Any, boundary: PluginCaller) -> SortKey:
 
     def less(first: _ComparedPod, second: _ComparedPod) -> bool:
         try:
-            return bool(boundary.call(sorter, QUEUE_SORT, sorter.less, first, second))
+            return bool(caller.call(sorter, QUEUE_SORT, sorter.less, first, second))
         except PluginFault:
             return first.timestamp < second.timestamp
 
@@ -114,8 +113,12 @@ def queue_order(sorter: Any, boundary: PluginCaller) -> SortKey:
 
 
 def has_matching_sort_key(sorter: Any) -> bool:
-    """Whether the key belongs to the very `less` that the plugin has: a subclass may have changed only the latter."""
+    """Whether the plugin's sort key belongs to its `less`: a subclass may override only `less`."""
     if "less" in getattr(sorter, "__dict__", {}):
         return False
-    home = next((each for each in type(sorter).__mro__ if "less" in vars(each)), None)
-    return home is not None and "sort_key" in vars(home) and callable(getattr(sorter, "sort_key", None))
+    defining_class = next((base for base in type(sorter).__mro__ if "less" in vars(base)), None)
+    return (
+        defining_class is not None
+        and "sort_key" in vars(defining_class)
+        and callable(getattr(sorter, "sort_key", None))
+    )

@@ -1,8 +1,8 @@
-"""Is an event worth another try of a pod?
+"""Queueing hints: whether an event may make a rejected pod schedulable.
 
-What the plugins of every profile have registered, and the rules by which their answers count: a pod is tried again when
-one of those who rejected it says so; at once if that one waits for something outside, else when its backoff is over. A
-hint that raises counts as a yes, since a pod tried in vain costs less than one forgotten.
+Holds the registrations of the plugins of every profile, and kube-scheduler's rules for their results. A pod is requeued
+if one of its rejectors returns Queue: at once if that plugin returned Pending, otherwise after the backoff. A hint that
+raises counts as Queue, because a useless attempt costs less than a forgotten pod.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from bayplan.queue.recorder import QueueRecorder
 log = logging.getLogger(__name__)
 
 EventRegistrations = Mapping[str, Sequence[ClusterEventWithHint]]
-"""What the plugins of a profile have registered, by plugin."""
+"""The event registrations of a profile, by plugin."""
 
 _TIMING_SAMPLE_INTERVAL = 10
 
 
 class QueueingStrategy(IntEnum):
-    """What an event does to a parked pod; the stronger one counts."""
+    """The effect of an event on an unschedulable pod. The strongest one counts."""
 
     SKIP = 0
     AFTER_BACKOFF = 1
@@ -46,7 +46,7 @@ class QueueingStrategy(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HintRegistration:
-    """One plugin's interest in one kind of event."""
+    """One registration of a plugin for one kind of event."""
 
     plugin: str
     event_with_hint: ClusterEventWithHint
@@ -54,7 +54,7 @@ class HintRegistration:
 
 @dataclass(frozen=True, slots=True)
 class ObservedEvent:
-    """Something happened, and is held against pods."""
+    """An event with its objects, as the hints get it."""
 
     event: ClusterEvent
     old: KubeObject | None
@@ -65,37 +65,41 @@ class ObservedEvent:
 
 
 class HintKey:
-    """What a hint looks at in a pod. Equal parts of different pods are one object, so that comparing is cheap."""
+    """A value that a hint reads from a pod. Equal values of different pods are one object, so comparing is cheap."""
 
     __slots__ = ("__weakref__", "value")
 
-    def __init__(self, part: Hashable) -> None:
-        self.value = part
+    def __init__(self, key: Hashable) -> None:
+        self.value = key
 
 
 class HintTable:
-    """The registrations of all profiles. Which of them a kind of event means is found out once a kind."""
+    """The registrations of all profiles. The matches of a kind of event are computed once."""
 
     def __init__(
         self, profiles: Mapping[str, EventRegistrations], recorder: QueueRecorder, now_s: Callable[[], float]
     ) -> None:
         self._recorder = recorder
         self._now_s = now_s
-        self._asked = 0
-        self._complained: set[tuple[str, str]] = set()
+        self._call_count = 0
+        self._logged: set[tuple[str, str]] = set()
         self._registered = {
-            profile: tuple(HintRegistration(plugin, cure) for plugin, cures in plugins.items() for cure in cures)
+            profile: tuple(
+                HintRegistration(plugin, registration)
+                for plugin, event_registrations in plugins.items()
+                for registration in event_registrations
+            )
             for profile, plugins in profiles.items()
         }
-        cures = [each.event_with_hint for registered in self._registered.values() for each in registered]
-        self._readers = frozenset(
-            each.hint_key for each in cures if each.hint is not None and each.hint_key is not None
+        event_registrations = [each.event_with_hint for registered in self._registered.values() for each in registered]
+        self._hint_key_functions = frozenset(
+            each.hint_key for each in event_registrations if each.hint is not None and each.hint_key is not None
         )
         self._matching: dict[tuple[str, str, ActionType], tuple[HintRegistration, ...]] = {}
-        self._interesting: dict[tuple[str, ActionType], bool] = {}
+        self._has_registrations: dict[tuple[str, ActionType], bool] = {}
 
     def matching(self, profile: str, event: ClusterEvent) -> tuple[HintRegistration, ...]:
-        """Every registration of a profile that means the event."""
+        """Return every registration of a profile that matches the event."""
         key = (profile, event.resource, event.action)
         found = self._matching.get(key)
         if found is None:
@@ -105,10 +109,10 @@ class HintTable:
 
     def has_registrations(self, event: ClusterEvent) -> bool:
         key = (event.resource, event.action)
-        found = self._interesting.get(key)
+        found = self._has_registrations.get(key)
         if found is None:
-            anybody = any(self.matching(profile, event) for profile in self._registered)
-            found = self._interesting[key] = event.is_wildcard or anybody
+            is_registered = any(self.matching(profile, event) for profile in self._registered)
+            found = self._has_registrations[key] = event.is_wildcard or is_registered
         return found
 
     def is_registered_by(self, plugin: str, event: ClusterEvent) -> bool:
@@ -116,7 +120,7 @@ class HintTable:
         return any(each.plugin == plugin for profile in self._registered for each in self.matching(profile, event))
 
     def registered_actions(self, resource: EventResource | str) -> ActionType:
-        """Every action on a kind of object that anybody registered for."""
+        """Return every action on a kind of object that a plugin has registered for."""
         actions = ActionType(0)
         for registered in self._registered.values():
             for each in registered:
@@ -125,95 +129,97 @@ class HintTable:
         return actions
 
     def hint_key_functions(self, profile: str, plugins: frozenset[str]) -> tuple[HintKeyFunction, ...]:
-        """What the hints of these plugins look at, each once."""
+        """Return the hint key functions of these plugins, each once."""
         registered = self._registered.get(profile, ())
         found = (
             each.event_with_hint.hint_key
             for each in registered
             if each.plugin in plugins and each.event_with_hint.hint is not None
         )
-        return tuple(dict.fromkeys(reads for reads in found if reads is not None))
+        return tuple(dict.fromkeys(hint_key for hint_key in found if hint_key is not None))
 
     def all_hint_key_functions(self) -> frozenset[HintKeyFunction]:
-        """What the hints of all plugins look at."""
-        return self._readers
+        """Return the hint key functions of all plugins."""
+        return self._hint_key_functions
 
-    def knows(self, profile: str) -> bool:
+    def has_profile(self, profile: str) -> bool:
         return profile in self._registered
 
-    def evaluate_for_pod(self, registration: HintRegistration, pod: Pod, occasion: ObservedEvent) -> bool:
-        """Whether the plugin says that the pod is worth another try."""
+    def evaluate_for_pod(self, registration: HintRegistration, pod: Pod, observed: ObservedEvent) -> bool:
+        """Whether the plugin's hint returns Queue for the pod."""
         hint = registration.event_with_hint.hint
-        return hint is None or self._call(hint, pod, registration.plugin, occasion)
+        return hint is None or self._call(hint, pod, registration.plugin, observed)
 
     def evaluate_for_keys(
         self,
         registration: HintRegistration,
-        readings: Iterable[HintKey | None],
+        keys: Iterable[HintKey | None],
         answers: dict[HintKey, bool],
-        occasion: ObservedEvent,
+        observed: ObservedEvent,
     ) -> None:
-        """Note what the plugin says of each part of which that is not known yet. One event may ask about ten thousand
-        of them, so nothing is done for each but that."""
-        judge, plugin = registration.event_with_hint.keyed_hint, registration.plugin
-        assert judge is not None
-        old, new, skip = occasion.old, occasion.new, QueueingHint.SKIP
+        """Evaluate a hint for each key without an answer.
+
+        One event may have ten thousand keys, so the loop does nothing else.
+        """
+        keyed_hint, plugin = registration.event_with_hint.keyed_hint, registration.plugin
+        assert keyed_hint is not None
+        old, new, skip = observed.old, observed.new, QueueingHint.SKIP
         timed = False
-        for part in readings:
-            if part is None or part in answers:
+        for key in keys:
+            if key is None or key in answers:
                 continue
             if timed:
                 try:
-                    answers[part] = judge(part.value, old, new) is not skip
+                    answers[key] = keyed_hint(key.value, old, new) is not skip
                 except PLUGIN_EXCEPTIONS as fault:
-                    self._log_hint_error(plugin, occasion, fault)
-                    answers[part] = True
-            else:  # one of so many enters the statistics
-                timed, answers[part] = True, self._call_timed(judge, part.value, plugin, occasion)
+                    self._log_hint_error(plugin, observed, fault)
+                    answers[key] = True
+            else:  # only the first call is timed
+                timed, answers[key] = True, self._call_timed(keyed_hint, key.value, plugin, observed)
 
-    def _call(self, hint: KeyedHintFunction, subject: Any, plugin: str, occasion: ObservedEvent) -> bool:
-        self._asked += 1
-        if self._asked % _TIMING_SAMPLE_INTERVAL == 1:
-            return self._call_timed(hint, subject, plugin, occasion)
+    def _call(self, hint: KeyedHintFunction, value: Any, plugin: str, observed: ObservedEvent) -> bool:
+        self._call_count += 1
+        if self._call_count % _TIMING_SAMPLE_INTERVAL == 1:
+            return self._call_timed(hint, value, plugin, observed)
         try:
-            return hint(subject, occasion.old, occasion.new) is not QueueingHint.SKIP
+            return hint(value, observed.old, observed.new) is not QueueingHint.SKIP
         except PLUGIN_EXCEPTIONS as fault:
-            self._log_hint_error(plugin, occasion, fault)
+            self._log_hint_error(plugin, observed, fault)
             return True
 
-    def _call_timed(self, hint: KeyedHintFunction, subject: Any, plugin: str, occasion: ObservedEvent) -> bool:
-        """The same; one in so many enters the statistics."""
+    def _call_timed(self, hint: KeyedHintFunction, value: Any, plugin: str, observed: ObservedEvent) -> bool:
+        """Call a hint and record its duration. One call in ten is recorded."""
         start = self._now_s()
         try:
-            answer = hint(subject, occasion.old, occasion.new)
+            answer = hint(value, observed.old, observed.new)
             label = "QueueSkip" if answer is QueueingHint.SKIP else "Queue"
         except PLUGIN_EXCEPTIONS as fault:
-            self._log_hint_error(plugin, occasion, fault)
+            self._log_hint_error(plugin, observed, fault)
             label = "Error"
-        self._recorder.hint(plugin, occasion.event.name, label, self._now_s() - start)
+        self._recorder.hint(plugin, observed.event.name, label, self._now_s() - start)
         return label != "QueueSkip"
 
-    def _log_hint_error(self, plugin: str, occasion: ObservedEvent, fault: BaseException) -> None:
-        """Once a plugin and kind of event: thousands of pods may ask the same."""
-        about = (plugin, occasion.event.name)
-        if about not in self._complained:
-            self._complained.add(about)
-            log.warning("the hint of plugin %s on %s failed; its pods are tried again", *about, exc_info=fault)
+    def _log_hint_error(self, plugin: str, observed: ObservedEvent, fault: BaseException) -> None:
+        """Log a failing hint once for each plugin and kind of event: thousands of pods may run the same hint."""
+        about = (plugin, observed.event.name)
+        if about not in self._logged:
+            self._logged.add(about)
+            log.warning("the hint of plugin %s on %s failed; its pods are retried", *about, exc_info=fault)
 
-    def strategy(self, queued: QueuedPodInfo, occasion: ObservedEvent) -> QueueingStrategy:
-        """What the event does to one pod, every hint asked about this pod alone."""
+    def strategy(self, queued: QueuedPodInfo, observed: ObservedEvent) -> QueueingStrategy:
+        """Return the effect of the event on one pod, with every hint evaluated for this pod."""
         rejectors = queued.rejectors
         if not rejectors:
             return QueueingStrategy.AFTER_BACKOFF
-        if occasion.event.is_wildcard:
-            return self.wildcard_strategy(queued, occasion)
+        if observed.event.is_wildcard:
+            return self.wildcard_strategy(queued, observed)
         profile = queued.pod.scheduler_name
-        if not self.knows(profile):
+        if not self.has_profile(profile):
             return QueueingStrategy.AFTER_BACKOFF
         strategy = QueueingStrategy.SKIP
-        for registration in self.matching(profile, occasion.event):
+        for registration in self.matching(profile, observed.event):
             plugin = registration.plugin
-            if plugin in rejectors and self.evaluate_for_pod(registration, queued.pod, occasion):
+            if plugin in rejectors and self.evaluate_for_pod(registration, queued.pod, observed):
                 if plugin in queued.pending_plugins:
                     return QueueingStrategy.IMMEDIATELY
                 strategy = QueueingStrategy.AFTER_BACKOFF
@@ -222,8 +228,8 @@ class HintTable:
         return strategy
 
     @staticmethod
-    def wildcard_strategy(queued: QueuedPodInfo, occasion: ObservedEvent) -> QueueingStrategy:
-        """A wildcard means everybody; with an object it means that pod."""
-        new = occasion.new
-        means = new is None or (isinstance(new, Pod) and new.uid == queued.uid)
-        return QueueingStrategy.AFTER_BACKOFF if means else QueueingStrategy.SKIP
+    def wildcard_strategy(queued: QueuedPodInfo, observed: ObservedEvent) -> QueueingStrategy:
+        """Return the effect of a wildcard event. It applies to all pods, or to the pod of the event if there is one."""
+        new = observed.new
+        applies = new is None or (isinstance(new, Pod) and new.uid == queued.uid)
+        return QueueingStrategy.AFTER_BACKOFF if applies else QueueingStrategy.SKIP

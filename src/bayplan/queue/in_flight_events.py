@@ -1,7 +1,7 @@
-"""What happened while a pod was being tried?
+"""Events that happen while pods are in flight.
 
-Events and popped pods in one row, in order of arrival: a pod that comes back is held against the events behind its own
-place. Events in front of every pod are of use to nobody and are dropped.
+One list holds the events in order of arrival. A pod that returns from its attempt replays the events after its pop.
+Events older than every pod in flight are dropped.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class InFlightEvent:
 
 
 class InFlightPods:
-    """Pods that were popped and are not done, and the events since."""
+    """Pods that were popped and are not done, and the events since then."""
 
     def __init__(self, recorder: QueueRecorder) -> None:
         self._recorder = recorder
-        self._row: list[InFlightEvent] = []
-        self._gone = 0  # events that were cut off the row
-        self._dropped = 0  # events at the head of the row that nobody needs, and that are still there
-        self._pods: dict[str, tuple[int, Pod]] = {}  # uid -> how many events came before it; in order of popping
+        self._events: list[InFlightEvent] = []
+        self._removed_count = 0  # events removed from the front of the list
+        self._obsolete_count = 0  # events at the front of the list that no pod needs
+        self._pods: dict[str, tuple[int, Pod]] = {}  # uid -> number of earlier events, in order of popping
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._pods
@@ -47,35 +47,35 @@ class InFlightPods:
         return (pod for _, pod in self._pods.values())
 
     def events(self) -> Sequence[InFlightEvent]:
-        """The events that some pod may still need."""
-        return self._row[self._dropped :]
+        """The events that a pod may still need."""
+        return self._events[self._obsolete_count :]
 
     def add(self, pod: Pod) -> None:
-        self._pods[pod.uid] = (self._gone + len(self._row), pod)
+        self._pods[pod.uid] = (self._removed_count + len(self._events), pod)
         self._recorder.in_flight(POD_POPPED, 1)
 
     def add_event(self, event: ClusterEvent, old: KubeObject | None, new: KubeObject | None) -> None:
-        """Something happened; of interest only while some pod is being tried."""
+        """Record an event. It matters only while a pod is in flight."""
         if self._pods:
-            self._row.append(InFlightEvent(event, old, new))
+            self._events.append(InFlightEvent(event, old, new))
             self._recorder.in_flight(event.name, 1)
 
     def events_since(self, uid: str) -> list[InFlightEvent] | None:
-        """What happened since the pod was popped; None where it is not in flight."""
+        """Return the events since the pod was popped; None if it is not in flight."""
         entry = self._pods.get(uid)
-        return None if entry is None else list(islice(self._row, entry[0] - self._gone, None))
+        return None if entry is None else list(islice(self._events, entry[0] - self._removed_count, None))
 
     def done(self, uid: str) -> None:
-        """The pod is through, or came back. One that is unknown is fine: done twice is done."""
+        """End the attempt of a pod. An unknown pod is ignored, so a second call has no effect."""
         if self._pods.pop(uid, None) is None:
             return
         self._recorder.in_flight(POD_POPPED, -1)
         oldest = next(iter(self._pods.values()), None)
-        needed = len(self._row) if oldest is None else oldest[0] - self._gone
-        for happening in islice(self._row, self._dropped, needed):
-            self._recorder.in_flight(happening.event.name, -1)
-        self._dropped = max(self._dropped, needed)
-        if self._dropped == len(self._row) or self._dropped > _TRIM_THRESHOLD:
-            del self._row[: self._dropped]
-            self._gone += self._dropped
-            self._dropped = 0
+        needed = len(self._events) if oldest is None else oldest[0] - self._removed_count
+        for in_flight_event in islice(self._events, self._obsolete_count, needed):
+            self._recorder.in_flight(in_flight_event.event.name, -1)
+        self._obsolete_count = max(self._obsolete_count, needed)
+        if self._obsolete_count == len(self._events) or self._obsolete_count > _TRIM_THRESHOLD:
+            del self._events[: self._obsolete_count]
+            self._removed_count += self._obsolete_count
+            self._obsolete_count = 0

@@ -1,6 +1,6 @@
-"""Where each pod of the queue is: ready, backing off, or parked. One pod of a name is in one pool at a time.
+"""Sub-queues of the scheduling queue: active, backoff and unschedulable pods. A pod is in one of them at a time.
 
-Who may go where is the queue's business; here pods are put in, taken out and counted.
+The scheduling queue decides where a pod goes. This module adds, removes and counts pods.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from bayplan.snapshot import PodInfo
 
 
 class QueuePools:
-    """All pods that wait, by name and by pool. With a `windowed` backoff, pods of one second come in queue order."""
+    """All waiting pods by name and by sub-queue. With a `windowed` backoff, pods of one second are in queue order."""
 
     def __init__(self, order: SortKey, backoff: PodBackoff, hints: HintTable, recorder: QueueRecorder) -> None:
         self._order = order
-        self._rule = backoff
+        self._backoff_rule = backoff
         self._recorder = recorder
         self._queued: dict[str, QueuedPodInfo] = {}  # by namespace/name
         self.active = PodHeap(order)
@@ -30,7 +30,7 @@ class QueuePools:
             SubQueue.BACKOFF: self.backoff,
             SubQueue.ERROR_BACKOFF: self.error_backoff,
         }
-        self.parked = UnschedulablePods(hints)
+        self.unschedulable = UnschedulablePods(hints)
 
     def __len__(self) -> int:
         return len(self._queued)
@@ -39,29 +39,29 @@ class QueuePools:
         return self._queued.get(key)
 
     def counts(self) -> dict[str, int]:
-        """Pods by pool, as `pending_pods` tells them."""
+        """Return the number of pods by sub-queue, as in the metric `pending_pods`."""
         return {
             "active": len(self.active),
             "backoff": len(self.backoff) + len(self.error_backoff),
-            "unschedulable": len(self.parked) - self.parked.gated,
-            "gated": self.parked.gated,
+            "unschedulable": len(self.unschedulable) - self.unschedulable.gated,
+            "gated": self.unschedulable.gated,
         }
 
     def pods_in(self, pool: SubQueue) -> list[QueuedPodInfo]:
-        """The pods of a pool in its order: for people and tests."""
-        return list(self.parked if pool is SubQueue.UNSCHEDULABLE else self._heaps[pool])
+        """Return the pods of a sub-queue in order, for output and tests."""
+        return list(self.unschedulable if pool is SubQueue.UNSCHEDULABLE else self._heaps[pool])
 
     def add(self, queued: QueuedPodInfo, pool: SubQueue, event: str) -> None:
-        """Put a pod into a pool, out of whichever it is in; an older one of its name goes."""
+        """Move a pod into a sub-queue. An older pod with the same name is removed."""
         present = self._queued.get(queued.key)
         if present is not None:
             self._replace(present, queued)
-        if present is None or pool is not SubQueue.UNSCHEDULABLE:  # a parked pod that stays so is no news
+        if present is None or pool is not SubQueue.UNSCHEDULABLE:  # not counted for a pod that stays unschedulable
             self._recorder.incoming(pool.label, event)
         self._queued[queued.key] = queued
         queued.pool = pool
         if pool is SubQueue.UNSCHEDULABLE:
-            self.parked.add(queued)
+            self.unschedulable.add(queued)
         else:
             self._heaps[pool].push(queued)
 
@@ -71,13 +71,13 @@ class QueuePools:
         queued.pool = None
 
     def update(self, queued: QueuedPodInfo, info: PodInfo) -> None:
-        """Another version of the pod is known; it stays where it is, in the place that the version has there."""
+        """Store a new version of a pod. The pod stays in its sub-queue and is sorted again."""
         pool = queued.pool
         assert pool is not None
         self._remove_from_pool(queued)
         queued.update(info)
         if pool is SubQueue.UNSCHEDULABLE:
-            self.parked.add(queued)
+            self.unschedulable.add(queued)
         else:
             self._heaps[pool].push(queued)
 
@@ -92,10 +92,10 @@ class QueuePools:
 
     def _remove_from_pool(self, queued: QueuedPodInfo) -> None:
         if queued.pool is SubQueue.UNSCHEDULABLE:
-            self.parked.remove(queued)
+            self.unschedulable.remove(queued)
         elif queued.pool is not None:
             self._heaps[queued.pool].remove(queued)
 
     def _backoff_key(self, queued: QueuedPodInfo) -> object:
-        until = self._rule.expires_at(queued)
-        return (until, self._order(queued)) if self._rule.windowed else until
+        until = self._backoff_rule.expires_at(queued)
+        return (until, self._order(queued)) if self._backoff_rule.windowed else until

@@ -1,4 +1,4 @@
-"""What the queue knows of a profile: which events cure what its plugins reject, and who holds pods back."""
+"""What the queue needs of a profile: the registered events of its plugins, and its PreEnqueue plugins."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from bayplan.queue.hints import EventRegistrations
 
 @dataclass(frozen=True, slots=True)
 class QueueProfile:
-    """`pre_enqueue(pod, first)` asks the PreEnqueue plugins, the one called `first` before the others."""
+    """`pre_enqueue(pod, first)` calls the PreEnqueue plugins, the one with the name `first` before all other ones."""
 
     registered_events: EventRegistrations
     pre_enqueue: Callable[[Pod, str], Status]
 
     @classmethod
     def of(cls, framework: Framework, *, extenders: bool = False) -> QueueProfile:
-        cures = framework.profile.registered_events
-        return cls({**cures, EXTENDER_REJECTOR: ALL_EVENTS} if extenders else cures, framework.pre_enqueue)
+        registrations = framework.profile.registered_events
+        return cls(
+            {**registrations, EXTENDER_REJECTOR: ALL_EVENTS} if extenders else registrations, framework.pre_enqueue
+        )

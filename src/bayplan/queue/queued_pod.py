@@ -1,4 +1,4 @@
-"""A pod as the scheduling queue keeps it: what happened to it so far, who rejected it, and where it is now."""
+"""A pod in the scheduling queue: its attempts, its rejectors and its sub-queue. The counterpart of QueuedPodInfo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ NO_PLUGINS: frozenset[str] = frozenset()
 
 
 class SubQueue(Enum):
-    """Where a pod waits. The value is what metrics call it; pods that failed by an error back off apart."""
+    """The sub-queue of a pod.
+
+    The value is its name in metrics. Pods that failed with an error have a separate backoff.
+    """
 
     ACTIVE = "active"
     BACKOFF = "backoff"
@@ -33,40 +36,40 @@ class SubQueue(Enum):
 
 @dataclass(slots=True, eq=False)
 class QueuedPodInfo:
-    """One pod on its way. Popping hands it out; the same object comes back when the attempt fails."""
+    """One pod in the queue. `pop` returns this object, and `requeue` takes it back when the attempt fails."""
 
     info: PodInfo
     timestamp: datetime
-    """When it was queued, or last came back: among equals who waits longest is first."""
+    """When the pod was queued or last returned. Among equal pods the oldest comes first."""
     attempts: int = 0
     unschedulable_count: int = 0
-    """Attempts that ended in a rejection, ever: rejected pods back off by it."""
+    """Number of all attempts that ended in a rejection. It determines the backoff of rejected pods."""
     consecutive_errors: int = 0
-    """Attempts since then that ended in an error."""
+    """Number of attempts since the last rejection that ended in an error."""
     backoff_until: datetime | None = None
-    """Kept once computed; None: not computed since it last came back."""
+    """Cached once computed. None: not computed since the pod last returned."""
     first_attempt: datetime | None = None
-    """When it was first ready to be tried; time behind a gate does not count as waiting."""
+    """When the pod was first ready. Time behind a gate does not count as waiting."""
     unschedulable_plugins: frozenset[str] = NO_PLUGINS
     pending_plugins: frozenset[str] = NO_PLUGINS
-    """Of those who rejected it, the ones that wait for something outside: what they wait for spares it the backoff."""
+    """The rejectors that returned Pending. An event that they registered for skips the backoff."""
     gated_by: str = ""
-    """The PreEnqueue plugin that keeps it out."""
+    """The PreEnqueue plugin that gates the pod."""
     gate_error: str = ""
-    """What went wrong when that plugin was asked last, if it broke and did not refuse."""
+    """Error of that plugin's last call, if it failed instead of rejecting."""
     is_flushed: bool = False
-    """It is tried again because it was parked for too long, and not because anything happened."""
+    """Whether the pod was moved by the timeout of unschedulable pods, not by an event."""
     flushed_at: datetime | None = None
     attempt_started_s: float = 0.0
-    """When its latest attempt began, on the clock that never jumps."""
+    """Start of the latest attempt, on the monotonic clock."""
     pool: SubQueue | None = None
-    """None: in flight, or gone."""
-    heap_sequence: int = 0  # its place in a heap; another one makes the place empty
-    unschedulable_sequence: int = 0  # when it was parked, in parkings
-    hint_class: HintClass | None = None  # the parked pods that hints cannot tell from it
-    hint_keys: dict[HintKeyFunction, HintKey | None] = field(default_factory=dict)  # what hints look at in this version
+    """None: in flight, or removed."""
+    heap_sequence: int = 0  # a heap entry with another number is stale
+    unschedulable_sequence: int = 0  # order of entry among the unschedulable pods
+    hint_class: HintClass | None = None  # the unschedulable pods with equal hint keys
+    hint_keys: dict[HintKeyFunction, HintKey | None] = field(default_factory=dict)  # keys of this version of the pod
     key: str = field(init=False)
-    """`namespace/name`, which no version of the pod changes."""
+    """`namespace/name`, equal in all versions of the pod."""
 
     def __post_init__(self) -> None:
         self.key = self.info.pod.key
@@ -85,10 +88,10 @@ class QueuedPodInfo:
 
     @property
     def last_attempt_at(self) -> datetime:
-        """When it came back, or was taken out because it had been parked for too long."""
+        """When the pod last returned from an attempt, or was moved by the timeout of unschedulable pods."""
         return self.timestamp if self.flushed_at is None else max(self.timestamp, self.flushed_at)
 
     def update(self, info: PodInfo) -> None:
-        """Another version of the pod is known."""
+        """Store a new version of the pod."""
         self.info = info
         self.hint_keys = {}

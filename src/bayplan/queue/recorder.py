@@ -1,6 +1,6 @@
-"""What the queue tells whoever counts: the facts behind kube-scheduler's metrics of the queue.
+"""Recorder of the queue's metrics, with kube-scheduler's names.
 
-A recorder is told and never asked. `QueueCounters` keeps plain numbers; a process that serves metrics brings its own.
+`QueueCounters` stores plain numbers; a process that serves metrics has its own recorder.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Protocol
 
 POD_POPPED = "PodPopped"
-"""What `inflight_events` calls a pod that is being tried."""
+"""The label of a pod in flight in `inflight_events`."""
 
 
 class QueueRecorder(Protocol):
@@ -18,20 +18,20 @@ class QueueRecorder(Protocol):
         ...
 
     def rejected(self, plugin: str, profile: str, by: int) -> None:
-        """`unschedulable_pods`: so many pods more or less wait because of this plugin."""
+        """`unschedulable_pods`: the number of pods that wait because of this plugin changed by `by`."""
         ...
 
     def in_flight(self, event: str, by: int) -> None:
-        """`inflight_events`: so many events more or less are kept for pods that are being tried."""
+        """`inflight_events`: the number of events stored for pods in flight changed by `by`."""
         ...
 
     def hint(self, plugin: str, event: str, answer: str, seconds: float) -> None:
-        """`queueing_hint_execution_duration_seconds`: how long a hint took to say Queue, QueueSkip or Error."""
+        """`queueing_hint_execution_duration_seconds`: duration of a hint with the result Queue, QueueSkip or Error."""
         ...
 
 
 class QueueCounters:
-    """Keeps the numbers in this process. Durations of hints are not kept, only how often which answer came."""
+    """Counts in memory. Durations of hints are not stored, only the number of each result."""
 
     def __init__(self) -> None:
         self.incoming_pods: Counter[tuple[str, str]] = Counter()

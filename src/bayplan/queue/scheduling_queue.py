@@ -1,10 +1,10 @@
-"""The scheduling queue: which pod is next, and when is a pod that failed worth another try?
+"""Scheduling queue: selects the next pod, and decides when a failed pod is retried.
 
-Pods ready to be tried are active; pods that failed back off for a while; pods that were rejected, or are not let in,
-are parked until an event may cure them, and for five minutes at most. What a pod misses while it is being tried is
-replayed when it comes back. A plain data structure with kube-scheduler's rules: nothing here waits, starts a timer or
-does I/O. One owner calls it: whoever pops, the routing of watch events, and `flush_in_slices` when `next_wakeup_s` says
-so."""
+Ready pods are active. Failed pods back off for a while. Rejected and gated pods are unschedulable until a registered
+event, and for five minutes at most. Events during an attempt are replayed when the pod returns. The queue is a plain
+data structure with kube-scheduler's rules: it does not wait, starts no timer and does no I/O. One owner calls it: the
+scheduling loop that pops pods, the event handlers, and `flush_in_slices` at the time of `next_wakeup_s`.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _FLUSH_EVERY = timedelta(seconds=30)
 
 
 class SchedulingQueue:
-    """Every pod that waits to be placed by one of the profiles.
+    """Every pod that waits to be scheduled by one of the profiles.
 
-    `pods` are the pods that wait, by uid, in their newest version; the queue reads it when a pod comes back from an
-    attempt or is nominated, and whoever routes watch events keeps it, before telling the queue. `prepare` makes the
-    info of a pod, with whatever is worth computing before its turn.
+    `pods` maps the uids of the waiting pods to their latest versions. The event handlers update it before they call the
+    queue. The queue reads it when a pod returns from an attempt or is nominated. `prepare` builds the info of a pod,
+    with everything that is worth computing before its attempt.
     """
 
     def __init__(
@@ -69,75 +69,73 @@ class SchedulingQueue:
         self._nominations = nominations
         self._prepare = prepare
         self._recorder: QueueRecorder = recorder or QueueCounters()
-        self._rule = PodBackoff(settings.initial_backoff_s, settings.max_backoff_s, windowed=settings.pop_from_backoff)
+        self._backoff_rule = PodBackoff(
+            settings.initial_backoff_s, settings.max_backoff_s, windowed=settings.pop_from_backoff
+        )
         self._profiles = profiles
         self._hints = self._hint_table(profiles)
-        self._pools = QueuePools(order, self._rule, self._hints, self._recorder)
+        self._pools = QueuePools(order, self._backoff_rule, self._hints, self._recorder)
         self._in_flight = InFlightPods(self._recorder)
-        self._untold: dict[str, tuple[QueuedPodInfo, Status]] = {}  # by uid
+        self._gate_failures: dict[str, tuple[QueuedPodInfo, Status]] = {}  # by uid
         self._next_flush = self._started + _FLUSH_EVERY
-
-    # what is where ----------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._pools)
 
     def get(self, key: str) -> QueuedPodInfo | None:
-        """The pod called `namespace/name`, unless it is in flight or unknown."""
+        """Return the pod with this `namespace/name`, unless it is in flight or unknown."""
         return self._pools.get(key)
 
     def counts(self) -> dict[str, int]:
-        """Pods by pool, as `pending_pods` tells them."""
+        """Return the number of pods by sub-queue, as in the metric `pending_pods`."""
         return self._pools.counts()
 
     def pods_in(self, pool: SubQueue) -> list[QueuedPodInfo]:
-        """The pods of a pool in its order: for people and tests."""
+        """Return the pods of a sub-queue in order, for output and tests."""
         return self._pools.pods_in(pool)
 
     def in_flight(self) -> list[Pod]:
-        """Pods that were popped and are not done, in order of popping, as they were then."""
+        """Return the pods in flight in order of popping, in their version at that time."""
         return list(self._in_flight.pods())
 
     def waited_s(self, queued: QueuedPodInfo) -> float | None:
-        """How long ago a pod could first be tried; None: it never could."""
+        """Return the time since the pod was first ready; None if it never was."""
         first = queued.first_attempt
         return None if first is None else (self._now() - first).total_seconds()
 
     def backoff_expires_at(self, queued: QueuedPodInfo) -> datetime:
-        return self._rule.expires_at(queued)
+        return self._backoff_rule.expires_at(queued)
 
     @property
     def has_ready(self) -> bool:
-        """Whether `pop` may have a pod to give."""
+        """Whether `pop` may return a pod."""
         pools = self._pools
         return bool(pools.active) or (self._settings.pop_from_backoff and bool(pools.backoff))
 
     @property
     def has_gate_failures(self) -> bool:
-        """Whether pods wait to be told that a gate broke."""
-        return bool(self._untold)
+        """Whether `pop_gate_failure` may return a pod."""
+        return bool(self._gate_failures)
 
     def pop_gate_failure(self) -> tuple[QueuedPodInfo, Status] | None:
-        """A pod that is kept out by a PreEnqueue plugin that broke, or only refuses since, and its answer.
+        """Return a pod whose PreEnqueue plugin failed, or rejects it again after a failure, with the status.
 
-        No attempt will tell it. Each is here once for every other answer, until somebody takes it: whoever follows
-        without deciding has no right to speak.
+        No attempt reports this. A pod is stored once for each changed status until the caller takes it: a standby
+        scheduler must not write statuses.
         """
-        return self._untold.pop(next(iter(self._untold))) if self._untold else None
+        return self._gate_failures.pop(next(iter(self._gate_failures))) if self._gate_failures else None
 
     @property
     def hints(self) -> HintTable:
-        """What the plugins have registered for."""
+        """The registered events of all plugins."""
         return self._hints
 
-    # pods come and go -------------------------------------------------------------------------------------------
-
     def add(self, pod: Pod) -> None:
-        """A pod that is to be placed appeared."""
+        """Add an unscheduled pod."""
         self._to_active(QueuedPodInfo(self._prepare(pod), self._now()), _ADDED)
 
     def update(self, old: Pod, new: Pod) -> None:
-        """A waiting pod changed. One that is being tried will be held against the change when it comes back."""
+        """Store a new version of a waiting pod. A pod in flight replays the change when it returns."""
         events = pod_update_events(old, new)
         if new.uid in self._in_flight:
             for event in events:
@@ -153,25 +151,23 @@ class SchedulingQueue:
                 self._requeue_on_own_update(queued, events, old, new)
 
     def _requeue_on_own_update(self, queued: QueuedPodInfo, events: list[ClusterEvent], old: Pod, new: Pod) -> None:
-        """A parked pod changed, which may be what it needed."""
+        """Requeue an unschedulable pod if its own change may make it schedulable."""
         for event in events:
             strategy = self._hints.strategy(queued, ObservedEvent(event, old, new))
             if strategy and self._requeue_by_strategy(queued, strategy, event.name) is not SubQueue.UNSCHEDULABLE:
                 return
 
     def delete(self, pod: Pod) -> None:
-        """A pod is gone, or has a node. One in flight stays so until its attempt ends."""
+        """Remove a deleted or scheduled pod. A pod in flight stays in flight until its attempt ends."""
         self._nominations.delete_nomination(pod.uid)
-        self._untold.pop(pod.uid, None)
+        self._gate_failures.pop(pod.uid, None)
         queued = self._pools.get(pod.key)
         if queued is not None:
             self._pools.count_rejectors(queued, -1)
             self._pools.remove(queued)
 
-    # attempts ---------------------------------------------------------------------------------------------------
-
     def pop(self) -> QueuedPodInfo | None:
-        """The next pod to be tried, in flight from now on: it ends with `requeue` or `done`. None: nobody is ready."""
+        """Return the next pod, which is in flight until `requeue` or `done`. None: no pod is ready."""
         while True:
             queued = self._pools.active.peek()
             if queued is None and self._settings.pop_from_backoff:
@@ -182,7 +178,7 @@ class SchedulingQueue:
                 return queued
 
     def pop_pod(self, pod: Pod) -> QueuedPodInfo | None:
-        """This pod, wherever it waits, as if it were next. None: it is not here, or not let in."""
+        """Pop this pod from any sub-queue. None: it is not in the queue, or it is gated."""
         self._activate(pod)
         queued = self._pools.get(pod.key)
         if queued is None or queued.pool is not SubQueue.ACTIVE or not self._take_from_pools(queued):
@@ -192,10 +188,10 @@ class SchedulingQueue:
     def requeue(
         self, queued: QueuedPodInfo, unschedulable: Iterable[str] = (), pending: Iterable[str] = ()
     ) -> SubQueue | None:
-        """A pod comes back from its attempt, rejected by these plugins; by none: something went wrong.
+        """Return a pod from its attempt, rejected by these plugins. Without plugins the attempt ended with an error.
 
-        It comes back in its newest version, and is done with in any case. Returns where it went; None: nowhere, since
-        it is gone or has a node.
+        The pod returns in its latest version, and its attempt is done in any case. Returns its sub-queue; None if the
+        pod is deleted or has a node.
         """
         try:
             newest = self._pods.get(queued.uid)
@@ -204,13 +200,13 @@ class SchedulingQueue:
             if self._pools.get(newest.key) is not None:
                 log.warning("pod %s came back from an attempt and is in the queue already", newest.key)
                 return None
-            self._note_failure(queued, newest, frozenset(unschedulable), frozenset(pending))
-            return self._requeue_by_strategy(queued, self._strategy_of_missed_events(queued), SCHEDULE_ATTEMPT_FAILURE)
+            self._record_failure(queued, newest, frozenset(unschedulable), frozenset(pending))
+            return self._requeue_by_strategy(queued, self._missed_events_strategy(queued), SCHEDULE_ATTEMPT_FAILURE)
         finally:
             self.done(queued.uid)
 
     def done(self, uid: str) -> None:
-        """The attempt is over, or far enough that what happens in the cluster no longer matters to it."""
+        """End the attempt, or its part that cluster events can affect."""
         self._in_flight.done(uid)
 
     def _take_from_pools(self, queued: QueuedPodInfo) -> bool:
@@ -223,7 +219,7 @@ class SchedulingQueue:
         self._pools.count_rejectors(queued, -1)
         return True
 
-    def _note_failure(
+    def _record_failure(
         self, queued: QueuedPodInfo, newest: Pod, unschedulable: frozenset[str], pending: frozenset[str]
     ) -> None:
         if newest is not queued.pod:
@@ -238,8 +234,8 @@ class SchedulingQueue:
         queued.is_flushed, queued.flushed_at = False, None
         self._pools.count_rejectors(queued, 1)
 
-    def _strategy_of_missed_events(self, queued: QueuedPodInfo) -> QueueingStrategy:
-        """What the events that came during the attempt mean for the pod."""
+    def _missed_events_strategy(self, queued: QueuedPodInfo) -> QueueingStrategy:
+        """Return the strongest strategy of the events during the attempt."""
         events = self._in_flight.events_since(queued.uid)
         if not queued.rejectors or self._in_group(queued) or events is None:
             return QueueingStrategy.AFTER_BACKOFF
@@ -251,8 +247,6 @@ class SchedulingQueue:
                 break
         return strategy
 
-    # events -----------------------------------------------------------------------------------------------------
-
     def move_all_on_event(
         self,
         event: ClusterEvent,
@@ -260,10 +254,10 @@ class SchedulingQueue:
         new: KubeObject | None = None,
         *,
         at_most: int | None = None,
-        spare_own: bool = False,
+        skip_self: bool = False,
     ) -> int:
-        """Something happened: wake the parked pods that it may help. Returns how many moved."""
-        return sum(self.move_in_slices(event, old, new, at_most=at_most, spare_own=spare_own))
+        """Move the unschedulable pods that the event may help. Returns how many moved."""
+        return sum(self.move_in_slices(event, old, new, at_most=at_most, skip_self=skip_self))
 
     def move_in_slices(
         self,
@@ -272,40 +266,42 @@ class SchedulingQueue:
         new: KubeObject | None = None,
         *,
         at_most: int | None = None,
-        spare_own: bool = False,
+        skip_self: bool = False,
     ) -> Iterator[int]:
-        """The same in slices, each the number of pods that it moved: between two of them the queue may be used.
+        """Like `move_all_on_event`, in slices: yields the number of moved pods. The queue may be used between slices.
 
-        The event counts from this call on, whenever the slices are taken. `at_most`: only for pods of this priority or
-        less; pods in flight replay the event whatever theirs. `spare_own`: the pod that it is about stays where it is.
+        The event counts from this call on, whenever the slices are run. `at_most`: only pods of this priority or less
+        move; pods in flight replay the event with any priority. `skip_self`: the pod of the event stays where it is.
         """
         if not self._hints.has_registrations(event):
             return iter(())
         self._in_flight.add_event(event, old, new)
-        if not self._pools.parked:
-            return iter(())  # as it is most of the time, and nobody has to be asked what the event means to them
-        occasion = ObservedEvent(event, old, new)
-        about = new if isinstance(new, Pod) else old if isinstance(old, Pod) else None
-        own = None if about is None else self._pools.get(about.key)
-        if own is not None and (own.pool is not SubQueue.UNSCHEDULABLE or not occasion.is_about(own.pod)):
+        if not self._pools.unschedulable:
+            return iter(())  # the usual case; no hint needs to run
+        observed = ObservedEvent(event, old, new)
+        event_pod = new if isinstance(new, Pod) else old if isinstance(old, Pod) else None
+        own = None if event_pod is None else self._pools.get(event_pod.key)
+        if own is not None and (own.pool is not SubQueue.UNSCHEDULABLE or not observed.is_about(own.pod)):
             own = None
-        woken = self._pools.parked.pods_to_requeue(occasion, at_most=at_most, own=own, spare_own=spare_own)
-        return self._requeue(woken, event.name)
+        candidates = self._pools.unschedulable.pods_to_requeue(observed, at_most=at_most, own=own, skip_self=skip_self)
+        return self._requeue_candidates(candidates, event.name)
 
-    def _requeue(self, woken: Iterable[tuple[QueuedPodInfo, QueueingStrategy] | None], event: str) -> Iterator[int]:
+    def _requeue_candidates(
+        self, candidates: Iterable[tuple[QueuedPodInfo, QueueingStrategy] | None], event: str
+    ) -> Iterator[int]:
         moved = 0
-        for found in woken:
-            if found is None:
+        for candidate in candidates:
+            if candidate is None:
                 yield moved
                 moved = 0
                 continue
-            queued, strategy = found
+            queued, strategy = candidate
             self._pools.remove(queued)
             moved += self._requeue_by_strategy(queued, strategy, event) is not SubQueue.UNSCHEDULABLE
         yield moved
 
     def activate(self, pods: Iterable[Pod]) -> None:
-        """A plugin wants these pods tried now, backing off or not. One in flight is tried again if it fails."""
+        """Activate pods for a plugin, even if they are in backoff. A pod in flight is retried if it fails."""
         for pod in pods:
             if not self._activate(pod) and pod.uid in self._in_flight:
                 self._in_flight.add_event(FORCE_ACTIVATE, None, pod)
@@ -320,8 +316,11 @@ class SchedulingQueue:
         return self._to_active(queued, FORCE_ACTIVATE.name, from_backoff=backing_off)
 
     def retry(self, pods: Iterable[Pod]) -> None:
-        """A write for these parked pods failed: have them tried again after their backoff, and not before, even where
-        nothing else is to do. One in flight is tried again if it fails."""
+        """Requeue unschedulable pods for which a write failed.
+
+        They return after their backoff, and not earlier even if no other pod is ready. A pod in flight is retried if it
+        fails.
+        """
         for pod in pods:
             queued = self._pools.get(pod.key)
             if queued is None:
@@ -329,37 +328,35 @@ class SchedulingQueue:
                     self._in_flight.add_event(FORCE_ACTIVATE, None, pod)
             elif queued.pool is SubQueue.UNSCHEDULABLE:
                 self._pools.remove(queued)
-                if not self._rule.is_backing_off(queued, self._now()):
+                if not self._backoff_rule.is_backing_off(queued, self._now()):
                     self._to_active(queued, SCHEDULE_ATTEMPT_FAILURE)
                 elif not self._settings.pop_from_backoff or self._passes_gates(queued, SCHEDULE_ATTEMPT_FAILURE):
                     self._pools.add(queued, SubQueue.ERROR_BACKOFF, SCHEDULE_ATTEMPT_FAILURE)
 
-    # time -------------------------------------------------------------------------------------------------------
-
     def next_wakeup_s(self) -> float | None:
-        """When `flush` is worth calling next, on the clock's `monotonic_s`; None: not before something happens."""
+        """Return the time at which `flush` must be called next, on `monotonic_s`. None: not before the next event."""
         heads = (self._pools.backoff.peek(), self._pools.error_backoff.peek())
-        due = [self._rule.ready_at(head) for head in heads if head is not None]
-        if len(self._pools.parked):
+        due = [self._backoff_rule.ready_at(head) for head in heads if head is not None]
+        if len(self._pools.unschedulable):
             due.append(self._next_flush)
         return self._started_s + (min(due) - self._started).total_seconds() if due else None
 
     def flush(self) -> int:
-        """Do what time demands by now. Returns how many pods moved."""
+        """Move the pods whose time has come. Returns how many moved."""
         return sum(self.flush_in_slices())
 
     def flush_in_slices(self) -> Iterator[int]:
-        """The same in slices, each the number of pods that it moved."""
+        """Like `flush`, in slices: yields the number of moved pods."""
         yield from self.flush_backoff()
         if self._now() >= self._next_flush:
             self._next_flush = self._now() + _FLUSH_EVERY
             yield from self.flush_unschedulable()
 
     def flush_backoff(self) -> Iterator[int]:
-        """Pods whose backoff is over become active."""
+        """Activate the pods whose backoff is over."""
         moved = 0
         for heap in (self._pools.backoff, self._pools.error_backoff):
-            while (queued := heap.peek()) is not None and not self._rule.is_backing_off(queued, self._now()):
+            while (queued := heap.peek()) is not None and not self._backoff_rule.is_backing_off(queued, self._now()):
                 self._pools.remove(queued)
                 moved += self._to_active(queued, BACKOFF_COMPLETE, from_backoff=True)
                 if moved >= CLASSES_PER_SLICE // REQUEUE_COST:
@@ -368,21 +365,23 @@ class SchedulingQueue:
         yield moved
 
     def flush_unschedulable(self) -> Iterator[int]:
-        """Pods that were parked for too long are tried again: a hint may be wrong, and nothing waits for ever."""
+        """Retry pods that were unschedulable for too long: a hint may be wrong, and no pod waits forever."""
         now = self._now()
-        return self._requeue(self._expired_pods(list(self._pools.parked), now), UNSCHEDULABLE_TIMEOUT.name)
+        return self._requeue_candidates(
+            self._expired_pods(list(self._pools.unschedulable), now), UNSCHEDULABLE_TIMEOUT.name
+        )
 
     def _expired_pods(
         self, pods: Sequence[QueuedPodInfo], now: datetime
     ) -> Iterator[tuple[QueuedPodInfo, QueueingStrategy] | None]:
-        """Those of the pods that were parked for too long by then, and still are; None: a slice is over."""
-        before, steps, found = now - timedelta(seconds=self._settings.max_unschedulable_s), 0, False
+        """Yield the given pods that have been unschedulable for too long and still are; None at the end of a slice."""
+        deadline, steps, any_expired = now - timedelta(seconds=self._settings.max_unschedulable_s), 0, False
         for queued in pods:
             steps += 1
-            if queued.pool is SubQueue.UNSCHEDULABLE and queued.last_attempt_at < before:
-                if not found:  # an event like others for pods in flight, where there is anything to tell
+            if queued.pool is SubQueue.UNSCHEDULABLE and queued.last_attempt_at < deadline:
+                if not any_expired:  # record the event for pods in flight, once
                     self._in_flight.add_event(UNSCHEDULABLE_TIMEOUT, None, None)
-                found = queued.is_flushed = True
+                any_expired = queued.is_flushed = True
                 queued.flushed_at = now
                 yield queued, QueueingStrategy.AFTER_BACKOFF
                 steps += REQUEUE_COST
@@ -391,68 +390,67 @@ class SchedulingQueue:
                 yield None
 
     def _now(self) -> datetime:
-        """The wall clock as it was at the start, carried on by the one that never jumps: a wall clock that is set
-        anew neither holds pods back nor lets them go."""
+        """Return the wall clock of the start plus the monotonic time since then.
+
+        Changes of the wall clock have no effect.
+        """
         return self._started + timedelta(seconds=self._clock.monotonic_s() - self._started_s)
 
-    # nominations ------------------------------------------------------------------------------------------------
-
     def nominate(self, info: PodInfo, node_name: str | None = None) -> None:
-        """Keep room on a node for a pod; None: on the one that its status names, "": on none.
+        """Nominate a pod to a node. None: the node in its status, "": no node.
 
-        A pod that is gone, or has a node, is not nominated.
+        A deleted or scheduled pod is not nominated.
         """
         self._nominations.delete_nomination(info.uid)
-        wanted = info.pod.status.nominated_node_name if node_name is None else node_name
-        known = self._pods.get(info.uid)
-        if wanted and known is not None and not known.spec.node_name:
-            self._nominations.nominate(info, wanted)
+        target_node = info.pod.status.nominated_node_name if node_name is None else node_name
+        latest_pod = self._pods.get(info.uid)
+        if target_node and latest_pod is not None and not latest_pod.spec.node_name:
+            self._nominations.nominate(info, target_node)
 
     def _renominate(self, old: Pod, info: PodInfo) -> None:
-        """A pod changed. What only we know stays: the API server may not have been told of the nomination yet."""
-        silent = not old.status.nominated_node_name and not info.pod.status.nominated_node_name
-        self.nominate(info, self._nominations.node_of(old.uid) if silent else None)
-
-    # profiles ---------------------------------------------------------------------------------------------------
+        """Update the nomination of a changed pod. A nomination that is not yet in the pod's status stays."""
+        has_no_status = not old.status.nominated_node_name and not info.pod.status.nominated_node_name
+        self.nominate(info, self._nominations.node_of(old.uid) if has_no_status else None)
 
     def install_profiles(self, profiles: Mapping[str, QueueProfile], changed: Iterable[str] = ()) -> Iterator[int]:
-        """Go on with other profiles, from this call on. In slices, parked pods are told apart by what their hints look
-        at, and those that the `changed` plugins rejected or hold back are woken."""
+        """Replace the profiles from this call on.
+
+        In slices, unschedulable pods are regrouped by the new hint keys, and pods that the `changed` plugins rejected
+        or gate are requeued.
+        """
         plugins = frozenset(changed)
         self._profiles = profiles
         self._hints = self._hint_table(profiles)
-        if plugins:  # pods in flight may yet be rejected by one that is no longer there
+        if plugins:  # a pod in flight may still be rejected by a removed plugin
             self._in_flight.add_event(FORCE_ACTIVATE, None, None)
-        return self._regroup(self._pools.parked.regroup(self._hints), plugins)
+        return self._regroup(self._pools.unschedulable.regroup(self._hints), plugins)
 
     def _regroup(self, regrouped: Iterator[QueuedPodInfo], plugins: frozenset[str]) -> Iterator[int]:
-        """Have parked pods told apart anew, then wake those whom these plugins rejected."""
-        hit = []
+        """Regroup the unschedulable pods, then requeue the pods that these plugins rejected."""
+        rejected = []
         for number, queued in enumerate(regrouped, 1):
             if plugins & queued.rejectors:
-                hit.append(queued)
+                rejected.append(queued)
             if number % (CLASSES_PER_SLICE // REQUEUE_COST) == 0:
                 yield 0
-        yield from self._requeue(
-            _still_waiting(hit, lambda queued: queued.pool is SubQueue.UNSCHEDULABLE), FORCE_ACTIVATE.name
+        yield from self._requeue_candidates(
+            _filter_waiting(rejected, lambda queued: queued.pool is SubQueue.UNSCHEDULABLE), FORCE_ACTIVATE.name
         )
 
     def _hint_table(self, profiles: Mapping[str, QueueProfile]) -> HintTable:
-        cures = {name: profile.registered_events for name, profile in profiles.items()}
-        return HintTable(cures, self._recorder, self._clock.monotonic_s)
+        registrations = {name: profile.registered_events for name, profile in profiles.items()}
+        return HintTable(registrations, self._recorder, self._clock.monotonic_s)
 
     def close(self) -> None:
-        """Nobody is tried any more."""
+        """End all attempts."""
         for pod in self.in_flight():
             self.done(pod.uid)
 
-    # inside -----------------------------------------------------------------------------------------------------
-
     def _requeue_by_strategy(self, queued: QueuedPodInfo, strategy: QueueingStrategy, event: str) -> SubQueue:
-        """Put a pod where a strategy wants it, unless a gate keeps it out. Returns where it went."""
+        """Add a pod to the sub-queue of a strategy, unless it is gated. Returns its sub-queue."""
         if strategy is QueueingStrategy.SKIP:
             self._pools.add(queued, SubQueue.UNSCHEDULABLE, event)
-        elif strategy is QueueingStrategy.AFTER_BACKOFF and self._rule.is_backing_off(queued, self._now()):
+        elif strategy is QueueingStrategy.AFTER_BACKOFF and self._backoff_rule.is_backing_off(queued, self._now()):
             self._to_backoff(queued, event)
         else:
             self._to_active(queued, event)
@@ -460,7 +458,7 @@ class SchedulingQueue:
         return queued.pool
 
     def _to_active(self, queued: QueuedPodInfo, event: str, *, from_backoff: bool = False) -> bool:
-        """Make a pod ready, unless a gate keeps it out: then it is parked. Says whether it is ready."""
+        """Activate a pod, or add it to the unschedulable pods if it is gated. Returns whether it is active."""
         if not (from_backoff and self._settings.pop_from_backoff) and not self._passes_gates(queued, event):
             return False
         if queued.first_attempt is None:
@@ -471,9 +469,9 @@ class SchedulingQueue:
         return True
 
     def _to_backoff(self, queued: QueuedPodInfo, event: str) -> None:
-        """Let a pod back off. Where it can be popped from there, the gates are asked now.
+        """Add a pod to a backoff queue. If it can be popped from there, PreEnqueue runs now.
 
-        Nothing but time brings a pod of a group back, so it is not tried early: it would be tried without end.
+        A pod of a group is never popped early: only time brings it back, so it would be retried without end.
         """
         if not self._settings.pop_from_backoff or self._passes_gates(queued, event):
             early = queued.rejectors and not self._in_group(queued)
@@ -483,42 +481,41 @@ class SchedulingQueue:
         return self._settings.pod_groups and queued.pod.spec.scheduling_group is not None
 
     def _passes_gates(self, queued: QueuedPodInfo, event: str) -> bool:
-        """Ask PreEnqueue. A pod that is refused is parked, and the plugin counts among those who rejected it."""
+        """Run PreEnqueue. A rejected pod becomes unschedulable, and the plugin becomes one of its rejectors."""
         profile = self._profiles.get(queued.pod.scheduler_name)
-        refusal = None if profile is None else profile.pre_enqueue(queued.pod, queued.gated_by)
-        if refusal is None or refusal.ok:
+        status = None if profile is None else profile.pre_enqueue(queued.pod, queued.gated_by)
+        if status is None or status.ok:
             queued.gated_by = ""
             if queued.gate_error:
                 queued.gate_error = ""
-                self._untold.pop(queued.uid, None)
+                self._gate_failures.pop(queued.uid, None)
             return True
-        self._note_gate_error(queued, refusal)
-        plugin = queued.gated_by = refusal.plugin
+        self._record_gate_error(queued, status)
+        plugin = queued.gated_by = status.plugin
         if plugin not in queued.rejectors:
             queued.unschedulable_plugins |= {plugin}
             self._recorder.rejected(plugin, queued.pod.scheduler_name, 1)
         queued.is_flushed = False
         present = self._pools.get(queued.key)
-        if (
-            present is None or present.pool is SubQueue.UNSCHEDULABLE
-        ):  # else an older entry of that name is further already
+        # otherwise an older pod of that name is already further
+        if present is None or present.pool is SubQueue.UNSCHEDULABLE:
             self._pools.add(queued, SubQueue.UNSCHEDULABLE, event)
         return False
 
-    def _note_gate_error(self, queued: QueuedPodInfo, refusal: Status) -> None:
-        """Have a pod told that a gate broke, and that it no longer does, unless it was told so before."""
-        text = "" if refusal.rejected else refusal.message
+    def _record_gate_error(self, queued: QueuedPodInfo, status: Status) -> None:
+        """Store a changed PreEnqueue failure of a pod for `pop_gate_failure`, also its end."""
+        text = "" if status.rejected else status.message
         if text != queued.gate_error:
             queued.gate_error = text
-            self._untold[queued.uid] = queued, refusal
+            self._gate_failures[queued.uid] = queued, status
 
 
-def _still_waiting(
-    pods: Iterable[QueuedPodInfo], still_waits: Callable[[QueuedPodInfo], bool]
+def _filter_waiting(
+    pods: Iterable[QueuedPodInfo], is_waiting: Callable[[QueuedPodInfo], bool]
 ) -> Iterator[tuple[QueuedPodInfo, QueueingStrategy] | None]:
-    """Pods that are to be woken, in slices; what happens between two of them may have taken some away."""
+    """Yield the pods that still wait, in slices: pods may be removed between two slices."""
     for number, queued in enumerate(pods, 1):
-        if still_waits(queued):
+        if is_waiting(queued):
             yield queued, QueueingStrategy.AFTER_BACKOFF
         if number % (CLASSES_PER_SLICE // REQUEUE_COST) == 0:
             yield None

@@ -1,4 +1,4 @@
-"""What the configuration, flags and feature gates say about the queue."""
+"""Settings of the scheduling queue from the configuration, flags and feature gates."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """The queue's knobs, with kube-scheduler's defaults."""
+    """Settings of the scheduling queue, with kube-scheduler's defaults."""
 
     initial_backoff_s: float = 1.0
     max_backoff_s: float = 10.0
     max_unschedulable_s: float = 300.0
-    """How long a pod is parked at most."""
+    """Longest time that a pod stays among the unschedulable pods."""
     pop_from_backoff: bool = True
-    """The feature gate SchedulerPopFromBackoffQ: with nothing active, pods that back off are tried early."""
+    """Feature gate SchedulerPopFromBackoffQ: if no pod is active, pods in backoff are popped early."""
     pod_groups: bool = False
-    """The feature gate GenericWorkload: pods of a group come back after their backoff, whatever happened meanwhile."""
+    """Feature gate GenericWorkload: pods of a group always return after their backoff, whatever events they missed."""

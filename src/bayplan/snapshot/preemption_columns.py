@@ -102,7 +102,7 @@ class PreemptionColumns:
             self._started[fresh] = [NOT_STARTED if each is None else to_microseconds(each) for each in moments]
         return self._started[slots]
 
-    def pod_infos(self, slots: RowVector) -> IntVector:
+    def list_positions(self, slots: RowVector) -> IntVector:
         """Where each pod stands in the list of its row."""
         unknown = slots[~self._placed[slots]]
         if len(unknown):

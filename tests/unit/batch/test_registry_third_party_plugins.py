@@ -1,4 +1,4 @@
-"""Batch plugins and actions from outside: folders and installed packages, beside those of the pod engine."""
+"""Third-party batch plugins and actions: from folders and installed packages, beside those of the pod engine."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ Write = Callable[[str, str], Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    def written(name: str, text: str) -> Path:
+    def write_file(name: str, text: str) -> Path:
         path = tmp_path / name
         path.write_text(text, encoding="utf-8")
         path.chmod(0o644)
         return path
 
-    return written
+    return write_file
 
 
 def new(known: Any, shipped: Any) -> list[str]:
@@ -54,13 +54,13 @@ proportion rescheduling resource-strategy-fit resourcequota sla task-topology td
 """
 
 
-def test_what_ships_is_what_volcano_has() -> None:
+def test_built_in_plugins_and_actions_are_volcanos() -> None:
     assert sorted(default_batch_plugins()) == VOLCANO_S_PLUGINS.split()
     assert {each.name for each in load_default_conf().plugins} <= set(default_batch_plugins())
     assert tuple(default_actions()) == BUILT_IN_ACTIONS
 
 
-def test_one_folder_may_hold_all_kinds(tmp_path: Path, write: Write) -> None:
+def test_one_folder_can_contain_all_kinds(tmp_path: Path, write: Write) -> None:
     write("a.py", POD + BATCH)
     write("b.py", ACTION)
     assert new(known_batch_plugins([tmp_path]), default_batch_plugins()) == ["mine"]
@@ -69,7 +69,7 @@ def test_one_folder_may_hold_all_kinds(tmp_path: Path, write: Write) -> None:
     assert "mine" not in known_plugins([tmp_path])
 
 
-def test_a_file_is_run_once_as_long_as_it_does_not_change(tmp_path: Path, write: Write) -> None:
+def test_a_file_is_loaded_once_until_it_changes(tmp_path: Path, write: Write) -> None:
     path = write(
         "once.py", "from pathlib import Path\nPath(__file__).with_suffix('.log').open('a').write('.')\n" + BATCH
     )
@@ -81,7 +81,7 @@ def test_a_file_is_run_once_as_long_as_it_does_not_change(tmp_path: Path, write:
     assert path.with_suffix(".log").read_text() == ".."
 
 
-def test_a_configuration_may_name_actions_from_outside(tmp_path: Path, write: Write) -> None:
+def test_a_configuration_can_use_third_party_actions(tmp_path: Path, write: Write) -> None:
     write("tidy.py", ACTION)
     actions = known_actions([tmp_path])
     assert batch_configured("actions: allocate, tidy", actions).actions == ("allocate", "tidy")
@@ -106,7 +106,7 @@ def test_every_set_of_actions_has_its_own_objects(tmp_path: Path, write: Write) 
         pytest.param({"name": 1, "execute": print}, None, id="no-name"),
     ],
 )
-def test_what_a_class_is(members: dict[str, Any], kind: PluginKind | None) -> None:
+def test_plugin_kinds(members: dict[str, Any], kind: PluginKind | None) -> None:
     assert plugin_kind(type("Made", (), members)) is kind
 
 
@@ -124,7 +124,7 @@ def test_what_a_class_is(members: dict[str, Any], kind: PluginKind | None) -> No
         ),
     ],
 )
-def test_a_batch_plugin_that_cannot_be_taken_is_named(tmp_path: Path, write: Write, text: str, words: str) -> None:
+def test_an_invalid_batch_plugin_is_rejected(tmp_path: Path, write: Write, text: str, words: str) -> None:
     write("mine.py", text)
     with pytest.raises(PluginError, match=words):
         known_batch_plugins([tmp_path])
@@ -146,20 +146,20 @@ def test_a_batch_plugin_that_cannot_be_taken_is_named(tmp_path: Path, write: Wri
         ),
     ],
 )
-def test_an_action_that_cannot_be_taken_is_named(tmp_path: Path, write: Write, text: str, words: str) -> None:
+def test_an_invalid_action_is_rejected(tmp_path: Path, write: Write, text: str, words: str) -> None:
     write("mine.py", text)
     with pytest.raises(PluginError, match=words):
         known_actions([tmp_path])
 
 
-def test_a_plugin_that_is_no_class() -> None:
+def test_a_plugin_without_a_name_is_rejected() -> None:
     with pytest.raises(PluginError, match=r"has no `name`; batch plugin classes set one, as in name = 'costaware'"):
         BatchPluginSet([lambda _: None])  # type: ignore[list-item]
     with pytest.raises(PluginError, match="Nameless has no `name`; action classes set one"):
         ActionSet().with_classes(type("Nameless", (), {}))
 
 
-# installed packages
+# Installed packages
 
 
 def entry_point(value: str, kind: PluginKind) -> EntryPoint:
@@ -175,7 +175,7 @@ def test_groups_of_entry_points() -> None:
     }
 
 
-def test_installed_packages_bring_plugins_and_actions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugins_and_actions_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     announced = {
         PluginKind.BATCH_PLUGIN.value: [entry_point("batch_outsider:Mine", PluginKind.BATCH_PLUGIN)],
         PluginKind.ACTION.value: [entry_point("batch_outsider:Tidy", PluginKind.ACTION)],
@@ -190,9 +190,9 @@ def test_installed_packages_bring_plugins_and_actions(monkeypatch: pytest.Monkey
     assert new(known_actions(), default_actions()) == ["tidy"]
 
 
-def test_a_broken_package_is_named() -> None:
-    point = entry_point("bayplan.errors:Nobody", PluginKind.ACTION)
+def test_a_broken_package_is_reported() -> None:
+    point = entry_point("bayplan.errors:Missing", PluginKind.ACTION)
     with pytest.raises(
-        PluginError, match=r'entry point "mine" \(bayplan.errors:Nobody\) cannot be loaded: AttributeError'
+        PluginError, match=r'entry point "mine" \(bayplan.errors:Missing\) cannot be loaded: AttributeError'
     ):
         installed_plugins(PluginKind.ACTION, [point])

@@ -60,7 +60,7 @@ def test_a_method_that_does_not_tell_who_calls_it_is_refused(tmp_path: Path, met
     folder = written(tmp_path, method)
     stage = shown.split("\\")[0]
     words = (
-        rf'plugin "mine" \(Mine in .*mine\.py\) has {shown}, which does not tell who is to call it: the binder calls '
+        rf'plugin "mine" \(Mine in .*mine\.py\) has {shown}, which fits neither engine: the binder calls '
         rf"{stage}\(self, ctx, pod, node, bind_request, state\), the scheduler {stage}\(self, cycle, node_name\)"
     )
     for known in (known_binder_plugins, known_plugins):

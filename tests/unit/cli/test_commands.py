@@ -214,13 +214,13 @@ def test_a_missing_file(run: CommandRunner, tmp_path: Path) -> None:
     path = tmp_path / "nowhere.yaml"
     ended = run("config", "check", path)
     assert ended.code == 2
-    assert one_sentence(ended) == f"{path} cannot be read: No such file or directory"
+    assert one_sentence(ended) == f"cannot read {path}: No such file or directory; give a readable file"
 
 
 def test_a_file_that_is_no_text(run: CommandRunner, tmp_path: Path) -> None:
     path = tmp_path / "binary"
     path.write_bytes(b"\xff\xfe\x00")
-    assert one_sentence(run("config", "check", path)) == f"{path} is not text"
+    assert one_sentence(run("config", "check", path)) == f"{path} is not UTF-8 text; give a text file"
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,9 @@ def test_a_broken_plugin_file(run: CommandRunner, write: Write, tmp_path: Path, 
 
 def test_a_plugin_file_that_others_may_write(run: CommandRunner, write: Write, tmp_path: Path) -> None:
     write("mine.py", TWO_SORTS).chmod(0o666)
-    assert "is writable by group or other users (mode 666)" in one_sentence(run("config", "show", "--plugins-dir", tmp_path))
+    assert "is writable by group or other users (mode 666)" in one_sentence(
+        run("config", "show", "--plugins-dir", tmp_path)
+    )
     assert run("config", "show", "--plugins-dir", tmp_path, "--trust-writable-plugins").code == 0
 
 
@@ -250,7 +252,7 @@ def test_the_default_configuration_is_shown(run: CommandRunner) -> None:
     assert ended.code == 0
     assert "profile default-scheduler" in ended.out
     assert "TaintToleration:3" in ended.out
-    assert "nodes looked at: all" in ended.out
+    assert "evaluated nodes: all" in ended.out
 
 
 @pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)], ids=["json", "yaml"])
@@ -273,14 +275,14 @@ def test_output_for_programs(run: CommandRunner, form: str, read: Callable[[str]
         ),
         pytest.param(
             "extenders: [{urlPrefix: 'http://x', prioritizeVerb: p, weight: 1}]\n",
-            "adaptive sample, because extenders have to be asked: http://x\n"
-            "percentageOfNodesToScore: 100 in the profile looks at all\n",
+            "adaptive sample, because the configuration has extenders: http://x\n"
+            "set percentageOfNodesToScore: 100 in the profile to evaluate all nodes\n",
             id="extender",
         ),
     ],
 )
 def test_how_many_nodes_are_looked_at(run: CommandRunner, write: Write, text: str, shown: str) -> None:
-    assert f"nodes looked at: {shown}" in run("config", "show", write("c.yaml", HEAD + text)).out
+    assert f"evaluated nodes: {shown}" in run("config", "show", write("c.yaml", HEAD + text)).out
 
 
 def test_whose_fault_a_sample_is(run: CommandRunner) -> None:
@@ -379,7 +381,7 @@ def test_several_victims_are_listed_as_people_do(run: CommandRunner, write: Writ
 def test_what_is_not_looked_at_is_said(run: CommandRunner, write: Write) -> None:
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
     path = write("all.yaml", [NODE, pod("p"), config_map])
-    assert run("place", "-f", path).err == f"not looked at: ConfigMap c in {path}\n"
+    assert run("place", "-f", path).err == f"ignored: ConfigMap c in {path}\n"
 
 
 @pytest.mark.parametrize(
@@ -679,7 +681,10 @@ def test_a_full_device_is_one_sentence(arguments: list[str]) -> None:
             [sys.executable, "-m", "bayplan", *arguments], stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert ended.returncode == 1
-    assert ended.stderr == "error: cannot write the output: No space left on device; send it where there is room\n"
+    assert (
+        ended.stderr
+        == "error: cannot write the output: No space left on device; free space on the device or redirect the output\n"
+    )
 
 
 def test_a_file_that_the_system_refuses_is_named(run: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:

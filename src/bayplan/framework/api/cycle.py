@@ -1,7 +1,8 @@
-"""One attempt to place one pod: the pod, the snapshot, and what plugins tell each other between points.
+"""One attempt to place one pod: the pod, the snapshot, and the state that plugins share between extension points.
 
-State goes through typed keys: `cycle.put(KEY, value)` in one plugin or point, `cycle.get(KEY)` in another. A key
-whose value changes while preemption tries things out says how to clone it; all others are shared between clones.
+The counterpart of kube-scheduler's CycleState. State goes through typed keys: one plugin or point calls
+`cycle.put(KEY, value)`, another calls `cycle.get(KEY)`. A key whose value changes during the dry runs of preemption
+says how to clone it. Clones share all other values.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ T = TypeVar("T")
 
 
 class StateKey(Generic[T]):
-    """The name and type of one piece of state."""
+    """Name and type of one piece of state."""
 
     __slots__ = ("clone", "name")
 
@@ -32,7 +33,7 @@ class StateKey(Generic[T]):
 
 
 class Cycle:
-    """Everything one attempt knows."""
+    """Everything that is known in one attempt."""
 
     __slots__ = (
         "_state",
@@ -52,22 +53,22 @@ class Cycle:
         self.info = info
         self.pod: Pod = info.pod
         self.snapshot = snapshot
-        self.allowed_rows = within  # the rows that filters may be asked about; None: all of them
+        self.allowed_rows = within  # the rows that filters may evaluate; None: all rows
         self.skip_filter: set[str] = set()
         self.skip_score: set[str] = set()
         self.skip_pre_bind: set[str] = set()
         self.pods_to_activate: dict[str, Pod] = {}
         self.pre_filter_answers: dict[str, Any] | None = (
-            None  # by PreFilters, while it was found out whether the pod is shared
+            None  # of PreFilter plugins that ran before it was known whether the pod shares answers
         )
-        self.plugin_error: PluginFault | None = None  # a plugin, meanwhile
+        self.plugin_error: PluginFault | None = None  # fault of a plugin during the shared evaluation
         self._state: dict[StateKey[Any], Any] = {}
 
     def put(self, key: StateKey[T], value: T) -> None:
         self._state[key] = value
 
     def get(self, key: StateKey[T]) -> T:
-        """The value of a key that must be there; `LookupError` names the key when it is not."""
+        """Return the value of a key that must be present. `LookupError` names a missing key."""
         try:
             value: T = self._state[key]
             return value
@@ -75,29 +76,32 @@ class Cycle:
             raise LookupError(f'reading "{key.name}" from cycleState: not found') from None
 
     def find(self, key: StateKey[T]) -> T | None:
-        """The value of a key, or None where no plugin has put one."""
+        """Return the value of a key, or None if no plugin has put one."""
         return self._state.get(key)
 
     def delete(self, key: StateKey[Any]) -> None:
-        """Forget a value, if there is one."""
+        """Delete a value, if there is one."""
         self._state.pop(key, None)
 
     def merge_state(self, other: Cycle) -> None:
-        """Take over what plugins found out about a pod that is like this one."""
+        """Merge the state that plugins computed for a pod of the same equivalence class."""
         self._state.update(other._state)
         self.skip_filter |= other.skip_filter
         self.skip_score |= other.skip_score
 
-    def merge_states(self, others: Sequence[Cycle]) -> None:
-        """The same from several."""
-        for other in others:
+    def merge_states(self, sources: Sequence[Cycle]) -> None:
+        """Merge the state of several cycles."""
+        for other in sources:
             if other._state:
                 self._state.update(other._state)
-        self.skip_filter = self.skip_filter.union(*[other.skip_filter for other in others])
-        self.skip_score = self.skip_score.union(*[other.skip_score for other in others])
+        self.skip_filter = self.skip_filter.union(*[other.skip_filter for other in sources])
+        self.skip_score = self.skip_score.union(*[other.skip_score for other in sources])
 
     def share_state(self, other: Cycle) -> None:
-        """The same from one that is changed no more; most often this attempt has heard nothing yet."""
+        """Merge the state of a cycle that does not change anymore.
+
+        An empty state takes a copy, the most frequent case.
+        """
         if self._state or self.skip_filter or self.skip_score:
             self.merge_state(other)
             return
@@ -105,13 +109,13 @@ class Cycle:
         self.skip_filter, self.skip_score = other.skip_filter, other.skip_score
 
     def reset_state(self) -> None:
-        """Forget what plugins said."""
+        """Delete the state that plugins have put."""
         self._state = {}
         self.pre_filter_answers = None
         self.skip_filter, self.skip_score = set(), set()
 
     def clone(self) -> Cycle:
-        """The same attempt with changeable state of its own, to try something out."""
+        """Copy the attempt with its own changeable state, for a dry run."""
         twin = Cycle(self.info, self.snapshot, self.allowed_rows)
         twin.skip_filter, twin.skip_score, twin.skip_pre_bind = self.skip_filter, self.skip_score, self.skip_pre_bind
         twin.pods_to_activate = self.pods_to_activate

@@ -1,7 +1,7 @@
-"""Why a pod fits nowhere: for every node the plugin, the code and the reasons, kept as masks.
+"""Why a pod fits no node: for every node the plugin, the code and the reasons, stored as masks.
 
-Made by the filters of one attempt. Reading one node's status, counting reasons and writing the FailedScheduling
-sentence are all questions to the same record, so they cannot disagree.
+The filters of one attempt build it. Statuses of nodes, counts of reasons and the FailedScheduling message are read
+from the same record, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from bayplan.snapshot import BoolVector
 
 CodeVector = npt.NDArray[np.int8]
 NOT_EVALUATED = -1
-_BITS = 62  # reasons that fit into one number
+_BITS = 62  # reasons that fit into one int64 bit mask
 _NO_STATUS = Status(Code.UNRESOLVABLE)
 
 
 @dataclass(slots=True)
 class FilterReasonRows:
-    """One reason of one plugin, and the rows it holds for."""
+    """One reason of one plugin, and the rows that have it."""
 
     plugin: str
     text: str
@@ -33,7 +33,7 @@ class FilterReasonRows:
 
 @dataclass(slots=True)
 class FilterResults:
-    """What the filters said of each entry of a table."""
+    """Result of all filters for each entry of a table."""
 
     codes: CodeVector
     reasons: list[FilterReasonRows] = field(default_factory=list)
@@ -56,7 +56,7 @@ class FilterResults:
         return Status(code, (reason.text for reason in self.reasons if reason.mask[position]), plugin=plugin)
 
     def statuses(self) -> list[Status]:
-        """The status of every entry; entries with the same reasons share one."""
+        """Return the status of every entry. Entries with the same reasons share one object."""
         if len(self.reasons) > _BITS:
             return [self.status(position) for position in range(len(self.codes))]
         patterns = np.zeros(len(self.codes), dtype=np.int64)
@@ -73,11 +73,11 @@ class Diagnosis:
     def __init__(self, names: list[str]) -> None:
         self.names = names
         self.verdicts: FilterResults = FilterResults(np.full(len(names), NOT_EVALUATED, dtype=np.int8))
-        self.overrides: dict[int, Status] = {}  # rows whose status did not come from the common pass
-        self.absent: Status = _NO_STATUS  # the status of every row that was not looked at
+        self.overrides: dict[int, Status] = {}  # rows whose status does not come from the common filter pass
+        self.absent: Status = _NO_STATUS  # the status of every row that was not evaluated
         self.pre_filter_message = ""
         self.post_filter_message = ""
-        self.within: BoolVector | None = None  # the rows that the pod may be tried on at all; None: all of them
+        self.eligible_rows: BoolVector | None = None  # the rows that the pod may be placed on; None: all rows
         self.unschedulable_plugins: set[str] = set()
         self.pending_plugins: set[str] = set()
 
@@ -87,18 +87,18 @@ class Diagnosis:
 
     @property
     def eligible_count(self) -> int:
-        """How many nodes were there for the pod to be tried on."""
-        return self.node_count if self.within is None else int(np.count_nonzero(self.within))
+        """Number of nodes that the pod may be placed on."""
+        return self.node_count if self.eligible_rows is None else int(np.count_nonzero(self.eligible_rows))
 
     def record(self, status: Status) -> None:
-        """Remember who rejected, for the queue."""
+        """Record the rejecting plugin for the scheduling queue."""
         if status.rejected and status.plugin:
             self.unschedulable_plugins.add(status.plugin)
             if status.code is Code.PENDING:
                 self.pending_plugins.add(status.plugin)
 
     def record_rejectors(self) -> None:
-        """The same for everybody who rejected a row in the common pass."""
+        """Record every plugin that rejected a row in the common filter pass."""
         common = np.ones(self.node_count, dtype=np.bool_)
         common[list(self.overrides)] = False
         for plugin, mask in self.verdicts.plugins.items():
@@ -109,7 +109,7 @@ class Diagnosis:
                 self.pending_plugins.add(plugin)
 
     def add(self, other: Diagnosis) -> None:
-        """Take in what was found about other rows."""
+        """Merge the results of other rows."""
         looked_at = other.verdicts.codes != NOT_EVALUATED
         self.verdicts.codes[looked_at] = other.verdicts.codes[looked_at]
         self.verdicts.reasons += other.verdicts.reasons
@@ -121,12 +121,12 @@ class Diagnosis:
         self.pending_plugins |= other.pending_plugins
 
     def override(self, row: int, status: Status) -> None:
-        """One row was judged on its own."""
+        """Set the status of one row that was evaluated separately."""
         self.overrides[row] = status
         self.record(status)
 
     def status(self, row: int) -> Status:
-        """What the attempt found about one node."""
+        """Return the status of one node."""
         override = self.overrides.get(row)
         if override is not None:
             return override
@@ -135,13 +135,13 @@ class Diagnosis:
         return self.verdicts.status(row)
 
     def explicit_rows(self) -> BoolVector:
-        """Rows with a status of their own."""
+        """Return the rows with a status of their own."""
         rows: BoolVector = self.verdicts.codes != NOT_EVALUATED
         rows[list(self.overrides)] = True
         return rows
 
     def rows_with(self, code: Code) -> BoolVector:
-        """Rows whose status has this code, with the absent status counted for rows that have none."""
+        """Return the rows whose status has this code. Rows without a status count with the absent status."""
         rows: BoolVector = self.verdicts.codes == code
         if self.absent.code is code:
             rows |= self.verdicts.codes == NOT_EVALUATED
@@ -150,28 +150,30 @@ class Diagnosis:
         return rows
 
     def histogram(self) -> Counter[str]:
-        """Every reason with the number of nodes it holds for."""
+        """Count the nodes of every reason."""
         counts: Counter[str] = Counter()
         for reason in self.reasons():
             counts[reason.text] += int(np.count_nonzero(reason.mask))
         return +counts
 
     def reasons(self) -> list[FilterReasonRows]:
-        """Every reason with its rows: of the common pass, of rows judged on their own, of rows not looked at."""
+        """Return every reason with its rows: of the common pass, of overridden rows and of rows that were not
+        evaluated.
+        """
         found = [*self.verdicts.reasons]
         if self.overrides:
             common = np.ones(self.node_count, dtype=np.bool_)
             common[list(self.overrides)] = False
             found = [FilterReasonRows(each.plugin, each.text, each.mask & common) for each in found]
             found += self._reasons_of_overrides()
-        # A row that passed every filter, and that an extender then left out without a word, counts as not looked at.
+        # A row that passed every filter, and that an extender left out without a reason, counts as not evaluated.
         unseen = ~self.explicit_rows() | self.rows_with(Code.SUCCESS)
-        if self.within is not None:
-            unseen &= self.within
+        if self.eligible_rows is not None:
+            unseen &= self.eligible_rows
         return found + [FilterReasonRows(self.absent.plugin, text, unseen) for text in self.absent.reasons]
 
     def _reasons_of_overrides(self) -> Iterator[FilterReasonRows]:
-        rows: dict[int, list[int]] = {}  # few statuses are on many rows
+        rows: dict[int, list[int]] = {}  # many rows share few statuses
         statuses: dict[int, Status] = {}
         for row, status in self.overrides.items():
             rows.setdefault(id(status), []).append(row)
@@ -185,7 +187,7 @@ class Diagnosis:
                 yield FilterReasonRows(status.plugin, text, mask)
 
     def sentence(self) -> str:
-        """The words of the FailedScheduling event."""
+        """Return the message of the FailedScheduling event."""
         head = f"0/{self.eligible_count} nodes are available:"
         if self.pre_filter_message:
             head += f" {self.pre_filter_message}."
@@ -196,7 +198,7 @@ class Diagnosis:
         return f"{head} {self.post_filter_message}" if self.post_filter_message else head
 
     def by_node(self) -> Iterator[tuple[str, Status]]:
-        """Every looked-at node with its status: for people, not for the hot path."""
+        """Yield every evaluated node with its status. Slow; for output, not for the hot path."""
         explicit = self.explicit_rows()
         for row, name in enumerate(self.names):
             if explicit[row]:

@@ -1,7 +1,8 @@
-"""What happens in a cluster, and which of it may cure a rejected pod.
+"""Cluster events, and the registrations of the events that may make a rejected pod schedulable.
 
-A plugin states `cured_by`: the kinds of event after which a pod that it rejected is worth another try, each with an
-optional hint that looks at the event's objects. The queue asks; nothing here waits for anything.
+A plugin declares `cured_by`, the counterpart of kube-scheduler's EventsToRegister: the kinds of event after which the
+scheduler retries a pod that the plugin rejected. Each kind may have a queueing hint that reads the event's objects.
+The scheduling queue calls the hints.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from bayplan.objects.meta import KubeObject
 
 
 class ActionType(IntFlag):
-    """What was done to an object. The order of the bits is kube-scheduler's and matters: see
-    `ClusterEventWithHint.matches`."""
+    """The change of an object.
+
+    The order of the bits is kube-scheduler's: `ClusterEventWithHint.matches` compares numbers.
+    """
 
     ADD = 1
     DELETE = 1 << 1
@@ -53,11 +56,11 @@ ACTION_NAMES: dict[ActionType, str] = {
     ActionType.UPDATE: "Update",
     ActionType.ALL: "All",
 }
-"""The actions as kube-scheduler's metrics and logs spell them; other combinations have no name there."""
+"""The actions as kube-scheduler's metrics and logs spell them. Other combinations have no name there."""
 
 
 class EventResource(StrEnum):
-    """The kinds of object that events are about, spelled as kube-scheduler's metrics spell them."""
+    """The kinds of object that events are about, spelled as in kube-scheduler's metrics."""
 
     POD = "Pod"
     ASSIGNED_POD = "AssignedPod"
@@ -82,13 +85,13 @@ _PODS = (EventResource.ASSIGNED_POD, EventResource.UNSCHEDULABLE_POD)
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvent:
-    """Something that happened. `label`: its own name, for the few that are not called by resource and action."""
+    """One event. `label` replaces the name made of resource and action, which few events need."""
 
     resource: EventResource | str
     action: ActionType
     label: str = ""
     name: str = field(init=False, compare=False, repr=False)
-    """What metrics and logs call it."""
+    """The name of the event in metrics and logs."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.label or f"{self.resource}{ACTION_NAMES.get(self.action, '')}")
@@ -99,30 +102,32 @@ class ClusterEvent:
 
 
 class QueueingHint(Enum):
-    """Is the event worth another try of the pod?"""
+    """Result of a queueing hint: whether the event may make the pod schedulable."""
 
     QUEUE = "Queue"
     SKIP = "Skip"
 
 
 QueueingHintFunction = Callable[[Pod, KubeObject | None, KubeObject | None], QueueingHint]
-"""`hint(pod, old, new)`: the rejected pod, and the object before and after the event (None: it was not there)."""
+"""`hint(pod, old, new)`: the rejected pod, and the object before and after the event (None: it does not exist)."""
 
 HintKeyFunction = Callable[[Pod], Hashable | None]
-"""`hint_key(pod)`: the part of a pod that a hint looks at, as a value; None: this pod is to be asked about alone."""
+"""`hint_key(pod)`: everything of a pod that a hint reads, as a value. None: the hint runs for this pod separately."""
 
 KeyedHintFunction = Callable[[Any, KubeObject | None, KubeObject | None], QueueingHint]
-"""`keyed_hint(part, old, new)`: what the hint says of every pod of which `hint_key` gives this part."""
+"""`keyed_hint(key, old, new)`: the hint's result for every pod for which `hint_key` returns this key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterEventWithHint:
-    """A kind of event after which a rejected pod may fit. Without a hint every such event counts.
+    """A kind of event after which the scheduler retries a rejected pod. Without a hint every such event counts.
 
-    Thousands of pods may wait for the same thing. A hint that looks at a part of the pod only says which by `hint_key`,
-    and is then asked once for all pods of which that part is equal. The pod that the event itself is about is always
-    asked alone, so comparing `uid` needs no mention. A hint that says nothing is asked about every pod. `keyed_hint`
-    says the same from the part alone, where reading it off the pod once more would be dear."""
+    Thousands of pods may wait for the same event. A hint that reads only a part of the pod declares this part with
+    `hint_key`. The queue then calls the hint once for all pods with an equal key. The pod that the event itself is
+    about is always evaluated separately, so the key needs no `uid`. Without `hint_key` the queue calls the hint for
+    every pod. `keyed_hint` computes the same from the key alone, where reading it from the pod again would be
+    expensive.
+    """
 
     resource: EventResource | str
     action: ActionType
@@ -134,7 +139,7 @@ class ClusterEventWithHint:
     def with_hint_key(
         cls, resource: EventResource | str, action: ActionType, reads: HintKeyFunction, judge: KeyedHintFunction
     ) -> ClusterEventWithHint:
-        """A cure whose hint is the judgement of a part of the pod, and nothing else."""
+        """Build a registration whose hint depends on a key of the pod and on nothing else."""
 
         def hint(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
             return judge(reads(pod), old, new)
@@ -142,10 +147,10 @@ class ClusterEventWithHint:
         return cls(resource, action, hint, reads, judge)
 
     def matches(self, event: ClusterEvent) -> bool:
-        """Whether this registration is meant by `event`.
+        """Whether `event` matches this registration.
 
-        The comparison of the numbers is kube-scheduler's: a generic update (all update bits) reaches only those who
-        asked for every kind of update.
+        The comparison of the numbers is kube-scheduler's: a generic update (all update bits) reaches only registrations
+        for every kind of update.
         """
         if self.resource == EventResource.ANY and self.action == ActionType.ALL:
             return True
@@ -156,10 +161,10 @@ class ClusterEventWithHint:
 
 
 def queue_hint_if(answer: bool) -> QueueingHint:
-    """A yes or no as a hint."""
+    """Convert a boolean to a hint."""
     return QueueingHint.QUEUE if answer else QueueingHint.SKIP
 
 
 def no_hint_key(pod: Pod) -> Hashable | None:  # noqa: ARG001
-    """`hint_key=no_hint_key`: the hint looks at the event alone."""
+    """`hint_key=no_hint_key`: the hint reads the event alone."""
     return ()

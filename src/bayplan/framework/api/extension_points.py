@@ -1,4 +1,4 @@
-"""The extension points as data: what configuration calls them and which methods make a plugin part of one."""
+"""The extension points as data: their names in the configuration and the methods that make a plugin extend one."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 class ExtensionPoint:
     """One extension point. A plugin extends it when it has any of the methods."""
 
-    key: str  # its name in a configuration file
+    key: str  # name in a configuration file
     methods: tuple[str, ...]
-    metric_key: str = ""  # its name in statistics, where that is another
-    metric_label: str = field(init=False, compare=False)  # the same in metrics
+    metric_key: str = ""  # name in statistics, where it differs
+    metric_label: str = field(init=False, compare=False)  # name in metrics
 
     def __post_init__(self) -> None:
-        filed = self.metric_key or self.key
-        object.__setattr__(self, "metric_key", filed)
-        object.__setattr__(self, "metric_label", f"{filed[0].upper()}{filed[1:]}")
+        metric_key = self.metric_key or self.key
+        object.__setattr__(self, "metric_key", metric_key)
+        object.__setattr__(self, "metric_label", f"{metric_key[0].upper()}{metric_key[1:]}")
 
     @property
     def interface(self) -> str:
-        """What kube-scheduler's messages call a plugin of this point."""
+        """The name that kube-scheduler's messages use for a plugin of this point."""
         return f"{self.key[0].upper()}{self.key[1:]}Plugin"
 
     def extended_by(self, plugin: object) -> bool:
@@ -45,7 +45,7 @@ PLACEMENT_SCORE = ExtensionPoint("placementScore", ("score_placement",))
 
 DEPENDS_ON = ExtensionPoint("depends_on", ("depends_on",))
 SIGNATURE = ExtensionPoint("signature", ("signature",))
-"""No points of a configuration: what else plugins are asked, and may take time for."""
+"""Not extension points of a configuration: other plugin methods that are timed like one."""
 
 UNRESERVE = ExtensionPoint("reserve", ("unreserve",), "unreserve")
 PREFLIGHT = ExtensionPoint("preBind", ("pre_bind_preflight",), "preBindPreFlight")
@@ -53,7 +53,7 @@ NORMALIZE_PLACEMENTS = ExtensionPoint("placementScore", ("normalize_placements",
 NORMALIZE = ExtensionPoint("score", ("normalize",), "scoreExtensionNormalize")
 ADD_POD = ExtensionPoint("preFilter", ("add_pod",), "preFilterExtensionAddPod")
 REMOVE_POD = ExtensionPoint("preFilter", ("remove_pod",), "preFilterExtensionRemovePod")
-"""Further questions of a point. A fault in one is a fault at the point; times are kept apart."""
+"""Further methods of a point. A fault in one is a fault at the point; durations are recorded separately."""
 
 BUILD_ORDER: tuple[ExtensionPoint, ...] = (
     PRE_FILTER,
@@ -71,7 +71,7 @@ BUILD_ORDER: tuple[ExtensionPoint, ...] = (
     PLACEMENT_GENERATE,
     PLACEMENT_SCORE,
 )
-"""The order in which a profile is put together: it decides which of two mistakes is reported."""
+"""The order in which a profile is built. It decides which of two errors is reported."""
 
 ATTEMPT_ORDER: tuple[ExtensionPoint, ...] = (
     PRE_ENQUEUE,
@@ -89,4 +89,4 @@ ATTEMPT_ORDER: tuple[ExtensionPoint, ...] = (
     PLACEMENT_GENERATE,
     PLACEMENT_SCORE,
 )
-"""The order in which a pod meets the points: how people want to read a profile."""
+"""The order in which a pod passes the points, used to display a profile."""

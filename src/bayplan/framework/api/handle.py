@@ -1,7 +1,7 @@
-"""What a plugin may reach of the world around it, as protocols.
+"""What a plugin can access of the scheduler, as protocols: the counterpart of kube-scheduler's `framework.Handle`.
 
-A plugin is built by `factory(args, handle)` and keeps the handle. The cache, the queue and the client fit these
-protocols by shape; the composition root wires them.
+A plugin is built by `factory(args, handle)` and stores the handle. The cache, the queue and the client match these
+protocols structurally. `app` passes them in.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ from bayplan.volumes import VolumeAssumptions
 
 
 class PodNominator(Protocol):
-    """Pods for which preemption has made room, by the node they wait for."""
+    """Nominated pods, by node: preemption has freed resources for them."""
 
     def on_node(self, node_name: str) -> Sequence[PodInfo]: ...
     def nodes(self) -> Collection[str]: ...
     def node_of(self, uid: str) -> str | None:
-        """The node that a pod is nominated to."""
+        """Return the node that a pod is nominated to."""
         ...
 
     def terminating_victims_on(self, node_name: str) -> Mapping[str, object]:
-        """By uid: who was told to leave a node for somebody's sake, whatever the API server shows of it yet."""
+        """Return the victims that preemption has deleted on a node, by uid, even if the API server still shows them
+        running.
+        """
         ...
 
     def refused_on(self, node_name: str) -> Collection[str]:
-        """The uids of pods that are no victims now: the API server refused to delete them a short time ago."""
+        """Return the uids of pods that cannot be victims now: their deletion was refused a short time ago."""
         ...
 
 
 class WaitingPod(Protocol):
-    """A pod that Permit holds back."""
+    """A pod that waits at Permit."""
 
     @property
     def pod(self) -> Pod: ...
@@ -56,7 +58,7 @@ class WaitingPods(Protocol):
 
 
 class FilterRunner(Protocol):
-    """The profile's own filters, for a plugin that tries things out on forks (preemption)."""
+    """The profile's own filters, for a plugin that runs dry runs on forks (preemption)."""
 
     def filter_table(self, cycle: Cycle, table: NodeTable) -> FilterResults: ...
     def is_row_local(self, cycle: Cycle) -> bool: ...
@@ -67,19 +69,21 @@ class FilterRunner(Protocol):
 
 
 class BindRequestBuilder(Protocol):
-    """How the engine's bind requests are drawn up."""
+    """Creates the engine's BindRequests."""
 
     @property
     def factory(self) -> BindRequestFactory: ...
 
     def annotations(self, cycle: Cycle, node_name: str) -> Mapping[str, str]:
-        """What the plugins of the profile hand to the binder; `MutateBindRequestError` where one fails that must
-        not."""
+        """Return the annotations that the profile's plugins pass to the binder.
+
+        Raises `MutateBindRequestError` if a plugin fails that is not allowed to fail.
+        """
         ...
 
 
 class Handle(Protocol):
-    """Everything a plugin may reach."""
+    """Everything that a plugin can access."""
 
     @property
     def clock(self) -> Clock: ...
@@ -104,7 +108,7 @@ class Handle(Protocol):
     def activate(self, pods: Mapping[str, Pod]) -> None: ...
 
     def group_pods(self, namespace: str, group: str) -> Sequence[Pod]:
-        """Every known pod of a PodGroup, queued or placed. One that is assumed, in trial too, shows its node."""
+        """Return every known pod of a PodGroup, queued or placed. An assumed pod, also of a dry run, shows its node."""
         ...
 
     async def post(self, url: str, body: bytes, timeout_s: float) -> bytes: ...

@@ -1,30 +1,31 @@
 """The contract between the framework and its plugins.
 
-A plugin is any object with a `name`; the points it extends follow from the methods it has. Filter and Score exist in
-two forms: about one node (`filter`, `score`: the simple form anyone can write) and about all rows of a table at once
-(`filter_nodes`, `score_nodes`: what shipped plugins use). The framework asks one-node plugins only about rows that
-survived the others. A plugin that sets `per_row = True` walks over nodes itself inside its whole-table form and is
-therefore given only the rows that are left.
+A plugin is any object with a `name`. The points that it extends follow from its methods. Filter and Score have two
+forms: for one node (`filter`, `score`, the simple form) and for all rows of a table at once (`filter_nodes`,
+`score_nodes`, the form of the shipped plugins). The framework calls one-node plugins only for rows that all other
+plugins accept. A plugin with `per_row = True` loops over nodes inside its whole-table form, and therefore gets only the
+remaining rows.
 
-Answers about pods that are alike are shared (`standing`). For that a plugin states what else its answers depend on:
-`depends_on(cycle)`, a value that changes whenever an answer about an untouched row may (`depends_on = row_local` where
-nothing else matters); `looks_at_pods = False` if it sees of a row only the node; `compares_candidates = True` if its
-scores depend on which nodes are candidates. A plugin that says nothing is asked in full for every pod.
-A plugin that often skips both PreFilter and PreScore may say so at once (`sits_out(cycle)`: both would, and it has
-nothing else to say of this pod). One whose scores depend on more than its filter does says that apart
-(`scores_depend_on(cycle)`, asked while it scores; `depends_on` then speaks for its filter, and for PreScore while that
-skips). One that compares candidates may give scores by groups of rows (`score_groups`, for a whole table; None: ask
-`score_nodes`).
+Pods of one equivalence class share answers (`framework.equivalence`). For this a plugin declares what else its answers
+depend on. `depends_on(cycle)` returns a value that changes whenever an answer about an unchanged row may change
+(`depends_on = row_local` if there is no other dependency). `looks_at_pods = False`: the plugin reads only the node of a
+row. `compares_candidates = True`: its scores depend on which nodes are candidates. A plugin without these declarations
+is evaluated in full for every pod. A plugin that often skips both PreFilter and PreScore can declare `sits_out(cycle)`:
+true if it skips both for this pod. A plugin whose scores depend on more than its filter does declares
+`scores_depend_on(cycle)`, which is called while it scores. `depends_on` then covers its filter, and PreScore while that
+returns Skip. A plugin that compares candidates can return scores by groups of rows (`score_groups`, for a whole table).
+None: the framework calls `score_nodes`.
 
-A plugin that reserves nothing for pods that it skips at PreFilter says `reserves_what_it_filters = True`, and is spared
-the call. One that must not bind where its own filter would not let a pod go says `filters_where_it_binds = True`: a
-profile that has it at Bind has it at PreFilter and Filter, too, whatever is listed there. One that never skips at Bind
-says `binds_every_pod = True`: whoever is listed behind it waits in vain, which is told.
+`reserves_what_it_filters = True`: the plugin reserves nothing for pods that it skips at PreFilter, and Reserve is not
+called for these. `filters_where_it_binds = True`: the plugin must not bind a pod to a node that its own filter rejects.
+A profile that has it at Bind also has it at PreFilter and Filter, whatever the configuration lists there.
+`binds_every_pod = True`: the plugin never returns Skip at Bind. The scheduler warns about Bind plugins listed behind
+it.
 
-Optional everywhere: `cured_by` (events after which a rejected pod may fit; a plugin without it is woken by
-everything), `signature(pod)` (what its answers depend on in the pod; None: never share answers), `close()` (release
-what the plugin holds). A factory gets `(args, handle)`; see `registry`. A signature is asked for once a pod; a plugin
-that may see a pod differently later, though nothing of the pod has changed, says `signs_anew = True`.
+Optional everywhere: `cured_by` (events after which a rejected pod may fit; without it every event counts),
+`signature(pod)` (what the answers depend on in the pod; None: the pod shares no answers), `close()` (release
+resources). A factory gets `(args, handle)`; see `registry`. The framework calls `signature` once for each pod.
+`signs_anew = True`: the signature may change later although the pod has not changed.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ MAX_SCORE = 100
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Nodes that a filter turns down, for one reason. A filter may yield several; a node collects all its reasons.
+    """Nodes that a filter rejects for one reason. A filter may yield several; a node collects all its reasons.
 
-    `resolvable` says whether removing pods could help. A node with any unresolvable rejection is unresolvable.
-    `code` overrides both, for a filter that must say Pending, or Error because its own state is missing.
+    `resolvable`: whether removing pods can help. A node with an unresolvable rejection is unresolvable.
+    `code` overrides both, for a filter that returns Pending, or Error because its own state is missing.
     """
 
     mask: BoolVector
@@ -60,13 +61,13 @@ class Rejection:
 
     def __post_init__(self) -> None:
         if not isinstance(self.reason, str):
-            raise TypeError(f"the reason of a Rejection is a text, not {self.reason!r}")
+            raise TypeError(f"the reason of a Rejection must be a string, not {self.reason!r}")
         if self.code is Code.SUCCESS:
             raise ValueError("a Rejection cannot have the code Success; leave those nodes out of its mask")
 
     @classmethod
     def from_error(cls, nodes: NodeTable, reason: str) -> Rejection:
-        """The filter itself cannot answer, on any node: its own state is missing or makes no sense."""
+        """Reject every node with an error: the filter's own state is missing or invalid."""
         return cls(np.ones(len(nodes), dtype=np.bool_), reason, code=Code.ERROR)
 
     @property
@@ -78,34 +79,34 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class PreFilterResult:
-    """PreFilter's way to say: only these nodes need to be looked at."""
+    """Result of PreFilter that limits the attempt to these nodes."""
 
     node_names: frozenset[str]
 
     def __post_init__(self) -> None:
         names = self.node_names
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-            raise TypeError(f"NarrowTo takes the names of nodes, not {names!r}")
+            raise TypeError(f"PreFilterResult takes a collection of node names, not {names!r}")
         object.__setattr__(self, "node_names", frozenset(names))
 
 
 @dataclass(frozen=True, slots=True)
 class PermitWait:
-    """Permit's way to say: not yet, ask again when someone allows it, at most so long."""
+    """Result of Permit: the pod waits until a plugin allows or rejects it, at most `timeout_s` seconds."""
 
     timeout_s: float
     reason: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.timeout_s, int | float) or not 0 <= self.timeout_s < float("inf"):
-            raise ValueError(f"Wait takes a number of seconds, not {self.timeout_s!r}")
+            raise ValueError(f"PermitWait takes a finite, non-negative number of seconds, not {self.timeout_s!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class PostFilterResult:
-    """What PostFilter found. `nominated_node_name`: None leaves the nomination as it is, "" clears it.
+    """Result of PostFilter. `nominated_node_name`: None leaves the nomination unchanged, "" clears it.
 
-    `writes` are intents that the engine carries out (deallocate a claim, evict a victim): the plugin performs none.
+    `writes` are intents that the engine executes (deallocate a claim, evict a victim). The plugin executes none.
     """
 
     status: Status
@@ -115,42 +116,44 @@ class PostFilterResult:
 
     def __post_init__(self) -> None:
         if not isinstance(self.status, Status):
-            raise TypeError(f"the status of a PostFilterAnswer is a Status, not {self.status!r}")
+            raise TypeError(f"the status of a PostFilterResult must be a Status, not {self.status!r}")
         if not isinstance(self.nominated_node_name, str | None):
-            raise TypeError(f"a PostFilterAnswer nominates a node by its name, not {self.nominated_node_name!r}")
+            raise TypeError(
+                f"the nominated node of a PostFilterResult must be a node name, not {self.nominated_node_name!r}"
+            )
         if not all(isinstance(victim, Pod) for victim in self.victims):
-            raise TypeError(f"the victims of a PostFilterAnswer are pods, not {self.victims!r}")
+            raise TypeError(f"the victims of a PostFilterResult must be pods, not {self.victims!r}")
         object.__setattr__(self, "writes", tuple(self.writes))
 
 
 @dataclass(frozen=True, slots=True)
 class PreBindPreFlightResult:
-    """PreBind will have work to do; `allow_parallel`: it may run beside its neighbours."""
+    """PreBind has work to do for this pod. `allow_parallel`: it may run in parallel with other PreBind plugins."""
 
     allow_parallel: bool = False
 
 
 def row_local(plugin: object, cycle: Cycle) -> Hashable:  # noqa: ARG001
-    """`depends_on = row_local`: what the plugin says of a row depends on the pod and on that row, on nothing else."""
+    """`depends_on = row_local`: the answer about a row depends on the pod and on that row, on nothing else."""
     return ()
 
 
 def amounts_local(plugin: object, cycle: Cycle) -> Hashable:  # noqa: ARG001
-    """The same, and of the row on what it has and what is asked of it: rows with equal amounts get equal answers."""
+    """Like `row_local`, and only on the row's allocatable and requested amounts: equal amounts get equal answers."""
     return ()
 
 
 class ScoreGroups(NamedTuple):
-    """Final scores of a table whose rows fall into few groups that score alike."""
+    """Final scores of a table whose rows fall into few groups with equal scores."""
 
-    scores: Sequence[int] | IntVector  # of each group, normalised
+    scores: Sequence[int] | IntVector  # of each group, normalized
     of_row: RowVector  # the group of each row
-    lowest: int  # of the groups that some row is in
+    lowest: int  # among the groups that have a row
     highest: int
 
 
 class QueuedPod(Protocol):
-    """A pod as the queue's order sees it."""
+    """A pod as QueueSort plugins see it."""
 
     @property
     def pod(self) -> Pod: ...
@@ -178,7 +181,7 @@ class QueueSortPlugin(Protocol):
 
 @runtime_checkable
 class SortKeyPlugin(Protocol):
-    """A QueueSort whose order is that of a value, too: then `less` need not be called at every comparison."""
+    """A QueueSort plugin whose order is also the order of a key. The queue then does not call `less`."""
 
     name: str
 
@@ -194,7 +197,7 @@ class PreFilterPlugin(Protocol):
 
 @runtime_checkable
 class PreFilterExtensionsPlugin(Protocol):
-    """A PreFilter whose state depends on pods: told when preemption or a nomination tries one more or one less."""
+    """A PreFilter plugin whose state depends on pods. Preemption and nominations add and remove single pods."""
 
     name: str
 
@@ -297,7 +300,7 @@ class SignPlugin(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A set of nodes that a pod group may be tried on as a whole."""
+    """A set of nodes on which the scheduler tries to place a whole pod group."""
 
     name: str
     node_names: frozenset[str]
@@ -319,7 +322,7 @@ class PlacementScorePlugin(Protocol):
 
 @runtime_checkable
 class NormalizePlacementsPlugin(Protocol):
-    """A PlacementScore whose scores are comparable only once all placements have one."""
+    """A PlacementScore plugin that normalizes the scores of all placements together."""
 
     name: str
 

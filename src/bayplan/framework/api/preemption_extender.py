@@ -12,14 +12,14 @@ from bayplan.objects.core import Pod
 
 @dataclass(frozen=True, slots=True)
 class NamedVictims:
-    """Victims on one node as an extender names them: by uid."""
+    """Victims on one node as an extender returns them: by uid."""
 
     uids: tuple[str, ...]
     violations: int = 0
 
 
 class PreemptionExtender(Protocol):
-    """Somebody outside who may strike candidates off, or change the victims of one."""
+    """An extender that can remove preemption candidates, or change the victims of one."""
 
     @property
     def name(self) -> str: ...
@@ -27,9 +27,9 @@ class PreemptionExtender(Protocol):
     def ignorable(self) -> bool: ...
 
     def supports_preemption(self, pod: Pod) -> bool:
-        """Whether it has a say in preemption and in this pod."""
+        """Whether the extender takes part in preemption and is interested in this pod."""
         ...
 
     def process_preemption(self, pod: Pod, candidates: Mapping[str, Victims]) -> Mapping[str, NamedVictims]:
-        """The candidates that remain; `BayplanError` where it has no answer."""
+        """Return the remaining candidates. Raises `BayplanError` if the extender fails."""
         ...

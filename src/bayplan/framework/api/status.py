@@ -1,7 +1,7 @@
-"""A plugin's answer: fits, does not fit, or something broke.
+"""Result of a plugin: the node fits, it does not fit, or an error.
 
-"Does not fit" is a value, never an exception. The code says what the queue and preemption may do about it; the
-reasons are the words that end up in the pod's events. `None` is accepted everywhere for success.
+"Does not fit" is a value, never an exception. The code decides what the queue and preemption do next. The reasons
+appear in the pod's events. A plugin may return `None` for success.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """What an answer means for the pod. The numbers are kube-scheduler's."""
+    """Meaning of a result for the pod. The numbers are kube-scheduler's."""
 
     SUCCESS = 0
-    ERROR = 1  # something broke: the attempt ends, the pod is tried again after an error backoff
-    UNSCHEDULABLE = 2  # not now; removing pods might help
-    UNRESOLVABLE = 3  # not here, whoever is removed
+    ERROR = 1  # error: the attempt ends, the pod is retried after the error backoff
+    UNSCHEDULABLE = 2  # not now; removing pods may help
+    UNRESOLVABLE = 3  # removing pods does not help
     WAIT = 4  # only from Permit
-    SKIP = 5  # "this pod does not concern me"
-    PENDING = 6  # rejected until something outside happens
+    SKIP = 5  # the plugin is not relevant for this pod
+    PENDING = 6  # rejected until an external event
 
     @property
     def label(self) -> str:
-        """The name that users of kube-scheduler know."""
+        """The name of the code in kube-scheduler."""
         return _LABELS[self]
 
     @property
@@ -33,11 +33,11 @@ class Code(IntEnum):
 
 _LABELS = ("Success", "Error", "Unschedulable", "UnschedulableAndUnresolvable", "Wait", "Skip", "Pending")
 _REJECTS = tuple(code in (Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.PENDING) for code in Code)
-"""By number, since a code is hashed by its name, in Python; every decision asks."""
+"""Indexed by number: hashing an enum member runs Python code, and every decision reads this."""
 
 
 class Status:
-    """An immutable answer with its reasons and, once the framework has seen it, the plugin that gave it."""
+    """Immutable result with its reasons. The framework adds the plugin that returned it."""
 
     __slots__ = ("code", "plugin", "reasons")
 
@@ -46,10 +46,10 @@ class Status:
         self.reasons = (reasons,) if isinstance(reasons, str) else tuple(reasons)
         self.plugin = plugin
         if not isinstance(code, Code):
-            raise TypeError(f"the code of a Status is a Code, not {code!r}")
+            raise TypeError(f"the code of a Status must be a Code, not {code!r}")
         for reason in self.reasons:
             if not isinstance(reason, str):
-                raise TypeError(f"the reasons of a Status are texts, not {reason!r}")
+                raise TypeError(f"the reasons of a Status must be strings, not {reason!r}")
 
     @property
     def ok(self) -> bool:
@@ -64,7 +64,7 @@ class Status:
         return ", ".join(self.reasons)
 
     def by(self, plugin: str) -> Status:
-        """The same answer, signed; an answer that is signed already keeps its name."""
+        """Return the same result with the plugin's name. An existing name stays."""
         return self if self.plugin else Status(self.code, self.reasons, plugin=plugin)
 
     def __eq__(self, other: object) -> bool:
@@ -76,7 +76,7 @@ class Status:
         return hash((self.code, self.reasons, self.plugin))
 
     def __repr__(self) -> str:
-        code = self.code.label if isinstance(self.code, Code) else self.code  # a plugin may have put anything there
+        code = self.code.label if isinstance(self.code, Code) else self.code  # a plugin may have assigned any value
         return f"Status({code}, {list(self.reasons)}, plugin={self.plugin!r})"
 
 
@@ -85,20 +85,20 @@ SKIP = Status(Code.SKIP)
 
 
 def unschedulable(*reasons: str) -> Status:
-    """Does not fit now; preemption may help."""
+    """The pod does not fit now; preemption may help."""
     return Status(Code.UNSCHEDULABLE, reasons)
 
 
 def unresolvable(*reasons: str) -> Status:
-    """Does not fit, whoever is removed."""
+    """The pod does not fit, and removing pods does not help."""
     return Status(Code.UNRESOLVABLE, reasons)
 
 
 def pending(*reasons: str) -> Status:
-    """Rejected until something outside happens."""
+    """The pod is rejected until an external event."""
     return Status(Code.PENDING, reasons)
 
 
 def error(text: str) -> Status:
-    """Something broke; the pod is retried."""
+    """An error; the pod is retried."""
     return Status(Code.ERROR, (text,))

@@ -1,4 +1,4 @@
-"""Cache with a bounded number of entries, oldest first out."""
+"""Cache with a bounded number of values and keys. The least recently used go first."""
 
 from __future__ import annotations
 
@@ -13,60 +13,60 @@ T = TypeVar("T")
 _MAX_KEYS = 4096
 
 
-class Kept(Generic[T]):
-    """A place for what is shared by everything with one key."""
+class CacheSlot(Generic[T]):
+    """Slot for a value that everything with one key shares."""
 
     __slots__ = ("last_used", "seen_before", "value")
 
     def __init__(self) -> None:
-        self.seen_before = False  # once: whatever comes again is kept
-        self.last_used = 0  # when it was asked for last, in attempts
+        self.seen_before = False  # set at the first use: only a value that is used again is stored
+        self.last_used = 0  # number of the last attempt that used it
         self.value: T | None = None
 
 
-Places = tuple[Kept[PluginEvaluation] | None, ...]
-"""Of each plugin's answers about a pod; None where it is asked about this pod alone."""
+EvaluationSlots = tuple[CacheSlot[PluginEvaluation] | None, ...]
+"""The slot of each plugin's evaluation for a pod. None: the plugin is evaluated for this pod alone."""
 
 
-class Shelf(Generic[T]):
-    """Places by key, and how many of them may hold something."""
+class BoundedCache(Generic[T]):
+    """Slots by key. A limited number of them hold a value."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._places: OrderedDict[Hashable, Kept[T]] = OrderedDict()
-        self._held: set[Kept[T]] = set()
+        self._slots: OrderedDict[Hashable, CacheSlot[T]] = OrderedDict()
+        self._filled: set[CacheSlot[T]] = set()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._filled)
 
-    def slot(self, key: Hashable) -> Kept[T]:
-        """The place of a key; equal keys have one."""
-        kept = self._places.get(key)
-        if kept is not None:
-            self._places.move_to_end(key)
+    def slot(self, key: Hashable) -> CacheSlot[T]:
+        """Return the slot of a key, the same for equal keys."""
+        slot = self._slots.get(key)
+        if slot is not None:
+            self._slots.move_to_end(key)
         else:
-            kept = self._places[key] = Kept()
-            if len(self._places) > _MAX_KEYS:
-                self._places.popitem(last=False)
-        return kept
+            slot = self._slots[key] = CacheSlot()
+            if len(self._slots) > _MAX_KEYS:
+                self._slots.popitem(last=False)
+        return slot
 
-    def store(self, kept: Kept[T], value: T) -> None:
-        """Keep a value if its like was met before."""
-        if not kept.seen_before:
-            kept.seen_before = True
+    def store(self, slot: CacheSlot[T], value: T) -> None:
+        """Store a value if its key was used before."""
+        if not slot.seen_before:
+            slot.seen_before = True
             return
-        if len(self._held) >= self._limit:
-            self.drop(min(self._held, key=lambda each: each.last_used))
-        kept.value = value
-        self._held.add(kept)
+        if len(self._filled) >= self._limit:
+            self.drop(min(self._filled, key=lambda each: each.last_used))
+        slot.value = value
+        self._filled.add(slot)
 
     def clear(self) -> None:
-        """Let everything go: pods may still hold their places."""
-        for kept in self._held:
-            kept.value = None
-        self._held.clear()
-        self._places.clear()
+        """Drop all values. Pods may still reference their slots."""
+        for slot in self._filled:
+            slot.value = None
+        self._filled.clear()
+        self._slots.clear()
 
-    def drop(self, kept: Kept[T]) -> None:
-        kept.value = None
-        self._held.discard(kept)
+    def drop(self, slot: CacheSlot[T]) -> None:
+        slot.value = None
+        self._filled.discard(slot)

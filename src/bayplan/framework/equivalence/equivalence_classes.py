@@ -1,15 +1,16 @@
-"""Equivalence classes: pods that plugins treat alike share what was found out about them.
+"""Equivalence classes: pods that all plugins treat alike share evaluations.
 
-Sharing happens twice. Pods of which one plugin says the same (`signature`) share that plugin's answers, a `Part`; pods
-of which all plugins say the same share everything put together, a `Standing`. So a pod that differs from all others in
-what it asks for still finds its taints, images and affinities answered. A plugin that does not sign, or that signs
-None, may look at anything of a pod and is asked in full about each; the others are shared nevertheless. Whatever came
-once only is not kept: it is kept when it comes again. Tables are bounded: who was not asked for longest goes first.
+Evaluations are shared on two levels. Pods with an equal `signature` of one plugin share that plugin's answers, a
+`PluginEvaluation`. Pods with equal signatures of all plugins share the merged result, a `ClassEvaluation`. So a pod
+with unique resource requests still shares the evaluation of taints, images and affinities. A plugin without a
+signature, or with signature None, may read anything of a pod: it is evaluated in full for each pod, and the other
+plugins still share. An evaluation is stored when its key occurs for the second time. Caches are bounded: the least
+recently used evaluation goes first.
 
-A plugin that sits out of the attempt for a pod (`sits_out`) says the same of all such pods, whatever it signs: nothing.
-Pods that it could tell apart by their labels, if only anybody had an affinity to labels, stand together until somebody
-has. Whether it sits out is asked of the part that belongs to the pod's own signature, which follows what the plugin
-depends on; what the pods then share is a part of nobody's, which never says anything.
+A plugin that skips the whole attempt for a pod (`sits_out`) treats all such pods alike, whatever their signatures are.
+Pods that it could distinguish by their labels stay in one class until a pod has an affinity to labels. `sits_out` is
+called on the evaluation of the pod's own signature, which follows the plugin's dependencies. The pods then share an
+evaluation without answers that belongs to no signature.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from bayplan.framework.api.extension_points import (
 )
 from bayplan.framework.api.plugin_error import PluginFault, exception_text
 from bayplan.framework.api.status import Code, Status
-from bayplan.framework.equivalence.bounded_cache import Kept, Places, Shelf
+from bayplan.framework.equivalence.bounded_cache import BoundedCache, CacheSlot, EvaluationSlots
 from bayplan.framework.equivalence.class_evaluation import ClassEvaluation
 from bayplan.framework.equivalence.plugin_evaluation import EvaluationCounter, PluginEvaluation
 from bayplan.framework.equivalence.plugin_role import PluginRole
@@ -44,188 +45,198 @@ log = logging.getLogger(__name__)
 
 MAX_CLASSES = 256
 _MAX_TEMPLATES = 256
-"""Forgotten all at once, and long before a shelf forgets a key that was not asked for: each new look asks for one."""
+"""All templates are dropped at once, long before a cache drops an unused key: each new template adds one key."""
 
 
 class EquivalenceClass:
-    """What is known of a pod beforehand: the place of each plugin's part, and of all of them together."""
+    """The cache slots of a pod: one for each plugin evaluation and one for the class evaluation."""
 
-    __slots__ = ("class_slot", "current_slot", "evaluation_slots", "owner")
+    __slots__ = ("class_slot", "counter", "current_slot", "evaluation_slots")
 
     def __init__(
         self,
-        parts: tuple[Kept[PluginEvaluation] | None, ...],
-        together: Kept[ClassEvaluation] | None,
-        home: EvaluationCounter,
+        evaluation_slots: tuple[CacheSlot[PluginEvaluation] | None, ...],
+        class_slot: CacheSlot[ClassEvaluation] | None,
+        counter: EvaluationCounter,
     ) -> None:
-        self.evaluation_slots = parts  # None: the plugin is asked about this pod alone
-        self.class_slot = together  # None: so is the profile
-        self.current_slot = together  # where it stands now: with pods that differ where plugins sit out
-        self.owner = home  # whose it is: a profile may have been built anew since
+        self.evaluation_slots = evaluation_slots  # None: the plugin is evaluated for this pod alone
+        self.class_slot = class_slot  # None: the whole profile is evaluated for this pod alone
+        self.current_slot = class_slot  # differs from class_slot while plugins skip the pod
+        self.counter = counter  # identifies the classes that built this one: the profile may have been rebuilt since
 
 
 class EquivalenceClasses:
-    """What pods of one profile share."""
+    """The evaluations that pods of one profile share."""
 
-    def __init__(self, profile: Profile, boundary: PluginCaller, limit: int = MAX_CLASSES) -> None:
-        self._boundary = boundary
-        self._name = profile.scheduler_name
+    def __init__(self, profile: Profile, caller: PluginCaller, limit: int = MAX_CLASSES) -> None:
+        self._caller = caller
+        self._scheduler_name = profile.scheduler_name
         points = {point: profile.at(point) for point in (PRE_FILTER, FILTER, PRE_SCORE, SCORE)}
-        asked = {plugin.name: plugin for plugins in points.values() for plugin in plugins}
+        plugins_by_name = {plugin.name: plugin for plugins in points.values() for plugin in plugins}
         extends = {
             name: frozenset(point.key for point, plugins in points.items() if plugin in plugins)
-            for name, plugin in asked.items()
+            for name, plugin in plugins_by_name.items()
         }
         weights = dict(profile.weights)
-        self._roles = [PluginRole(plugin, extends[name], weights.get(name, 0)) for name, plugin in asked.items()]
-        order = {name: number for number, name in enumerate(asked)}
+        self._roles = [
+            PluginRole(plugin, extends[name], weights.get(name, 0)) for name, plugin in plugins_by_name.items()
+        ]
+        order = {name: number for number, name in enumerate(plugins_by_name)}
         self._filters = [order[plugin.name] for plugin in points[FILTER]]
         self._scores = [order[plugin.name] for plugin in points[SCORE]]
-        self._restless = [number for number, role in enumerate(self._roles) if role.signs_anew]
-        # Where a plugin takes back how it sees a pod, those who stand for others are looked for by the pod's own kind.
-        self._sitting = [
+        self._changing_signatures = [number for number, role in enumerate(self._roles) if role.signs_anew]
+        # If a signature may change, representatives are found by the pod's own class, so no plugin may be skipped.
+        self._skipping = [
             number
             for number, role in enumerate(self._roles)
-            if role.has_signature and role.sits_out is not None and not self._restless
+            if role.has_signature and role.sits_out is not None and not self._changing_signatures
         ]
-        self._quiet_roles = {
-            number: self._roles[number].as_not_applicable(extends[self._roles[number].name]) for number in self._sitting
+        self._not_applicable_roles = {
+            number: self._roles[number].as_not_applicable(extends[self._roles[number].name])
+            for number in self._skipping
         }
         self._usable = all(role.scores_tables for role in self._roles if role.scores)
         self._limit = limit
-        self._clock = EvaluationCounter()
+        self._counter = EvaluationCounter()
         self._revision = 0
         self._attempt = 0
-        self.full_evaluations: Counter[str] = Counter()  # why pods were not helped by what others know
-        self._complained: set[str] = set()
-        self._parts: list[Shelf[PluginEvaluation]] = [Shelf(limit) for _ in self._roles]
-        # Of plugins of ours it is known that they never look at who a pod is, save those that take their word back.
-        self._particular = [
+        self.full_evaluations: Counter[str] = Counter()  # why attempts were evaluated in full
+        self._logged: set[str] = set()
+        self._evaluation_caches: list[BoundedCache[PluginEvaluation]] = [BoundedCache(limit) for _ in self._roles]
+        # Shipped plugins never read the identity of a pod, except plugins whose signature may change.
+        self._always_signed = [
             number
             for number, role in enumerate(self._roles)
             if role.has_signature and (role.is_external or role.signs_anew)
         ]
-        self._looks: dict[Hashable, tuple[int, tuple[object, ...], Places]] = {}
-        self._standings: Shelf[ClassEvaluation] = Shelf(limit)
+        self._templates: dict[Hashable, tuple[int, tuple[object, ...], EvaluationSlots]] = {}
+        self._class_evaluations: BoundedCache[ClassEvaluation] = BoundedCache(limit)
 
     def __len__(self) -> int:
-        """How many kinds of pod are kept."""
-        return len(self._standings)
+        """Number of class evaluations in the cache."""
+        return len(self._class_evaluations)
 
     def class_of(self, info: PodInfo) -> EquivalenceClass:
-        """The kind of a pod, found out once a pod and set of device classes, and when a plugin takes its word back."""
+        """Return the class of a pod.
+
+        It is computed once for each pod and revision of the device classes, and again when a signature changes.
+        """
         revision: int
-        kind: EquivalenceClass | None
-        revision, kind = info.equivalence_classes.get(self._name, (-1, None))
+        pod_class: EquivalenceClass | None
+        revision, pod_class = info.equivalence_classes.get(self._scheduler_name, (-1, None))
         if (
-            kind is None
+            pod_class is None
             or revision != self._revision
-            or kind.owner is not self._clock
-            or (self._restless and self._signature_changed(kind, info))
+            or pod_class.counter is not self._counter
+            or (self._changing_signatures and self._signature_changed(pod_class, info))
         ):
-            kind = self._sign(info)
-            info.equivalence_classes[self._name] = (self._revision, kind)
-        return kind
+            pod_class = self._sign(info)
+            info.equivalence_classes[self._scheduler_name] = (self._revision, pod_class)
+        return pod_class
 
     def _sign(self, info: PodInfo) -> EquivalenceClass:
-        """Pods of one template follow each other: only who may tell them apart is asked about the second."""
-        meta, look = info.pod.metadata, template_key(info.pod)
+        """Build the class of a pod.
+
+        Pods of one template are frequent: only external and changing signatures are called again.
+        """
+        meta, template = info.pod.metadata, template_key(info.pod)
         name = (meta.namespace, frozenset(meta.labels.items()))
-        known = self._looks.get(name)
-        if known is None or known[0] != self._revision or known[1] != look:
-            places = self._sign_with_all_plugins(info)
-            if len(self._looks) >= _MAX_TEMPLATES:
-                self._looks.clear()
-            self._looks[name] = self._revision, look, places
-        elif self._particular:
-            asked = list(known[2])
-            for number in self._particular:
-                asked[number] = self._slot_of(self._roles[number], self._parts[number], info)
-            places = tuple(asked)
+        template_slots = self._templates.get(name)
+        if template_slots is None or template_slots[0] != self._revision or template_slots[1] != template:
+            slots = self._sign_with_all_plugins(info)
+            if len(self._templates) >= _MAX_TEMPLATES:
+                self._templates.clear()
+            self._templates[name] = self._revision, template, slots
+        elif self._always_signed:
+            signed = list(template_slots[2])
+            for number in self._always_signed:
+                signed[number] = self._slot(self._roles[number], self._evaluation_caches[number], info)
+            slots = tuple(signed)
         else:
-            places = known[2]
-        return EquivalenceClass(places, None if None in places else self._standings.slot(places), self._clock)
+            slots = template_slots[2]
+        return EquivalenceClass(slots, None if None in slots else self._class_evaluations.slot(slots), self._counter)
 
-    def _sign_with_all_plugins(self, info: PodInfo) -> Places:
-        roles = zip(self._roles, self._parts, strict=True)
-        return tuple([self._slot_of(role, shelf, info) if role.has_signature else None for role, shelf in roles])
+    def _sign_with_all_plugins(self, info: PodInfo) -> EvaluationSlots:
+        roles = zip(self._roles, self._evaluation_caches, strict=True)
+        return tuple([self._slot(role, cache, info) if role.has_signature else None for role, cache in roles])
 
-    def _signature_changed(self, kind: EquivalenceClass, info: PodInfo) -> bool:
-        """Whether a plugin that says more than once how it sees a pod sees it differently now."""
-        for number in self._restless:
-            if self._slot_of(self._roles[number], self._parts[number], info) is not kind.evaluation_slots[number]:
+    def _signature_changed(self, pod_class: EquivalenceClass, info: PodInfo) -> bool:
+        """Whether a plugin whose signature may change returns another signature now."""
+        for number in self._changing_signatures:
+            if (
+                self._slot(self._roles[number], self._evaluation_caches[number], info)
+                is not pod_class.evaluation_slots[number]
+            ):
                 return True
         return False
 
-    def _check_representatives(self, kind: EquivalenceClass) -> None:
-        """Let go of answers that were found out about a pod which is seen differently by now: it speaks for itself."""
-        together = kind.class_slot
-        for number in self._restless:
-            kept = kind.evaluation_slots[number]
-            if kept is None:
+    def _check_representatives(self, pod_class: EquivalenceClass) -> None:
+        """Drop evaluations of a representative whose signature has changed: it now represents another class."""
+        class_slot = pod_class.class_slot
+        for number in self._changing_signatures:
+            slot = pod_class.evaluation_slots[number]
+            if slot is None:
                 continue
-            part, shared = kept.value, None if together is None else together.value
-            if part is not None and not self._represents(kept, number, part):
-                self._parts[number].drop(kept)
-            elif shared is not None and shared.evaluation_of(number) is part:
-                continue  # the same founder, who was asked just now
+            evaluation, shared = slot.value, None if class_slot is None else class_slot.value
+            if evaluation is not None and not self._is_representative(slot, number, evaluation):
+                self._evaluation_caches[number].drop(slot)
+            elif shared is not None and shared.plugin_evaluation(number) is evaluation:
+                continue  # the same representative, checked above
             if (
-                together is not None
+                class_slot is not None
                 and shared is not None
-                and not self._represents(kept, number, shared.evaluation_of(number))
+                and not self._is_representative(slot, number, shared.plugin_evaluation(number))
             ):
-                self._standings.drop(together)
+                self._class_evaluations.drop(class_slot)
 
-    def _represents(self, kept: Kept[PluginEvaluation], number: int, part: PluginEvaluation) -> bool:
-        return self._slot_of(self._roles[number], self._parts[number], part.cycle.info) is kept
+    def _is_representative(self, slot: CacheSlot[PluginEvaluation], number: int, evaluation: PluginEvaluation) -> bool:
+        return self._slot(self._roles[number], self._evaluation_caches[number], evaluation.cycle.info) is slot
 
-    def _slot_of(
-        self, role: PluginRole, shelf: Shelf[PluginEvaluation], info: PodInfo
-    ) -> Kept[PluginEvaluation] | None:
-        """Where the plugin's answers about such pods are; None where it is asked about this pod alone."""
+    def _slot(
+        self, role: PluginRole, cache: BoundedCache[PluginEvaluation], info: PodInfo
+    ) -> CacheSlot[PluginEvaluation] | None:
+        """Return the slot of the plugin's evaluation for this pod. None: the plugin is evaluated for this pod alone."""
         try:
             sign = role.plugin.signature
             signature = (
-                self._boundary.call_timed(role.plugin, SIGNATURE, sign, info.pod)
-                if role.is_external
-                else sign(info.pod)
+                self._caller.call_timed(role.plugin, SIGNATURE, sign, info.pod) if role.is_external else sign(info.pod)
             )
-            return None if signature is None else shelf.slot(signature)
+            return None if signature is None else cache.slot(signature)
         except PLUGIN_EXCEPTIONS as fault:
             self._log_once(f"signature of plugin {role.name}", fault)
             return None
 
     def _log_once(self, about: str, fault: BaseException) -> None:
-        """Sharing is no more than a shortcut, so whatever stands in its way is told once and costs nothing else."""
-        if about not in self._complained:
-            self._complained.add(about)
+        """Log a failure once. Sharing only saves time, so a failure has no other effect."""
+        if about not in self._logged:
+            self._logged.add(about)
             trace = plugin_traceback(fault)
-            log.warning("%s failed; pods are asked about one by one instead", about, exc_info=trace)
+            log.warning("%s failed; this plugin is evaluated for every pod separately", about, exc_info=trace)
 
     def class_evaluation(self, cycle: Cycle) -> ClassEvaluation | None:
-        """Where pods of this kind stand now; None where the attempt has to take the long way."""
+        """Return the updated evaluation of the pod's class, or None if the attempt must be evaluated in full."""
         if not self._usable:
             return None
         revision = cycle.snapshot.catalog.revision(DeviceClass)
-        if revision != self._revision:  # signatures look at the classes of devices, so all of them are out of date
+        if revision != self._revision:  # signatures read device classes, so all of them are stale
             self._revision = revision
-            self._standings.clear()
-            for shelf in self._parts:
-                shelf.clear()
+            self._class_evaluations.clear()
+            for cache in self._evaluation_caches:
+                cache.clear()
         self._attempt += 1
-        kind = self.class_of(cycle.info)
-        if self._restless:
-            self._check_representatives(kind)
+        pod_class = self.class_of(cycle.info)
+        if self._changing_signatures:
+            self._check_representatives(pod_class)
         try:
-            return self._refreshed(kind, cycle)
+            return self._refresh(pod_class, cycle)
         except NotShareable:
             self.full_evaluations[NotShareable.__name__] += 1
             if cycle.pre_filter_answers is None:
                 cycle.reset_state()
             return None
-        except PluginFault as fault:  # a full attempt finds out whether it matters, and says so
+        except PluginFault as fault:  # the full attempt finds the fault again, if it matters, and reports it
             self.full_evaluations[type(fault).__name__] += 1
-            self._drop(kind)
+            self._drop(pod_class)
             cycle.reset_state()
             if fault.point == DEPENDS_ON.key:
                 self._log_once(f"{DEPENDS_ON.key} of plugin {fault.plugin}", fault.__cause__ or fault)
@@ -235,99 +246,111 @@ class EquivalenceClasses:
         except PLUGIN_EXCEPTIONS as fault:
             self.full_evaluations[type(fault).__name__] += 1
             self._log_once(f"sharing answers ({type(fault).__name__}: {exception_text(fault)})", fault)
-            self._drop(kind)
+            self._drop(pod_class)
             cycle.reset_state()
             return None
-        except BaseException:  # somebody interrupts: nothing that is half done is kept
-            self._drop(kind)
+        except BaseException:  # interrupted: drop incomplete evaluations
+            self._drop(pod_class)
             raise
 
-    def _refreshed(self, kind: EquivalenceClass, cycle: Cycle) -> ClassEvaluation:
-        met: dict[int, PluginEvaluation] = {}  # parts of this pod's that were looked at or made already
-        quiet = self._not_applicable_plugins(kind, cycle, met) if self._sitting and kind.class_slot is not None else ()
-        together = kind.class_slot
-        if quiet:
-            together = self._standings.slot(
-                tuple([None if n in quiet else k for n, k in enumerate(kind.evaluation_slots)])
-            )
-        kind.current_slot = together
-        standing = None if together is None else together.value
-        if together is not None and standing is not None and standing.snapshot is cycle.snapshot:
-            standing.refresh()
-            together.last_used = self._attempt
-            return standing
-        parts, new = [], []
-        for number, kept in enumerate(kind.evaluation_slots):
-            part = met.get(number) or (None if kept is None else kept.value)
-            if number in quiet:
-                part = PluginEvaluation(
-                    self._quiet_roles[number], Cycle(cycle.info, cycle.snapshot), self._boundary, self._clock
+    def _refresh(self, pod_class: EquivalenceClass, cycle: Cycle) -> ClassEvaluation:
+        created: dict[int, PluginEvaluation] = {}  # evaluations of this pod that were created here
+        not_applicable = (
+            self._not_applicable_plugins(pod_class, cycle, created)
+            if self._skipping and pod_class.class_slot is not None
+            else ()
+        )
+        class_slot = pod_class.class_slot
+        if not_applicable:
+            class_slot = self._class_evaluations.slot(
+                tuple(
+                    [
+                        None if number in not_applicable else slot
+                        for number, slot in enumerate(pod_class.evaluation_slots)
+                    ]
                 )
-            elif part is None or part.cycle.snapshot is not cycle.snapshot:
-                part = self._new_part(number, kept, cycle)
-            if not part.is_evaluated:
-                new.append(part)
-            parts.append(part)
+            )
+        pod_class.current_slot = class_slot
+        class_evaluation = None if class_slot is None else class_slot.value
+        if class_slot is not None and class_evaluation is not None and class_evaluation.snapshot is cycle.snapshot:
+            class_evaluation.refresh()
+            class_slot.last_used = self._attempt
+            return class_evaluation
+        evaluations, new = [], []
+        for number, slot in enumerate(pod_class.evaluation_slots):
+            evaluation = created.get(number) or (None if slot is None else slot.value)
+            if number in not_applicable:
+                evaluation = PluginEvaluation(
+                    self._not_applicable_roles[number], Cycle(cycle.info, cycle.snapshot), self._caller, self._counter
+                )
+            elif evaluation is None or evaluation.cycle.snapshot is not cycle.snapshot:
+                evaluation = self._new_evaluation(number, slot, cycle)
+            if not evaluation.is_evaluated:
+                new.append(evaluation)
+            evaluations.append(evaluation)
         self._pre_filter(new, cycle)
-        for kept in kind.evaluation_slots:
-            if kept is not None:
-                kept.last_used = self._attempt
-        filters, scores = [parts[number] for number in self._filters], [parts[number] for number in self._scores]
-        once = together is None or not together.seen_before
-        standing = ClassEvaluation(cycle.snapshot, parts, filters, scores, self._clock, once=once)
-        if together is not None:
-            self._standings.store(together, standing)
-        return standing
+        for slot in pod_class.evaluation_slots:
+            if slot is not None:
+                slot.last_used = self._attempt
+        filters = [evaluations[number] for number in self._filters]
+        scores = [evaluations[number] for number in self._scores]
+        single_use = class_slot is None or not class_slot.seen_before
+        class_evaluation = ClassEvaluation(
+            cycle.snapshot, evaluations, filters, scores, self._counter, single_use=single_use
+        )
+        if class_slot is not None:
+            self._class_evaluations.store(class_slot, class_evaluation)
+        return class_evaluation
 
     def _not_applicable_plugins(
-        self, kind: EquivalenceClass, cycle: Cycle, met: dict[int, PluginEvaluation]
+        self, pod_class: EquivalenceClass, cycle: Cycle, created: dict[int, PluginEvaluation]
     ) -> list[int]:
-        """The plugins that have nothing to say about this pod now, by number."""
-        quiet = []
-        for number in self._sitting:
-            kept = kind.evaluation_slots[number]
-            if kept is None:
+        """Return the numbers of the plugins that have nothing to evaluate for this pod now."""
+        not_applicable = []
+        for number in self._skipping:
+            slot = pod_class.evaluation_slots[number]
+            if slot is None:
                 continue
-            part = kept.value
-            if part is None or part.cycle.snapshot is not cycle.snapshot:
-                part = met[number] = self._new_part(number, kept, cycle)
-            kept.last_used = self._attempt
-            if part.is_still_not_applicable():
-                quiet.append(number)
-        return quiet
+            evaluation = slot.value
+            if evaluation is None or evaluation.cycle.snapshot is not cycle.snapshot:
+                evaluation = created[number] = self._new_evaluation(number, slot, cycle)
+            slot.last_used = self._attempt
+            if evaluation.is_still_not_applicable():
+                not_applicable.append(number)
+        return not_applicable
 
     @staticmethod
-    def _pre_filter(parts: Sequence[PluginEvaluation], cycle: Cycle) -> None:
-        """Ask the PreFilters of new parts before any filter.
+    def _pre_filter(evaluations: Sequence[PluginEvaluation], cycle: Cycle) -> None:
+        """Call the PreFilter plugins of new evaluations before any filter.
 
-        Who narrows the nodes or rejects the pod sends it the long way, which takes over what was said: nobody is asked
-        twice. Plugins that can tell at once that they have nothing to say are spared the question.
+        A plugin that narrows the nodes or rejects the pod forces a full attempt, which takes over the answers. No
+        plugin is called twice. Plugins with `sits_out` are not called here.
         """
-        asked: list[PluginEvaluation] = []
-        for part in parts:
-            if not part.role.pre_filters or part.role.sits_out is not None:
+        pre_filtered: list[PluginEvaluation] = []
+        for evaluation in evaluations:
+            if not evaluation.role.pre_filters or evaluation.role.sits_out is not None:
                 continue
-            answer = part.pre_filter()
-            asked.append(part)
+            answer = evaluation.pre_filter()
+            pre_filtered.append(evaluation)
             if not isinstance(answer, Status) or not (answer.ok or answer.code is Code.SKIP):
-                cycle.pre_filter_answers = {each.role.name: each.take_pre_filter_answer() for each in asked}
-                for each in asked:
+                cycle.pre_filter_answers = {each.role.name: each.take_pre_filter_answer() for each in pre_filtered}
+                for each in pre_filtered:
                     if not each.unshared:
                         cycle.merge_state(each.cycle)
                 raise NotShareable
 
-    def _new_part(self, number: int, kept: Kept[PluginEvaluation] | None, cycle: Cycle) -> PluginEvaluation:
+    def _new_evaluation(self, number: int, slot: CacheSlot[PluginEvaluation] | None, cycle: Cycle) -> PluginEvaluation:
         role = self._roles[number]
-        if kept is None:
-            return PluginEvaluation(role, cycle, self._boundary, self._clock, own=True)
-        part = PluginEvaluation(role, Cycle(cycle.info, cycle.snapshot), self._boundary, self._clock)
-        self._parts[number].store(kept, part)
-        return part
+        if slot is None:
+            return PluginEvaluation(role, cycle, self._caller, self._counter, unshared=True)
+        evaluation = PluginEvaluation(role, Cycle(cycle.info, cycle.snapshot), self._caller, self._counter)
+        self._evaluation_caches[number].store(slot, evaluation)
+        return evaluation
 
-    def _drop(self, kind: EquivalenceClass) -> None:
-        for place in (kind.class_slot, kind.current_slot):
-            if place is not None:
-                self._standings.drop(place)
-        for shelf, kept in zip(self._parts, kind.evaluation_slots, strict=True):
-            if kept is not None:
-                shelf.drop(kept)
+    def _drop(self, pod_class: EquivalenceClass) -> None:
+        for class_slot in (pod_class.class_slot, pod_class.current_slot):
+            if class_slot is not None:
+                self._class_evaluations.drop(class_slot)
+        for cache, slot in zip(self._evaluation_caches, pod_class.evaluation_slots, strict=True):
+            if slot is not None:
+                cache.drop(slot)

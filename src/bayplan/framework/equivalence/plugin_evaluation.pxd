@@ -8,18 +8,18 @@ cdef class EvaluationCounter:
     cdef public Py_ssize_t evaluations
 cdef class PluginEvaluation:
     cdef public CPluginRole role
-    cdef public EvaluationCounter _clock
+    cdef public EvaluationCounter _counter
     cdef public CCycle cycle
     cdef public bint unshared, compares_candidates, scores_row_local, has_filter, rejects, sits_out, has_score, all_zero, out_of_range
-    cdef public object _boundary
+    cdef public object _caller
     cdef public Py_ssize_t version, filter_version, changes
     cdef public object codes, raw
     cdef public list reasons
-    cdef public dict _places
-    cdef public object _stamp, _scores_stamp, _answer
+    cdef public dict _reason_indexes
+    cdef public object _stamp, _scores_stamp, _pre_filter_answer
     cdef public Py_ssize_t _layout, _cursor
     cdef public tuple _weighted
-    cdef public object _weighted_for
+    cdef public object _weighted_feasible
     @cython.locals(role=CPluginRole, snapshot=CSnapshot, journal=CChangeJournal, end=Py_ssize_t)
     cpdef update(self)
     @cython.locals(role=CPluginRole)
@@ -27,11 +27,11 @@ cdef class PluginEvaluation:
     cpdef update_rows(self, object rows, Py_ssize_t start, Py_ssize_t end)
     cpdef set_row_score(self, Py_ssize_t row, long long score, Py_ssize_t start, Py_ssize_t end)
     @cython.locals(role=CPluginRole, cycle=CCycle)
-    cpdef evaluate(self, object left=*)
+    cpdef evaluate(self, object remaining=*)
     @cython.locals(cycle=CCycle)
     cdef _set_not_applicable(self)
     @cython.locals(role=CPluginRole, snapshot=CSnapshot)
-    cdef _mark(self)
+    cdef _save_cursor(self)
     cdef object _depends_on(self)
     cdef _refresh(self, object rows)
     cpdef object scores_stamp(self)

@@ -1,16 +1,17 @@
-"""What one plugin says of every row about one kind of pod, kept up to date.
+"""Evaluation of one plugin on every row for one equivalence class of pods, updated incrementally.
 
-Pods that a plugin cannot tell apart (its `signature` of them is equal) get the same answers, so a `PluginEvaluation` is
-made by one full evaluation and then only brought up to date: rows that changed since are asked again, and everything is
-asked again when what the plugin depends on elsewhere has changed. Plugins say both next to their filter and score:
+Pods with an equal `signature` of a plugin get the same answers. A `PluginEvaluation` starts with one full evaluation.
+Later updates evaluate only the rows that changed, or everything if another dependency of the plugin changed. A plugin
+declares its dependencies:
 
-- `depends_on(cycle)`: a value that changes whenever answers on untouched rows may change (pods elsewhere, services,
-  namespaces). A plugin without it is asked in full every time.
-- `looks_at_pods`: false for a plugin that sees of a row only its node.
-- `compares_candidates`: its scores depend on which nodes are candidates, so whoever knows the candidates asks for them.
+- `depends_on(cycle)`: a value that changes whenever answers on unchanged rows may change (pods elsewhere, services,
+  namespaces). A plugin without it is evaluated in full every time.
+- `looks_at_pods`: false for a plugin that reads only the node of a row.
+- `compares_candidates`: its scores depend on which nodes are candidates. `ClassEvaluation`, which knows the candidates,
+  requests them.
 
-Cost of catching up with one placement: a few Python operations for a plugin that looks at pods, a comparison of two
-numbers for one that does not.
+Cost of an update after one placement: a few Python operations for a plugin that looks at pods, a comparison of two
+numbers for any other plugin.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ from bayplan.snapshot import BoolVector, IntVector, NodeInfo, NodeTable
 R = TypeVar("R")
 
 MAX_SINGLE_ROWS = 2
-"""Up to so many changed rows are asked about one by one, more of them as a table."""
+"""Up to this many changed rows are evaluated one by one, more of them as a table."""
 
 _UNSHARED_REFERENCES = 3
-"""References to a vector under two names here, and nowhere else: these and the one that is passed to count them."""
+"""Reference count of a vector with two local names and no owner elsewhere. The argument of `getrefcount` counts too."""
 _MIN_ROWS_FOR_FULL = 32
 _FULL_EVALUATION_SHARE = 8
-_MAX_REASONS = 128  # with more, from texts that change with the rows, the rows of now are asked afresh
+_MAX_REASONS = 128  # with more reasons, caused by texts that change with the rows, everything is evaluated again
 
 CodeVector = npt.NDArray[np.int8]
 
@@ -67,12 +68,12 @@ _NO_ROWS: BoolVector = np.zeros(0, dtype=np.bool_)
 
 
 def needs_full_evaluation(changed: int, rows: int) -> bool:
-    """Whether so many changed rows are better evaluated together with all others."""
+    """Whether this many changed rows are cheaper to evaluate together with all rows."""
     return changed > max(_MIN_ROWS_FOR_FULL, rows // _FULL_EVALUATION_SHARE)
 
 
 class EvaluationCounter:
-    """Counts full evaluations of any part, so that whoever follows many of them need not look at each."""
+    """Counts full evaluations of all plugins. A user of many evaluations need not check each of them."""
 
     __slots__ = ("evaluations",)
 
@@ -81,7 +82,7 @@ class EvaluationCounter:
 
 
 class FilterReason:
-    """A reason that a filter gives, and the rows it holds for (None: not yet for any)."""
+    """A reason of a filter and the rows that have it (None: no row yet)."""
 
     __slots__ = ("mask", "text")
 
@@ -91,57 +92,58 @@ class FilterReason:
 
 
 class PluginEvaluation:
-    """One plugin, one kind of pod, all rows.
+    """One plugin, one equivalence class, all rows.
 
-    `changes` grows whenever an answer may have changed, `version` whenever answers may have changed on rows that
-    nothing happened to, `filter_version` when these are answers of a filter. A part of one pod's `unshared` is used for
-    that pod alone: of a plugin that signs nothing.
+    `changes` grows whenever an answer may have changed. `version` grows whenever answers on unchanged rows may have
+    changed, `filter_version` when these are answers of a filter. An `unshared` evaluation belongs to a single pod: the
+    plugin returns no signature for it.
     """
 
     def __init__(
-        self, role: PluginRole, cycle: Cycle, boundary: PluginCaller, clock: EvaluationCounter, *, own: bool = False
+        self,
+        role: PluginRole,
+        cycle: Cycle,
+        caller: PluginCaller,
+        counter: EvaluationCounter,
+        *,
+        unshared: bool = False,
     ) -> None:
         self.role = role
-        self._clock = clock
+        self._counter = counter
         self.cycle = cycle
-        self.unshared = own
-        self.compares_candidates = (
-            role.compares_candidates or own
-        )  # whose scores are asked for once the candidates are known
-        self.scores_row_local = (
-            not role.normalizes and not self.compares_candidates
-        )  # on each row, whatever the others are
-        self._boundary = boundary
+        self.unshared = unshared
+        # the scores are requested when the candidates are known
+        self.compares_candidates = role.compares_candidates or unshared
+        # the score of a row does not depend on other rows
+        self.scores_row_local = not role.normalizes and not self.compares_candidates
+        self._caller = caller
         self.version = self.filter_version = self.changes = 0
-        self.has_filter = False  # whether the plugin has something to say about these pods
-        self.rejects = False  # whether it may reject some row
+        self.has_filter = False  # whether the plugin filters these pods
+        self.rejects = False  # whether it may reject a row
         self.codes: CodeVector = _NO_CODES
         self.reasons: list[FilterReason] = []
-        self._places: dict[str, list[int]] = {}  # of each text among the reasons
-        self.sits_out = False  # the plugin said at once that it has nothing to say of these pods
+        self._reason_indexes: dict[str, list[int]] = {}  # text -> indexes in `reasons`
+        self.sits_out = False  # `sits_out` of the plugin was true for these pods
         self.has_score = False
-        self.all_zero = True  # whether it is known to give 0 to every row
-        self.out_of_range = False  # whether it ever gave what is no score; that matters on candidates
+        self.all_zero = True  # whether every row is known to score 0
+        self.out_of_range = False  # whether a score was ever invalid; this matters on candidates
         self.raw: IntVector = _NO_SCORES
         self._stamp: Hashable = None
         self._scores_stamp: Hashable = None
-        self._answer: PreFilterResult | Status | None = None
+        self._pre_filter_answer: PreFilterResult | Status | None = None
         self._layout = -1
         self._cursor = 0
-        self._weighted: tuple[int, bool, WeightedScores] | None = (
-            None  # at which `changes`, and whether for any candidates
-        )
-        self._weighted_for: BoolVector = _NO_ROWS
+        # the value of `changes`, whether the scores are the same on all rows, and the weighted scores
+        self._weighted: tuple[int, bool, WeightedScores] | None = None
+        self._weighted_feasible: BoolVector = _NO_ROWS
 
     @property
     def is_evaluated(self) -> bool:
-        """Whether it was ever evaluated to the end."""
+        """Whether an evaluation was completed."""
         return self._layout != -1
 
-    # keeping up -------------------------------------------------------------------------------------------------
-
     def update(self) -> None:
-        """Follow the snapshot."""
+        """Update to the current snapshot."""
         role, snapshot = self.role, self.cycle.snapshot
         if snapshot.layout != self._layout or (
             role.checks_dependencies
@@ -164,9 +166,9 @@ class PluginEvaluation:
         self._cursor = end
 
     def is_still_not_applicable(self) -> bool:
-        """Whether the plugin has nothing to say about these pods now.
+        """Whether the plugin still has nothing to evaluate for these pods.
 
-        One that had something to say is not asked: whoever needs its answers brings them up to date.
+        A plugin that had something to evaluate is not updated here: the user of its answers updates it.
         """
         role = self.role
         if not self.is_evaluated:
@@ -178,7 +180,7 @@ class PluginEvaluation:
         return self.sits_out
 
     def update_rows(self, rows: Collection[int], start: int, end: int) -> None:
-        """The same for a plugin that looks at pods, when these rows are known to have been touched since `start`."""
+        """Update a plugin that looks at pods, when the rows that changed since `start` are known."""
         if self._cursor != start or self._layout != self.cycle.snapshot.layout or len(self.reasons) > _MAX_REASONS:
             if self._cursor != end:
                 self.update()
@@ -187,7 +189,7 @@ class PluginEvaluation:
         self._cursor = end
 
     def set_row_score(self, row: int, score: int, start: int, end: int) -> None:
-        """The same for one row where the plugin rejects nothing and gives this score, which is known already."""
+        """Update one row whose score is known, and which the plugin does not reject."""
         if self._cursor != start or self._layout != self.cycle.snapshot.layout:
             self.update()
             return
@@ -199,13 +201,13 @@ class PluginEvaluation:
             self.all_zero &= score == 0
         self._cursor = end
 
-    def evaluate(self, left: BoolVector | None = None) -> None:
-        """Ask about everything; of a plugin that walks over nodes, only about the rows that are `left`."""
+    def evaluate(self, remaining: BoolVector | None = None) -> None:
+        """Evaluate all rows, or only the `remaining` rows for a plugin that loops over nodes."""
         role, cycle = self.role, self.cycle
-        self._layout = -1  # until all is answered: a plugin may break off halfway
+        self._layout = -1  # until the evaluation is complete: a plugin may raise
         self.version += 1
         self.changes += 1
-        self._clock.evaluations += 1
+        self._counter.evaluations += 1
         self.filter_version += self.has_filter
         self.sits_out = role.sits_out is not None and role.sits_out(cycle)
         if self.sits_out:
@@ -215,48 +217,48 @@ class PluginEvaluation:
         self.filter_version += self.has_filter
         count = len(cycle.snapshot)
         self.codes = np.zeros(count, dtype=np.int8) if self.has_filter else _no_codes(count)
-        self.reasons, self._places = [], {}
+        self.reasons, self._reason_indexes = [], {}
         self.rejects = False
         if self.has_filter:
-            self._boundary.points.count(role.name, FILTER.metric_label, count)
+            self._caller.points.count(role.name, FILTER.metric_label, count)
             table = cycle.snapshot.table
-            if role.needs_remaining_rows and left is not None:
-                table = table.restricted_to(left)
+            if role.needs_remaining_rows and remaining is not None:
+                table = table.restricted_to(remaining)
             self._call(FILTER, table, self._filter_all, table)
-        wanted = (
+        scored = (
             not self.compares_candidates and (role.scores or role.pre_scores) and self.pre_score(cycle.snapshot.table)
         )
-        self.has_score = wanted and role.scores
+        self.has_score = scored and role.scores
         if self.has_score:
-            self._boundary.points.count(role.name, SCORE.metric_label, count)
+            self._caller.points.count(role.name, SCORE.metric_label, count)
             self._call(SCORE, cycle.snapshot.table, self._score_all)
             if role.has_scores_version:
                 self._scores_stamp = self.scores_stamp()
-        self._mark()
+        self._save_cursor()
 
     def _call(self, point: ExtensionPoint, nodes: NodeTable | None, method: Callable[..., R], *args: Any) -> R:
-        """Ask the plugin. What it raises is its fault, which an attempt that asks the same does not ask for again."""
+        """Call the plugin. If it raises, the fault is stored for an attempt that makes the same call."""
         try:
-            return self._boundary.call_timed(self.role.plugin, point, method, *args)
+            return self._caller.call_timed(self.role.plugin, point, method, *args)
         except NotShareable:
             raise
         except PLUGIN_EXCEPTIONS as fault:
-            known = self._boundary.record_failure(self.role.plugin, point, fault)
-            known.question = (point, None if nodes is None else nodes.rows)
+            known = self._caller.record_failure(self.role.plugin, point, fault)
+            known.failed_call = (point, None if nodes is None else nodes.rows)
             raise known from fault
 
     def _set_not_applicable(self) -> None:
-        """The plugin has nothing to say about these pods, until what it depends on changes."""
+        """The plugin has nothing to evaluate for these pods until its dependencies change."""
         name, cycle = self.role.name, self.cycle
         self.has_filter = self.has_score = self.rejects = False
-        self.codes, self.reasons, self._places = _no_codes(len(cycle.snapshot)), [], {}
+        self.codes, self.reasons, self._reason_indexes = _no_codes(len(cycle.snapshot)), [], {}
         if self.role.pre_filters:
             cycle.skip_filter.add(name)
         if self.role.pre_scores:
             cycle.skip_score.add(name)
-        self._mark()
+        self._save_cursor()
 
-    def _mark(self) -> None:
+    def _save_cursor(self) -> None:
         role, snapshot = self.role, self.cycle.snapshot
         self._layout = snapshot.layout
         self._cursor = (snapshot.touched if role.looks_at_pods else snapshot.renewed).end
@@ -268,7 +270,7 @@ class PluginEvaluation:
         if not role.is_external:
             return role.depends_on(self.cycle)
         try:
-            return self._boundary.call_timed(role.plugin, DEPENDS_ON, role.depends_on, self.cycle)
+            return self._caller.call_timed(role.plugin, DEPENDS_ON, role.depends_on, self.cycle)
         except PLUGIN_EXCEPTIONS as fault:
             raise PluginFault.from_exception(role.plugin, DEPENDS_ON.key, fault) from fault
 
@@ -283,9 +285,8 @@ class PluginEvaluation:
         role, cycle = self.role, self.cycle
         columns = cycle.snapshot.nodes
         few = len(rows) <= MAX_SINGLE_ROWS
-        scoring = (
-            self.has_score and not role.has_scores_version
-        )  # whose scores depend on more than rows is asked for all of them
+        # a plugin with `scores_depend_on` computes the scores of all rows
+        scoring = self.has_score and not role.has_scores_version
         if few and (role.filters_one or not self.has_filter) and (role.scores_one or not scoring):
             for row in rows:
                 node = NodeInfo(columns, row)
@@ -314,26 +315,24 @@ class PluginEvaluation:
             self.all_zero = False
             self.out_of_range |= has_out_of_range(scores)
 
-    # filtering --------------------------------------------------------------------------------------------------
-
     def pre_filter(self) -> PreFilterResult | Status:
-        """Ask PreFilter, ahead of the evaluation that this answer then is a part of."""
+        """Call PreFilter before the evaluation, which then uses the answer."""
         role, cycle = self.role, self.cycle
         cycle.skip_filter.discard(role.name)
-        self._answer = answer = self._call(PRE_FILTER, None, call_pre_filter, role.plugin, cycle)
+        self._pre_filter_answer = answer = self._call(PRE_FILTER, None, call_pre_filter, role.plugin, cycle)
         return answer
 
     def take_pre_filter_answer(self) -> PreFilterResult | Status | None:
-        """What PreFilter said ahead, for whoever uses it: it is true of this moment alone."""
-        answer, self._answer = self._answer, None
+        """Return and clear the early answer of PreFilter, which is valid only now."""
+        answer, self._pre_filter_answer = self._pre_filter_answer, None
         return answer
 
     def _run_pre_filter(self) -> bool:
-        """Whether the plugin wants to filter."""
+        """Whether the plugin filters these pods."""
         if not self.role.pre_filters:
             self.cycle.skip_filter.discard(self.role.name)
             return True
-        if self._answer is None:
+        if self._pre_filter_answer is None:
             self.pre_filter()
         answer = self.take_pre_filter_answer()
         if not isinstance(answer, Status):
@@ -341,7 +340,7 @@ class PluginEvaluation:
         if answer.code is Code.SKIP:
             self.cycle.skip_filter.add(self.role.name)
             return False
-        self._boundary.points.count(self.role.name, PRE_FILTER.metric_label)
+        self._caller.points.count(self.role.name, PRE_FILTER.metric_label)
         if not answer.ok:
             raise NotShareable
         return True
@@ -356,28 +355,28 @@ class PluginEvaluation:
             self._record_rejections(where[positions], code, reasons)
 
     def _filter_table(self, table: NodeTable) -> None:
-        role, nobody = self.role, table.no_rows_mask
-        place = -1
-        ask = partial(table_rejections, role.plugin) if role.is_external else role.plugin.filter_nodes
-        for rejection in ask(self.cycle, table):
-            place = self._reason_index(rejection.reason, place)
-            if rejection.mask is nobody or not rejection.mask.any():
+        role, no_rows = self.role, table.no_rows_mask
+        index = -1
+        filter_nodes = partial(table_rejections, role.plugin) if role.is_external else role.plugin.filter_nodes
+        for rejection in filter_nodes(self.cycle, table):
+            index = self._reason_index(rejection.reason, index)
+            if rejection.mask is no_rows or not rejection.mask.any():
                 continue
             code = rejection.status_code
             if not code.rejects or len(rejection.mask) != len(table):
                 raise NotShareable
             if table.is_whole:
                 self._reject(rejection.mask, code)
-                self._mask(place)[rejection.mask] = True
+                self._mask(index)[rejection.mask] = True
                 continue
             hit = table.rows[rejection.mask]
             before = self.codes[hit]
             self.codes[hit] = code if code is Code.UNRESOLVABLE else np.where(before == Code.SUCCESS, code, before)
-            self._mask(place)[hit] = True
+            self._mask(index)[hit] = True
             self.rejects = True
 
     def _reject(self, mask: BoolVector, code: Code) -> None:
-        """The gravest code of a row stays."""
+        """Set the code of the rejected rows. The gravest code of a row wins."""
         if code is not Code.UNRESOLVABLE and self.rejects:
             mask = mask & (self.codes == Code.SUCCESS)
         np.copyto(self.codes, np.int8(code), where=mask)
@@ -386,8 +385,8 @@ class PluginEvaluation:
     def _filter_one(self, node: NodeInfo) -> None:
         if self.codes[node.row]:
             self._clear_rejections(node.row)
-        answer = self.role.plugin.filter(self.cycle, node)
-        if answer is not None and not (status := to_status(answer, self.role.name, FILTER)).ok:
+        result = self.role.plugin.filter(self.cycle, node)
+        if result is not None and not (status := to_status(result, self.role.name, FILTER)).ok:
             self._record_rejections(node.row, status.code, status.reasons)
 
     def _record_rejections(self, rows: Any, code: Code, reasons: tuple[str, ...]) -> None:
@@ -395,42 +394,40 @@ class PluginEvaluation:
             raise NotShareable
         self.codes[rows] = code
         self.rejects = True
-        place = -1
+        index = -1
         for text in reasons or ("",):
-            place = self._reason_index(text, place)
-            self._mask(place)[rows] = True
+            index = self._reason_index(text, index)
+            self._mask(index)[rows] = True
 
     def _clear_rejections(self, rows: Any) -> None:
         if not self.rejects:
             return
         self.codes[rows] = Code.SUCCESS
-        for given in self.reasons:
-            if given.mask is not None:
-                given.mask[rows] = False
+        for reason in self.reasons:
+            if reason.mask is not None:
+                reason.mask[rows] = False
 
     def _reason_index(self, text: str, after: int) -> int:
-        """Where a reason belongs that a row has after another one: at the first place for it behind that one's.
+        """Return the index of a reason that follows another reason on a row: the first one behind that of the other.
 
-        So every row reads its reasons in the order in which it was given them, whatever the order is on other rows.
+        This keeps the order of the reasons of each row, whatever the order is on other rows.
         """
-        places = self._places.setdefault(text, [])
-        for place in places:
-            if place > after:
-                return place
-        places.append(len(self.reasons))
+        indexes = self._reason_indexes.setdefault(text, [])
+        for index in indexes:
+            if index > after:
+                return index
+        indexes.append(len(self.reasons))
         self.reasons.append(FilterReason(text))
-        return places[-1]
+        return indexes[-1]
 
-    def _mask(self, place: int) -> BoolVector:
-        given = self.reasons[place]
-        if given.mask is None:
-            given.mask = np.zeros(len(self.codes), dtype=np.bool_)
-        return given.mask
-
-    # scoring ----------------------------------------------------------------------------------------------------
+    def _mask(self, index: int) -> BoolVector:
+        reason = self.reasons[index]
+        if reason.mask is None:
+            reason.mask = np.zeros(len(self.codes), dtype=np.bool_)
+        return reason.mask
 
     def pre_score(self, candidates: NodeTable) -> bool:
-        """Whether the plugin wants to score."""
+        """Whether the plugin scores these pods."""
         role, cycle = self.role, self.cycle
         cycle.skip_score.discard(role.name)
         if not role.pre_scores:
@@ -439,7 +436,7 @@ class PluginEvaluation:
         if status.code is Code.SKIP:
             cycle.skip_score.add(role.name)
             return False
-        self._boundary.points.count(role.name, PRE_SCORE.metric_label)
+        self._caller.points.count(role.name, PRE_SCORE.metric_label)
         if not status.ok:
             raise NotShareable
         return True
@@ -451,34 +448,34 @@ class PluginEvaluation:
         table = self.cycle.snapshot.table
         answer = self.role.plugin.score_nodes(self.cycle, table)
         vector = to_score_vector(answer, self.role.name, len(table))
-        # What a plugin returned may be a column, or something it keeps: it is copied unless nobody else knows it.
-        ours = vector is answer and vector.flags.owndata and getrefcount(vector) == _UNSHARED_REFERENCES
-        self.raw = vector if ours else vector.copy()
+        # The plugin may have returned a column or a stored vector: it is copied unless it is referenced only here.
+        is_unshared = vector is answer and vector.flags.owndata and getrefcount(vector) == _UNSHARED_REFERENCES
+        self.raw = vector if is_unshared else vector.copy()
         self.out_of_range = has_out_of_range(self.raw)
         self.all_zero = len(self.raw) == 0 or (self.raw.item(0) == 0 and not self.raw.any())
 
     def weighted(self, feasible: BoolVector, candidates: NodeTable) -> WeightedScores:
-        """What a plugin that normalises or compares adds to each total, when these rows are the candidates."""
+        """Return what a plugin that normalizes or compares adds to each total, for these candidates."""
         if self.compares_candidates:
             return self._compute_weighted(feasible, candidates)
         if self._weighted is None or self._weighted[0] != self.changes:
             raw = self.raw
-            everywhere = len(raw) > 0 and not (raw != raw[0]).any()
-            self._weighted = (self.changes, everywhere, self._compute_weighted(feasible, candidates))
-            self._weighted_for = feasible
-        _, everywhere, known = self._weighted
-        # Normalising looks at scores alone, so what is the same on all rows comes to the same on any of them.
-        if everywhere or self._weighted_for is feasible or (candidates.is_whole and self._weighted_for.all()):
+            constant = len(raw) > 0 and not (raw != raw[0]).any()
+            self._weighted = (self.changes, constant, self._compute_weighted(feasible, candidates))
+            self._weighted_feasible = feasible
+        _, constant, known = self._weighted
+        # Normalization reads scores alone: scores that are equal on all rows normalize to one value for any candidates.
+        if constant or self._weighted_feasible is feasible or (candidates.is_whole and self._weighted_feasible.all()):
             return known
         return self._compute_weighted(feasible, candidates)
 
     def scores_stamp(self) -> Hashable:
-        """What the scores depend on, of a plugin that says so apart."""
+        """Return the dependencies of the scores, for a plugin that declares `scores_depend_on`."""
         stamp: Hashable = self.role.plugin.scores_depend_on(self.cycle)
         return stamp
 
     def _update_scores(self) -> None:
-        """Ask for all scores again if they may have moved."""
+        """Compute all scores again if their dependencies changed."""
         if self.scores_stamp() == self._scores_stamp:
             return
         self.changes += 1
@@ -487,16 +484,19 @@ class PluginEvaluation:
             self._call(SCORE, self.cycle.snapshot.table, self._score_all)
         if self.scores_row_local or not self.has_score:
             self.version += 1
-            self._clock.evaluations += 1
+            self._counter.evaluations += 1
         self._scores_stamp = self.scores_stamp()
 
     def same_for_any_candidates(self) -> WeightedScores | None:
-        """What a plugin adds to each total whose scores are the same on all rows; None where they are not."""
+        """Return what a plugin adds to each total if its scores are equal on all rows, otherwise None."""
         known = self._weighted
         return known[2] if known is not None and known[0] == self.changes and known[1] else None
 
     def reweighted(self, candidates: NodeTable) -> WeightedScores | None:
-        """The same once more for the same candidates, by groups; None where that takes more."""
+        """Compute the weighted scores for the same candidates again, by groups.
+
+        None if the plugin returns no groups.
+        """
         groups = self.role.plugin.score_groups(self.cycle, candidates) if self.role.has_score_groups else None
         return None if groups is None else WeightedScores.from_groups(groups, self.role.weight)
 
@@ -509,27 +509,29 @@ class PluginEvaluation:
                 groups = self._call(SCORE, candidates, role.plugin.score_groups, self.cycle, candidates)
                 if groups is not None:
                     return WeightedScores.from_groups(groups, role.weight)
-            final = self._call(SCORE, candidates, self._scores_of, candidates)
-            if (
-                role.checks_dependencies and not role.has_scores_version
-            ):  # what it just counted is what it depends on from now on
+            final = self._call(SCORE, candidates, self._score_candidates, candidates)
+            # its dependencies include the counts that it just computed
+            if role.checks_dependencies and not role.has_scores_version:
                 self._stamp = self._depends_on()
         else:
-            final = self.raw[feasible]  # a copy: normalising may work in place
+            final = self.raw[feasible]  # a copy: normalization may work in place
         if role.normalizes:
-            final = self._call(NORMALIZE, candidates, self._normalized, candidates, final)
+            final = self._call(NORMALIZE, candidates, self._normalize, candidates, final)
         return WeightedScores(final, role.weight, None if all_rows else feasible)
 
-    def _scores_of(self, candidates: NodeTable) -> IntVector:
+    def _score_candidates(self, candidates: NodeTable) -> IntVector:
         return to_score_vector(self.role.plugin.score_nodes(self.cycle, candidates), self.role.name, len(candidates))
 
-    def _normalized(self, candidates: NodeTable, scores: IntVector) -> IntVector:
+    def _normalize(self, candidates: NodeTable, scores: IntVector) -> IntVector:
         return to_score_vector(
             self.role.plugin.normalize(self.cycle, candidates, scores), self.role.name, len(candidates)
         )
 
     def row_local_scores(self, feasible: BoolVector) -> IntVector:
-        """What a plugin that scores alone adds to each total; what it says of others than candidates is no matter."""
+        """Return what a plugin with row-local scores adds to each total.
+
+        Rows that are not candidates may have any value.
+        """
         if self.out_of_range and has_out_of_range(self.raw[feasible]):
             raise NotShareable
         return self.raw if self.role.weight == 1 else self.raw * self.role.weight

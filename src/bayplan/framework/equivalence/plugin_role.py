@@ -1,6 +1,6 @@
-"""What does a plugin do in one profile, and what does it say about itself?
+"""Role of a plugin in one profile: its points, its weight and its declarations.
 
-Found out once a profile, when equivalence classes are set up, so that nobody looks for methods in a decision.
+Built once for each profile, when its equivalence classes are set up. Scheduling attempts then look up no methods.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHIPPED_PACKAGE = "bayplan.plugins."
 
 
 class PluginRole:
-    """What a plugin does in one profile, and what it says about itself."""
+    """Points, weight and declarations of a plugin in one profile."""
 
     def __init__(self, plugin: Any, points: frozenset[str], weight: int) -> None:
         self.plugin = plugin
@@ -31,9 +31,8 @@ class PluginRole:
         self.pre_scores, self.scores = PRE_SCORE.key in points, SCORE.key in points
         self.has_signature = hasattr(plugin, "signature")
         self.signs_anew = self.has_signature and bool(getattr(plugin, "signs_anew", False))
-        self.is_external = not type(plugin).__module__.startswith(
-            _SHIPPED_PACKAGE
-        )  # then whatever it does is watched for its time
+        # the calls of an external plugin are timed
+        self.is_external = not type(plugin).__module__.startswith(_SHIPPED_PACKAGE)
         self.looks_at_pods = bool(getattr(plugin, "looks_at_pods", True))
         self.filters_tables = hasattr(plugin, "filter_nodes")
         self.filters_one = hasattr(plugin, "filter")
@@ -51,11 +50,11 @@ class PluginRole:
         self.depends_on: Callable[[Cycle], Hashable] = getattr(plugin, "depends_on", _always_changed)
 
     def as_not_applicable(self, points: frozenset[str]) -> PluginRole:
-        """The same plugin in the eyes of pods that it has nothing to say about: never asked, whatever happens."""
-        quiet = PluginRole(self.plugin, points, self.weight)
-        quiet.sits_out = _always_true
-        quiet.checks_dependencies = quiet.has_scores_version = quiet.looks_at_pods = quiet.is_external = False
-        return quiet
+        """Build the role of the plugin for pods that it has nothing to evaluate for. It is never called."""
+        role = PluginRole(self.plugin, points, self.weight)
+        role.sits_out = _always_true
+        role.checks_dependencies = role.has_scores_version = role.looks_at_pods = role.is_external = False
+        return role
 
 
 def _always_true(cycle: Cycle) -> bool:  # noqa: ARG001
@@ -63,5 +62,5 @@ def _always_true(cycle: Cycle) -> bool:  # noqa: ARG001
 
 
 def _always_changed(cycle: Cycle) -> Hashable:  # noqa: ARG001
-    """What a plugin depends on that does not say: it has changed since, whenever that was."""
+    """The default of `depends_on`: a value that always differs from the last one."""
     return object()

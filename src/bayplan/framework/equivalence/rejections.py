@@ -1,6 +1,7 @@
-"""Who of the filters rejects which rows, and why, read off parts that pods of one kind share.
+"""Rejections of an equivalence class: which filter rejects which rows, and why.
 
-Asked by `Standing`: a count of reasons for the record of a pod that was placed, a whole diagnosis for one that was not.
+Called by `ClassEvaluation`: a count of reasons for the record of a placed pod, a whole diagnosis for an unschedulable
+pod.
 """
 
 from __future__ import annotations
@@ -21,45 +22,45 @@ RejectorVector = npt.NDArray[np.int8]
 
 
 class RejectionCount(NamedTuple):
-    """A reason of one plugin, and how many rows it holds for."""
+    """A reason of one plugin, and the number of rows that have it."""
 
     plugin: str
     text: str
     nodes: int
 
 
-def count_rejections(filters: Sequence[PluginEvaluation], owner: RejectorVector) -> Iterator[RejectionCount]:
-    """Who rejects how many rows, and why."""
-    for number, part in enumerate(filters):
-        if not part.rejects:
+def count_rejections(filters: Sequence[PluginEvaluation], rejector: RejectorVector) -> Iterator[RejectionCount]:
+    """Yield how many rows each filter rejects, by reason."""
+    for number, evaluation in enumerate(filters):
+        if not evaluation.rejects:
             continue
-        mine = owner == number
+        rejected = rejector == number
         masks: dict[str, BoolVector] = {}
-        for given in part.reasons:
-            if given.mask is not None:
-                known = masks.get(given.text)
-                masks[given.text] = given.mask if known is None else known | given.mask
+        for reason in evaluation.reasons:
+            if reason.mask is not None:
+                known = masks.get(reason.text)
+                masks[reason.text] = reason.mask if known is None else known | reason.mask
         for text in sorted(masks):
-            if nodes := int(np.count_nonzero(masks[text] & mine)):
-                yield RejectionCount(part.role.name, text, nodes)
+            if nodes := int(np.count_nonzero(masks[text] & rejected)):
+                yield RejectionCount(evaluation.role.name, text, nodes)
 
 
-def build_diagnosis(names: list[str], filters: Sequence[PluginEvaluation], owner: RejectorVector) -> Diagnosis:
-    """The diagnosis that a full attempt would have made."""
+def build_diagnosis(names: list[str], filters: Sequence[PluginEvaluation], rejector: RejectorVector) -> Diagnosis:
+    """Return the diagnosis that a full attempt would have built."""
     diagnosis = Diagnosis(names)
-    verdicts = FilterResults.empty(len(owner))
-    for number, part in enumerate(filters):
-        mine = owner == number
-        if not mine.any():
+    verdicts = FilterResults.empty(len(rejector))
+    for number, evaluation in enumerate(filters):
+        rejected = rejector == number
+        if not rejected.any():
             continue
-        name = part.role.name
-        verdicts.codes[mine] = part.codes[mine]
-        verdicts.plugins[name] = mine
-        for given in part.reasons:
-            if given.mask is not None and (held := given.mask & mine).any():
-                verdicts.reasons.append(FilterReasonRows(name, given.text, held))
+        name = evaluation.role.name
+        verdicts.codes[rejected] = evaluation.codes[rejected]
+        verdicts.plugins[name] = rejected
+        for reason in evaluation.reasons:
+            if reason.mask is not None and (held := reason.mask & rejected).any():
+                verdicts.reasons.append(FilterReasonRows(name, reason.text, held))
         diagnosis.unschedulable_plugins.add(name)
-        if (part.codes[mine] == Code.PENDING).any():
+        if (evaluation.codes[rejected] == Code.PENDING).any():
             diagnosis.pending_plugins.add(name)
     diagnosis.verdicts = verdicts
     return diagnosis

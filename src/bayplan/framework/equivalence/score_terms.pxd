@@ -7,7 +7,7 @@ cdef class ScoreTerm:
     cdef public CPluginEvaluation evaluation
     cdef public object last_checked_stamp, stamp
     cdef public CWeightedScores weighted
-    @cython.locals(part=CPluginEvaluation)
+    @cython.locals(evaluation=CPluginEvaluation)
     cpdef bint has_moved(self)
     cpdef object on_rows(self, object rows)
 cdef class ActiveScoreTerms:

@@ -21,14 +21,14 @@ cdef class GroupedTopRows:
     cdef public object _scores
     cdef public long long _constant
     cdef public dict _groups, _merged
-    cpdef set_group_scores(self, object scores, long long flat)
+    cpdef set_group_scores(self, object scores, long long constant)
     cpdef long long group_score(self, Py_ssize_t row)
     @cython.locals(before=cython.longlong, number=cython.longlong, now=cython.longlong)
-    cpdef set_total(self, Py_ssize_t row, long long alone)
+    cpdef set_total(self, Py_ssize_t row, long long row_local)
     @cython.locals(group=_TopGroup)
-    cdef _remove_from_group(self, long long number, Py_ssize_t row, long long alone)
+    cdef _remove_from_group(self, long long number, Py_ssize_t row, long long row_local)
     @cython.locals(group=_TopGroup)
-    cdef _add_to_group(self, long long number, Py_ssize_t row, long long alone)
+    cdef _add_to_group(self, long long number, Py_ssize_t row, long long row_local)
     @cython.locals(group=_TopGroup)
     cdef _invalidate_group(self, long long number)
     cpdef object best_rows(self)
@@ -36,7 +36,7 @@ cdef class GroupedTopRows:
     cdef object _find_best(self)
     @cython.locals(group=_TopGroup)
     cdef object _merge(self, tuple tied)
-    cdef _find_group_top(self, long long number, _Group group)
+    cdef _find_group_top(self, long long number, _TopGroup group)
     @cython.locals(group=_TopGroup)
     cdef object _rows(self, long long number)
     cpdef list ranking(self, Py_ssize_t first, Py_ssize_t count)

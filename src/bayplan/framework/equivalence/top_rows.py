@@ -1,10 +1,11 @@
-"""Which rows have the highest total, kept up to date row by row?
+"""The rows with the highest total, updated row by row.
 
-Asked by `Standing` once a decision. `TopRows` has one total a row: a placement changes one of them, and the best rows
-are still known as long as one of them is left. `GroupedTopRows` is for totals of two parts, what a row has alone and
-what its whole group of rows has: a placement then changes one row and the scores of some groups, of which there are a
-dozen. The best rows are those of the best groups, so nothing is computed over all rows. Both say the same of the same
-totals."""
+Called by `ClassEvaluation` once for each decision. `TopRows` has one total for each row: a placement changes one of
+them, and the best rows stay known as long as one of them is left. `GroupedTopRows` has totals of two terms, the
+row-local score and the score of the row's group. A placement then changes one row and the scores of some groups; there
+are about a dozen groups. The best rows are those of the best groups, so nothing is computed over all rows. Both classes
+return the same rows for the same totals.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +20,24 @@ from bayplan.framework.runtime.scoring import top_positions
 from bayplan.snapshot import IntVector, RowVector
 
 Rows: TypeAlias = "RowVector | array[int]"
-"""Rows in order: a vector as it was found, an array once it is changed. A list scatters its numbers over memory."""
+"""Rows in order: a vector when computed, an array once it changes. A list scatters its numbers over memory."""
 
 _MAX_MERGED_SETS = 16
-"""So many sets of groups that tie are kept merged; there are seven of three zones."""
+"""Number of merged sets of tied groups in the cache. Three zones have seven such sets."""
 
 
 class TopRows:
-    """Totals as one number a row."""
+    """Totals with one number for each row."""
 
     __slots__ = ("_best", "_top", "total")
 
     def __init__(self, total: IntVector) -> None:
         self.total = total
-        self._best: Rows | None = None  # None: to be looked for
-        self._top = 0  # the total of the best rows
+        self._best: Rows | None = None  # None: unknown
+        self._top = 0  # total of the best rows
 
     def set_total(self, row: int, total: int) -> None:
-        """One row's total is another."""
+        """Set the total of one row."""
         before = self.total.item(row)
         if total == before:
             return
@@ -56,7 +57,7 @@ class TopRows:
             self._best = None
 
     def best_rows(self) -> Rows:
-        """The rows with the highest total, in order."""
+        """Return the rows with the highest total, in order."""
         best = self._best
         if best is None:
             total = self.total
@@ -65,7 +66,7 @@ class TopRows:
         return best
 
     def ranking(self, first: int, count: int) -> list[int]:
-        """A row that is one of the best, and the best others."""
+        """Return a row that is one of the best, and the next best rows."""
         best = self.best_rows()
         if len(best) >= count:
             return _with_first(first, best[:count])
@@ -77,63 +78,63 @@ def _as_array(rows: RowVector) -> array[int]:
 
 
 def _with_first(first: int, rows: Rows) -> list[int]:
-    """One of the best, and as many rows as these with it: it takes its own place, or that of the last."""
-    others: list[int] = rows.tolist()
-    if first in others:
-        others.remove(first)
+    """Return as many rows with this one first. It takes its own place, or that of the last row."""
+    result: list[int] = rows.tolist()
+    if first in result:
+        result.remove(first)
     else:
-        others.pop()
-    return [first, *others]
+        result.pop()
+    return [first, *result]
 
 
 class _TopGroup:
-    """The best rows of one group, by what they have alone."""
+    """The best rows of one group, by their row-local scores."""
 
     __slots__ = ("members", "merged", "rows", "top", "top_count")
 
-    def __init__(self, members: int, top: int, held: int, rows: array[int] | None = None) -> None:
+    def __init__(self, members: int, top: int, top_count: int, rows: array[int] | None = None) -> None:
         self.members = members  # rows in the group
-        self.top = top  # the most that one of them has
-        self.top_count = held  # rows that have the most; 0: to be looked for
-        self.rows = rows  # these rows, in order; None: to be looked for
-        self.merged: list[array[int]] = []  # longer lists, which hold these rows too
+        self.top = top  # highest row-local score
+        self.top_count = top_count  # rows with this score; 0: unknown
+        self.rows = rows  # these rows, in order; None: unknown
+        self.merged: list[array[int]] = []  # merged lists of tied groups with these rows
 
 
 class GroupedTopRows:
-    """Totals that are the sum of what a row has `row_local` and of what its group has.
+    """Totals that are the sum of a row-local score and the score of the row's group.
 
-    `of_row` belongs to whoever made the groups: it moves there, and `set_total` reads for the row where it is now.
+    `of_row` belongs to the plugin that built the groups and changes there. `set_total` reads the row's current group.
     """
 
     __slots__ = ("_best", "_constant", "_group_of", "_groups", "_merged", "_scores", "_total", "of_row", "row_local")
 
-    def __init__(self, alone: IntVector, of_row: RowVector, scores: Sequence[int], flat: int) -> None:
-        self.row_local = alone
+    def __init__(self, row_local: IntVector, of_row: RowVector, scores: Sequence[int], constant: int) -> None:
+        self.row_local = row_local
         self.of_row = of_row
         self._group_of = of_row.copy()
-        self._groups = self._group_sizes(len(scores))  # those that have members
+        self._groups = self._group_sizes(len(scores))  # groups with rows
         self._merged: dict[tuple[int, ...], array[int]] = {}  # the best rows of groups that have tied
-        self.set_group_scores(scores, flat)
+        self.set_group_scores(scores, constant)
 
     def _group_sizes(self, size: int) -> dict[int, _TopGroup]:
         of_row = self._group_of
         tops = np.full(size, np.iinfo(np.int64).min)
         np.maximum.at(tops, of_row, self.row_local)
         members = np.bincount(of_row, minlength=size).tolist()
-        held = np.bincount(of_row[self.row_local == tops[of_row]], minlength=size).tolist()
-        counted = zip(members, tops.tolist(), held, strict=True)
+        top_count = np.bincount(of_row[self.row_local == tops[of_row]], minlength=size).tolist()
+        counted = zip(members, tops.tolist(), top_count, strict=True)
         return {number: _TopGroup(*each) for number, each in enumerate(counted) if each[0]}
 
-    def set_group_scores(self, scores: Sequence[int], flat: int) -> None:
-        """The score of each group, and what is added to all rows alike."""
+    def set_group_scores(self, scores: Sequence[int], constant: int) -> None:
+        """Set the score of each group, and the constant that is added to all rows."""
         self._scores = scores
-        self._constant = flat
+        self._constant = constant
         self._best: array[int] | None = None
         self._total: IntVector | None = None
 
     @property
     def total(self) -> IntVector:
-        """One number a row: for whoever wants all of them."""
+        """One number for each row, computed on demand."""
         if self._total is None:
             self._total = np.array(self._scores, dtype=np.int64).take(self._group_of)
             self._total += self.row_local
@@ -141,28 +142,28 @@ class GroupedTopRows:
         return self._total
 
     def group_score(self, row: int) -> int:
-        """What a row has of its group."""
+        """Return the score of the row's group."""
         return self._scores[self.of_row.item(row)]
 
-    def set_total(self, row: int, alone: int) -> None:
-        """One row has this alone, and may be in another group."""
+    def set_total(self, row: int, row_local: int) -> None:
+        """Set the row-local score of one row, which may be in another group now."""
         before, number = self.row_local.item(row), self._group_of.item(row)
         now = self.of_row.item(row)
-        if before == alone and number == now:
+        if before == row_local and number == now:
             return
         self._best = self._total = None
         self._remove_from_group(number, row, before)
-        self.row_local[row] = alone
+        self.row_local[row] = row_local
         self._group_of[row] = now
-        self._add_to_group(now, row, alone)
+        self._add_to_group(now, row, row_local)
 
-    def _remove_from_group(self, number: int, row: int, alone: int) -> None:
+    def _remove_from_group(self, number: int, row: int, row_local: int) -> None:
         group = self._groups[number]
         group.members -= 1
         if not group.members:
             del self._groups[number]
             self._invalidate_group(number)
-        elif group.top_count and alone == group.top:
+        elif group.top_count and row_local == group.top:
             group.top_count -= 1
             if not group.top_count:
                 self._invalidate_group(number)
@@ -171,16 +172,16 @@ class GroupedTopRows:
                 for rows in group.merged:
                     del rows[bisect_left(rows, row)]
 
-    def _add_to_group(self, number: int, row: int, alone: int) -> None:
+    def _add_to_group(self, number: int, row: int, row_local: int) -> None:
         group = self._groups.get(number)
         if group is None:
-            self._groups[number] = _TopGroup(1, alone, 1, array("q", (row,)))
+            self._groups[number] = _TopGroup(1, row_local, 1, array("q", (row,)))
             return
         group.members += 1
-        if group.top_count and alone > group.top:
-            group.top, group.top_count, group.rows = alone, 1, array("q", (row,))
+        if group.top_count and row_local > group.top:
+            group.top, group.top_count, group.rows = row_local, 1, array("q", (row,))
             self._invalidate_group(number)
-        elif group.top_count and alone == group.top:
+        elif group.top_count and row_local == group.top:
             group.top_count += 1
             if group.rows is not None:
                 insort(group.rows, row)
@@ -188,7 +189,7 @@ class GroupedTopRows:
                     insort(rows, row)
 
     def _invalidate_group(self, number: int) -> None:
-        """A group has other best rows."""
+        """Drop the merged lists of a group whose best rows changed."""
         merged = self._merged
         for tied in [tied for tied in merged if number in tied]:
             del merged[tied]
@@ -196,7 +197,7 @@ class GroupedTopRows:
             group.merged = [rows for tied, rows in merged.items() if other in tied]
 
     def best_rows(self) -> Rows:
-        """The rows with the highest total, in order."""
+        """Return the rows with the highest total, in order."""
         best = self._best
         if best is None:
             best = self._best = self._find_best()
@@ -216,7 +217,7 @@ class GroupedTopRows:
         return self._rows(found[0]) if len(found) == 1 else self._merge(tuple(sorted(found)))
 
     def _merge(self, tied: tuple[int, ...]) -> array[int]:
-        """The best rows of groups that tie. They do so again and again, in turns, so the list is kept."""
+        """Return the best rows of groups that tie. The same groups tie repeatedly, so the list is cached."""
         rows = self._merged.get(tied)
         if rows is None:
             if len(self._merged) >= _MAX_MERGED_SETS:
@@ -231,9 +232,9 @@ class GroupedTopRows:
 
     def _find_group_top(self, number: int, group: _TopGroup) -> None:
         rows = (self._group_of == number).nonzero()[0]
-        alone = self.row_local[rows]
-        group.top = alone.item(alone.argmax())
-        group.rows = _as_array(rows[alone == group.top])
+        row_local = self.row_local[rows]
+        group.top = row_local.item(row_local.argmax())
+        group.rows = _as_array(rows[row_local == group.top])
         group.top_count = len(group.rows)
 
     def _rows(self, number: int) -> array[int]:
@@ -243,7 +244,7 @@ class GroupedTopRows:
         return group.rows
 
     def ranking(self, first: int, count: int) -> list[int]:
-        """A row that is one of the best, and the best others."""
+        """Return a row that is one of the best, and the next best rows."""
         best = self.best_rows()
         if len(best) >= count:
             return _with_first(first, best[:count])

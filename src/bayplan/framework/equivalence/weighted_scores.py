@@ -1,6 +1,6 @@
-"""What does a plugin add to the totals of all rows, when it normalises its scores or compares candidates?
+"""What a plugin that normalizes its scores or compares candidates adds to the totals of all rows.
 
-Asked by `parts` once such scores are known. Scores that are no scores are found here, before they reach a total.
+Called by `PluginEvaluation` when such scores are known. Invalid scores are found here, before they reach a total.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from bayplan.snapshot import BoolVector, IntVector, RowVector
 
 
 class NotShareable(Exception):
-    """This pod needs an attempt of its own: a plugin rejects it outright, narrows the nodes or breaks."""
+    """The pod needs a full attempt: a plugin rejects it at PreFilter, narrows the nodes or fails."""
 
 
 class ScoreByRow(Protocol):
-    """Something that has a number for each row."""
+    """A mapping from a row to a number."""
 
     def item(self, row: int, /) -> int: ...
 
 
 class GroupScores:
-    """Scores that groups of rows have in common: spelled out for all rows by those alone who need that.
+    """Scores that all rows of a group share. Expanded to all rows only on demand.
 
-    `of_row` belongs to the plugin that made the groups and moves with them; all of this is true until then.
+    `of_row` belongs to the plugin that built the groups and changes with them. The scores are valid until then.
     """
 
     __slots__ = ("of_row", "scores")
@@ -44,7 +44,7 @@ class GroupScores:
 
 
 class WeightedScores:
-    """Parts of totals: one number a row, or one number where it is the same on all candidates."""
+    """Weighted scores of one plugin: one number for each row, or one number for all candidates."""
 
     __slots__ = ("_vector", "constant", "groups")
 
@@ -57,14 +57,14 @@ class WeightedScores:
         if len(scores) and (scores != scores[0]).any():
             scores = scores * weight
             if candidates is not None:
-                whole = np.zeros(len(candidates), dtype=np.int64)
-                whole[candidates] = scores
-                scores = whole
+                all_rows = np.zeros(len(candidates), dtype=np.int64)
+                all_rows[candidates] = scores
+                scores = all_rows
             self._vector = scores
 
     @classmethod
     def from_groups(cls, groups: ScoreGroups, weight: int) -> WeightedScores:
-        """From scores that groups of rows have in common, where all rows are candidates."""
+        """Build from scores of groups, if all rows are candidates."""
         if groups.lowest < 0 or groups.highest > MAX_SCORE:
             raise NotShareable
         weighted = cls.__new__(cls)
@@ -78,18 +78,18 @@ class WeightedScores:
 
     @property
     def vector(self) -> IntVector | None:
-        """One number a row; None where it is the same on all candidates."""
+        """One number for each row. None if it is the same for all candidates."""
         if self._vector is None and self.groups is not None:
             self._vector = self.groups.all_rows()
         return self._vector
 
     @property
     def row_scores(self) -> ScoreByRow | None:
-        """The same for whoever asks about a few rows."""
+        """Like `vector`, for callers that need a few rows."""
         return self._vector if self.groups is None else self.groups
 
     def on_rows(self, rows: BoolVector) -> IntVector:
-        """For each of these rows."""
+        """Return the scores of these rows."""
         vector = self.vector
         if vector is not None:
             return vector[rows]
@@ -97,19 +97,19 @@ class WeightedScores:
 
 
 def has_out_of_range(scores: IntVector) -> bool:
-    """Whether one of them is no score."""
+    """Whether a score is outside the valid range."""
     if not len(scores):
         return False
-    unsigned = scores.view(np.uint64)  # negative ones are very large
+    unsigned = scores.view(np.uint64)  # negative scores become very large
     return unsigned.item(unsigned.argmax()) > MAX_SCORE
 
 
 def to_score_vector(answer: object, plugin: str, count: int) -> IntVector:
-    """What a plugin returned as one whole number a row."""
+    """Check the scores that a plugin returned, and convert them to int64."""
     if not isinstance(answer, np.ndarray) or answer.shape != (count,) or answer.dtype.kind not in "iu":
         raise invalid_scores_error(answer, plugin, count)
     return np.ascontiguousarray(answer, dtype=np.int64)
 
 
 NO_WEIGHTED_SCORES = WeightedScores(np.zeros(0, dtype=np.int64), 0, None)
-"""What a plugin adds that sits a pod out."""
+"""What a plugin adds that skips the pod."""

@@ -1,11 +1,11 @@
-"""Whom would a pod have to push out, on which nodes, and which of these nodes costs least?
+"""Dry run of preemption: the victims on each candidate node, and the choice of the cheapest node.
 
-Asked by a PostFilter for a pod that fits nowhere. Everything is tried on forks and clones of the cycle, so the
-snapshot stays as it is and nothing is done: what follows from a decision are intents. The node of every candidate is
-judged by the profile's own filters, once without any weaker pod and once more for each weaker pod that is put back.
-The search ends at `wanted` candidates. Cost: that of `preemption_batch`, which tries rows side by side, where pods
-matter to their own row alone; else (spread and affinity count pods elsewhere, too) a fork and (weaker pods + 1) filter
-runs for each node looked at.
+Called by a PostFilter plugin for a pod that fits no node. All steps work on forks and on clones of the cycle, so the
+snapshot does not change; a decision results in intents. The profile's own filters evaluate every candidate node, once
+without any lower-priority pod and once more for each pod that is reprieved. The search ends at `max_candidates`
+candidates. Cost: that of `batch_dry_run`, which tries rows at once, if pods affect their own row only. Otherwise
+(topology spread and inter-pod affinity also count pods of other nodes) one fork and (lower-priority pods + 1) filter
+runs for each evaluated node.
 """
 
 from __future__ import annotations
@@ -44,49 +44,44 @@ PREEMPTION_BY_SCHEDULER = "PreemptionByScheduler"
 CLUSTER_DOMAIN = "cluster"
 
 _PRIORITY_OFFSET = 1 << 31
-"""Lifts every priority above zero, so that more victims always weigh more than fewer of the same priority."""
+"""Makes every priority positive, so that more victims always weigh more than fewer of the same priority."""
 
 _MIN_BATCH_ROWS = 16
-"""To try fewer rows than this at once saves nothing."""
-
-# values
+"""Fewer rows than this are not faster when tried at once."""
 
 
 @dataclass(slots=True)
 class PreemptionSearchResult:
-    """What a search found: victims by node, and for the other nodes looked at why they do not help."""
+    """Result of a search: victims by node, and the status of every other evaluated node."""
 
     candidates: dict[str, Victims] = field(default_factory=dict)
     statuses: dict[int, Status] = field(default_factory=dict)
 
     @property
     def errors(self) -> str:
-        """The errors of all nodes as one text, empty without any. They count only where there is no candidate."""
+        """The errors of all nodes as one text, or an empty string. They matter only without a candidate."""
         texts = [status.message for status in self.statuses.values() if status.code is Code.ERROR]
         return joined(texts) if texts else ""
 
     def sentence(self, names: list[str]) -> str:
-        """Why no node helps, in the words of any other pod that fits nowhere."""
+        """Return why no node helps, in the format of the FailedScheduling message."""
         diagnosis = Diagnosis(names)
         diagnosis.absent = unresolvable(PREEMPTION_NOT_HELPFUL)
         diagnosis.overrides = self.statuses
         return diagnosis.sentence()
 
 
-# intents
-
-
 @dataclass(frozen=True, slots=True)
 class EvictVictim:
-    """Make one victim go.
+    """Evict one victim.
 
-    Performing it: a victim that waits at Permit is rejected there, one in PreBind is cancelled; neither needs the API.
-    For any other patch `condition` into its status (unless `has_disruption_condition`), then delete it; not found is
-    fine at either step and ends it without an event. Afterwards the event is recorded on the victim, related to the
-    preemptor.
+    The writer rejects a victim that waits at Permit, and cancels one in PreBind. Neither needs the API server. For any
+    other victim it patches `condition` into the status (unless `has_disruption_condition`), then deletes the pod. Not
+    found ends either step without an event. Afterwards it records the event on the victim, related to the preemptor.
 
-    `is_last`: to be done only when every other one is done, and left alone if one of them failed. `group`: for whose
-    sake it is, where that is a whole group; `preemptor` is one of it then."""
+    `is_last`: executed only after all other evictions, and skipped if one of them failed. `group`: the pod group that
+    preempts, if it is a whole group; `preemptor` is then one of its pods.
+    """
 
     event_type: ClassVar[str] = "Normal"
     event_reason: ClassVar[str] = "Preempted"
@@ -102,7 +97,7 @@ class EvictVictim:
 
     @property
     def preemptor_text(self) -> str:
-        """What kind of preemptor it is for."""
+        """Kind of the preemptor in messages."""
         return "pod" if self.group is None else "podgroup"
 
     @property
@@ -119,17 +114,17 @@ class EvictVictim:
 
     @property
     def has_disruption_condition(self) -> bool:
-        """Whether the victim's status says all of it."""
+        """Whether the victim's status has this condition already."""
         old, new = _disruption_condition(self.victim), self.condition
         return old is not None and (old.status, old.reason, old.message) == (new.status, new.reason, new.message)
 
     @property
     def cancel_message(self) -> str:
-        """What a victim in PreBind is cancelled with."""
+        """The message with which a victim in PreBind is cancelled."""
         return f"preempted by {self.plugin}"
 
     def note(self, *, in_memory: bool) -> str:
-        """The event's text."""
+        """Return the text of the event."""
         uid, where = self.preemptor.uid, self.node_name
         if self.group is not None:
             uid, where = self.group.metadata.uid, CLUSTER_DOMAIN
@@ -139,16 +134,16 @@ class EvictVictim:
 
 @dataclass(frozen=True, slots=True)
 class ClearNomination:
-    """Patch `nominatedNodeName` away: the room that this weaker pod waits for is somebody else's now."""
+    """Remove `nominatedNodeName` from the status of a lower-priority pod: the preemptor takes the node."""
 
     pod: Pod
 
 
 def victim_evictions(
-    preemptor: Pod, node_name: str, victims: Victims, plugin: str, leaving: Container[str] = ()
+    preemptor: Pod, node_name: str, victims: Victims, plugin: str, terminating: Container[str] = ()
 ) -> tuple[EvictVictim, ...]:
-    """One intent for each victim that is not going already; `leaving`: uids of those who were told to before."""
-    staying = [pod for pod in victims.pods if not pod.terminating and pod.uid not in leaving]
+    """Return one intent for each victim that is not terminating. `terminating`: uids of victims evicted before."""
+    staying = [pod for pod in victims.pods if not pod.terminating and pod.uid not in terminating]
     return tuple(
         EvictVictim(pod, node_name, preemptor, plugin, is_last=position == len(staying))
         for position, pod in enumerate(staying, 1)
@@ -156,7 +151,7 @@ def victim_evictions(
 
 
 def nominations_to_clear(preemptor: Pod, nominated: Iterable[PodInfo]) -> tuple[ClearNomination, ...]:
-    """Of the pods nominated to the node those that are weaker and whose status still says so."""
+    """Return intents for the lower-priority pods nominated to the node whose status still shows it."""
     return tuple(
         ClearNomination(info.pod)
         for info in nominated
@@ -166,15 +161,12 @@ def nominations_to_clear(preemptor: Pod, nominated: Iterable[PodInfo]) -> tuple[
 
 def is_terminating_by_preemption(pod: Pod) -> bool:
     """Whether the pod is terminating because a scheduler preempted it."""
-    told = _disruption_condition(pod) if pod.terminating else None
-    return told is not None and (told.status, told.reason) == ("True", PREEMPTION_BY_SCHEDULER)
+    condition = _disruption_condition(pod) if pod.terminating else None
+    return condition is not None and (condition.status, condition.reason) == ("True", PREEMPTION_BY_SCHEDULER)
 
 
 def _disruption_condition(pod: Pod) -> Condition | None:
-    return next((told for told in pod.status.conditions if told.type == DISRUPTION_TARGET), None)
-
-
-# the dry run
+    return next((condition for condition in pod.status.conditions if condition.type == DISRUPTION_TARGET), None)
 
 
 class DryRun:
@@ -187,104 +179,106 @@ class DryRun:
         budgets: Sequence[CompiledBudget],
         now: datetime,
         weights: PreemptionColumns | None = None,
-        leaving_from: Callable[[str], Container[str]] = lambda _: (),
+        terminating_victims_on: Callable[[str], Container[str]] = lambda _: (),
         refused_on: Callable[[str], Collection[str]] = lambda _: (),
     ) -> None:
-        """`weights`: columns that followed the same snapshot before, which saves reading pods again. `leaving_from`:
-        by node the uids of pods that were told to go for somebody else's sake: they are victims already. `refused_on`:
-        by node the uids of pods that cannot be deleted now."""
+        """`weights`: columns that already follow the snapshot, so that pods are not read again.
+
+        `terminating_victims_on`: by node the uids of pods that were evicted for another preemptor: they are victims
+        already. `refused_on`: by node the uids of pods that cannot be deleted now.
+        """
         self._cycle = cycle
         self._filters = filters
         self._budgets = budgets
         self._now = now
         self._less = more_important(now)
         self._weights = weights or PreemptionColumns()
-        self._leaving_from = leaving_from
+        self._victims_on = terminating_victims_on
         self._refused_on = refused_on
 
-    def search(self, rows: Sequence[int], *, wanted: int, offset: int) -> PreemptionSearchResult:
-        """Look at rows from `offset` on, round the end, until there are enough candidates.
+    def search(self, rows: Sequence[int], *, max_candidates: int, offset: int) -> PreemptionSearchResult:
+        """Evaluate rows from `offset` on, with wrap-around, until there are enough candidates.
 
-        Enough: as many as wanted, with at least one among them that violates no budget.
+        Enough: `max_candidates`, at least one of which violates no budget.
         """
         found = PreemptionSearchResult()
-        clean: dict[str, Victims] = {}
-        violating: dict[str, Victims] = {}
+        without_violations: dict[str, Victims] = {}
+        with_violations: dict[str, Victims] = {}
         names = self._cycle.snapshot.nodes.names
-        for row, outcome in self._run([*rows[offset:], *rows[:offset]], wanted):
+        for row, outcome in self._run([*rows[offset:], *rows[:offset]], max_candidates):
             if isinstance(outcome, Status):
                 found.statuses[row] = outcome
                 continue
-            group = violating if outcome.violations else clean
-            if len(group) < wanted:
+            group = with_violations if outcome.violations else without_violations
+            if len(group) < max_candidates:
                 group[names[row]] = outcome
-            if clean and len(clean) + len(violating) >= wanted:
+            if without_violations and len(without_violations) + len(with_violations) >= max_candidates:
                 break
-        found.candidates = clean | violating
+        found.candidates = without_violations | with_violations
         return found
 
-    def _run(self, rows: Sequence[int], wanted: int) -> Iterator[tuple[int, Victims | Status]]:
-        """Row by row, in order; tried side by side where that is allowed, as many as are likely needed."""
+    def _run(self, rows: Sequence[int], max_candidates: int) -> Iterator[tuple[int, Victims | Status]]:
+        """Yield the result of each row in order. Where possible, as many rows as probably needed are tried at once."""
         if not self._filters.is_row_local(self._cycle):
             yield from ((row, self.victims_on(row)) for row in rows)
             return
         batch = BatchDryRun(self._cycle, self._filters, self._budgets, self._now, self._weights)
         done = found = 0
-        likely = wanted * len(rows) // max(batch.without_nominated_pods(rows), 1)
+        batch_size = max_candidates * len(rows) // max(batch.without_nominated_pods(rows), 1)
         while done < len(rows):
-            missing = max(wanted - found, _MIN_BATCH_ROWS)
-            tried = batch.run(rows[done : done + min(max(likely, _MIN_BATCH_ROWS), MAX_BATCH_ROWS)], missing)
+            needed = max(max_candidates - found, _MIN_BATCH_ROWS)
+            tried = batch.run(rows[done : done + min(max(batch_size, _MIN_BATCH_ROWS), MAX_BATCH_ROWS)], needed)
             for row, outcome in tried:
                 name = self._cycle.snapshot.nodes.names[row]
-                if outcome is None or self._leaving_from(name) or self._refused_on(name):
+                if outcome is None or self._victims_on(name) or self._refused_on(name):
                     outcome = self.victims_on(row)
                 found += isinstance(outcome, Victims)
                 yield row, outcome
             done += len(tried)
-            likely = missing * done // found if found else len(rows)
+            batch_size = needed * done // found if found else len(rows)
 
     def victims_on(self, row: int) -> Victims | Status:
-        """Who has to go from one node, or why nobody's going helps."""
+        """Return the victims on one node, or the status if evictions do not help."""
         nodes = self._cycle.snapshot.nodes
-        weaker = [info for info in nodes.pods[row] if info.priority < self._cycle.info.priority]
+        lower_priority = [info for info in nodes.pods[row] if info.priority < self._cycle.info.priority]
         if refused := self._refused_on(nodes.names[row]):
-            weaker = [info for info in weaker if info.uid not in refused]
-        if not weaker:
+            lower_priority = [info for info in lower_priority if info.uid not in refused]
+        if not lower_priority:
             return unresolvable(NO_VICTIMS)
         trial, fork = self._cycle.clone(), nodes.fork([row])
-        for info in weaker:
+        for info in lower_priority:
             status = self._filters.remove_pod(trial, fork, info)
             if not status.ok:
                 return status
         status = self._filters.filter_fork(trial, fork)
         if not status.ok:
             return status
-        go_sort(weaker, self._less)
-        leaving = self._leaving_from(nodes.names[row])
-        found = self._reprieve_all(trial, fork, [info for info in weaker if info.uid not in leaving])
-        if isinstance(found, Victims) and leaving:
-            gone = {info.uid for info in weaker if info.uid in leaving} | {pod.uid for pod in found.pods}
-            found = Victims(tuple(info.pod for info in weaker if info.uid in gone), found.violations)
+        go_sort(lower_priority, self._less)
+        terminating = self._victims_on(nodes.names[row])
+        found = self._reprieve_all(trial, fork, [info for info in lower_priority if info.uid not in terminating])
+        if isinstance(found, Victims) and terminating:
+            evicted = {info.uid for info in lower_priority if info.uid in terminating} | {pod.uid for pod in found.pods}
+            found = Victims(tuple(info.pod for info in lower_priority if info.uid in evicted), found.violations)
         if isinstance(found, Victims) and not found.pods:
             return no_victims_status(nodes.names[row])
         return found
 
-    def _reprieve_all(self, trial: Cycle, fork: NodeColumns, weaker: list[PodInfo]) -> Victims | Status:
-        """Let stay who can, beginning with those whose going violates a budget."""
-        violating, others = split_by_budget_violation(weaker, self._budgets)
-        first = self._reprieve(trial, fork, violating)
+    def _reprieve_all(self, trial: Cycle, fork: NodeColumns, lower_priority: list[PodInfo]) -> Victims | Status:
+        """Reprieve as many pods as possible, first those whose eviction violates a budget."""
+        with_violations, remaining = split_by_budget_violation(lower_priority, self._budgets)
+        first = self._reprieve(trial, fork, with_violations)
         if isinstance(first, Status):
             return first
-        second = self._reprieve(trial, fork, others)
+        second = self._reprieve(trial, fork, remaining)
         if isinstance(second, Status):
             return second
         victims = first + second
-        if violating and others:
+        if with_violations and remaining:
             go_sort(victims, self._less)
         return Victims(tuple(info.pod for info in victims), len(first))
 
     def _reprieve(self, trial: Cycle, fork: NodeColumns, pods: Iterable[PodInfo]) -> list[PodInfo] | Status:
-        """Put pods back one by one as long as there is room; who has none is returned."""
+        """Add pods back one by one while the preemptor still fits. Returns the pods that do not fit."""
         victims: list[PodInfo] = []
         for info in pods:
             status = self._filters.add_pod(trial, fork, info)
@@ -300,46 +294,45 @@ class DryRun:
 
 
 def resolvable_rows(diagnosis: Diagnosis, snapshot: Snapshot) -> list[int]:
-    """Nodes where removing pods may help, in the order in which nodes are visited."""
+    """Return the rows on which removing pods may help, in the order in which nodes are visited."""
     helpful = diagnosis.rows_with(Code.UNSCHEDULABLE)
     rows: list[int] = snapshot.order[helpful[snapshot.order]].tolist()
     return rows
 
 
 def candidate_count(nodes: int, *, percentage: int, absolute: int) -> int:
-    """How many candidates end the search: the larger of a share and a number, but never more than nodes."""
+    """Number of candidates that ends the search: the larger of a percentage and a number, at most all nodes."""
     return min(max(nodes * percentage // 100, absolute), nodes)
 
 
-# choosing
-
-
 def pick_one_node(candidates: Mapping[str, Victims], snapshot: Snapshot, now: datetime) -> str:
-    """The node to preempt on. Of equals the first in the order of nodes, where kube-scheduler takes any.
+    """Return the node to preempt on. Of equal nodes the first in the visiting order; kube-scheduler takes any.
 
-    Budgets violated; the priority of the first victim; priorities together; victims; and how long those of the highest
-    priority have been running, the longest of them: what comes first decides, the rest among equals.
+    The criteria in this order: violated budgets; the priority of the first victim; the sum of priorities; the number of
+    victims; the longest running time among the victims with the highest priority. Each decides among equals.
     """
-    left = list(candidates.items())
+    remaining = list(candidates.items())
     for cost in (_violations, _first_priority, _priority_sum, _count):
-        left = _with_lowest_cost(left, cost)
-    left = _with_lowest_cost(left, lambda victims: _age(victims, now))
-    if len(left) == 1:
-        return left[0][0]
+        remaining = _with_lowest_cost(remaining, cost)
+    remaining = _with_lowest_cost(remaining, lambda victims: _age(victims, now))
+    if len(remaining) == 1:
+        return remaining[0][0]
     index, names = snapshot.nodes.index, snapshot.nodes.names
     tied = np.zeros(len(snapshot), dtype=np.bool_)
-    tied[[index[name] for name, _ in left]] = True
+    tied[[index[name] for name, _ in remaining]] = True
     first: int = snapshot.order[tied[snapshot.order]].tolist()[0]
     return names[first]
 
 
-def _with_lowest_cost(left: list[tuple[str, Victims]], cost: Callable[[Victims], Any]) -> list[tuple[str, Victims]]:
-    """Those that cost least."""
-    if len(left) == 1:
-        return left
-    costs = [cost(victims) for _, victims in left]
+def _with_lowest_cost(
+    remaining: list[tuple[str, Victims]], cost: Callable[[Victims], Any]
+) -> list[tuple[str, Victims]]:
+    """Keep the candidates with the lowest cost."""
+    if len(remaining) == 1:
+        return remaining
+    costs = [cost(victims) for _, victims in remaining]
     least = min(costs)
-    return [each for each, paid in zip(left, costs, strict=True) if paid == least]
+    return [each for each, own_cost in zip(remaining, costs, strict=True) if own_cost == least]
 
 
 def _violations(victims: Victims) -> int:

@@ -1,8 +1,9 @@
-"""Which candidates for preemption are left when those outside have had their say?
+"""Calls the extenders of a preemption, which remove candidates or change their victims.
 
-Asked between the dry run and the choice. An extender is anything of the protocol's shape; how it is reached is not
-known here: `extender_steps` yields a question for each, and whoever drives it may await the answer. `run_extenders` is
-for those that answer at once. Cost: that of the extenders."""
+Runs between the dry run and the choice of a node. An extender is any object that matches the protocol; its transport is
+unknown here. `extender_steps` yields a question for each extender, and the caller may await the answer. `run_extenders`
+is for synchronous extenders. Cost: that of the extenders.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +23,19 @@ T = TypeVar("T")
 
 
 ExtenderAnswer = Mapping[str, NamedVictims] | BayplanError
-"""What an extender said, or why it said nothing."""
+"""The answer of an extender, or its error."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtenderQuestion:
-    """An extender is to say which of these candidates remain."""
+    """A request to an extender to select the remaining candidates."""
 
     extender: PreemptionExtender
     pod: Pod
     candidates: Mapping[str, Victims]
 
-    def answer_sync(self) -> ExtenderAnswer:
-        """What an extender says that answers at once."""
+    def call(self) -> ExtenderAnswer:
+        """Call a synchronous extender."""
         try:
             return self.extender.process_preemption(self.pod, self.candidates)
         except BayplanError as fault:
@@ -42,77 +43,77 @@ class ExtenderQuestion:
 
 
 RemainingCandidates = Mapping[str, Victims] | Status
-"""The candidates that remain, or what went wrong."""
+"""The remaining candidates, or an error."""
 
 
 def extender_steps(
     candidates: Mapping[str, Victims], pod: Pod, extenders: Iterable[PreemptionExtender], nodes: NodeColumns
 ) -> Generator[ExtenderQuestion, ExtenderAnswer, RemainingCandidates]:
-    """The candidates that every extender leaves, each asked about what the ones before have left."""
+    """Pass the candidates through all extenders in order. Each gets the candidates that the previous ones left."""
     for extender in extenders:
         if not candidates:
             break
         if not extender.supports_preemption(pod):
             continue
         answer = yield ExtenderQuestion(extender, pod, candidates)
-        left = apply_extender_answer(answer, extender, candidates, nodes)
-        if isinstance(left, Status):
-            return left
-        candidates = left
+        remaining = apply_extender_answer(answer, extender, candidates, nodes)
+        if isinstance(remaining, Status):
+            return remaining
+        candidates = remaining
     return candidates
 
 
 def run_extenders(
     candidates: Mapping[str, Victims], pod: Pod, extenders: Iterable[PreemptionExtender], nodes: NodeColumns
 ) -> RemainingCandidates:
-    """The same where every extender answers at once."""
+    """Run all extenders synchronously."""
     return run_steps(extender_steps(candidates, pod, extenders, nodes))
 
 
 def run_steps(steps: Generator[ExtenderQuestion, ExtenderAnswer, T]) -> T:
-    """What comes out where every question is answered at once."""
+    """Run a generator of questions to the end with synchronous answers."""
     try:
         question = next(steps)
         while True:
-            question = steps.send(question.answer_sync())
-    except StopIteration as done:
-        outcome: T = done.value
+            question = steps.send(question.call())
+    except StopIteration as stop:
+        outcome: T = stop.value
         return outcome
 
 
 def apply_extender_answer(
     answer: ExtenderAnswer, extender: PreemptionExtender, candidates: Mapping[str, Victims], nodes: NodeColumns
 ) -> RemainingCandidates:
-    """The candidates after one extender's answer. One that fails ends it, unless it may be ignored."""
+    """Apply one extender's answer. A failure ends preemption, unless the extender is ignorable."""
     try:
         if isinstance(answer, BayplanError):
             raise answer
-        left = _victims_by_uid(answer, extender.name, nodes)
+        remaining = _victims_by_uid(answer, extender.name, nodes)
     except BayplanError as fault:
         return candidates if extender.ignorable else error(str(fault))
-    empty = [name for name, victims in left.items() if not victims.pods]
+    empty = [name for name, victims in remaining.items() if not victims.pods]
     if empty and not extender.ignorable:
         return no_victims_status(empty[0])
-    return {name: victims for name, victims in left.items() if victims.pods}
+    return {name: victims for name, victims in remaining.items() if victims.pods}
 
 
 class UnknownVictim(BayplanError):
-    """An extender named a node or a pod that is not there."""
+    """An extender returned a node or a pod that does not exist."""
 
 
 def _victims_by_uid(answer: Mapping[str, NamedVictims], extender: str, nodes: NodeColumns) -> dict[str, Victims]:
-    """An extender's answer with pods instead of uids; `UnknownVictim` if one is not on its node."""
+    """Convert an extender's answer from uids to pods. Raises `UnknownVictim` if a pod is not on its node."""
     found: dict[str, Victims] = {}
     for node_name, named in answer.items():
         row = nodes.index.get(node_name)
         if row is None:
             raise UnknownVictim(f"nodeinfo not found for node name {quote(node_name)}")
-        there = {info.uid: info.pod for info in nodes.pods[row]}
+        pods_by_uid = {info.uid: info.pod for info in nodes.pods[row]}
         for uid in named.uids:
-            if uid not in there:
+            if uid not in pods_by_uid:
                 raise UnknownVictim(
                     f"extender: {extender} claims to preempt pod (UID: &{{{uid}}}) on node: {node_name}, "
                     "but the pod is not found on that node"
                 )
-        found[node_name] = Victims(tuple(there[uid] for uid in named.uids), named.violations)
+        found[node_name] = Victims(tuple(pods_by_uid[uid] for uid in named.uids), named.violations)
     return found

@@ -1,10 +1,10 @@
-"""In which order do equal elements come out of Go's `sort.Slice`?
+"""Port of Go's `sort.Slice`: equal elements come out in the same order as in Go.
 
-Asked by preemption: start times are whole seconds, equally important pods are common, and their order decides who
-dies. Go's sort is unstable but deterministic, a pattern-defeating quicksort, so its answer can be had only by making
-the same comparisons and exchanges in the same order. Up to twelve elements it is an insertion sort, which keeps
-equals as they were. `less` need not be an order: a relation that contradicts itself is followed all the same.
-Cost: about n log n calls of `less`.
+Used by preemption: start times are whole seconds, so equally important pods are frequent, and their order decides which
+pod is evicted. Go's sort is unstable but deterministic, a pattern-defeating quicksort. The same result requires the
+same comparisons and exchanges in the same order. Up to twelve elements it is an insertion sort, which keeps the order
+of equal elements. `less` may contradict itself; the algorithm still does the same as Go. Cost: about n log n calls of
+`less`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 INSERTION_SORT_MAX = 12
-_NINTHER_FROM = 50  # pivots of shorter ranges are the median of three, and shorter ranges are never mended by shifting
+_NINTHER_FROM = 50  # shorter ranges use the median of three as pivot, and are never sorted by partial insertion
 _MAX_INSERTION_STEPS = 5
-_MAX_SWAPS = 12  # every comparison of four medians wanted an exchange: the range is likely descending
+_MAX_SWAPS = 12  # all comparisons of four medians exchanged: the range is probably descending
 _UINT64_MASK = (1 << 64) - 1
 
 
@@ -27,17 +27,17 @@ def go_sort(items: MutableSequence[T], less: Callable[[T, T], bool]) -> None:
 
 
 class _Sort(Generic[T]):
-    """One run over one sequence. Ranges are half-open: [a, b)."""
+    """One sort of one sequence. Ranges are half-open: [a, b)."""
 
     __slots__ = ("_exchanges", "_items", "_less")
 
     def __init__(self, items: MutableSequence[T], less: Callable[[T, T], bool]) -> None:
         self._items = items
         self._less = less
-        self._exchanges = 0  # wanted by the medians of the pivot that is being chosen
+        self._exchanges = 0  # counted by the medians of the current pivot
 
     def sort(self, a: int, b: int, limit: int) -> None:
-        """`limit`: so many badly balanced partitions are borne before heap sort takes over."""
+        """`limit`: number of badly balanced partitions before heap sort takes over."""
         balanced = partitioned = True
         while b - a > INSERTION_SORT_MAX:
             length = b - a
@@ -64,8 +64,6 @@ class _Sort(Generic[T]):
                 b = middle
         self._insertion_sort(a, b)
 
-    # small steps ------------------------------------------------------------------------------------------------
-
     def _below(self, i: int, j: int) -> bool:
         return self._less(self._items[i], self._items[j])
 
@@ -74,12 +72,10 @@ class _Sort(Generic[T]):
         items[i], items[j] = items[j], items[i]
 
     def _insert_left(self, i: int, floor: int) -> None:
-        """Move the element at `i` left while it is below its neighbour, not past `floor`."""
+        """Move the element at `i` left while it is below its neighbor, not past `floor`."""
         while i > floor and self._below(i, i - 1):
             self._swap(i, i - 1)
             i -= 1
-
-    # sorts for the ends -----------------------------------------------------------------------------------------
 
     def _insertion_sort(self, a: int, b: int) -> None:
         for i in range(a + 1, b):
@@ -102,10 +98,11 @@ class _Sort(Generic[T]):
             self._swap(first + root, first + child)
             root = child
 
-    # pivots -----------------------------------------------------------------------------------------------------
-
     def _choose_pivot(self, a: int, b: int) -> tuple[int, bool]:
-        """A position, and whether the range looks sorted. One that looks descending is turned round first."""
+        """Return a pivot position, and whether the range looks sorted.
+
+        A range that looks descending is reversed first.
+        """
         self._exchanges = 0
         quarter = (b - a) // 4
         thirds = (a + quarter, a + 2 * quarter, a + 3 * quarter)
@@ -125,20 +122,22 @@ class _Sort(Generic[T]):
         return self._median(i - 1, i, i + 1)
 
     def _median(self, i: int, j: int, k: int) -> int:
-        i, j = self._ordered(i, j)
-        j, k = self._ordered(j, k)
-        i, j = self._ordered(i, j)
+        i, j = self._order(i, j)
+        j, k = self._order(j, k)
+        i, j = self._order(i, j)
         return j
 
-    def _ordered(self, i: int, j: int) -> tuple[int, int]:
-        """The two positions, the lower element's first; only the positions change places."""
+    def _order(self, i: int, j: int) -> tuple[int, int]:
+        """Return the two positions, the lower element's first. Elements do not move."""
         if self._below(j, i):
             self._exchanges += 1
             return j, i
         return i, j
 
     def _break_patterns(self, a: int, b: int) -> None:
-        """Move three elements about by a fixed pseudo-random rule, to break what made the last pivot bad."""
+        """Swap three elements in a fixed pseudo-random pattern, to break the pattern that caused an unbalanced
+        partition.
+        """
         length = b - a
         state = length
         middle = a + length // 4 * 2
@@ -149,10 +148,8 @@ class _Sort(Generic[T]):
             other = state & ((1 << length.bit_length()) - 1)
             self._swap(position, a + (other - length if other >= length else other))
 
-    # partitions -------------------------------------------------------------------------------------------------
-
     def _partial_insertion_sort(self, a: int, b: int) -> bool:
-        """Whether the range is sorted, after putting at most five elements of a long one right."""
+        """Whether the range is sorted, after moving at most five elements of a long range."""
         i = a + 1
         for _ in range(_MAX_INSERTION_STEPS):
             while i < b and not self._below(i, i - 1):
@@ -163,7 +160,7 @@ class _Sort(Generic[T]):
                 return False
             self._swap(i, i - 1)
             if i - a >= 2:
-                # Down to the very first position, not to `a`: what is left of the range is not above it anyway,
+                # Down to the first position, not to `a`: the rest of the range is not above it anyway,
                 # unless `less` contradicts itself, and then Go goes on, too.
                 self._insert_left(i - 1, 0)
             j = i + 1
@@ -173,7 +170,10 @@ class _Sort(Generic[T]):
         return False
 
     def _partition_equal(self, a: int, b: int, pivot: int) -> int:
-        """Elements equal to the pivot to the front; nothing here is below it. Returns where the others begin."""
+        """Move elements equal to the pivot to the front; no element is below it.
+
+        Returns the start of the other elements.
+        """
         self._swap(a, pivot)
         i, j = a + 1, b - 1
         while True:
@@ -187,7 +187,10 @@ class _Sort(Generic[T]):
             i, j = i + 1, j - 1
 
     def _partition(self, a: int, b: int, pivot: int) -> tuple[int, bool]:
-        """Elements below the pivot to its left, others to its right. Where it stands, and if it was so already."""
+        """Move elements below the pivot to its left.
+
+        Returns the pivot's position, and whether the range was partitioned.
+        """
         self._swap(a, pivot)
         i, j = a + 1, b - 1
         untouched = True

@@ -1,7 +1,6 @@
-"""Who has to go, who counts more than whom, and whom does a disruption budget cover?
+"""Victims, pod importance and disruption budgets.
 
-The words that both ways of trying out a preemption share: row by row (`preemption`) and rows side by side
-(`preemption_batch`).
+Shared by both dry runs of preemption: row by row (`dry_run`) and many rows at once (`batch_dry_run`).
 """
 
 from __future__ import annotations
@@ -24,25 +23,22 @@ MoreImportant = Callable[[PodInfo, PodInfo], bool]
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """Who has to go from one node, the most important first, and how many of them against a disruption budget."""
+    """The victims on one node, the most important first, and how many of them violate a disruption budget."""
 
     pods: tuple[Pod, ...]
     violations: int = 0
 
 
 def no_victims_status(node_name: str) -> Status:
-    """A node was offered for preemption without anybody to preempt."""
+    """Return the error for a candidate node without victims."""
     return error(f"expected at least one victim pod on node {quote(node_name)}")
 
 
-# importance and budgets
-
-
 def more_important(now: datetime) -> MoreImportant:
-    """Priority first, then who started earlier. A pod that has not started yet counts as starting now.
+    """Return a comparison by priority, then by start time. A pod that has not started counts as starting now.
 
-    Of two that have not started the one asked about is the earlier, whichever that is: kube-scheduler reads the clock
-    for it first. Equal pods without start time are therefore reversed by an insertion sort.
+    Of two pods that have not started, the first argument is the earlier one: kube-scheduler reads the clock for it
+    first. An insertion sort therefore reverses equal pods without start time.
     """
 
     def less(one: PodInfo, other: PodInfo) -> bool:
@@ -58,23 +54,23 @@ def more_important(now: datetime) -> MoreImportant:
 
 @dataclass(frozen=True, slots=True)
 class CompiledBudget:
-    """A disruption budget, compiled."""
+    """A compiled PodDisruptionBudget."""
 
     namespace: str
     matcher: LabelMatcher
     allowed: int
-    disrupted: frozenset[str]  # names of pods that were counted already
+    disrupted: frozenset[str]  # names of pods that are counted already
 
     def covers(self, pod: Pod) -> bool:
         return pod.name not in self.disrupted and self.selects(pod.namespace, pod.labels)
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether it covers pods of this kind, those aside that were counted already."""
+        """Whether the budget covers pods with these labels, apart from pods that are counted already."""
         return self.namespace == namespace and bool(labels) and self.matcher.matches(labels)
 
 
 def compile_budgets(items: Iterable[PodDisruptionBudget]) -> tuple[CompiledBudget, ...]:
-    """The budgets that can cover a pod: one with an empty, missing or malformed selector covers none."""
+    """Compile the budgets that can cover a pod. An empty, missing or malformed selector covers none."""
     found = []
     for item in items:
         try:
@@ -92,15 +88,15 @@ def compile_budgets(items: Iterable[PodDisruptionBudget]) -> tuple[CompiledBudge
 def split_by_budget_violation(
     pods: Iterable[PodInfo], budgets: Sequence[CompiledBudget]
 ) -> tuple[list[PodInfo], list[PodInfo]]:
-    """Those whose going violates a budget, and the others, if all went in this order."""
+    """Split into pods whose eviction violates a budget, and the rest, if all are evicted in this order."""
     violating: list[PodInfo] = []
-    others: list[PodInfo] = []
-    left = [budget.allowed for budget in budgets]
+    remaining: list[PodInfo] = []
+    allowed = [budget.allowed for budget in budgets]
     for info in pods:
         violates = False
         for number, budget in enumerate(budgets):
             if budget.covers(info.pod):
-                left[number] -= 1
-                violates |= left[number] < 0
-        (violating if violates else others).append(info)
-    return violating, others
+                allowed[number] -= 1
+                violates |= allowed[number] < 0
+        (violating if violates else remaining).append(info)
+    return violating, remaining

@@ -10,12 +10,12 @@ from bayplan.clock import Clock
 INITIAL_EXCLUSION_S, MAX_EXCLUSION_S = 30.0, 600.0
 
 FAILURES_BEFORE_POD_BACKOFF = 5
-"""After so many bindings of one pod that were given up it has to wait, whatever nodes there are."""
+"""After this number of failed bindings a pod waits, whatever nodes there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeExclusion:
-    """A node on which bindings of a pod were given up. `left_s`: for how long it is not tried there; 0: it may be."""
+    """A node on which bindings of a pod failed. `left_s`: seconds until the pod may be placed there again; 0: now."""
 
     node: str
     times: int
@@ -26,23 +26,23 @@ class NodeExclusion:
 @dataclass(slots=True)
 class _FailureRecord:
     total: int = 0
-    nodes: dict[str, tuple[int, float, str]] = field(default_factory=dict)  # how often, excluded until, and why
+    nodes: dict[str, tuple[int, float, str]] = field(default_factory=dict)  # count, end of the exclusion, reason
     blocked_until_s: float = 0.0
     last: str = ""
     held_until_s: float = 0.0
-    held_why: str = ""
+    held_reason: str = ""
 
 
 class BindFailures:
-    """Pods whose bindings were given up: where each is not to be tried for a while, and when it may be at all."""
+    """Failed bindings by pod: nodes that are excluded for a while, and the end of the pod's own backoff."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.records: dict[str, _FailureRecord] = {}
-        """By the uids of the pods that have failed, and are neither bound nor gone."""
+        """Records by the uids of the pods with failed bindings that are neither bound nor deleted."""
 
     def record_failure(self, uid: str, node_name: str, reason: str) -> float:
-        """A binding was given up; for how many seconds the pod is kept from that node."""
+        """Record a failed binding. Returns the seconds for which the pod is excluded from that node."""
         record, now_s = self.records.setdefault(uid, _FailureRecord()), self._clock.monotonic_s()
         count = record.nodes.get(node_name, (0, 0.0, ""))[0]
         pause_s = min(INITIAL_EXCLUSION_S * 2.0 ** min(count, 16), MAX_EXCLUSION_S)
@@ -56,17 +56,17 @@ class BindFailures:
             record.blocked_until_s = now_s + blocked_s
         return pause_s
 
-    def hold(self, uid: str, until_s: float, why: str) -> None:
-        """A pod must not be tried on any node until then, on the monotonic clock."""
+    def hold(self, uid: str, until_s: float, reason: str) -> None:
+        """Exclude a pod from all nodes until this time on the monotonic clock."""
         record = self.records.setdefault(uid, _FailureRecord())
-        record.held_until_s, record.held_why = until_s, why
+        record.held_until_s, record.held_reason = until_s, reason
 
     def forget(self, uid: str) -> None:
-        """The pod is bound, or gone."""
+        """Drop the record of a pod that is bound or deleted."""
         self.records.pop(uid, None)
 
     def excluded_nodes(self, uid: str) -> frozenset[str]:
-        """The nodes on which a pod is not to be tried now."""
+        """Return the nodes from which a pod is excluded now."""
         record = self.records.get(uid)
         return frozenset() if record is None else frozenset(self._excluded_now(record))
 
@@ -75,7 +75,7 @@ class BindFailures:
         return (node for node, (_, until_s, _) in record.nodes.items() if until_s > now_s)
 
     def exclusions(self, uid: str) -> tuple[NodeExclusion, ...]:
-        """All nodes on which bindings of a pod were given up, those too where it may be tried again."""
+        """Return all nodes on which bindings of a pod failed, also those that are no longer excluded."""
         record, now_s = self.records.get(uid), self._clock.monotonic_s()
         nodes = {} if record is None else record.nodes
         return tuple(
@@ -84,25 +84,27 @@ class BindFailures:
         )
 
     def backoff_left_s(self, uid: str) -> float:
-        """For how long a pod is not to be tried at all."""
+        """Return the seconds for which a pod is excluded from all nodes."""
         record = self.records.get(uid)
         if record is None:
             return 0.0
         return max(max(record.blocked_until_s, record.held_until_s) - self._clock.monotonic_s(), 0.0)
 
     def retry_in_s(self, uid: str) -> float | None:
-        """In how long a pod may be tried where it may not be now; None: nothing is kept from it. One that is not tried
-        at all is when that ends, for there are nodes besides those on which it was given up."""
-        shut_s = [each.left_s for each in self.exclusions(uid) if each.left_s]
-        return self.backoff_left_s(uid) or min(shut_s, default=None)
+        """Return the seconds until the pod's next exclusion ends; None: no exclusion.
+
+        A backoff of the pod counts first, because there are nodes besides the excluded ones.
+        """
+        excluded_s = [each.left_s for each in self.exclusions(uid) if each.left_s]
+        return self.backoff_left_s(uid) or min(excluded_s, default=None)
 
     def backoff_message(self, uid: str) -> str:
-        """Why a pod is not to be tried at all now; nothing where it may be."""
+        """Return why a pod is excluded from all nodes now, or an empty string."""
         record, left_s = self.records.get(uid), self.backoff_left_s(uid)
         if record is None or not left_s:
             return ""
         if record.held_until_s > record.blocked_until_s:
-            return f"BindFailed: {record.held_why}; it is tried again in {left_s:.0f} s"
+            return f"BindFailed: {record.held_reason}; it is tried again in {left_s:.0f} s"
         return (
             f"BindFailed: {record.total} bindings of the pod were given up, the last {record.last}; "
             f"it is tried again in {left_s:.0f} s"

@@ -14,25 +14,25 @@ from bayplan.objects.kai.gpu_sharing import RESERVATION_NAMESPACE
 
 
 class BindRequestFactory:
-    """Where an engine's requests are drawn up: what all of them have in common."""
+    """Creates the BindRequests of one engine."""
 
     def __init__(self, clock: Clock, *, attempts: int | None = 3) -> None:
         self.mutation = BindRequestMutation(clock)
         self.failures = BindFailures(clock)
         self.attempts = attempts
         self.reservations = RESERVATION_NAMESPACE
-        """The namespace of the pods that hold shared GPUs."""
+        """The namespace of the reservation pods for shared GPUs."""
         self.tracker: RequestTracker | None = None
 
     def request(self, pod: Pod, node_name: str, annotations: Mapping[str, str], **spec: Any) -> BindRequest:
         return new_request(pod, node_name, annotations=annotations, backoff_limit=self.attempts, **spec)
 
     def observe_created(self, request: BindRequest, pod: Pod) -> None:
-        """The API server has it: whoever looks at requests need not wait for the watch."""
+        """Record a request that the API server has accepted, before the watch shows it."""
         if self.tracker is not None:
             self.tracker.observe_created(request, pod)
 
     def gpu_groups_of(self, pod: Pod) -> tuple[str, ...]:
-        """The GPU groups that the request of a pod names."""
+        """Return the GPU groups in the pod's request."""
         request = self.tracker.request_of(pod) if self.tracker is not None else None
         return request.spec.selected_gpu_groups if request is not None else ()

@@ -1,9 +1,9 @@
-"""What plugins put on a BindRequest, and what is remembered of requests that failed. Used by both engines.
+"""Annotations that plugins add to a BindRequest. Used by both engines.
 
-A plugin hands data to a binder plugin by annotations: it is asked once for each request, when the decision is made and
-about to be written. What it says is checked, copied and merged; where two say something of one key the later wins. A
-plugin that fails costs its own contribution, or the whole binding where it says that its data is needed. Cost: the
-calls, and a few microseconds a key.
+A plugin passes data to a binder plugin through annotations. It is called once for each request, when the decision is
+made and before the request is written. The result is checked, copied and merged; for the same key the later plugin
+wins. A plugin that fails loses its own annotations, or prevents the binding if it declares that its data is required.
+Cost: the calls, and a few microseconds for each key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bayplan.telemetry.metrics import Counter, Histogram, MetricsRegistry, Stabi
 log = logging.getLogger(__name__)
 
 SKIP, FAIL = "skip", "fail"
-"""What becomes of a request when a plugin fails: it lacks what that plugin would have said, or it is not made."""
+"""Effect of a failing plugin on a request: it lacks the plugin's annotations, or it is not created."""
 MAX_ANNOTATION_BYTES = 256 * 1024
 SLOW_S = 0.05
 _RESERVED = ("kubernetes.io", "k8s.io")
@@ -36,22 +36,22 @@ EXCLUDED_NODE_REASON = "node(s) on which a binding of the pod was given up latel
 
 
 REQUEST_FIELDS: StateKey[dict[str, Any]] = StateKey("BindRequest/fields")
-"""What plugins that give out devices put into the spec of a pod's request, by the fields' Python names."""
+"""Spec fields of the pod's request, by their Python names. Plugins that allocate devices set them."""
 
 
 def add_request_fields(cycle: Cycle, **fields: Any) -> None:
-    """Have the request of the pod, if there is one, say this of what was given to it."""
+    """Add fields to the spec of the pod's BindRequest, if one is created."""
     before = cycle.find(REQUEST_FIELDS)
     cycle.put(REQUEST_FIELDS, fields if before is None else {**before, **fields})
 
 
 class MutateBindRequestError(PluginError):
-    """A plugin whose data a request cannot do without has failed."""
+    """A plugin failed whose data a request requires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutator:
-    """One function that was registered, by whom, and what its failure means."""
+    """A registered function, its plugin, and the effect of its failure."""
 
     plugin: str
     fn: Callable[..., Mapping[str, str] | None]
@@ -59,23 +59,27 @@ class Mutator:
 
     def __post_init__(self) -> None:
         if self.on_error not in (SKIP, FAIL):
-            raise PluginError(f'plugin "{self.plugin}" has on_mutate_error = {self.on_error!r}; it is "skip" or "fail"')
+            raise PluginError(
+                f'plugin "{self.plugin}" has on_mutate_error = {self.on_error!r}; set it to "skip" or "fail"'
+            )
 
 
 class BindRequestMutation:
-    """Asks the functions and merges what they say; keeps count."""
+    """Calls the functions, merges their annotations, and counts errors and conflicts."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._warned: set[tuple[str, str]] = set()
         none = Stability.NONE
-        self.errors = Counter(f"{_PREFIX}errors_total", "Plugins that failed at it.", ("plugin",), stability=none)
+        self.errors = Counter(
+            f"{_PREFIX}errors_total", "Failed mutate_bind_request calls of plugins.", ("plugin",), stability=none
+        )
         self.conflicts = Counter(
-            f"{_PREFIX}conflicts_total", "Keys that a later plugin has overwritten.", ("key",), stability=none
+            f"{_PREFIX}conflicts_total", "Annotation keys that a later plugin overwrote.", ("key",), stability=none
         )
         self.seconds = Histogram(
             f"{_PREFIX}seconds",
-            "How long plugins took.",
+            "Duration of mutate_bind_request calls.",
             ("plugin",),
             buckets=exponential_buckets(0.00001, 4, 10),
             stability=none,
@@ -84,16 +88,17 @@ class BindRequestMutation:
     def add_to(self, registry: MetricsRegistry) -> None:
         registry.add(self.errors, self.conflicts, self.seconds)
 
-    def annotations(self, mutators: Iterable[Mutator], about: str, *question: Any) -> dict[str, str]:
-        """What all of them say of one request, merged in their order. `about`: the pod, for the log.
+    def annotations(self, mutators: Iterable[Mutator], about: str, *args: Any) -> dict[str, str]:
+        """Return the merged annotations of all functions for one request. `about`: the pod, for the log.
 
-        Raises `MutateBindRequestError` where one fails that says the request cannot do without it."""
-        bind_request_annotations: dict[str, str] = {}
+        Raises `MutateBindRequestError` if a function fails that the request requires.
+        """
+        merged: dict[str, str] = {}
         owners: dict[str, str] = {}
         for mutator in mutators:
             try:
-                given = self._call_mutator(mutator, about, question)
-                self._check_size(bind_request_annotations, given)
+                annotations = self._call_mutator(mutator, about, args)
+                self._check_size(merged, annotations)
             except _InvalidAnnotations as fault:
                 self.errors.labels(mutator.plugin).inc()
                 log.error('plugin "%s" and the bind request of pod %s: %s', mutator.plugin, about, fault)
@@ -101,15 +106,18 @@ class BindRequestMutation:
                     raise MutateBindRequestError(
                         f'plugin "{mutator.plugin}" at mutate_bind_request: {fault}'
                     ) from fault
-                given = fault.rest
-            self._merge(bind_request_annotations, owners, mutator.plugin, given)
-        return bind_request_annotations
+                annotations = fault.rest
+            self._merge(merged, owners, mutator.plugin, annotations)
+        return merged
 
-    def _call_mutator(self, mutator: Mutator, about: str, question: tuple[Any, ...]) -> dict[str, str]:
-        """A checked copy of what one says. Reading it is as much the plugin's code as the function is."""
+    def _call_mutator(self, mutator: Mutator, about: str, args: tuple[Any, ...]) -> dict[str, str]:
+        """Call one function and return a checked copy of its annotations.
+
+        Reading the mapping may run plugin code too.
+        """
         start_s = self._clock.monotonic_s()
         try:
-            return self._checked_copy(mutator.plugin, mutator.fn(*question))
+            return self._checked_copy(mutator.plugin, mutator.fn(*args))
         except _InvalidAnnotations:
             raise
         except PLUGIN_EXCEPTIONS as fault:
@@ -138,21 +146,26 @@ class BindRequestMutation:
         return good
 
     def _warn_about_key(self, plugin: str, key: str) -> None:
-        """Keys by another convention are taken, and told once: nobody else knows whose they are."""
+        """Log a key that does not follow the convention, once for each plugin and key. The key is accepted."""
         if not key.partition("/")[0].endswith(f".{ANNOTATION_DOMAIN}") and (plugin, key) not in self._warned:
             self._warned.add((plugin, key))
-            log.warning('plugin "%s" uses the key %s; <plugin>.%s/<key> is the custom', plugin, key, ANNOTATION_DOMAIN)
+            log.warning(
+                'plugin "%s" uses the annotation key %s; the convention is <plugin>.%s/<key>',
+                plugin,
+                key,
+                ANNOTATION_DOMAIN,
+            )
 
     @staticmethod
-    def _check_size(before: Mapping[str, str], given: Mapping[str, str]) -> None:
-        size = sum(len(key.encode()) + len(value.encode()) for key, value in {**before, **given}.items())
+    def _check_size(before: Mapping[str, str], annotations: Mapping[str, str]) -> None:
+        size = sum(len(key.encode()) + len(value.encode()) for key, value in {**before, **annotations}.items())
         if size > MAX_ANNOTATION_BYTES:
             raise _InvalidAnnotations(
                 f"the annotations would take {size} bytes, and {MAX_ANNOTATION_BYTES} are allowed"
             )
 
-    def _merge(self, into: dict[str, str], owners: dict[str, str], plugin: str, given: Mapping[str, str]) -> None:
-        for key, value in given.items():
+    def _merge(self, into: dict[str, str], owners: dict[str, str], plugin: str, annotations: Mapping[str, str]) -> None:
+        for key, value in annotations.items():
             if key in into and into[key] != value and owners[key] != plugin:
                 self.conflicts.labels(key).inc()
                 log.debug('plugin "%s" overwrites %s of plugin "%s"', plugin, key, owners[key])
@@ -160,15 +173,15 @@ class BindRequestMutation:
 
 
 class _InvalidAnnotations(Exception):
-    """What is wrong with what a plugin said; `rest` is what may be used all the same."""
+    """Error in a plugin's annotations. `rest`: the valid annotations."""
 
     def __init__(self, text: str, rest: Mapping[str, str] | None = None) -> None:
-        super().__init__(text.encode(errors="backslashreplace").decode())  # it goes into the status of a pod
+        super().__init__(text.encode(errors="backslashreplace").decode())  # the text goes into the status of a pod
         self.rest = dict(rest or {})
 
 
 def annotation_problem(key: object, value: object) -> str:
-    """Why a pair cannot be an annotation; nothing where it can."""
+    """Return why a pair cannot be an annotation, or an empty string."""
     if not _is_text(key):
         return f"the key {key!r} is no text"
     problems = label_key_problems(key)
@@ -181,21 +194,18 @@ def annotation_problem(key: object, value: object) -> str:
 
 
 def _is_text(value: object) -> TypeGuard[str]:
-    """Whether it can be written: half of a pair of surrogates cannot."""
+    """Whether a value is a string that UTF-8 can encode. A lone surrogate cannot."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
         return False
 
 
-# what failed ------------------------------------------------------------------------------------------------------
-
-
 class RequestTracker(Protocol):
-    """Who knows what became of requests: `cache.bind_requests.BindRequestTracker` is one."""
+    """Tracks the state of requests, for example `cache.bind_requests.BindRequestTracker`."""
 
     def observe_created(self, request: BindRequest, pod: Pod) -> None: ...
 
     def request_of(self, pod: Pod) -> BindRequest | None:
-        """The request that is to bring the pod to a node, as far as is known."""
+        """Return the latest known request that binds the pod."""
         ...

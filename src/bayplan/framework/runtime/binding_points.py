@@ -1,8 +1,8 @@
-"""From a chosen node to a bound pod: Reserve, Permit, PreBind, Bind, PostBind.
+"""Extension points from a chosen node to a bound pod: Reserve, Permit, PreBind, Bind, PostBind.
 
-Reserve and Permit belong to the scheduling cycle and are plain calls. The later points talk to the outside and are
-awaited by the binding cycle; how plugins of one group run side by side is the caller's business (`together`), because
-this room starts nothing by itself.
+Reserve and Permit belong to the scheduling cycle and are plain calls. The binding cycle awaits the later points, which
+call the API server. The caller runs the plugins of one group concurrently (`run_concurrently`); this module starts no
+tasks.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from bayplan.framework.runtime.plugin_call import PluginCaller, status_text, to_
 MAX_PERMIT_WAIT_S = 15 * 60.0
 
 RunConcurrently = Callable[[Sequence[Coroutine[Any, Any, Status]]], Awaitable[Sequence[Status]]]
-"""Runs coroutines side by side and returns their results in order; or, once one has failed, that one alone."""
+"""Runs coroutines concurrently and returns their results in order, or only the result of the first that failed."""
 
 
 @dataclass(slots=True)
 class PermitResult:
-    """Success, a rejection, or the plugins to wait for with how long each may take."""
+    """Success, a rejection, or the plugins to wait for with their timeouts."""
 
     status: Status = SUCCESS
     waits: dict[str, float] = field(default_factory=dict)
-    reason: str = ""  # of the last that waits
+    reason: str = ""  # of the last plugin that waits
 
 
 _PERMITTED = PermitResult()
@@ -52,7 +52,7 @@ _PERMITTED = PermitResult()
 
 @dataclass(slots=True)
 class PreBindPlan:
-    """Which PreBind plugins have work, in groups that may run side by side."""
+    """The PreBind plugins with work, in groups that may run concurrently."""
 
     groups: list[list[Any]] = field(default_factory=list)
     status: Status = SUCCESS
@@ -63,29 +63,33 @@ class PreBindPlan:
 
 
 class BindingPoints:
-    """The points after a node was chosen, of one profile."""
+    """The extension points of one profile after a node is chosen."""
 
-    def __init__(self, plugins: dict[ExtensionPoint, Sequence[Any]], boundary: PluginCaller) -> None:
+    def __init__(self, plugins: dict[ExtensionPoint, Sequence[Any]], caller: PluginCaller) -> None:
         self._plugins = {point: tuple(plugins.get(point, ())) for point in (RESERVE, PERMIT, PRE_BIND, BIND, POST_BIND)}
-        self._idle_after_skip = {
+        self._skips_reserve = {
             plugin.name for plugin in self._plugins[RESERVE] if getattr(plugin, "reserves_what_it_filters", False)
         }
-        self._reserving, self._permitting = self._plugins[RESERVE], self._plugins[PERMIT]
-        self._boundary = boundary
-        self._now_s, self._took, self._passed = boundary.now_s, boundary.points.observe, boundary.points.observe_skipped
+        self._reserve_plugins, self._permit_plugins = self._plugins[RESERVE], self._plugins[PERMIT]
+        self._caller = caller
+        self._now_s, self._observe, self._observe_skipped = (
+            caller.now_s,
+            caller.points.observe,
+            caller.points.observe_skipped,
+        )
 
     def reserve(self, cycle: Cycle, node_name: str) -> Status:
-        """Ask every Reserve plugin; on failure all of them are undone, also those that were not asked."""
+        """Call every Reserve plugin. After a failure Unreserve runs for all of them, also for those not called."""
         start_s = self._now_s()
         status = self._run_reserve(cycle, node_name)
-        self._took(RESERVE.metric_label, self._now_s() - start_s, status.code.label)
+        self._observe(RESERVE.metric_label, self._now_s() - start_s, status.code.label)
         if not status.ok:
             self.unreserve(cycle, node_name)
         return status
 
     def _run_reserve(self, cycle: Cycle, node_name: str) -> Status:
-        for plugin in self._reserving:
-            if plugin.name in self._idle_after_skip and plugin.name in cycle.skip_filter:
+        for plugin in self._reserve_plugins:
+            if plugin.name in self._skips_reserve and plugin.name in cycle.skip_filter:
                 continue
             status = self._call(plugin, RESERVE, plugin.reserve, cycle, node_name)
             if not status.ok:
@@ -93,30 +97,32 @@ class BindingPoints:
         return SUCCESS
 
     def unreserve(self, cycle: Cycle, node_name: str) -> None:
-        """Undo Reserve, newest first. A plugin that fails here is logged and the others still run."""
+        """Undo Reserve in reverse order. A plugin that fails here is logged; the remaining plugins still run."""
         start_s = self._now_s()
         for plugin in reversed(self._plugins[RESERVE]):
             try:
-                self._boundary.call(plugin, UNRESERVE, plugin.unreserve, cycle, node_name)
+                self._caller.call(plugin, UNRESERVE, plugin.unreserve, cycle, node_name)
             except PluginFault:
                 continue
-        self._took(UNRESERVE.metric_label, self._now_s() - start_s)
+        self._observe(UNRESERVE.metric_label, self._now_s() - start_s)
 
     def permit(self, cycle: Cycle, node_name: str) -> PermitResult:
-        """Ask every Permit plugin; a rejection ends it, waits are collected."""
-        if not self._permitting:
-            self._passed(PERMIT.metric_label)
+        """Call every Permit plugin. A rejection ends the loop, waits are collected."""
+        if not self._permit_plugins:
+            self._observe_skipped(PERMIT.metric_label)
             return _PERMITTED
         start_s = self._now_s()
         outcome = self._run_permit(cycle, node_name)
-        self._took(PERMIT.metric_label, self._now_s() - start_s, "Wait" if outcome.waits else outcome.status.code.label)
+        self._observe(
+            PERMIT.metric_label, self._now_s() - start_s, "Wait" if outcome.waits else outcome.status.code.label
+        )
         return outcome
 
     def _run_permit(self, cycle: Cycle, node_name: str) -> PermitResult:
         outcome = PermitResult()
-        for plugin in self._permitting:
+        for plugin in self._permit_plugins:
             try:
-                answer = self._boundary.call(plugin, PERMIT, _permit_answer, plugin, cycle, node_name)
+                answer = self._caller.call(plugin, PERMIT, _permit_answer, plugin, cycle, node_name)
                 if isinstance(answer, PermitWait):
                     outcome.waits[plugin.name] = min(answer.timeout_s, MAX_PERMIT_WAIT_S)
                     outcome.reason = answer.reason
@@ -129,16 +135,16 @@ class BindingPoints:
         return outcome
 
     def plan_pre_bind(self, cycle: Cycle, node_name: str) -> PreBindPlan:
-        """Ask each PreBind plugin whether it has work. Neighbours that allow it share a group.
+        """Ask each PreBind plugin whether it has work. Adjacent plugins that allow it share a group.
 
-        A plugin that does not allow company closes the group before it, even when it has nothing to do.
+        A plugin that does not allow parallel calls closes the group before it, even if it has no work.
         """
         start_s = self._now_s()
         plan = self._plan_pre_bind_plugins(cycle, node_name)
         status = plan.status.code.label if plan.has_work or not plan.status.ok else Code.SKIP.label
-        self._took(PREFLIGHT.metric_label, self._now_s() - start_s, status)
+        self._observe(PREFLIGHT.metric_label, self._now_s() - start_s, status)
         if plan.status.ok and not plan.has_work:
-            self._passed(PRE_BIND.metric_label)  # what has nothing to do is done
+            self._observe_skipped(PRE_BIND.metric_label)  # without work the point counts as done
         return plan
 
     def _plan_pre_bind_plugins(self, cycle: Cycle, node_name: str) -> PreBindPlan:
@@ -159,26 +165,30 @@ class BindingPoints:
         plan.groups = [group for group in plan.groups if group]
         return plan
 
-    async def pre_bind(self, cycle: Cycle, node_name: str, plan: PreBindPlan, together: RunConcurrently) -> Status:
-        """Run the plan group by group; the first failure ends it."""
+    async def pre_bind(
+        self, cycle: Cycle, node_name: str, plan: PreBindPlan, run_concurrently: RunConcurrently
+    ) -> Status:
+        """Run the plan group by group. The first failure ends it."""
         start_s = self._now_s()
-        status = await self._run_pre_bind(cycle, node_name, plan, together)
-        self._took(PRE_BIND.metric_label, self._now_s() - start_s, status.code.label)
+        status = await self._run_pre_bind(cycle, node_name, plan, run_concurrently)
+        self._observe(PRE_BIND.metric_label, self._now_s() - start_s, status.code.label)
         return status
 
-    async def _run_pre_bind(self, cycle: Cycle, node_name: str, plan: PreBindPlan, together: RunConcurrently) -> Status:
+    async def _run_pre_bind(
+        self, cycle: Cycle, node_name: str, plan: PreBindPlan, run_concurrently: RunConcurrently
+    ) -> Status:
         for group in plan.groups:
-            statuses = await together([self._pre_bind_one(plugin, cycle, node_name) for plugin in group])
+            statuses = await run_concurrently([self._pre_bind_one(plugin, cycle, node_name) for plugin in group])
             for status in statuses:
                 if not status.ok:
                     return status
         return SUCCESS
 
     async def bind(self, cycle: Cycle, node_name: str) -> Status:
-        """The first plugin that does not skip decides."""
+        """Call Bind plugins in order until one does not return Skip."""
         start_s = self._now_s()
         status = await self._run_bind(cycle, node_name)
-        self._took(BIND.metric_label, self._now_s() - start_s, status.code.label)
+        self._observe(BIND.metric_label, self._now_s() - start_s, status.code.label)
         return status
 
     async def _run_bind(self, cycle: Cycle, node_name: str) -> Status:
@@ -190,10 +200,10 @@ class BindingPoints:
         return status
 
     def has_no_post_bind_plugins(self) -> bool:
-        """Whether there is no PostBind plugin: then the point is passed by this, and `post_bind` need not be run."""
+        """Whether there is no PostBind plugin. The point then counts as done, and `post_bind` need not run."""
         if self._plugins[POST_BIND]:
             return False
-        self._passed(POST_BIND.metric_label)
+        self._observe_skipped(POST_BIND.metric_label)
         return True
 
     async def post_bind(self, cycle: Cycle, node_name: str) -> None:
@@ -202,21 +212,21 @@ class BindingPoints:
         start_s = self._now_s()
         for plugin in self._plugins[POST_BIND]:
             try:
-                await self._boundary.await_call(plugin, POST_BIND, plugin.post_bind, cycle, node_name)
+                await self._caller.await_call(plugin, POST_BIND, plugin.post_bind, cycle, node_name)
             except PluginFault:
                 continue
-        self._took(POST_BIND.metric_label, self._now_s() - start_s)
+        self._observe(POST_BIND.metric_label, self._now_s() - start_s)
 
     async def _pre_bind_one(self, plugin: Any, cycle: Cycle, node_name: str) -> Status:
         status = await self._call_async(plugin, PRE_BIND, plugin.pre_bind, cycle, node_name)
         return status if status.ok else _failure(status, f'running PreBind plugin "{plugin.name}"')
 
     def _preflight(self, plugin: Any, cycle: Cycle, node_name: str) -> PreBindPreFlightResult | None:
-        """What the plugin expects to do; None: nothing. A plugin without the method always has work."""
+        """Return the work that the plugin expects; None: no work. A plugin without the method always has work."""
         method = getattr(plugin, "pre_bind_preflight", None)
         if method is None:
             return PreBindPreFlightResult()
-        answer = self._boundary.call(plugin, PREFLIGHT, method, cycle, node_name)
+        answer = self._caller.call(plugin, PREFLIGHT, method, cycle, node_name)
         if isinstance(answer, PreBindPreFlightResult):
             return answer
         status = to_status(answer, plugin.name, PRE_BIND)
@@ -230,7 +240,7 @@ class BindingPoints:
         self, plugin: Any, point: ExtensionPoint, method: Callable[..., Any], cycle: Cycle, node_name: str
     ) -> Status:
         try:
-            return self._boundary.call_for_status(plugin, point, method, cycle, node_name)
+            return self._caller.call_for_status(plugin, point, method, cycle, node_name)
         except PluginFault as fault:
             return error(fault.text).by(plugin.name)
 
@@ -238,7 +248,7 @@ class BindingPoints:
         self, plugin: Any, point: ExtensionPoint, method: Callable[..., Any], cycle: Cycle, node_name: str
     ) -> Status:
         try:
-            answer = await self._boundary.await_call(plugin, point, method, cycle, node_name)
+            answer = await self._caller.await_call(plugin, point, method, cycle, node_name)
             return to_status(answer, plugin.name, point)
         except PluginFault as fault:
             return error(fault.text).by(plugin.name)
@@ -250,5 +260,5 @@ def _permit_answer(plugin: Any, cycle: Cycle, node_name: str) -> PermitWait | St
 
 
 def _failure(status: Status, doing: str) -> Status:
-    """A rejection stays what it is; anything else is an error that says what was being done."""
+    """Keep a rejection; convert any other status to an error that names the step."""
     return status if status.rejected else error(f"{doing}: {status_text(status)}").by(status.plugin)

@@ -1,4 +1,4 @@
-"""Work that gives others their turn: a generator that yields wherever it may be interrupted, and ends with a value."""
+"""Cooperative work: a generator that yields where it may be interrupted, and returns a value."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from bayplan.clock import LoopClock
 T = TypeVar("T")
 
 SLICE_S = 0.002
-"""How long work for people may hold the loop, one step aside."""
+"""How long cooperative work may block the event loop at a time."""
 
 
 def run_to_end(work: Generator[None, None, T]) -> T:
-    """Do it all, where nobody else waits for a turn."""
+    """Run the work without pauses and return its value."""
     try:
         while True:
             next(work)
-    except StopIteration as done:
-        value: T = done.value
+    except StopIteration as stop:
+        value: T = stop.value
         return value
 
 
-async def run_cooperatively(work: Generator[None, None, T], clock: LoopClock, turn_s: float = SLICE_S) -> T:
-    """Do it all, and let the loop have its turn whenever so much time has passed."""
-    ends_s = clock.monotonic_s() + turn_s
+async def run_cooperatively(work: Generator[None, None, T], clock: LoopClock, slice_s: float = SLICE_S) -> T:
+    """Run the work, and yield to the event loop after each time slice."""
+    ends_s = clock.monotonic_s() + slice_s
     try:
         while True:
             next(work)
             if clock.monotonic_s() > ends_s:
                 await clock.sleep(0.0)
-                ends_s = clock.monotonic_s() + turn_s
-    except StopIteration as done:
-        value: T = done.value
+                ends_s = clock.monotonic_s() + slice_s
+    except StopIteration as stop:
+        value: T = stop.value
         return value

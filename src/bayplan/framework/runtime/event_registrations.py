@@ -1,7 +1,8 @@
-"""Which events may cure a pod that a plugin rejected: what the plugin says, completed as kube-scheduler completes it.
+"""The events that may make a pod schedulable that a plugin rejected: the plugin's declaration and kube-scheduler's
+addition.
 
-Asked once a profile, when it is built. A plugin that can reject and says nothing is woken by everything, because
-nobody can know what it looks at.
+Computed once for each profile. A plugin that can reject and declares no events gets all events, because its
+dependencies are unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from bayplan.framework.api.extension_points import (
 _CAN_REJECT = (PRE_ENQUEUE, PRE_FILTER, FILTER, RESERVE, PERMIT)
 
 EXTENDER_REJECTOR = "Extender"
-"""Who rejected a pod that an extender refused. Nobody knows what it looks at, so everything may cure that."""
+"""The rejector of a pod that an extender rejected. Its dependencies are unknown, so every event counts."""
 
 ALL_EVENTS: tuple[ClusterEventWithHint, ...] = tuple(
     ClusterEventWithHint(resource, ActionType.ALL)
@@ -42,25 +43,34 @@ ALL_EVENTS: tuple[ClusterEventWithHint, ...] = tuple(
 
 
 def registered_events(plugin: Any) -> tuple[ClusterEventWithHint, ...]:
-    """The events that may help a pod rejected by this plugin; none for one that cannot reject."""
+    """Return the events that may help a pod rejected by this plugin. Empty for a plugin that cannot reject."""
     if not any(point.extended_by(plugin) for point in _CAN_REJECT):
         return ()
-    stated = getattr(plugin, "cured_by", None)
-    if stated is None:
+    declared = getattr(plugin, "cured_by", None)
+    if declared is None:
         return ALL_EVENTS
-    cures = tuple(stated) if isinstance(stated, Iterable) else (stated,)
-    for cure in cures:
-        if not isinstance(cure, ClusterEventWithHint):
-            raise PluginError(f'plugin "{plugin.name}": cured_by holds {cure!r}; it takes Cure(resource, action, hint)')
-    return cures + _node_taint_events(cures)
+    registrations = tuple(declared) if isinstance(declared, Iterable) else (declared,)
+    for registration in registrations:
+        if not isinstance(registration, ClusterEventWithHint):
+            raise PluginError(
+                f'plugin "{plugin.name}": cured_by holds {registration!r}; '
+                "it takes ClusterEventWithHint(resource, action, hint)"
+            )
+    return registrations + _node_taint_events(registrations)
 
 
-def _node_taint_events(cures: tuple[ClusterEventWithHint, ...]) -> tuple[ClusterEventWithHint, ...]:
-    """Whoever waits for new nodes is also woken when taints change.
+def _node_taint_events(registrations: tuple[ClusterEventWithHint, ...]) -> tuple[ClusterEventWithHint, ...]:
+    """Add a registration for taint changes to a plugin that waits for new nodes.
 
-    A node often enters with a taint and becomes usable when that goes; kube-scheduler adds the registration for
-    plugins that ask for Node/Add and not for taint changes themselves.
+    A node often joins with a taint and becomes usable when the taint is removed. kube-scheduler adds this registration
+    for plugins that register Node/Add and not taint changes.
     """
-    added = any(cure.resource == EventResource.NODE and cure.action & ActionType.ADD for cure in cures)
-    taints = any(cure.resource == EventResource.NODE and cure.action & ActionType.UPDATE_NODE_TAINT for cure in cures)
+    added = any(
+        registration.resource == EventResource.NODE and registration.action & ActionType.ADD
+        for registration in registrations
+    )
+    taints = any(
+        registration.resource == EventResource.NODE and registration.action & ActionType.UPDATE_NODE_TAINT
+        for registration in registrations
+    )
     return (ClusterEventWithHint(EventResource.NODE, ActionType.UPDATE_NODE_TAINT),) if added and not taints else ()

@@ -1,4 +1,4 @@
-"""One profile at work: the points of an attempt behind one object."""
+"""The extension points of one profile behind one object, the counterpart of kube-scheduler's `frameworkImpl`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Framework:
         at = profile.at
         for point in _SAMPLED_POINTS:
             for plugin in at(point):
-                self._points.count(plugin.name, point.metric_label, 0)  # seen from the start, at zero
+                self._points.count(plugin.name, point.metric_label, 0)  # export the counters from the start, at zero
         self.filter_points = FilterPoints(at(PRE_FILTER), at(FILTER), self.plugin_caller, handle.nominator)
         self.score_points = ScorePoints(at(PRE_SCORE), at(SCORE), dict(profile.weights), self.plugin_caller)
         self.placement_points = PlacementPoints(
@@ -69,16 +69,17 @@ class Framework:
         )
 
     def begin_attempt(self) -> None:
-        """An attempt begins. The calls of one in ten enter the statistics: enough for averages, and nearly free."""
+        """Start an attempt. Plugin calls of one attempt in ten are sampled for the statistics, which costs little."""
         self._attempts += 1
         self.plugin_caller.sampling = self._attempts % _PLUGIN_METRICS_SAMPLE_INTERVAL == 1
         if self.plugin_caller.logged_faults:
             self.plugin_caller.logged_faults.clear()
 
     def pre_enqueue(self, pod: Pod, first: str = "") -> Status:
-        """May the pod enter the queue? The first plugin that says no is on the status; `first` is asked before others.
+        """Run PreEnqueue. The status names the first plugin that rejects the pod. `first` is called before the other
+        plugins.
 
-        A pod that a plugin keeps out is asked about by that one first: most often nothing has changed.
+        For a gated pod `first` is the plugin that rejected it before: usually nothing has changed.
         """
         start_s = self.plugin_caller.now_s()
         status = self._run_pre_enqueue(pod, first)
@@ -90,15 +91,15 @@ class Framework:
         if first:
             plugins = tuple(sorted(plugins, key=lambda plugin: plugin.name != first))
         self._gated += 1
-        ask = (
+        call_plugin = (
             self.plugin_caller.call_for_status
             if self._gated % _PLUGIN_METRICS_SAMPLE_INTERVAL == 1
             else self.plugin_caller.call_for_status_untimed
         )
         for plugin in plugins:
             try:
-                call = plugin.pre_enqueue
-                status = ask(plugin, PRE_ENQUEUE, call, pod)
+                method = plugin.pre_enqueue
+                status = call_plugin(plugin, PRE_ENQUEUE, method, pod)
             except PluginFault as fault:
                 status = error(fault.text)
             if status.rejected:
@@ -108,17 +109,17 @@ class Framework:
         return SUCCESS
 
     def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterResult:
-        """Can something be done about a pod that fits nowhere? Plugins that ask extenders are answered at once."""
+        """Run PostFilter for a pod that fits no node. Extenders are called synchronously."""
         return run_steps(self.post_filter_steps(cycle, diagnosis))
 
     def post_filter_steps(
         self, cycle: Cycle, diagnosis: Diagnosis
     ) -> Generator[ExtenderQuestion, ExtenderAnswer, PostFilterResult]:
-        """The same, with a question wherever an extender has a say in preemption.
+        """Run PostFilter, and yield a question for each extender that takes part in preemption.
 
-        Success or UAU ends it; other reasons are collected.
+        Success or UnschedulableAndUnresolvable ends it; other reasons are collected.
         """
-        cycle.plugin_error = None  # preemption asks the same plugins about other nodes
+        cycle.plugin_error = None  # preemption calls the same plugins for other nodes
         start_s = self.plugin_caller.now_s()
         answer = yield from self._run_post_filter(cycle, diagnosis)
         self._points.observe(POST_FILTER.metric_label, self.plugin_caller.now_s() - start_s, answer.status.code.label)
@@ -169,7 +170,7 @@ class Framework:
 def _next_step(
     plugin: Any, steps: Generator[ExtenderQuestion, ExtenderAnswer, Any], answer: ExtenderAnswer | None
 ) -> ExtenderQuestion | PostFilterResult:
-    """The next question of a plugin that asks, or what it says in the end."""
+    """Return the next question of a PostFilter generator, or its result."""
     try:
         return next(steps) if answer is None else steps.send(answer)
     except StopIteration as done:

@@ -1,9 +1,8 @@
-"""What has happened, in the words that plugins wait for? The events of a change, from the object before and after.
+"""Cluster events of an object change, computed from the object before and after.
 
-Asked once a change that the API server tells, and once more by the queue when a waiting pod itself changes. Which field
-makes which event, and in which order, is kube-scheduler's; a change that interests nobody makes no event, save that a
-pod always has one. Cost: a few comparisons of structs; requests are computed only where something that they are made of
-is not the same.
+Called once for each change that the API server reports, and by the queue when a waiting pod itself changes. The events
+of each field and their order are kube-scheduler's. A change without a relevant field has no event, except that a pod
+update always has one. Cost: a few comparisons of structs; requests are computed only if their inputs differ.
 """
 
 from __future__ import annotations
@@ -50,20 +49,20 @@ EVENT_RESOURCES: dict[type[KubeObject], EventResource] = {
     DeviceClass: EventResource.DEVICE_CLASS,
     PodGroup: EventResource.POD_GROUP,
 }
-"""What events call the kinds that they are about; pods have two names, by whether they have a node."""
+"""Event resources by kind. Pods have two resources: with and without a node."""
 
 
 def cluster_events_of_change(old: KubeObject | None, new: KubeObject | None) -> list[ClusterEvent]:
-    """The events of one change; None stands for "was not there" and "is gone". Kinds that make no events have none."""
-    item = new if new is not None else old
+    """Return the events of one change. None means that the object does not exist. Some kinds have no events."""
+    latest = new if new is not None else old
     if old is not None and new is not None:
         if isinstance(old, Node) and isinstance(new, Node):
             return node_update_events(old, new)
         if isinstance(old, Pod) and isinstance(new, Pod):
             return pod_update_events(old, new)
-    if item is None:
+    if latest is None:
         return []
-    resource = pod_event_resource(item) if isinstance(item, Pod) else EVENT_RESOURCES.get(type(item))
+    resource = pod_event_resource(latest) if isinstance(latest, Pod) else EVENT_RESOURCES.get(type(latest))
     action = ActionType.ADD if old is None else ActionType.DELETE if new is None else ActionType.UPDATE
     return [] if resource is None else [ClusterEvent(resource, action)]
 
@@ -72,15 +71,12 @@ def pod_event_resource(pod: Pod) -> EventResource:
     return EventResource.ASSIGNED_POD if pod.spec.node_name else EventResource.UNSCHEDULABLE_POD
 
 
-# pods
+def pod_update_events(old: Pod, new: Pod, *, same_amounts: bool = False) -> list[ClusterEvent]:
+    """Return the events of an update. Without a relevant change it is a plain update, which few plugins register.
 
-
-def pod_update_events(old: Pod, new: Pod, *, alike: bool = False) -> list[ClusterEvent]:
-    """The events of an update. One that changes nothing of interest is a plain update, which only few wait for.
-
-    `alike`: whoever asks knows that both `has_same_row_amounts`; then nothing is left that can differ but generated
-    claims."""
-    actions = _claim_actions(old, new) if alike else list(_pod_actions(old, new))
+    `same_amounts`: the caller knows that `has_same_row_amounts` holds; then only generated claims can differ.
+    """
+    actions = _claim_actions(old, new) if same_amounts else list(_pod_actions(old, new))
     if not actions:
         return [ASSIGNED_POD_UPDATE if new.spec.node_name else UNSCHEDULED_POD_UPDATE]
     resource = pod_event_resource(new)
@@ -110,18 +106,15 @@ def _claim_actions(old: Pod, new: Pod) -> list[ActionType]:
 
 
 def _requests_decreased(old: Pod, new: Pod) -> bool:
-    """Whether a request went away or became smaller, a resize in progress counted at its largest."""
+    """Whether a request was removed or became smaller. A resize in progress counts with the larger amount."""
     if has_same_request_inputs(old, new):
         return False
     before, after = pod_requests(old, use_status=True), pod_requests(new, use_status=True)
     return any(name not in after or amount.milli_value() > after[name].milli_value() for name, amount in before.items())
 
 
-# nodes
-
-
 def node_update_events(old: Node, new: Node) -> list[ClusterEvent]:
-    """The events of an update, none where nothing of interest changed: a heartbeat has none."""
+    """Return the events of an update. A heartbeat has none."""
     return [ClusterEvent(EventResource.NODE, action) for action in _node_actions(old, new)]
 
 
@@ -143,7 +136,7 @@ def _node_actions(old: Node, new: Node) -> Iterator[ActionType]:
 
 
 def _same_amounts(old: ResourceList, new: ResourceList) -> bool:
-    """Equal by value: `1` and `1000m` are the same."""
+    """Whether the quantities are equal: `1` and `1000m` are the same."""
     if old == new:
         return True
     return old.keys() == new.keys() and all(
@@ -152,5 +145,5 @@ def _same_amounts(old: ResourceList, new: ResourceList) -> bool:
 
 
 def _condition_statuses(node: Node) -> dict[str, str]:
-    """What conditions say, without the times of their heartbeats."""
+    """Return the statuses of the conditions without heartbeat times."""
     return {condition.type: condition.status for condition in node.status.conditions}

@@ -1,7 +1,7 @@
-"""Answers two questions about a pod group as a whole: on which sets of nodes may it be tried, and which is best?
+"""Extension points for a pod group as a whole: candidate placements (sets of nodes), and their scores.
 
-Asked once a group each, the second only where several sets can take it. Every plugin gives each placement 0 to 100,
-after its own normalising; the total is the weighted sum. The words are kube-scheduler's.
+Each point runs once for each group; scores are computed only if several placements fit. Every plugin scores each
+placement from 0 to 100, after its own normalization. The total is the weighted sum. Messages are kube-scheduler's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ALL_NODES = ""
 
 @dataclass(frozen=True, slots=True)
 class PodGroupRef:
-    """A pod group as plugins are told of it: it need not exist."""
+    """Reference to a pod group for plugins. The object need not exist."""
 
     namespace: str
     name: str
@@ -38,48 +38,48 @@ class PodGroupRef:
 
 @dataclass(frozen=True, slots=True)
 class PlacementCandidate:
-    """A placement that can take the group. `assigned`: nodes by the keys of the pods that would go there."""
+    """A placement on which the group fits. `assigned`: nodes by the keys of the pods."""
 
     placement: Placement
     assigned: Mapping[str, str]
 
 
 class PlacementPoints:
-    """PlacementGenerate, PlacementScore and normalising of one profile."""
+    """PlacementGenerate, PlacementScore and normalization of one profile."""
 
     def __init__(
-        self, generators: Sequence[Any], scorers: Sequence[Any], weights: Mapping[str, int], boundary: PluginCaller
+        self, generators: Sequence[Any], scorers: Sequence[Any], weights: Mapping[str, int], caller: PluginCaller
     ) -> None:
         self._generators = tuple(generators)
         self._scorers = tuple(scorers)
         self._weights = weights
-        self._boundary = boundary
+        self._caller = caller
 
     def placements(self, cycle: Cycle, group: PodGroupRef) -> Sequence[Placement] | Status:
-        """Where the group may be tried: anywhere, unless a plugin has something to say. A profile has one at most."""
-        start_s = self._boundary.now_s()
-        found = self._run_generate(cycle, group)
-        self._observe(PLACEMENT_GENERATE, start_s, found)
-        return found
+        """Return the placements for the group: all nodes, unless the profile has a plugin. It has at most one."""
+        start_s = self._caller.now_s()
+        placements = self._run_generate(cycle, group)
+        self._observe(PLACEMENT_GENERATE, start_s, placements)
+        return placements
 
     def _run_generate(self, cycle: Cycle, group: PodGroupRef) -> Sequence[Placement] | Status:
         if not self._generators:
             return (Placement(_ALL_NODES, frozenset(cycle.snapshot.nodes.names)),)
         plugin = self._generators[0]
         try:
-            found = self._boundary.call(plugin, PLACEMENT_GENERATE, _placements_of, plugin, cycle, group)
+            placements = self._caller.call(plugin, PLACEMENT_GENERATE, _generate, plugin, cycle, group)
         except PluginFault as fault:
             return error(fault.text).by(plugin.name)
-        if isinstance(found, Status):
-            return found if found.rejected else error(status_text(found)).by(plugin.name)
-        return found or Status(Code.UNSCHEDULABLE, (NO_PLACEMENTS,), plugin=plugin.name)
+        if isinstance(placements, Status):
+            return placements if placements.rejected else error(status_text(placements)).by(plugin.name)
+        return placements or Status(Code.UNSCHEDULABLE, (NO_PLACEMENTS,), plugin=plugin.name)
 
     def totals(self, cycle: Cycle, group: PodGroupRef, candidates: Sequence[PlacementCandidate]) -> list[int] | Status:
-        """One number a candidate: the higher the better. Without any plugin all are alike."""
-        start_s = self._boundary.now_s()
-        found = self._run_score(cycle, group, candidates)
-        self._observe(PLACEMENT_SCORE, start_s, found)
-        return found
+        """Return one total for each candidate; higher is better. Without plugins all totals are equal."""
+        start_s = self._caller.now_s()
+        result = self._run_score(cycle, group, candidates)
+        self._observe(PLACEMENT_SCORE, start_s, result)
+        return result
 
     def _run_score(
         self, cycle: Cycle, group: PodGroupRef, candidates: Sequence[PlacementCandidate]
@@ -88,11 +88,11 @@ class PlacementPoints:
         for plugin in self._scorers:
             try:
                 stage = "running PlacementScore plugins"
-                scores = self._boundary.call(plugin, PLACEMENT_SCORE, _scores_of, plugin, cycle, group, candidates)
+                scores = self._caller.call(plugin, PLACEMENT_SCORE, _score_all, plugin, cycle, group, candidates)
                 stage = "running NormalizePlacementScore on PlacementScore plugins"
                 if hasattr(plugin, "normalize_placements"):
-                    ask = self._boundary.call
-                    scores = ask(plugin, NORMALIZE_PLACEMENTS, _normalized_by, plugin, cycle, group, scores)
+                    call = self._caller.call
+                    scores = call(plugin, NORMALIZE_PLACEMENTS, _normalize, plugin, cycle, group, scores)
             except PluginFault as fault:
                 return error(f'{stage}: plugin "{plugin.name}" failed with: {fault.text}').by(plugin.name)
             wrong = next((score for score in scores if not 0 <= score <= MAX_SCORE), None)
@@ -104,12 +104,12 @@ class PlacementPoints:
             totals = [total + score * weight for total, score in zip(totals, scores, strict=True)]
         return totals
 
-    def _observe(self, point: ExtensionPoint, start_s: float, found: object) -> None:
-        code = found.code if isinstance(found, Status) else Code.SUCCESS
-        self._boundary.points.observe(point.metric_label, self._boundary.now_s() - start_s, code.label)
+    def _observe(self, point: ExtensionPoint, start_s: float, result: object) -> None:
+        code = result.code if isinstance(result, Status) else Code.SUCCESS
+        self._caller.points.observe(point.metric_label, self._caller.now_s() - start_s, code.label)
 
 
-def _placements_of(plugin: Any, cycle: Cycle, group: PodGroupRef) -> tuple[Placement, ...] | Status:
+def _generate(plugin: Any, cycle: Cycle, group: PodGroupRef) -> tuple[Placement, ...] | Status:
     found = plugin.generate_placements(cycle, group)
     if isinstance(found, Status):
         return found.by(plugin.name)
@@ -122,19 +122,19 @@ def _placements_of(plugin: Any, cycle: Cycle, group: PodGroupRef) -> tuple[Place
     return placements
 
 
-def _scores_of(plugin: Any, cycle: Cycle, group: PodGroupRef, candidates: Sequence[PlacementCandidate]) -> list[int]:
-    ask = plugin.score_placement
+def _score_all(plugin: Any, cycle: Cycle, group: PodGroupRef, candidates: Sequence[PlacementCandidate]) -> list[int]:
+    call = plugin.score_placement
     return _checked_scores(
-        plugin, [ask(cycle, group, each.placement, each.assigned) for each in candidates], len(candidates)
+        plugin, [call(cycle, group, each.placement, each.assigned) for each in candidates], len(candidates)
     )
 
 
-def _normalized_by(plugin: Any, cycle: Cycle, group: PodGroupRef, scores: list[int]) -> list[int]:
+def _normalize(plugin: Any, cycle: Cycle, group: PodGroupRef, scores: list[int]) -> list[int]:
     return _checked_scores(plugin, plugin.normalize_placements(cycle, group, scores), len(scores))
 
 
 def _checked_scores(plugin: Any, answer: Any, count: int) -> list[int]:
-    """Scores, checked: one for each placement, and nothing else."""
+    """Check that there is one score for each placement."""
     if isinstance(answer, Status):
         raise PluginFault(plugin.name, PLACEMENT_SCORE.key, status_text(answer))
     if not isinstance(answer, Sequence | np.ndarray) or len(answer) != count:

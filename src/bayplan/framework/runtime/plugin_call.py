@@ -1,7 +1,7 @@
-"""Where plugin code is called: what it raises or returns wrongly becomes an answer that names it.
+"""Calls of plugin code. An exception or invalid result becomes a fault that names the plugin.
 
-A plugin of somebody else must never take the process down, and never be a riddle: the status says which plugin, at
-which point, what it did and where. Calls are timed; a slow one is counted and logged after it returned, by name.
+An external plugin must never stop the process. The status names the plugin, the point, the error and its location.
+Calls are timed. A slow call is counted and logged after it returned.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 SLOW_CALL_S = 0.1
-_NO_ANSWER = object()  # the answer of a call that raised
+_NO_ANSWER = object()  # the result of a call that raised
 
 PLUGIN_EXCEPTIONS = (Exception, SystemExit, asyncio.CancelledError)
-"""What a plugin may raise in plain code without ending anything else: to leave is nobody's right but the process's own,
-and whoever is cancelled there is something that the plugin has looked at, not we."""
+"""Exceptions that plain plugin code may raise without any other effect.
+
+Only the process itself may exit. A CancelledError here comes from something that the plugin awaited, not from our task.
+"""
 
 
 def plugin_traceback(fault: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
-    """The traceback for a log, from the first line on that is not ours: how we came to ask is no matter."""
+    """Return the traceback for a log, without the leading frames of this package."""
     trace = fault.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
         trace = trace.tb_next
@@ -41,24 +43,24 @@ def plugin_traceback(fault: BaseException) -> tuple[type[BaseException], BaseExc
 
 
 class PluginCaller:
-    """Calls plugins and keeps count.
+    """Calls plugins and records durations and failures.
 
-    Times are a plugin's own: what it spends in other plugins' filters (preemption does) is theirs. Every call is
-    watched for being slow, save `call_for_status_untimed`; only those of sampled attempts enter the statistics.
+    The duration of a call excludes nested calls of other plugins, for example the filters that preemption runs. Every
+    call is checked for slowness, except `call_for_status_untimed`. Only sampled attempts enter the statistics.
     """
 
-    __slots__ = ("_elsewhere_s", "_now", "logged_faults", "now_s", "points", "sampling", "timings")
+    __slots__ = ("_nested_s", "_now", "logged_faults", "now_s", "points", "sampling", "timings")
 
     def __init__(self, clock: Clock, timings: PluginTimings, profile: str = "") -> None:
         self._now = self.now_s = clock.monotonic_s
         self.points: PointTimings = timings.points(profile)
-        self._elsewhere_s = 0.0  # spent in calls within the call under way
+        self._nested_s = 0.0  # duration of nested calls within the current call
         self.timings = timings
         self.sampling = True
-        self.logged_faults: set[str] = set()  # the faults of this attempt that are in the log
+        self.logged_faults: set[str] = set()  # faults of this attempt that were logged
 
     def call(self, plugin: Any, point: ExtensionPoint, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """The plugin's answer; `PluginCallError` if it raises, SystemExit too: no plugin ends the process."""
+        """Return the plugin's result. Raises `PluginFault` if it raises, also for SystemExit."""
         try:
             return self.call_timed(plugin, point, method, *args, **kwargs)
         except PLUGIN_EXCEPTIONS as fault:
@@ -67,26 +69,26 @@ class PluginCaller:
     def call_timed(
         self, plugin: Any, point: ExtensionPoint, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """The plugin's answer, timed and no more: for callers that ask again, by `call`, when it raises."""
-        start, outside = self._now(), self._elsewhere_s
-        self._elsewhere_s = 0.0
+        """Return the plugin's result, timed. For callers that repeat the call with `call` when it raises."""
+        start, before_s = self._now(), self._nested_s
+        self._nested_s = 0.0
         answer: object = _NO_ANSWER
         try:
             answer = result = method(*args, **kwargs)
             return result
         finally:
             took = self._now() - start
-            self._record_call(plugin.name, point, took - self._elsewhere_s, answer)
-            self._elsewhere_s = outside + took
+            self._record_call(plugin.name, point, took - self._nested_s, answer)
+            self._nested_s = before_s + took
 
     def call_for_status(self, plugin: Any, point: ExtensionPoint, method: Callable[..., Any], *args: Any) -> Status:
-        """The plugin's answer as a signed status; one that is nonsense counts as the plugin's failure."""
-        return self.call(plugin, point, _checked_status, plugin, point, method, *args)
+        """Return the plugin's result as a status with its name. An invalid result is a failure of the plugin."""
+        return self.call(plugin, point, _call_and_check, plugin, point, method, *args)
 
     def call_for_status_untimed(
         self, plugin: Any, point: ExtensionPoint, method: Callable[..., Any], *args: Any
     ) -> Status:
-        """The same where thousands are asked at once and most have nothing to say: nobody looks at a clock."""
+        """Like `call_for_status`, without timing: for thousands of calls that mostly return nothing."""
         try:
             answer = method(*args)
             return SUCCESS if answer is None else to_status(answer, plugin.name, point)
@@ -94,7 +96,7 @@ class PluginCaller:
             raise self.record_failure(plugin, point, fault) from fault
 
     async def await_call(self, plugin: Any, point: ExtensionPoint, method: Callable[..., Any], *args: Any) -> Any:
-        """The same for the points that talk to the outside, where waiting is no fault."""
+        """Await the points that call external services, where a long duration is not a fault."""
         start = self._now()
         answer: object = _NO_ANSWER
         try:
@@ -108,13 +110,13 @@ class PluginCaller:
             self.timings.observe(plugin.name, point.metric_key, self._now() - start, _status_label(answer))
 
     def record_failure(self, plugin: Any, point: ExtensionPoint, fault: BaseException) -> PluginFault:
-        """What a plugin raised, as its fault: counted, and logged unless it did the same in this attempt before."""
-        known = PluginFault.from_exception(plugin, point.key, fault)
-        if known is not fault and str(known) not in self.logged_faults:
-            self.logged_faults.add(str(known))
+        """Convert an exception of a plugin to a fault. Counted, and logged once for each attempt."""
+        plugin_fault = PluginFault.from_exception(plugin, point.key, fault)
+        if plugin_fault is not fault and str(plugin_fault) not in self.logged_faults:
+            self.logged_faults.add(str(plugin_fault))
             log.warning("plugin %s failed at %s", plugin.name, point.key, exc_info=plugin_traceback(fault))
         self.timings.count_failed(plugin.name, point.metric_key)
-        return known
+        return plugin_fault
 
     def _record_call(self, plugin: str, point: ExtensionPoint, seconds: float, answer: object) -> None:
         if self.sampling:
@@ -122,32 +124,35 @@ class PluginCaller:
         if seconds > SLOW_CALL_S:
             self.timings.count_slow(plugin, point.metric_key)
             log.warning(
-                "plugin %s took %.0f ms at %s; nothing else is scheduled meanwhile", plugin, 1e3 * seconds, point.key
+                "plugin %s took %.0f ms at %s; no other pod is scheduled meanwhile", plugin, 1e3 * seconds, point.key
             )
 
 
 def _is_cancelled() -> bool:
-    """Whether it is us who are cancelled, and not something that the plugin has waited for."""
+    """Whether the current task is cancelled, and not something that the plugin awaited."""
     try:
         task = asyncio.current_task()
-    except RuntimeError:  # there is no loop, so nobody could have been cancelled
+    except RuntimeError:  # without an event loop there is no task
         return False
     return task is not None and task.cancelling() > 0
 
 
 def _status_label(answer: object) -> str:
-    """What the statistics file a call under; an answer that is more than a status begins with one, or is a success."""
+    """Return the status label of a call for the statistics.
+
+    A tuple counts with its first status, anything else as success.
+    """
     if isinstance(answer, tuple):
-        answer = next((part for part in answer if isinstance(part, Status)), None)
+        answer = next((item for item in answer if isinstance(item, Status)), None)
     if isinstance(answer, Status):
         return answer.code.label
     return Code.ERROR.label if answer is _NO_ANSWER else Code.SUCCESS.label
 
 
 def plugin_call_of_frame(frame: FrameType | None) -> str:
-    """Which plugin the code of a frame was called by, or for, at which point; empty where none is.
+    """Return the plugin and the point of the call that a frame belongs to; empty without one.
 
-    Read off the stack, from the inside: calls leave no trace of their own, so that they cost nothing.
+    The stack is searched from the inside. Calls leave no record of their own, so this costs nothing for a call.
     """
     while frame is not None:
         if frame.f_code in _CALL_CODE_OBJECTS:
@@ -172,7 +177,7 @@ _CALL_CODE_OBJECTS = frozenset(
 
 
 def to_status(answer: object, plugin: str, point: ExtensionPoint) -> Status:
-    """A plugin's answer as a signed status; None means success."""
+    """Convert a plugin's result to a status with its name. None means success."""
     if answer is None:
         return SUCCESS
     if not isinstance(answer, Status) or not isinstance(answer.code, Code):
@@ -181,7 +186,7 @@ def to_status(answer: object, plugin: str, point: ExtensionPoint) -> Status:
 
 
 def status_text(status: Status) -> str:
-    """What a status that ends an attempt says; one that is no answer where it was given says at least that."""
+    """Return the message of a status that ends an attempt, or an explanation if its code is invalid here."""
     if status.message or status.code is Code.ERROR:
         return status.message
     return f"answered {status.code.label}, which is no answer here"
@@ -191,6 +196,6 @@ def invalid_status_error(answer: object, plugin: str, point: ExtensionPoint) -> 
     return PluginFault(plugin, point.key, f"returned {answer!r}, which is no Status")
 
 
-def _checked_status(plugin: Any, point: ExtensionPoint, method: Callable[..., Any], *args: Any) -> Status:
-    """Call and check in one go, so that a nonsensical answer counts as the plugin's failure."""
+def _call_and_check(plugin: Any, point: ExtensionPoint, method: Callable[..., Any], *args: Any) -> Status:
+    """Call and check in one step, so that an invalid result counts as a failure of the plugin."""
     return to_status(method(*args), plugin.name, point)

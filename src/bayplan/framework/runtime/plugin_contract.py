@@ -1,8 +1,8 @@
-"""Answers one question: can this class work as a plugin, and if not, what was meant?
+"""Checks whether a class can work as a plugin, and suggests corrections.
 
-Asked when a class enters a registry: a misspelt attribute would never be read, a method with other parameters would
-fail at the first pod, one that cannot be awaited only when the pod is bound. What a method has to look like is read off
-the protocols in `plugin`. Cost: some hundred microseconds for each class, once.
+Runs when a class enters a registry. Without it a misspelled attribute would be ignored, a method with wrong parameters
+would fail at the first pod, and a method that cannot be awaited would fail at the first binding. The expected methods
+are read from the protocols in `api.plugin`. Cost: some hundred microseconds for each class, once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bayplan.framework.api import plugin as protocols
 from bayplan.framework.api.extension_points import ATTEMPT_ORDER
 
 FILE_MODULE_PREFIX = "bayplan_plugin_file_"
-"""How modules are called that were made from a plugin file."""
+"""Prefix of the names of modules loaded from a plugin file."""
 
 TRAIT_FLAGS = (
     "binds_every_pod",
@@ -32,11 +32,11 @@ TRAIT_FLAGS = (
     "reserves_what_it_filters",
     "signs_anew",
 )
-"""What a plugin says about itself by True or False."""
+"""Boolean declarations of a plugin."""
 
 _OTHER_DATA = ("ARGS", "cured_by", "on_mutate_error")
 MUTATE_BIND_REQUEST = "mutate_bind_request"
-"""A method that belongs to no point of a configuration: every plugin of a profile that has it is asked."""
+"""A method that belongs to no extension point: it is called on every plugin of a profile that has it."""
 
 _REQUIRED_METHODS = (
     ("reserve", ("unreserve",)),
@@ -47,12 +47,12 @@ _REQUIRED_METHODS = (
     ("normalize_placements", ("score_placement",)),
     ("sort_key", ("less",)),
 )
-"""Methods that are of no use on their own: who has the first needs one of the others."""
+"""Methods that need one of the other methods."""
 
 
 @dataclass(frozen=True, slots=True)
 class MethodSignature:
-    """How a method is called: with what, whether it is awaited, and whether it may answer bit by bit."""
+    """How a method is called: its parameters, whether it is awaited, and whether it may be a generator."""
 
     parameters: tuple[str, ...]
     awaited: bool = False
@@ -64,8 +64,8 @@ class MethodSignature:
 
 
 def _read_method_signatures() -> dict[str, MethodSignature]:
-    shapes = {name: MethodSignature(("cycle",)) for name in ("depends_on", "scores_depend_on", "sits_out")}
-    shapes |= {
+    signatures = {name: MethodSignature(("cycle",)) for name in ("depends_on", "scores_depend_on", "sits_out")}
+    signatures |= {
         "score_groups": MethodSignature(("cycle", "nodes")),
         "close": MethodSignature(()),
         MUTATE_BIND_REQUEST: MethodSignature(("cycle", "node_name")),
@@ -75,21 +75,21 @@ def _read_method_signatures() -> dict[str, MethodSignature]:
             for name, method in vars(protocol).items():
                 if inspect.isfunction(method) and not name.startswith("_"):
                     parameters = tuple(inspect.signature(method).parameters)[1:]
-                    answers = str(inspect.signature(method).return_annotation)
-                    shapes[name] = MethodSignature(
-                        parameters, inspect.iscoroutinefunction(method), answers.startswith("Iter")
+                    return_type = str(inspect.signature(method).return_annotation)
+                    signatures[name] = MethodSignature(
+                        parameters, inspect.iscoroutinefunction(method), return_type.startswith("Iter")
                     )
-    return shapes
+    return signatures
 
 
 METHOD_SIGNATURES = _read_method_signatures()
 
 _checked_classes: WeakSet[type[Any]] = WeakSet()
-"""Classes that were found in order: tests build a thousand clusters with the same ones."""
+"""Classes that passed the check. Tests build a thousand clusters with the same classes."""
 
 
 def check_plugin(plugin: Any) -> None:
-    """`PluginError` with what is wrong and what was meant, if the class cannot work."""
+    """Raise a `PluginError` with the correction if the class cannot work."""
     name = getattr(plugin, "name", None)
     if not isinstance(plugin, type) or not isinstance(name, str) or not name:
         raise PluginError(f"{plugin_location(plugin)} has no `name`; a plugin class sets one, as in name = 'RackAware'")
@@ -101,7 +101,7 @@ def check_plugin(plugin: Any) -> None:
 
 
 def _contract_errors(plugin: type[Any]) -> Iterator[str]:
-    """What is wrong with a class that has a name, the most telling first."""
+    """Yield the errors of a class that has a name, the most specific first."""
     members = _defined_members(plugin)
     for attribute, value in members.items():
         if attribute in METHOD_SIGNATURES or attribute == "factory":
@@ -112,9 +112,9 @@ def _contract_errors(plugin: type[Any]) -> Iterator[str]:
         yield from misspelled_attributes(plugin)
         methods = ", ".join(method for point in ATTEMPT_ORDER for method in point.methods)
         yield f"extends no point; it needs one of: {methods}"
-    for method, partners in _REQUIRED_METHODS:
-        if method in members and not any(partner in members for partner in partners):
-            yield f"has {method} but not {' or '.join(partners)}; it needs both"
+    for first, partners in _REQUIRED_METHODS:
+        if first in members and not any(partner in members for partner in partners):
+            yield f"has {first} but not {' or '.join(partners)}; it needs both"
     yield from misspelled_attributes(plugin)
     args = members.get("ARGS")
     if args is not None and not isinstance(args, ArgsKind):
@@ -122,7 +122,7 @@ def _contract_errors(plugin: type[Any]) -> Iterator[str]:
 
 
 def _defined_members(plugin: type[Any]) -> dict[str, Any]:
-    """What authors wrote: the class with its bases, as it stands there."""
+    """Return the attributes as written in the class and its bases."""
     members: dict[str, Any] = {}
     for base in reversed(plugin.__mro__):
         if base is not object:
@@ -131,48 +131,49 @@ def _defined_members(plugin: type[Any]) -> dict[str, Any]:
 
 
 def misspelled_attributes(plugin: type[Any]) -> Iterator[str]:
-    """Attributes that are nearly one of ours: they would never be read, and nobody would notice."""
+    """Yield attributes whose names are similar to a known one. They would be ignored silently."""
     methods, data = (*METHOD_SIGNATURES, "factory"), (*TRAIT_FLAGS, *_OTHER_DATA)
     for attribute, value in _defined_members(plugin).items():
         if attribute in methods or attribute in data or attribute == "name":
             continue
         is_method = callable(value) or isinstance(value, staticmethod | classmethod | property)
-        meant = nearly(attribute, methods + data if is_method else data)
-        if meant:
-            yield f"has {'a method' if is_method else 'an attribute'} {attribute}; is {meant} meant?"
+        suggestion = nearly(attribute, methods + data if is_method else data)
+        if suggestion:
+            yield f"has {'a method' if is_method else 'an attribute'} {attribute}; is {suggestion} meant?"
 
 
 def _method_error(plugin: type[Any], attribute: str, value: Any) -> Iterator[str]:
-    called: Callable[..., Any] = getattr(plugin, attribute)
-    if not callable(called):
+    method: Callable[..., Any] = getattr(plugin, attribute)
+    if not callable(method):
         yield f"has {attribute} = {_value_text(value)}; it takes a method, or leave it out"
         return
     if attribute == "factory":
-        if not accepts_argument_count(called, 2):
-            yield f"has factory{signature_text(called)}; it is called on the class as factory(args, handle)"
+        if not accepts_argument_count(method, 2):
+            yield f"has factory{signature_text(method)}; it is called on the class as factory(args, handle)"
         return
-    shape = METHOD_SIGNATURES[attribute]
-    is_bound_later = inspect.isfunction(value)  # by the instance; static and class methods, and objects, are not
-    if not accepts_argument_count(called, len(shape.parameters) + is_bound_later):
-        wanted = f"(self{''.join(f', {each}' for each in shape.parameters)})" if is_bound_later else shape.source_text
-        yield f"has a method {attribute}{signature_text(called)}; it is called as {attribute}{wanted}"
-    yield from _call_style_error(attribute, inspect.unwrap(called), shape)
+    signature = METHOD_SIGNATURES[attribute]
+    # by the instance; static and class methods, and callable objects, are not
+    is_bound_later = inspect.isfunction(value)
+    if not accepts_argument_count(method, len(signature.parameters) + is_bound_later):
+        parameters = ", ".join(("self", *signature.parameters) if is_bound_later else signature.parameters)
+        yield f"has a method {attribute}{signature_text(method)}; it is called as {attribute}({parameters})"
+    yield from _call_style_error(attribute, inspect.unwrap(method), signature)
 
 
-def _call_style_error(attribute: str, written: Callable[..., Any], shape: MethodSignature) -> Iterator[str]:
-    waits = inspect.iscoroutinefunction(written) or inspect.isasyncgenfunction(written)
-    if waits and not shape.awaited:
-        yield f"has an async {attribute}; nothing waits at this point, so it is a plain def"
-    elif shape.awaited and inspect.isfunction(written) and not inspect.iscoroutinefunction(written):
-        yield f"has a plain {attribute}; it is awaited, so it is an async def"
-    elif inspect.isgeneratorfunction(written) and not shape.yields:
-        yield f"has a {attribute} with a yield in it; it returns its answer"
+def _call_style_error(attribute: str, function: Callable[..., Any], signature: MethodSignature) -> Iterator[str]:
+    is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+    if is_async and not signature.awaited:
+        yield f"has an async {attribute}; this method is not awaited, so define it with a plain def"
+    elif signature.awaited and inspect.isfunction(function) and not inspect.iscoroutinefunction(function):
+        yield f"has a plain {attribute}; this method is awaited, so define it with async def"
+    elif inspect.isgeneratorfunction(function) and not signature.yields:
+        yield f"has a {attribute} with a yield; it must return its result"
 
 
-def accepts_argument_count(called: Callable[..., Any], count: int) -> bool:
-    """Whether it can be called with so many arguments; what does not tell is believed."""
+def accepts_argument_count(method: Callable[..., Any], count: int) -> bool:
+    """Whether it accepts this number of arguments. True if the signature is unknown."""
     try:
-        inspect.signature(called).bind(*[None] * count)
+        inspect.signature(method).bind(*[None] * count)
     except ValueError:
         return True
     except TypeError:
@@ -180,8 +181,8 @@ def accepts_argument_count(called: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def signature_text(called: Callable[..., Any]) -> str:
-    return f"({', '.join(str(each).split(':')[0].strip() for each in inspect.signature(called).parameters.values())})"
+def signature_text(method: Callable[..., Any]) -> str:
+    return f"({', '.join(str(each).split(':')[0].strip() for each in inspect.signature(method).parameters.values())})"
 
 
 def _value_text(value: Any) -> str:
@@ -192,7 +193,7 @@ def _value_text(value: Any) -> str:
 
 
 def plugin_location(plugin: Any) -> str:
-    """Where a person finds the class: its file where it came from one, else its module."""
+    """Return the location of the class: its file if it comes from a plugin file, else its module."""
     module = sys.modules.get(getattr(plugin, "__module__", ""))
     if module is not None and module.__name__.startswith(FILE_MODULE_PREFIX):
         return f"{getattr(plugin, '__qualname__', plugin)} in {module.__file__}"

@@ -1,8 +1,8 @@
-"""Puts a profile together: which plugin runs at which point, in which order, with which weight.
+"""Builds a profile: the plugins of each extension point, their order and their weights.
 
-Called once a profile at start. MultiPoint entries are expanded to every point that a plugin extends; what is listed
-at a point explicitly wins. The texts are kube-scheduler's, because people search for them; the result is kept as it
-runs, so that it can be shown.
+Called once for each profile at start. MultiPoint entries are expanded to every point that a plugin extends; plugins
+listed explicitly at a point take precedence. Messages are kube-scheduler's, because users search for them. The profile
+is stored in its final form, so it can be displayed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ALL = "*"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A completed profile: the plugins of each point in running order."""
+    """A completed profile: the plugins of each point in the order of execution."""
 
     scheduler_name: str
     plugins: Mapping[ExtensionPoint, tuple[Any, ...]]
@@ -55,17 +55,17 @@ class Profile:
     ]  # plugin -> events that may help a pod it rejected
     percentage_of_nodes_to_score: int | None = None
     mutators: tuple[Mutator, ...] = ()
-    """Who has something to say about bind requests, in the order in which they are listed."""
+    """The functions that add annotations to BindRequests, in the order of the configuration."""
 
     def at(self, point: ExtensionPoint) -> tuple[Any, ...]:
         return self.plugins.get(point, ())
 
     def describe(self) -> dict[str, list[str]]:
-        """Names by point, score plugins as `name:weight`: what `config show` prints."""
+        """Return names by point, score plugins as `name:weight`. Printed by `config show`."""
         return {point.key: list(self._names(point)) for point in ATTEMPT_ORDER if self.at(point)}
 
     def close(self) -> None:
-        """Let every plugin release what it holds."""
+        """Release the resources of every plugin."""
         close_all(self.instances.values())
 
     def _names(self, point: ExtensionPoint) -> Iterator[str]:
@@ -75,36 +75,36 @@ class Profile:
 
 
 def close_all(plugins: Iterable[Any]) -> None:
-    """Close every plugin that can be closed; one that fails is logged and does not keep the others from it."""
+    """Close every plugin that has a `close`. A failure is logged and does not affect the remaining plugins."""
     for plugin in plugins:
         try:
             getattr(plugin, "close", lambda: None)()
         except PLUGIN_EXCEPTIONS:
-            log.exception("plugin %s failed while it was closed", plugin.name)
+            log.exception("closing plugin %s failed", plugin.name)
 
 
 def build_profile(
-    config: ProfileConfig, registry: Registry, handle: Handle, kept: Mapping[str, Any] | None = None
+    config: ProfileConfig, registry: Registry, handle: Handle, existing: Mapping[str, Any] | None = None
 ) -> Profile:
-    """The profile that a configuration describes; `ConfigError` in kube-scheduler's words when it cannot be.
+    """Build the profile of a configuration. Raises `ConfigError` with kube-scheduler's message if it is invalid.
 
-    `kept`: plugins by name that need not be made anew.
+    `existing`: plugins by name that are reused.
     """
-    kept = kept or {}
-    builder = _ProfileBuilder(config, registry, handle, kept)
+    existing = existing or {}
+    builder = _ProfileBuilder(config, registry, handle, existing)
     try:
         return builder.build()
     except BayplanError:
-        close_all(plugin for name, plugin in builder.instances.items() if name not in kept)
+        close_all(plugin for name, plugin in builder.instances.items() if name not in existing)
         raise
 
 
 class _ProfileBuilder:
-    def __init__(self, config: ProfileConfig, registry: Registry, handle: Handle, kept: Mapping[str, Any]) -> None:
+    def __init__(self, config: ProfileConfig, registry: Registry, handle: Handle, existing: Mapping[str, Any]) -> None:
         self._config = config
         self._registry = registry
         self._handle = handle
-        self._kept = kept
+        self._existing = existing
         self.instances: dict[str, Any] = {}
 
     def build(self) -> Profile:
@@ -112,7 +112,7 @@ class _ProfileBuilder:
         explicit = {point: self._explicit(point) for point in BUILD_ORDER}
         plugins = {point: self._expand_multi_point(point, explicit[point]) for point in BUILD_ORDER}
         if not plugins[PLACEMENT_GENERATE]:
-            # Where nobody makes placements, only who was named is there to compare them.
+            # Without a generate plugin, only score plugins that are named explicitly are in the profile.
             plugins[PLACEMENT_SCORE] = explicit[PLACEMENT_SCORE]
         for point in (PRE_FILTER, FILTER):
             plugins[point] += [name for name in self._filtering_binders(plugins[BIND]) if name not in plugins[point]]
@@ -132,7 +132,7 @@ class _ProfileBuilder:
         )
 
     def _mutators(self) -> Iterator[Mutator]:
-        """Plugins that are asked about bind requests: all that the profile has, as they are listed."""
+        """Yield the `mutate_bind_request` functions of all plugins, in the order of the configuration."""
         listed = dict.fromkeys(ref.name for point in (None, *BUILD_ORDER) for ref in self._plugin_set(point).enabled)
         for name in listed:
             plugin = self.instances.get(name)
@@ -143,22 +143,20 @@ class _ProfileBuilder:
                 except PluginError as fault:
                     raise self._config_error(str(fault)) from fault
 
-    # construction -----------------------------------------------------------------------------------------------
-
     def _build_plugins(self) -> None:
-        """Make every plugin that some list names. Names nobody knows are found later, point by point."""
-        wanted = {ref.name for point in (*BUILD_ORDER, None) for ref in self._plugin_set(point).enabled}
+        """Build every plugin that a list names. Unknown names are found later, point by point."""
+        listed_names = {ref.name for point in (*BUILD_ORDER, None) for ref in self._plugin_set(point).enabled}
         for entry in self._registry:
-            if entry.name in wanted:
-                kept = self._kept.get(entry.name)
-                self.instances[entry.name] = self._build_plugin(entry) if kept is None else kept
+            if entry.name in listed_names:
+                existing = self._existing.get(entry.name)
+                self.instances[entry.name] = self._build_plugin(entry) if existing is None else existing
 
     def _build_plugin(self, entry: RegisteredPlugin) -> Any:
         args = self._config.plugin_config.get(entry.name)
         try:
             plugin = entry.build(args, self._handle)
             if getattr(plugin, "name", None) != entry.name:
-                raise PluginError(f'its factory returned {plugin!r}, which is no plugin called "{entry.name}"')
+                raise PluginError(f'its factory returned {plugin!r}, which is not a plugin with name "{entry.name}"')
             return plugin
         except BayplanError as fault:
             raise self._config_error(f'initializing plugin "{entry.name}": {fault}') from fault
@@ -173,10 +171,8 @@ class _ProfileBuilder:
         except BayplanError as fault:
             raise self._config_error(str(fault)) from fault
 
-    # points -----------------------------------------------------------------------------------------------------
-
     def _plugin_set(self, point: ExtensionPoint | None) -> PluginSet:
-        """The configured lists of a point; None: multiPoint."""
+        """Return the configured lists of a point; None: multiPoint."""
         return self._config.plugins.at(point.key if point else MULTI_POINT)
 
     def _explicit(self, point: ExtensionPoint) -> list[str]:
@@ -191,7 +187,7 @@ class _ProfileBuilder:
         return names
 
     def _expand_multi_point(self, point: ExtensionPoint, explicit: Sequence[str]) -> list[str]:
-        """Overrides first, then what multiPoint alone brings, then what is only listed here."""
+        """Return overrides first, then plugins of multiPoint only, then plugins listed only at this point."""
         disabled = {ref.name for ref in self._plugin_set(point).disabled}
         if _ALL in disabled:
             return list(explicit)
@@ -214,7 +210,7 @@ class _ProfileBuilder:
         ]
 
     def _filtering_binders(self, binders: Iterable[str]) -> Iterator[str]:
-        """Those that must have their say about nodes, though a file names them at Bind alone, or lists all filters."""
+        """Yield Bind plugins that must also filter, whatever the configuration lists at Filter."""
         return (name for name in binders if getattr(self.instances[name], "filters_where_it_binds", False))
 
     def _registered_plugin(self, ref: PluginRef, point: ExtensionPoint) -> RegisteredPlugin:
@@ -223,10 +219,8 @@ class _ProfileBuilder:
             raise self._config_error(f'{point.interface} "{ref.name}" does not exist')
         return entry
 
-    # weights and counts -----------------------------------------------------------------------------------------
-
     def _weights(self, point: ExtensionPoint, overflow: str) -> dict[str, int]:
-        """The first mention of a plugin decides; 0 or nothing means 1."""
+        """Return weights by plugin. The first mention of a plugin decides; 0 or no weight means 1."""
         weights: dict[str, int] = {}
         total = 0
         for ref in (*self._plugin_set(point).enabled, *self._plugin_set(None).enabled):
@@ -241,26 +235,25 @@ class _ProfileBuilder:
         return weights
 
     def _check_counts(self, plugins: Mapping[ExtensionPoint, Sequence[str]]) -> None:
-        whose = f'profile with scheduler name "{self._config.scheduler_name}"'
+        profile_text = f'profile with scheduler name "{self._config.scheduler_name}"'
         if len(plugins[QUEUE_SORT]) != 1:
             raise self._config_error(
-                f"only one queue sort plugin required for {whose}, but got {len(plugins[QUEUE_SORT])}"
+                f"only one queue sort plugin required for {profile_text}, but got {len(plugins[QUEUE_SORT])}"
             )
         if not plugins[BIND]:
-            raise self._config_error(f"at least one bind plugin is needed for {whose}")
+            raise self._config_error(f"at least one bind plugin is needed for {profile_text}")
         if len(plugins[PLACEMENT_GENERATE]) > 1:
-            raise self._config_error(f"at most one placement generate plugin is allowed for {whose}")
+            raise self._config_error(f"at most one placement generate plugin is allowed for {profile_text}")
 
     def _warn_about_unreachable_binders(self, binders: Sequence[str]) -> None:
-        """No mistake in kube-scheduler's eyes, but nobody lists a binder that is not to bind."""
-        for place, name in enumerate(binders[:-1], 1):
+        """Warn about Bind plugins that can never run. kube-scheduler accepts this, but it is not intended."""
+        for position, name in enumerate(binders[:-1], 1):
             if getattr(self.instances[name], "binds_every_pod", False):
                 log.warning(
-                    'profile "%s": %s binds every pod, and %s behind it is never asked; '
-                    "disable %s at multiPoint or bind",
+                    'profile "%s": %s binds every pod, and %s behind it never runs; disable %s at multiPoint or bind',
                     self._config.scheduler_name,
                     name,
-                    ", ".join(binders[place:]),
+                    ", ".join(binders[position:]),
                     name,
                 )
                 return

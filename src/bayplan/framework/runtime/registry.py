@@ -1,9 +1,8 @@
-"""Which plugins exist: a value built by a function, never a side effect of an import.
+"""The registered plugins: a value built by a function, never a side effect of an import.
 
-`default_plugins()` in `bayplan.plugins` gives the shipped ones; yours enter by the same door:
-`default_plugins().with_plugins(RackAware)`. A plugin class may have `factory(args, handle)`; without one it is built
-by calling the class. Classes are checked here (`contract`), so that a misspelt method is found at registration and not
-at the thousandth pod.
+`default_plugins()` in `bayplan.plugins` returns the shipped plugins. External plugins are added the same way:
+`default_plugins().with_plugins(RackAware)`. A plugin class may have `factory(args, handle)`; otherwise the class is
+called without arguments. `plugin_contract` checks each class here, so a misspelled method is found at registration.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ PluginFactory = Callable[[Any, Handle], Any]
 
 @dataclass(frozen=True, slots=True)
 class RegisteredPlugin:
-    """One known plugin: its name, its class, and what its arguments look like (None: not looked at)."""
+    """One registered plugin: its name, its class and the kind of its arguments (None: ignored)."""
 
     name: str
     plugin: type[Any]
@@ -48,13 +47,13 @@ class Registry:
         return cls().with_plugins(*plugins)
 
     def with_plugins(self, *plugins: type[Any]) -> Registry:
-        """A registry with these as well. A name can be taken only once."""
+        """Return a registry with these plugins added. Names must be unique."""
         entries = dict(self.entries)
         for plugin in plugins:
             entry = _registered_plugin(plugin)
             if entry.name in entries:
                 raise PluginError(
-                    f'two plugins are called "{entry.name}": '
+                    f'two plugins have the name "{entry.name}": '
                     f"{plugin_location(entries[entry.name].plugin)} and {plugin_location(plugin)}; rename one of them"
                 )
             entries[entry.name] = entry

@@ -1,7 +1,7 @@
-"""Answers one question: which of the feasible nodes is best?
+"""Score step of the scheduling cycle: computes the totals of the feasible nodes.
 
-Asked once an attempt when at least two nodes fit. Every score plugin gives each node 0 to 100, after its own
-normalising; the total is the weighted sum. Cost: one vector a plugin over the feasible rows.
+Called once for each attempt if at least two nodes fit. Every score plugin gives each node 0 to 100, after its own
+normalization. The total is the weighted sum. Cost: one vector for each plugin over the feasible rows.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _MIN_INT64 = -(2**63)
 
 @dataclass(slots=True)
 class TotalScores:
-    """Totals and their parts, one entry a row of the table that was scored."""
+    """Totals and the scores of each plugin, one entry for each row of the table."""
 
     total: IntVector
-    by_plugin: dict[str, IntVector] = field(default_factory=dict)  # normalised and weighted
+    by_plugin: dict[str, IntVector] = field(default_factory=dict)  # normalized and weighted
     status: Status = SUCCESS
 
 
 class ScorePoints:
-    """PreScore, Score and normalising of one profile."""
+    """PreScore, Score and NormalizeScore of one profile."""
 
     def __init__(
-        self, pre_scores: Sequence[Any], scores: Sequence[Any], weights: dict[str, int], boundary: PluginCaller
+        self, pre_scores: Sequence[Any], scores: Sequence[Any], weights: dict[str, int], caller: PluginCaller
     ) -> None:
         self._pre_scores = tuple(pre_scores)
         self._scores = tuple(scores)
         self._weights = weights
-        self._boundary = boundary
+        self._caller = caller
 
     @property
     def has_score_plugins(self) -> bool:
@@ -55,20 +55,20 @@ class ScorePoints:
 
     @property
     def per_node_plugins(self) -> tuple[str, ...]:
-        """Plugins that have to be asked about each node on its own, which is not cheap."""
+        """Names of the plugins that are called for each node separately, which is expensive."""
         return tuple(plugin.name for plugin in self._scores if not hasattr(plugin, "score_nodes"))
 
     def score(self, cycle: Cycle, nodes: NodeTable) -> TotalScores:
-        """Totals for the table. Without any score plugin every node gets 1."""
-        now_s, took = self._boundary.now_s, self._boundary.points.observe
+        """Return totals for the table. Without score plugins every node gets 1."""
+        now_s, observe = self._caller.now_s, self._caller.points.observe
         start_s = now_s()
         status = self.pre_score(cycle, nodes)
         scoring_s = now_s()
-        took(PRE_SCORE.metric_label, scoring_s - start_s, status.code.label)
+        observe(PRE_SCORE.metric_label, scoring_s - start_s, status.code.label)
         if not status.ok:
             return TotalScores(np.zeros(len(nodes), dtype=np.int64), status=status)
         scores = self._sum(cycle, nodes) if self._scores else TotalScores(np.ones(len(nodes), dtype=np.int64))
-        took(SCORE.metric_label, now_s() - scoring_s, scores.status.code.label)
+        observe(SCORE.metric_label, now_s() - scoring_s, scores.status.code.label)
         return scores
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status:
@@ -76,13 +76,13 @@ class ScorePoints:
             try:
                 if cycle.plugin_error is not None:
                     cycle.plugin_error.raise_if_same_call(plugin, PRE_SCORE, nodes.rows)
-                status = self._boundary.call_for_status(plugin, PRE_SCORE, plugin.pre_score, cycle, nodes)
+                status = self._caller.call_for_status(plugin, PRE_SCORE, plugin.pre_score, cycle, nodes)
             except PluginFault as fault:
                 status = error(fault.text)
             if status.code is Code.SKIP:
                 cycle.skip_score.add(plugin.name)
                 continue
-            self._boundary.points.count(plugin.name, PRE_SCORE.metric_label)
+            self._caller.points.count(plugin.name, PRE_SCORE.metric_label)
             if not status.ok:
                 return error(f'running PreScore plugin "{plugin.name}": {status_text(status)}').by(plugin.name)
         return SUCCESS
@@ -92,7 +92,7 @@ class ScorePoints:
         for plugin in self._scores:
             if plugin.name in cycle.skip_score:
                 continue
-            self._boundary.points.count(plugin.name, SCORE.metric_label, len(nodes))
+            self._caller.points.count(plugin.name, SCORE.metric_label, len(nodes))
             try:
                 weighted = self._call(plugin, cycle, nodes) * self._weights[plugin.name]
             except PluginFault as fault:
@@ -103,7 +103,7 @@ class ScorePoints:
         return scores
 
     def _call(self, plugin: Any, cycle: Cycle, nodes: NodeTable) -> IntVector:
-        """The normalised score of one plugin, checked."""
+        """Return the checked and normalized scores of one plugin."""
         try:
             raw = self._raw(plugin, cycle, nodes)
         except PluginFault as fault:
@@ -114,13 +114,13 @@ class ScorePoints:
         except PluginFault as fault:
             text = f'running Normalize on Score plugins: plugin "{plugin.name}" failed with: {fault.text}'
             raise PluginFault(plugin.name, SCORE.key, text) from fault
-        wrong = (final < 0) | (final > MAX_SCORE)
-        if wrong.any():
+        invalid = (final < 0) | (final > MAX_SCORE)
+        if invalid.any():
             raise PluginFault(
                 plugin.name,
                 SCORE.key,
                 f'applying score defaultWeights on Score plugins: plugin "{plugin.name}" returns an invalid score '
-                f"{final[wrong.argmax()]}, it should in the range of [0, {MAX_SCORE}] after normalizing",
+                f"{final[invalid.argmax()]}, it should in the range of [0, {MAX_SCORE}] after normalizing",
             )
         return final
 
@@ -128,15 +128,15 @@ class ScorePoints:
         if cycle.plugin_error is not None:
             cycle.plugin_error.raise_if_same_call(plugin, SCORE, nodes.rows)
         if hasattr(plugin, "score_nodes"):
-            return self._boundary.call(plugin, SCORE, _all_scores, plugin, cycle, nodes)
-        return self._boundary.call(plugin, SCORE, _scores_one_by_one, plugin, cycle, nodes)
+            return self._caller.call(plugin, SCORE, _all_scores, plugin, cycle, nodes)
+        return self._caller.call(plugin, SCORE, _scores_one_by_one, plugin, cycle, nodes)
 
     def _normalize(self, plugin: Any, cycle: Cycle, nodes: NodeTable, raw: IntVector) -> IntVector:
         if not hasattr(plugin, "normalize"):
             return raw
         if cycle.plugin_error is not None:
             cycle.plugin_error.raise_if_same_call(plugin, NORMALIZE, nodes.rows)
-        return self._boundary.call(plugin, NORMALIZE, _normalized_scores, plugin, cycle, nodes, raw)
+        return self._caller.call(plugin, NORMALIZE, _normalized_scores, plugin, cycle, nodes, raw)
 
 
 def _all_scores(plugin: Any, cycle: Cycle, nodes: NodeTable) -> IntVector:
@@ -166,7 +166,7 @@ def _checked(vector: object, plugin: str, count: int) -> IntVector:
 
 
 def invalid_scores_error(answer: object, plugin: str, count: int) -> PluginFault:
-    """The fault of a plugin that answered this where scores of so many nodes were needed."""
+    """Return the fault of a plugin that returned invalid scores."""
     if isinstance(answer, Status):
         return PluginFault(plugin, SCORE.key, status_text(answer))
     shape = getattr(answer, "shape", None)
@@ -175,23 +175,26 @@ def invalid_scores_error(answer: object, plugin: str, count: int) -> PluginFault
 
 
 def default_normalize(scores: IntVector, *, reverse: bool = False) -> IntVector:
-    """Stretch so that the largest becomes 100; reversed: the largest becomes 0. kube-scheduler's usual way."""
+    """Scale so that the largest score becomes 100, or 0 if reversed: kube-scheduler's DefaultNormalizeScore."""
     largest = int(scores.max(initial=0))
     if largest == 0:
         return np.full(len(scores), MAX_SCORE, dtype=np.int64) if reverse else scores
-    stretched: IntVector = np.sign(scores) * (MAX_SCORE * np.abs(scores) // largest)  # towards zero, as in Go
+    stretched: IntVector = np.sign(scores) * (MAX_SCORE * np.abs(scores) // largest)  # rounds towards zero, as in Go
     return MAX_SCORE - stretched if reverse else stretched
 
 
 def top_positions(total: IntVector, first: int, count: int) -> list[int]:
-    """The positions of the highest totals, `first` at the head; of equal ones the earlier first."""
-    found, held = [first], [total.item(first)]
+    """Return the positions of the highest totals, `first` at the head.
+
+    Of equal totals the earlier position comes first.
+    """
+    found, totals = [first], [total.item(first)]
     total[first] = _MIN_INT64
     for _ in range(min(count, len(total)) - 1):
         position = int(total.argmax())
         found.append(position)
-        held.append(total.item(position))
+        totals.append(total.item(position))
         total[position] = _MIN_INT64
-    for position, value in zip(found, held, strict=True):
+    for position, value in zip(found, totals, strict=True):
         total[position] = value
     return found

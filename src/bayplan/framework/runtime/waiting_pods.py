@@ -1,4 +1,4 @@
-"""Pods that Permit holds back, and who may let them go. Time is told to it; nothing here waits by itself."""
+"""Pods that wait at Permit. The caller passes the time; this module starts no timers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ OutcomeCallback = Callable[[Status], None]
 
 @dataclass(slots=True)
 class PermitWaitingPod:
-    """One pod and the plugins it waits for. The first outcome wins; later ones change nothing."""
+    """One pod and the plugins it waits for. The first outcome is final."""
 
     pod: Pod
-    deadlines_s: dict[str, float]  # plugin -> when its patience ends, on the clock of whoever calls `expire`
+    deadlines_s: dict[str, float]  # plugin -> deadline, on the clock of the caller of `expire`
     timeouts_s: dict[str, float] = field(default_factory=dict)
     outcome: Status | None = None
     on_outcome: OutcomeCallback | None = None
@@ -26,24 +26,26 @@ class PermitWaitingPod:
         return sorted(self.deadlines_s)
 
     def allow(self, plugin: str) -> None:
-        """One plugin agrees; the pod goes on when all have."""
+        """Allow the pod for one plugin. It proceeds when all plugins have allowed it."""
         self.deadlines_s.pop(plugin, None)
         if not self.deadlines_s:
             self._set_outcome(SUCCESS)
 
     def reject(self, plugin: str, message: str) -> bool:
-        """Whether that settles it: somebody may have been quicker."""
+        """Reject the pod. Returns False if it has an outcome already."""
         return self._set_outcome(Status(Code.UNSCHEDULABLE, (message,), plugin=plugin))
 
     def preempt(self, plugin: str, message: str) -> bool:
-        """The same for a pod that is to be tried again, since nothing is wrong with it."""
+        """Reject the pod with an error because of preemption, so that it is retried."""
         return self._set_outcome(Status(Code.ERROR, (message,), plugin=plugin))
 
     def expire(self, now_s: float) -> None:
-        """Reject for the plugin whose patience ended first, if any has."""
-        late = min(((deadline, name) for name, deadline in self.deadlines_s.items() if deadline <= now_s), default=None)
-        if late is not None:
-            name = late[1]
+        """Reject the pod for the plugin with the earliest expired deadline, if there is one."""
+        expired = min(
+            ((deadline, name) for name, deadline in self.deadlines_s.items() if deadline <= now_s), default=None
+        )
+        if expired is not None:
+            name = expired[1]
             waited = GoDuration(round(self.timeouts_s[name] * SECOND))
             self.reject(name, f"rejected due to timeout after waiting {waited} at plugin {name}")
 
@@ -77,6 +79,6 @@ class WaitingPodsMap:
         return list(self._pods.values())
 
     def next_deadline_s(self) -> float | None:
-        """When `expire` is worth calling next."""
+        """Return the time at which `expire` must be called next."""
         waiting = (pod for pod in self._pods.values() if pod.outcome is None)
         return min((deadline for pod in waiting for deadline in pod.deadlines_s.values()), default=None)

@@ -203,7 +203,7 @@ class DefaultPreemption:
         dry_run = DryRun(
             cycle, handle.filter_runner, budgets, handle.clock.now(), self._weights, leaving_from, refused_on
         )
-        return dry_run.search(rows, wanted=wanted, offset=handle.random.randrange(len(rows)))
+        return dry_run.search(rows, max_candidates=wanted, offset=handle.random.randrange(len(rows)))
 
 
 def _ineligibility(cycle: Cycle, diagnosis: Diagnosis, nominations: PodNominator) -> str:

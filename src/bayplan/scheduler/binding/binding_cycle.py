@@ -1,9 +1,9 @@
-"""The way of a pod from its node's choice to its binding: Permit's waits, PreBind, Bind, PostBind.
+"""Binding cycle: Permit waits, PreBind, Bind and PostBind of a pod whose node was chosen.
 
-One coroutine a pod, started when it is assumed. Whatever goes wrong takes everything back: what plugins reserved, what
-the cache counted, and the pod returns to the queue with the reason on it. The order of steps is kube-scheduler's. Pods
-may wait at Permit and in PreBind for minutes, so nothing that is scarce is held there; bindings on the wire are few.
-Where the binder binds, a pod that was handed over is an entry in a table until its end is told: thousands may be there.
+One coroutine for each pod, started when the pod is assumed. Any failure unreserves the pod, removes it from the cache
+and returns it to the queue with the reason. The order of steps is kube-scheduler's. Pods may wait at Permit and in
+PreBind for minutes, so they hold no semaphore there; the number of concurrent binding writes is limited. With the
+binder, a pod that was handed over is one table entry until its outcome is known: there may be thousands.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from bayplan.scheduler.engine import AssumedPod, PodEngine, ScheduleResult, sing
 log = logging.getLogger(__name__)
 
 ExtenderBindFunction = Callable[[Pod, str], Awaitable[Status | None]]
-"""Asks the extenders that bind; None where none of them is interested."""
+"""Calls the extenders that bind; returns None if none of them is interested in the pod."""
 
 NO_PLUGINS: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
 class PreBindTasks:
-    """Pods in PreBind, which preemption may still cancel. A write that is under way is finished before: the pod keeps
-    its node and its devices until the outcome is known."""
+    """Pods in PreBind, which preemption can still cancel. A write in progress is finished first: the pod keeps its node
+    and its devices until the outcome is known."""
 
     _cancellations: dict[str, Cancellation] = field(default_factory=dict)
     _causes: dict[str, str] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class PreBindTasks:
         return uid in self._cancellations
 
     def cancel(self, uid: str, cause: str) -> bool:
-        """Whether there was something to cancel: then the pod is not bound, even if PreBind has just ended."""
+        """Cancel PreBind of a pod. True: the pod will not be bound, even if PreBind has just ended."""
         cancellation = self._cancellations.get(uid)
         if cancellation is None:
             return False
@@ -75,7 +75,7 @@ class PreBindTasks:
 
 @dataclass(frozen=True, slots=True)
 class BindingResult:
-    """How a binding ended. `rejectors`: the plugins that the pod then waits for; only Permit still makes it wait."""
+    """Outcome of a binding cycle. `rejectors`: the plugins whose events wake the pod; only Permit sets them."""
 
     status: Status
     rejectors: frozenset[str] = NO_PLUGINS
@@ -86,7 +86,7 @@ _BOUND = BindingResult(SUCCESS)
 
 @dataclass(slots=True)
 class BindingCycles:
-    """Carries out placements. `on_failed` is the failure handler; `on_bound` is told of every pod that was bound."""
+    """Runs binding cycles. Failed pods go to `on_failed`, the failure handler; bound pods go to `on_bound`."""
 
     engine: PodEngine
     queue: SchedulingQueue
@@ -98,60 +98,60 @@ class BindingCycles:
     pre_binds: PreBindTasks = field(default_factory=PreBindTasks)
     observer: SchedulerObserver = field(default_factory=NoSchedulerObserver)
     bind_requests: BindRequestTracker | None = None
-    """Where pods are bound by the binder: who knows what became of it."""
+    """Tracks the outcome of bind requests; None if the scheduler binds pods itself."""
     writes_in_flight: int = 0
-    """Pods whose binding is being written, or waits for others to be: not those at Permit or in PreBind."""
+    """Pods whose binding is written or waits for the semaphore. Pods at Permit or in PreBind do not count."""
     on_write_finished: Callable[[], None] = lambda: None
-    """Told whenever these have become fewer. The pod may be on its way for minutes more, by the binder."""
+    """Called each time `writes_in_flight` falls. With the binder, the pod may stay in its binding cycle for minutes."""
     on_assigned: Callable[[QueuedPodInfo, AssumedPod], None] = lambda *_: None
-    """Told of every pod whose binding, or the request for it, the API server has taken."""
+    """Called for every pod whose binding or bind request the API server accepted."""
     on_finished: Callable[[AssumedPod], None] = lambda _: None
-    """Told of every pod that is on its way no longer: it is bound and all is done, or it was taken back."""
+    """Called for every pod whose binding cycle is over: it is bound with PostBind done, or it was unreserved."""
     wake_loop: Callable[[], None] = lambda: None
-    """Somebody is to call `finish_next_binder_result`."""
+    """Called when a result of the binder is queued; the loop then calls `finish_next_binder_result`."""
     _semaphore: FifoSemaphore = field(init=False)
-    _with_binder: dict[str, tuple[QueuedPodInfo, AssumedPod]] = field(default_factory=dict)  # by the uid of the pod
+    _at_binder: dict[str, tuple[QueuedPodInfo, AssumedPod]] = field(default_factory=dict)  # by the uid of the pod
     _binder_results: deque[tuple[str, Status]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self._semaphore = FifoSemaphore(self.max_concurrent)
 
     def limit_concurrency(self, at_once: int) -> None:
-        """Have no more written at once than this, before the first is: who waits for more than one thing pays twice."""
+        """Lower the limit of concurrent writes, before the first write: a pod should wait for one limit only."""
         self.max_concurrent = min(self.max_concurrent, at_once)
         self._semaphore = FifoSemaphore(self.max_concurrent)
 
     async def run_binding_cycle(self, queued: QueuedPodInfo, placed: ScheduleResult) -> None:
-        held = placed.assumed
-        assert held is not None
+        assumed = placed.assumed
+        assert assumed is not None
         outcome: BindingResult | None = _BOUND
         try:
-            outcome = await self._run_until_assigned(queued, held, waits=placed.waiting)
-            if outcome is not None and self._finish(queued, held, outcome):
-                await self._run_post_bind(held)
+            outcome = await self._run_until_assigned(queued, assumed, waits=placed.waiting)
+            if outcome is not None and self._finish(queued, assumed, outcome):
+                await self._run_post_bind(assumed)
         finally:
             if outcome is not None:
-                self.on_finished(held)
+                self.on_finished(assumed)
 
     async def _run_until_assigned(
-        self, queued: QueuedPodInfo, held: AssumedPod, *, waits: bool
+        self, queued: QueuedPodInfo, assumed: AssumedPod, *, waits: bool
     ) -> BindingResult | None:
-        """How a pod stands whose binding was written, or was not; None: the binder has it, and may take minutes."""
+        """The outcome of a pod whose binding was written or failed; None: the binder has it, and may take minutes."""
         uid = queued.uid
         try:
-            outcome = await self._run_until_written(queued, held, waits=waits)
+            outcome = await self._run_until_written(queued, assumed, waits=waits)
             if not outcome.status.ok:
                 return outcome
-            self.on_assigned(queued, held)
+            self.on_assigned(queued, assumed)
             if self.bind_requests is None:
                 return outcome
-            status = self.bind_requests.track(held.cycle.pod, partial(self._queue_binder_result, uid))
-        except Exception as fault:  # a bug of ours costs the pod one attempt, and never leaves it counted on its node
+            status = self.bind_requests.track(assumed.cycle.pod, partial(self._queue_binder_result, uid))
+        except Exception as fault:  # a bug costs the pod one attempt, and never leaves it counted on its node
             log.exception("the binding of pod %s broke", queued.key)
             return BindingResult(error(f"{type(fault).__name__}: {fault}"))
         if status is not None:
             return BindingResult(status)
-        self._with_binder[uid] = queued, held
+        self._at_binder[uid] = queued, assumed
         return None
 
     def _queue_binder_result(self, uid: str, status: Status) -> None:
@@ -160,78 +160,80 @@ class BindingCycles:
 
     @property
     def has_binder_results(self) -> bool:
-        """Whether the binder has done with a pod that is not brought to its end yet."""
+        """Whether a result of the binder waits for `finish_next_binder_result`."""
         return bool(self._binder_results)
 
     def finish_next_binder_result(self) -> tuple[AssumedPod, Coroutine[Any, Any, None]] | None:
-        """Bring a pod to its end that the binder has done with; what of that may take a while is given out."""
+        """Finish a pod with its result of the binder. The coroutine that is returned runs PostBind."""
         uid, status = self._binder_results.popleft()
-        if uid not in self._with_binder:
-            return None  # we have let go of it
-        queued, held = self._with_binder.pop(uid)
+        if uid not in self._at_binder:
+            return None  # tracking has stopped
+        queued, assumed = self._at_binder.pop(uid)
         try:
-            if self._finish(queued, held, BindingResult(status)):
-                return held, self._finish_after_post_bind(held)
-        except Exception:  # a bug of ours with one pod must not keep others from their end
+            if self._finish(queued, assumed, BindingResult(status)):
+                return assumed, self._finish_after_post_bind(assumed)
+        except Exception:  # a bug with one pod must not block the next results
             log.exception("the end of the binding of pod %s broke", queued.key)
-        self.on_finished(held)
+        self.on_finished(assumed)
         return None
 
-    async def _finish_after_post_bind(self, held: AssumedPod) -> None:
+    async def _finish_after_post_bind(self, assumed: AssumedPod) -> None:
         try:
-            await self._run_post_bind(held)
+            await self._run_post_bind(assumed)
         finally:
-            self.on_finished(held)
+            self.on_finished(assumed)
 
     def stop_tracking(self) -> None:
-        """Wait for no pod any more that the binder has: it goes on without us."""
+        """Stop waiting for pods that the binder has: it binds them without the scheduler."""
         if self.bind_requests is not None:
             self.bind_requests.stop_tracking()
-        for _, held in self._with_binder.values():
-            self.on_finished(held)
-        self._with_binder.clear()
+        for _, assumed in self._at_binder.values():
+            self.on_finished(assumed)
+        self._at_binder.clear()
 
-    def _finish(self, queued: QueuedPodInfo, held: AssumedPod, outcome: BindingResult) -> bool:
-        """A pod is bound, or taken back; whether plugins have something to do after binding, which may take a while."""
+    def _finish(self, queued: QueuedPodInfo, assumed: AssumedPod, outcome: BindingResult) -> bool:
+        """Report a pod as bound, or unreserve it. True: PostBind plugins have to run."""
         if not outcome.status.ok:
-            self._handle_failure(queued, held, outcome)
+            self._handle_failure(queued, assumed, outcome)
             return False
-        self.on_bound(queued, held)
-        if not held.framework.binding_points.has_no_post_bind_plugins():
+        self.on_bound(queued, assumed)
+        if not assumed.framework.binding_points.has_no_post_bind_plugins():
             return True
-        self.activate(held)
+        self.activate(assumed)
         return False
 
-    async def _run_post_bind(self, held: AssumedPod) -> None:
-        await held.framework.binding_points.post_bind(held.cycle, held.pod.spec.node_name)
-        self.activate(held)
+    async def _run_post_bind(self, assumed: AssumedPod) -> None:
+        await assumed.framework.binding_points.post_bind(assumed.cycle, assumed.pod.spec.node_name)
+        self.activate(assumed)
 
-    async def _run_until_written(self, queued: QueuedPodInfo, held: AssumedPod, *, waits: bool) -> BindingResult:
-        """Every step until the API server has the binding; whatever a step says other than success ends it."""
-        committing, cycle, node_name = held.framework.binding_points, held.cycle, held.pod.spec.node_name
-        plan = committing.plan_pre_bind(cycle, node_name)
+    async def _run_until_written(self, queued: QueuedPodInfo, assumed: AssumedPod, *, waits: bool) -> BindingResult:
+        """Every step until the API server has the binding. Any status but success ends the cycle."""
+        binding_points, cycle, node_name = assumed.framework.binding_points, assumed.cycle, assumed.pod.spec.node_name
+        plan = binding_points.plan_pre_bind(cycle, node_name)
         if not plan.status.ok:
             return BindingResult(plan.status)
         if plan.has_work or waits:
             await self.statuses.nominate(cycle.pod, node_name)
         if waits:
-            outcome = await self._wait_on_permit(held)
+            outcome = await self._wait_on_permit(assumed)
             if not outcome.status.ok:
                 return outcome
-        self.queue.done(queued.uid)  # from here on a failure is an error, whatever happened in the cluster meanwhile
+        self.queue.done(queued.uid)  # from here on a failure is an error, whatever events arrived meanwhile
         if plan.has_work:
-            work = committing.pre_bind(cycle, node_name, plan, _gather_until_failure)
+            work = binding_points.pre_bind(cycle, node_name, plan, _gather_until_failure)
             status = await self.pre_binds.run(queued.uid, work)
             if not status.ok:
                 return BindingResult(status)
         self.writes_in_flight += 1
         try:
-            if (saying := self.statuses.pending_write(queued.uid)) is not None:
-                await asyncio.wait([saying])  # else the reason of an earlier attempt could be written to a bound pod
+            if (status_write := self.statuses.pending_write(queued.uid)) is not None:
+                await asyncio.wait(
+                    [status_write]
+                )  # else the reason of an earlier attempt could be written to a bound pod
             await self._semaphore.acquire()
             worker_slot.set(self._slot_released)
             try:
-                status = await self._bind(held)
+                status = await self._bind(assumed)
             finally:
                 self._semaphore.release()
         finally:
@@ -241,7 +243,7 @@ class BindingCycles:
 
     @asynccontextmanager
     async def _slot_released(self) -> AsyncIterator[None]:
-        """Leave the slot to other bindings while this one only waits to learn its outcome."""
+        """Release the slot to other bindings while this one only waits for its outcome."""
         self._semaphore.release()
         self.writes_in_flight -= 1
         self.on_write_finished()
@@ -251,59 +253,59 @@ class BindingCycles:
             self.writes_in_flight += 1
             await self._semaphore.acquire()
 
-    async def _bind(self, held: AssumedPod) -> Status:
-        cycle, node_name = held.cycle, held.pod.spec.node_name
+    async def _bind(self, assumed: AssumedPod) -> Status:
+        cycle, node_name = assumed.cycle, assumed.pod.spec.node_name
         if self.extender_bind is not None:
             answer = await self.extender_bind(cycle.pod, node_name)
             if answer is not None:
                 return answer
-        return await held.framework.binding_points.bind(cycle, node_name)
+        return await assumed.framework.binding_points.bind(cycle, node_name)
 
-    async def _wait_on_permit(self, held: AssumedPod) -> BindingResult:
-        """Wait for the plugins that Permit waits for."""
-        waiting = self.engine.waiting_pods.get(held.pod.uid)
+    async def _wait_on_permit(self, assumed: AssumedPod) -> BindingResult:
+        """Wait for the plugins that delay the pod at Permit."""
+        waiting = self.engine.waiting_pods.get(assumed.pod.uid)
         if waiting is None:
             return _BOUND
         outcome: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
 
-        def settled(status: Status) -> None:
+        def set_outcome(status: Status) -> None:
             if not outcome.done():
                 outcome.set_result(status)
 
-        start_s = held.framework.plugin_caller.now_s()
-        waiting.on_outcome = settled
+        start_s = assumed.framework.plugin_caller.now_s()
+        waiting.on_outcome = set_outcome
         if waiting.outcome is not None:
-            settled(waiting.outcome)
+            set_outcome(waiting.outcome)
         try:
             status = await outcome
         finally:
-            self.engine.stop_waiting(held.pod.uid)
-        self.observer.observe_permit_wait(status.code.label, held.framework.plugin_caller.now_s() - start_s)
+            self.engine.stop_waiting(assumed.pod.uid)
+        self.observer.observe_permit_wait(status.code.label, assumed.framework.plugin_caller.now_s() - start_s)
         if status.rejected:
             return BindingResult(single_node_status(status), frozenset({status.plugin}))
         return BindingResult(
             status if status.ok else error(f"waiting on permit for pod: {status.message}").by(status.plugin)
         )
 
-    def _handle_failure(self, queued: QueuedPodInfo, held: AssumedPod, outcome: BindingResult) -> None:
-        """A pod that was rejected must not be woken by its own going: it would be tried again without a reason."""
-        gone = self.engine.unreserve_and_forget(held)
-        if gone and not outcome.status.rejected:
-            self.queue.move_all_on_event(ASSIGNED_POD_DELETE, held.pod, None)
+    def _handle_failure(self, queued: QueuedPodInfo, assumed: AssumedPod, outcome: BindingResult) -> None:
+        """Requeue the pod. Unreserving a rejected pod must not wake it: it would be retried without a reason."""
+        freed = self.engine.unreserve_and_forget(assumed)
+        if freed and not outcome.status.rejected:
+            self.queue.move_all_on_event(ASSIGNED_POD_DELETE, assumed.pod, None)
         self.on_failed(queued, outcome.status, outcome.rejectors)
-        if gone and outcome.status.rejected:
-            self.queue.move_all_on_event(ASSIGNED_POD_DELETE, held.pod, None, spare_own=True)
+        if freed and outcome.status.rejected:
+            self.queue.move_all_on_event(ASSIGNED_POD_DELETE, assumed.pod, None, skip_self=True)
 
-    def activate(self, held: AssumedPod) -> None:
-        """Pods that plugins asked for during this pod's way are tried now."""
-        pods = held.cycle.pods_to_activate
+    def activate(self, assumed: AssumedPod) -> None:
+        """Activate the pods that plugins asked for during this binding cycle."""
+        pods = assumed.cycle.pods_to_activate
         if pods:
             self.queue.activate(list(pods.values()))
             pods.clear()
 
 
 async def _gather_until_failure(work: Sequence[Coroutine[Any, Any, Status]]) -> Sequence[Status]:
-    """The first failure ends the waits of the others. It is returned when their writes are finished."""
+    """Wait for all. The first failure cancels the waits of the rest and is returned when their writes are finished."""
     if len(work) == 1:
         return [await work[0]]
     tasks, cancellations = zip(*map(start_cancellable, work), strict=True)

@@ -1,8 +1,8 @@
-"""What does a change that the API server tells mean for the cache and for the queue?
+"""Event handlers: apply watch events to the cache and the queue.
 
-Asked once a watch event, with the object before and after. The order of steps is kube-scheduler's and matters: the
-cache is told before pods are woken, save for a node that goes. Waking many pods takes a while, so every method is an
-iterator that does a slice of the work at each turn; whoever has nothing else to do runs it to its end with `handle`.
+Called once for each watch event, with the old and the new object. The order of steps is kube-scheduler's: the cache is
+updated before pods are woken, except when a node is deleted. Waking many pods takes time, so every handler is an
+iterator that does one slice of the work at each step; `handle` runs it to its end.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from bayplan.queue import SchedulingQueue
 log = logging.getLogger(__name__)
 
 RequeuedCounts = Iterator[int]
-"""How many pods each slice of the work has woken."""
+"""Number of pods that each slice of the work has woken."""
 
 _TERMINAL_PHASES = ("Succeeded", "Failed")
 POD_REMOVED = "removed"
-"""What a pod at Permit is told that was deleted."""
+"""Message for a pod at Permit that was deleted."""
 
 
 class PodServer(Protocol):
-    """Which pods are ours, and those of them that wait: `PodEngine` is one."""
+    """The pods of one engine and its pending pods: `PodEngine` is one."""
 
     @property
     def cache(self) -> Cache: ...
@@ -60,9 +60,9 @@ class PodServer(Protocol):
 
 
 class EventHandlers:
-    """Keeps cache and queue true to what the API server tells.
+    """Keeps cache and queue in step with the API server.
 
-    `gangs`: the feature gate GangScheduling, with which a pod that appears may be what others wait for.
+    `gangs`: the feature gate GangScheduling, with which a new pod may complete a gang that waits.
     """
 
     def __init__(self, engine: PodServer, queue: SchedulingQueue, *, gangs: bool = False) -> None:
@@ -71,12 +71,12 @@ class EventHandlers:
         self._queue = queue
         self._gangs = gangs
         self.bind_requests: BindRequestTracker | None = None
-        """Where pods may be on their way by a BindRequest; None: they are bound by us."""
+        """Tracker of bind requests; None if the scheduler binds pods itself."""
         self.last_events: list[str] = []
-        """What the change that was followed last is called: its events, whether they interest anybody or not."""
+        """Names of the cluster events of the last change, whether or not a plugin registered for them."""
 
     def handle(self, old: KubeObject | None, new: KubeObject | None) -> int:
-        """One change, all of it; None stands for "was not there" and "is gone". Returns how many pods it woke."""
+        """Handle one change; None means that the object does not exist. Returns how many pods it woke."""
         return sum(self.handle_in_slices(old, new))
 
     def handle_in_slices(self, old: KubeObject | None, new: KubeObject | None) -> RequeuedCounts:
@@ -91,7 +91,7 @@ class EventHandlers:
             return self._handle_bind_request(old, new)
         return self._handle_object(old, new)
 
-    # nodes and others -------------------------------------------------------------------------------------------
+    # nodes and other objects
 
     def _handle_node(self, old: Node | None, new: Node | None) -> RequeuedCounts:
         if new is None:
@@ -111,7 +111,7 @@ class EventHandlers:
                 yield from self._queue.move_in_slices(event, old, new)
 
     def _handle_object(self, old: KubeObject | None, new: KubeObject | None) -> RequeuedCounts:
-        """Any other object. Of these, only actions that some plugin has registered for make an event at all."""
+        """Handle any other object. It makes a cluster event only if a plugin registered for the action."""
         item = new if new is not None else old
         assert item is not None
         known = self._cache.devices.claims.get(item.key) if isinstance(item, ResourceClaim) else None
@@ -122,7 +122,7 @@ class EventHandlers:
         if isinstance(item, ResourceClaim):
             old, new = known, self._cache.devices.claims.get(item.key)
             if new is old:
-                return  # we know it already, or know better: that was an event when we wrote it
+                return  # the cache has this version or a newer one: its event was handled with our own write
         yield from self._handle_change(old, new)
 
     def _handle_bind_request(self, old: KubeObject | None, new: KubeObject | None) -> RequeuedCounts:
@@ -133,7 +133,7 @@ class EventHandlers:
         yield 0
 
     def handle_own_write(self, old: KubeObject | None, new: KubeObject | None) -> RequeuedCounts:
-        """We know of a change before the API server tells: to those who wait it is one."""
+        """Handle a change that this process wrote, before the watch delivers it."""
         self.last_events = []
         return self._handle_change(old, new)
 
@@ -151,14 +151,14 @@ class EventHandlers:
         if event.name not in self.last_events:
             self.last_events.append(event.name)
 
-    # pods -------------------------------------------------------------------------------------------------------
+    # pods
 
     def _handle_pod(self, old: Pod | None, new: Pod | None) -> RequeuedCounts:
         if new is None:
             return self._handle_pod_delete(old) if old is not None else iter(())
         if old is None:
             return self._handle_pod_add(new)
-        if old.metadata.uid != new.metadata.uid:  # deleted and made anew while nobody watched
+        if old.metadata.uid != new.metadata.uid:  # deleted and created again between two lists
             return _chain(self._handle_pod_delete(old), self._handle_pod_add(new))
         return self._handle_pod_update(old, new)
 
@@ -179,13 +179,13 @@ class EventHandlers:
         if old.spec.node_name:
             self._note_event(ASSIGNED_POD_UPDATE)
             uid = new.metadata.uid
-            alike = False
+            is_known = False
             if self._cache.is_confirmed(uid):
-                alike = self._cache.update_pod(new) is old
+                is_known = self._cache.update_pod(new) is old
             else:
                 log.warning("pod %s on node %s changed and was not in the cache", new.key, new.spec.node_name)
                 self._cache.add_pod(new)
-            for event in pod_update_events(old, new, alike=alike):
+            for event in pod_update_events(old, new, same_amounts=is_known):
                 self._note_event(event)
                 yield from self._queue.move_in_slices(event, old, new)
         elif new.spec.node_name:
@@ -204,14 +204,14 @@ class EventHandlers:
             return
         self._note_event(UNSCHEDULED_POD_UPDATE)
         self._engine.pending[new.uid] = new
-        if self._cache.is_assumed(new.uid):  # it is on its way to a node: nothing but its end is of interest
+        if self._cache.is_assumed(new.uid):  # in its binding cycle: only its deletion matters
             if new.terminating and not old.terminating:
                 yield from self._handle_assumed_pod_delete(new)
             return
         self._queue.update(old, new)
         nominated = old.status.nominated_node_name
         if nominated and nominated != new.status.nominated_node_name:
-            # Pods of its priority or less counted it as being there.
+            # Pods of its priority or lower counted it on that node.
             yield from self._queue.move_in_slices(ASSIGNED_POD_DELETE, old, None, at_most=old.priority)
 
     def _handle_pod_delete(self, pod: Pod) -> RequeuedCounts:
@@ -233,7 +233,7 @@ class EventHandlers:
                 yield from self._queue.move_in_slices(ASSIGNED_POD_DELETE, pod, None, at_most=pod.priority)
 
     def _handle_pod_assigned(self, pod: Pod) -> RequeuedCounts:
-        """A pod is on a node, whoever put it there."""
+        """A pod is on a node, bound by any client."""
         self._note_event(ASSIGNED_POD_ADD)
         uid = pod.metadata.uid
         if self._cache.is_confirmed(uid):
@@ -245,20 +245,20 @@ class EventHandlers:
         yield from self._queue.move_in_slices(ASSIGNED_POD_ADD, None, pod)
 
     def _handle_assumed_pod_delete(self, pod: Pod) -> RequeuedCounts:
-        """A pod went while it was on its way to a node: what it held there is free."""
+        """A pod was deleted while it was assumed: its resources on the node are free."""
         assumed = self._cache.pod(pod.uid)
         if assumed is None:
             return
         waiting = self._engine.waiting_pods.get(pod.uid)
         if waiting is not None:
-            waiting.reject("", POD_REMOVED)  # whoever waits for the outcome takes the assumption back
+            waiting.reject("", POD_REMOVED)  # its binding cycle forgets the assumption
         else:
             self._cache.forget(assumed)
         yield from self._queue.move_in_slices(ASSIGNED_POD_DELETE, assumed, None)
 
 
 def _unless_terminated(item: KubeObject | None) -> Pod | None:
-    """A pod that has ended counts as gone: its room is free."""
+    """A pod that has ended counts as deleted: its resources are free."""
     assert item is None or isinstance(item, Pod)
     return None if item is None or item.status.phase in _TERMINAL_PHASES else item
 

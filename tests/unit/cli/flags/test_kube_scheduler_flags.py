@@ -207,16 +207,14 @@ def test_the_configuration_in_force_is_written_and_can_be_read(tmp_path: Path, v
 @pytest.mark.parametrize(
     ("gates", "told"),
     [
-        pytest.param(
-            "GangSchedulling=true", "GangSchedulling {}; the nearest that is known is GangScheduling", id="a-slip"
-        ),
+        pytest.param("GangSchedulling=true", "GangSchedulling {}; did you mean GangScheduling?", id="a-slip"),
         pytest.param("Nope=true", "Nope {}", id="nothing-near"),
         pytest.param("SchedulerPopFromBackoffQ=false,GenericWorkload=true", "", id="known"),
     ],
 )
 def test_a_gate_that_nobody_knows_is_warned_of(gates: str, told: str, caplog: pytest.LogCaptureFixture) -> None:
     options = process_options(flags("--feature-gates", gates), {}, None)
-    expected = [f"feature gate {told.format('is not known here and turns nothing')}"] if told else []
+    expected = [f"feature gate {told.format('is unknown to Bayplan and has no effect')}"] if told else []
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == expected
     assert options.serving.features.set_gates
 
@@ -227,7 +225,7 @@ def test_a_gate_that_nobody_knows_is_warned_of(gates: str, told: str, caplog: py
         pytest.param(["--config", "missing.yaml"], "missing.yaml cannot be read", id="no-config"),
         pytest.param(["--kubeconfig", "missing"], "cannot read the kubeconfig missing", id="no-kubeconfig"),
         pytest.param(["--settings", "missing.yaml"], "missing.yaml cannot be read", id="no-settings"),
-        pytest.param(["--plugins-dir", "missing"], "missing is no folder", id="no-plugins"),
+        pytest.param(["--plugins-dir", "missing"], "missing is not a folder", id="no-plugins"),
     ],
 )
 def test_what_is_missing_is_named(

@@ -135,7 +135,7 @@ def test_whoever_waits_for_nodes_is_woken_by_taints(stated: ClusterEventWithHint
 
 
 def test_a_cure_that_is_none_is_refused() -> None:
-    with pytest.raises(PluginError, match="plugin \"Quiet\": cured_by holds 'Node'; it takes Cure"):
+    with pytest.raises(PluginError, match="plugin \"Quiet\": cured_by holds 'Node'; it takes ClusterEventWithHint"):
         registered_events(filtering("Node"))
 
 

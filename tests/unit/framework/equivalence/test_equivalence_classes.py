@@ -29,7 +29,7 @@ from bayplan.framework import (
 )
 from bayplan.framework.api.extension_points import SCORE
 from bayplan.framework.api.plugin import ScoreGroups
-from bayplan.framework.equivalence.bounded_cache import Shelf
+from bayplan.framework.equivalence.bounded_cache import BoundedCache
 from bayplan.framework.equivalence.class_evaluation import ClassEvaluation
 from bayplan.framework.equivalence.plugin_role import PluginRole
 from bayplan.objects.core import Pod
@@ -324,7 +324,7 @@ def test_a_signature_that_is_none_is_named_once(caplog: pytest.LogCaptureFixture
         on.prepare(make_pod(f"q{turn}"))
         assert on.place(make_pod(f"p{turn}", labels={"team": "red"})).node is not None
     assert [record.getMessage() for record in caplog.records] == [
-        "signature of plugin Unhashable failed; pods are asked about one by one instead"
+        "signature of plugin Unhashable failed; this plugin is evaluated for every pod separately"
     ]
     assert Counted.asked["red"] == 2 * 4, "others are shared nevertheless"
 
@@ -373,7 +373,7 @@ def test_device_classes_make_all_signatures_out_of_date() -> None:
 
 
 def test_a_shelf_keeps_so_many_and_drops_who_was_not_used_for_longest() -> None:
-    shelf: Shelf[str] = Shelf(2)
+    shelf: BoundedCache[str] = BoundedCache(2)
     places = {name: shelf.slot(name) for name in "abc"}
     for turn, name in enumerate("aabbaacc"):
         places[name].last_used = turn
@@ -384,7 +384,7 @@ def test_a_shelf_keeps_so_many_and_drops_who_was_not_used_for_longest() -> None:
 
 
 def test_a_shelf_forgets_keys_too() -> None:
-    shelf: Shelf[str] = Shelf(2)
+    shelf: BoundedCache[str] = BoundedCache(2)
     first = shelf.slot(0)
     for number in range(1, 5000):
         shelf.slot(number)

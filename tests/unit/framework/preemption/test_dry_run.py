@@ -396,7 +396,7 @@ def test_a_node_without_victims_is_an_error() -> None:
 )
 def test_the_search_stops(wanted: int, offset: int, looked_at: list[str]) -> None:
     snapshot = nodes_with_pods(*(running_pod(f"x{letter}", node=letter, cpu="2") for letter in "abcd"))
-    found = dry_run(high_priority_pod(), snapshot).search([0, 1, 2, 3], wanted=wanted, offset=offset)
+    found = dry_run(high_priority_pod(), snapshot).search([0, 1, 2, 3], max_candidates=wanted, offset=offset)
     assert list(found.candidates) == looked_at
     assert found.statuses == {}
 
@@ -420,7 +420,7 @@ def test_a_long_search_ends_where_it_would_row_by_row(pattern: str, wanted: int,
         for number, kind in enumerate(pattern)
     ]
     search = dry_run(high_priority_pod(), make_snapshot(many, loads), budgets=[budget(selector=app_selector("w"))])
-    found = search.search(range(200), wanted=wanted, offset=offset)
+    found = search.search(range(200), max_candidates=wanted, offset=offset)
     rows = [*range(offset, 200), *range(offset)]
     seen = "".join(pattern[row] for row in rows)
     enough = (end for end in range(1, 201) if "f" in seen[:end] and end - seen[:end].count("-") >= wanted)
@@ -447,7 +447,7 @@ def test_rows_are_tried_side_by_side() -> None:
     many = [node(f"n{number}") for number in range(300)]
     loads = [running_pod(f"x{number}-{each}", node=f"n{number}") for number in range(300) for each in range(5)]
     tally = Tally()
-    found = dry_run(high_priority_pod(), make_snapshot(many, loads), tally).search(range(300), wanted=300, offset=7)
+    found = dry_run(high_priority_pod(), make_snapshot(many, loads), tally).search(range(300), max_candidates=300, offset=7)
     assert {name: len(victims.pods) for name, victims in found.candidates.items()} == {each.name: 2 for each in many}
     assert tally.asked == 1 + 5, "once without all weaker pods, and once a round"
 
@@ -455,7 +455,7 @@ def test_rows_are_tried_side_by_side() -> None:
 def test_equals_among_many_leave_in_the_same_order_side_by_side() -> None:
     pods = [running_pod(f"{number}", cpu="100m", priority=number % 2, started=0) for number in range(16)]
     search = dry_run(high_priority_pod("1600m"), make_snapshot([node(cpu="1600m")], pods))
-    assert search.search([0], wanted=1, offset=0).candidates == {"a": search.victims_on(0)}
+    assert search.search([0], max_candidates=1, offset=0).candidates == {"a": search.victims_on(0)}
 
 
 @pytest.mark.parametrize(
@@ -473,7 +473,7 @@ def test_a_search_wants_one_that_violates_nothing(apps: str, wanted: int, candid
         for letter, kind in zip("abcd", apps, strict=False)
     ]
     search = dry_run(high_priority_pod(), nodes_with_pods(*loads), budgets=[budget(selector=app_selector("w"))])
-    found = search.search(range(len(apps)), wanted=wanted, offset=0)
+    found = search.search(range(len(apps)), max_candidates=wanted, offset=0)
     assert list(found.candidates) == candidates
 
 
@@ -481,7 +481,7 @@ def test_nodes_that_do_not_help_are_told_with_those_not_looked_at() -> None:
     snapshot = nodes_with_pods(
         running_pod("x", priority=500, cpu="2"), None, running_pod("z", node="c", priority=500, cpu="2")
     )
-    found = dry_run(high_priority_pod(), snapshot).search([0, 2], wanted=2, offset=0)
+    found = dry_run(high_priority_pod(), snapshot).search([0, 2], max_candidates=2, offset=0)
     assert found.candidates == {}
     assert found.errors == ""
     assert found.sentence(snapshot.nodes.names) == (

@@ -160,7 +160,7 @@ def test_a_function_that_must_not_fail_ends_the_binding() -> None:
 
 
 def test_another_policy_is_refused() -> None:
-    with pytest.raises(PluginError, match='it is "skip" or "fail"'):
+    with pytest.raises(PluginError, match='set it to "skip" or "fail"'):
         says("one", None, on_error="retry")
 
 
@@ -228,7 +228,7 @@ def test_a_key_by_another_custom_is_taken_and_told_once(caplog: pytest.LogCaptur
     mutation = BindRequestMutation(ManualClock())
     for _ in range(3):
         assert merged(says("one", {"example.com/x": "1"}), mutation=mutation) == {"example.com/x": "1"}
-    assert caplog.text.count("uses the key example.com/x") == 1
+    assert caplog.text.count("uses the annotation key example.com/x") == 1
 
 
 def test_each_call_is_timed_and_a_slow_one_is_told(caplog: pytest.LogCaptureFixture) -> None:

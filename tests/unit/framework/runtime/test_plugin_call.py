@@ -77,7 +77,7 @@ def test_a_slow_call_is_counted_and_named(
         assert caplog.messages == []
         boundary.call(plugin, FILTER, plugin.filter, 0.25)
     assert boundary.timings.of("Slow", "filter").slow == 1
-    assert caplog.messages == ["plugin Slow took 250 ms at filter; nothing else is scheduled meanwhile"]
+    assert caplog.messages == ["plugin Slow took 250 ms at filter; no other pod is scheduled meanwhile"]
 
 
 def test_a_plugin_that_raises_is_named_with_point_and_place(

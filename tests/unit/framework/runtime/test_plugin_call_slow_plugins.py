@@ -70,7 +70,7 @@ def test_time_is_watched_where_answers_are_shared(what: str, caplog: pytest.LogC
         for number in range(4):
             assert on.place(make_pod(f"p{number}")).node
     point = "filter" if what == "score" else what  # a row is asked about once, for both
-    assert f"plugin Watched took 300 ms at {point}; nothing else is scheduled meanwhile" in caplog.messages
+    assert f"plugin Watched took 300 ms at {point}; no other pod is scheduled meanwhile" in caplog.messages
     assert on.timings.of("Watched", point).slow > 0
 
 
@@ -82,7 +82,7 @@ def test_depends_on_that_raises_is_named_once(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.WARNING):
         assert all(on.place(make_pod(f"p{number}")).node for number in range(4))
     (told,) = [text for text in caplog.messages if "Watched" in text]
-    assert told == "depends_on of plugin Watched failed; pods are asked about one by one instead"
+    assert told == "depends_on of plugin Watched failed; this plugin is evaluated for every pod separately"
     assert "KeyError: 'rack'" in caplog.text
 
 
@@ -116,7 +116,7 @@ class Numeric:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        pytest.param("Odd", r"the reason of a Rejection is a text, not None \(mine\.py:9\)", id="in-bayplan"),
+        pytest.param("Odd", r"the reason of a Rejection must be a string, not None \(mine\.py:9\)", id="in-bayplan"),
         pytest.param("Older", r"\(mine\.py:18\)", id="in-a-function-of-the-file"),
         pytest.param("Numeric", r"\(mine\.py:24\)", id="in-numpy"),
     ],

@@ -101,12 +101,12 @@ WITH_CAPITALS = [
 ]
 
 OF_ANOTHER_MANNER = [
-    pytest.param(made(bind=anything), "has a plain bind; it is awaited, so it is an async def", id="bind"),
+    pytest.param(made(bind=anything), "has a plain bind; this method is awaited, so define it with async def", id="bind"),
     pytest.param(made(pre_bind=anything), "has a plain pre_bind", id="pre-bind"),
     pytest.param(made(post_bind=traced(anything)), "has a plain post_bind", id="decorated"),
-    pytest.param(made(filter=awaited), "has an async filter; nothing waits at this point", id="filter"),
+    pytest.param(made(filter=awaited), "has an async filter; this method is not awaited", id="filter"),
     pytest.param(made(permit=awaited), "has an async permit", id="permit"),
-    pytest.param(made(score_nodes=yielding), "has a score_nodes with a yield in it; it returns its answer", id="yield"),
+    pytest.param(made(score_nodes=yielding), "has a score_nodes with a yield; it must return its result", id="yield"),
 ]
 
 ALONE = [

@@ -125,8 +125,8 @@ def test_who_must_not_bind_where_it_would_refuse_filters_wherever_it_binds(
 @pytest.mark.parametrize(
     ("multi", "bind", "told"),
     [
-        pytest.param("All Binder", "", "All binds every pod, and Binder behind it is never asked", id="by-multipoint"),
-        pytest.param("All", "Binder", "All binds every pod, and Binder behind it is never asked", id="at-bind"),
+        pytest.param("All Binder", "", "All binds every pod, and Binder behind it never runs", id="by-multipoint"),
+        pytest.param("All", "Binder", "All binds every pod, and Binder behind it never runs", id="at-bind"),
         pytest.param("Binder All", "", "", id="last"),
         pytest.param("All Binder", ("Binder All", "All"), "", id="moved-to-the-end"),
         pytest.param("All Binder", ("", "All"), "", id="disabled"),

@@ -108,7 +108,7 @@ def test_misuse_is_found_at_registration(plugin: Any, words: str) -> None:
 
 
 def test_a_name_is_taken_once() -> None:
-    with pytest.raises(PluginError, match=r'two plugins are called "RackAware": .*RackAware and .*Made; rename one'):
+    with pytest.raises(PluginError, match=r'two plugins have the name "RackAware": .*RackAware and .*Made; rename one'):
         Registry.of(RackAware, class_with(name="RackAware", filter=method))
 
 
@@ -139,7 +139,7 @@ def test_nothing_installed_changes_nothing() -> None:
         pytest.param(
             FakeEntryPoint("mine", "gone:Plugin", "bayplan.plugins"),
             r'entry point "mine" \(gone:Plugin\) cannot be loaded: ModuleNotFoundError: No module named .gone.; '
-            "mend or uninstall",
+            "repair or uninstall",
             id="import-fails",
         ),
         pytest.param(entry_point("bayplan.errors:Nobody"), "cannot be loaded: AttributeError", id="no-such-class"),
@@ -210,7 +210,7 @@ def test_what_cannot_be_loaded_is_named(tmp_path: Path, write: Write, text: str,
 @pytest.mark.parametrize("mode", [0o664, 0o646], ids=oct)
 def test_a_file_that_others_may_write_is_refused(tmp_path: Path, write: Write, mode: int) -> None:
     write("mine.py", GOOD).chmod(mode)
-    with pytest.raises(PluginError, match=rf"mine\.py can be written by others \(mode {mode:o}\)"):
+    with pytest.raises(PluginError, match=rf"mine\.py is writable by group or other users \(mode {mode:o}\)"):
         with_plugins_from(Registry(), tmp_path)
     assert "Mine" in with_plugins_from(Registry(), tmp_path, trust_writable=True)
 
@@ -221,7 +221,7 @@ def test_what_is_mounted_read_only_may_have_any_mode(
     """A kubelet gives the folder of a ConfigMap mode 777, and mounts it so that nobody can write there."""
     write("mine.py", GOOD)
     tmp_path.chmod(0o777)
-    with pytest.raises(PluginError, match=r"can be written by others \(mode 777\)"):
+    with pytest.raises(PluginError, match=r"is writable by group or other users \(mode 777\)"):
         with_plugins_from(Registry(), tmp_path)
     read_only = SimpleNamespace(f_flag=os.ST_RDONLY)
     monkeypatch.setattr(os, "statvfs", lambda _: read_only)
@@ -229,5 +229,5 @@ def test_what_is_mounted_read_only_may_have_any_mode(
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(PluginError, match="nowhere is no folder; --plugins-dir takes a folder"):
+    with pytest.raises(PluginError, match="nowhere is not a folder; --plugins-dir takes a folder"):
         with_plugins_from(Registry(), tmp_path / "nowhere")

@@ -225,7 +225,7 @@ def test_files_that_others_may_write_are_not_loaded_again(folder: Path) -> None:
     one.write("mine.py", PERMITS)
     (folder / "mine.py").chmod(0o666)
     one.reloading.check_once()
-    assert "can be written by others" in one.reloading.fault
+    assert "is writable by group or other users" in one.reloading.fault
     (folder / "mine.py").chmod(0o644)  # what the message asks for, and nothing else
     one.reloading.check_once()
     assert one.reloading.fault == ""
@@ -238,7 +238,7 @@ def test_a_folder_that_others_may_write_is_taken_when_that_is_mended(folder: Pat
     folder.chmod(0o777)
     one.write("mine.py", PERMITS)
     one.reloading.check_once()
-    assert "can be written by others" in one.reloading.fault
+    assert "is writable by group or other users" in one.reloading.fault
     folder.chmod(mended)
     one.reloading.check_once()
     assert one.reloading.fault == ""

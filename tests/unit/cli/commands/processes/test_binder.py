@@ -128,9 +128,9 @@ def test_limits_of_requests_are_refused_in_the_schedulers_words(
     [
         pytest.param(["--leader-elect=maybe"], 'invalid argument "maybe" for "--leader-elect" flag', id="no truth"),
         pytest.param(["-v", "abc"], 'invalid argument "abc" for "-v, --v" flag', id="no level"),
-        pytest.param(["--listen-address", "foo"], "foo is no address to listen on: it has no port", id="no address"),
+        pytest.param(["--listen-address", "foo"], "foo is not a valid address: the port is missing", id="no address"),
         pytest.param(["extra"], '"bayplan binder" does not take any arguments, got ["extra"]', id="an argument"),
-        pytest.param(["--plugins-dir", "/nowhere"], "/nowhere is no folder; --plugins-dir takes", id="no folder"),
+        pytest.param(["--plugins-dir", "/nowhere"], "/nowhere is not a folder; --plugins-dir takes", id="no folder"),
         pytest.param(["-o"], "unknown flag: -o; leave it out. See bayplan binder --help", id="no flag"),
         pytest.param(
             ["--listt"], "unknown flag: --listt; did you mean --list? See bayplan binder --help", id="nearly a flag"
