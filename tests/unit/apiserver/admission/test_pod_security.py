@@ -1,4 +1,4 @@
-"""What labels of a namespace say about pods that are let in; who is refused is in the recorded scenes."""
+"""Warnings from the Pod Security labels of a namespace; refusals are in the recorded scenes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from support.harness.apiserver_store import ApiserverStore, Tree, pod
 
 PREFIX = "pod-security.kubernetes.io/"
-NEEDED = (
+RESTRICTED_VIOLATIONS = (
     'allowPrivilegeEscalation != false (container "c" must set securityContext.allowPrivilegeEscalation=false), '
     'unrestricted capabilities (container "c" must set securityContext.capabilities.drop=["ALL"]), '
     'runAsNonRoot != true (pod or container "c" must set securityContext.runAsNonRoot=true), '
@@ -19,31 +19,31 @@ NEEDED = (
 )
 
 
-def labelled(**labels: str) -> ApiserverStore:
-    world = ApiserverStore()
-    relabel(world, **labels)
-    return world
+def store_with_labels(**labels: str) -> ApiserverStore:
+    store = ApiserverStore()
+    relabel(store, **labels)
+    return store
 
 
-def relabel(world: ApiserverStore, **labels: str) -> list[str]:
-    named = {PREFIX + key.replace("_", "-"): value for key, value in labels.items()}
-    write = world.write("Namespace")
+def relabel(store: ApiserverStore, **labels: str) -> list[str]:
+    new_labels = {PREFIX + key.replace("_", "-"): value for key, value in labels.items()}
+    write = store.write("Namespace")
 
-    def revision(live: Tree) -> Tree:
-        metadata = {**live["metadata"], "labels": {**(live["metadata"].get("labels") or {}), **named}}
+    def set_labels(live: Tree) -> Tree:
+        metadata = {**live["metadata"], "labels": {**(live["metadata"].get("labels") or {}), **new_labels}}
         return {**live, "metadata": metadata}
 
-    world.writer.update(write, "default", revision)
+    store.writer.update(write, "default", set_labels)
     return write.warnings
 
 
-def created(world: ApiserverStore, body: Tree) -> list[str]:
-    write = world.write(body["kind"], body["apiVersion"].rpartition("/")[0])
-    world.writer.create(write, deepcopy(body))
+def create_with_warnings(store: ApiserverStore, body: Tree) -> list[str]:
+    write = store.write(body["kind"], body["apiVersion"].rpartition("/")[0])
+    store.writer.create(write, deepcopy(body))
     return write.warnings
 
 
-def owner(kind: str, group: str, **spec: Any) -> Tree:
+def workload(kind: str, group: str, **spec: Any) -> Tree:
     labels = {"a": "b"}
     template = {"metadata": {"labels": labels}, "spec": {**pod("p")["spec"], "restartPolicy": "Always"}}
     spec = {"selector": {"matchLabels": labels}, "template": template, **spec}
@@ -59,76 +59,78 @@ def cron_job() -> Tree:
 @pytest.mark.parametrize(
     "body",
     [
-        pytest.param(owner("Deployment", "apps"), id="deployment"),
-        pytest.param(owner("DaemonSet", "apps"), id="daemon set"),
-        pytest.param(owner("StatefulSet", "apps", serviceName="s"), id="stateful set"),
+        pytest.param(workload("Deployment", "apps"), id="deployment"),
+        pytest.param(workload("DaemonSet", "apps"), id="daemon set"),
+        pytest.param(workload("StatefulSet", "apps", serviceName="s"), id="stateful set"),
         pytest.param(cron_job(), id="cron job"),
         pytest.param(pod("p"), id="pod"),
     ],
 )
-def test_warn_warns_of_pods_and_of_what_makes_them(body: Tree) -> None:
-    assert created(labelled(warn="restricted"), body) == [f'would violate PodSecurity "restricted:latest": {NEEDED}']
+def test_warn_covers_pods_and_workloads(body: Tree) -> None:
+    assert create_with_warnings(store_with_labels(warn="restricted"), body) == [
+        f'would violate PodSecurity "restricted:latest": {RESTRICTED_VIOLATIONS}'
+    ]
 
 
-def test_what_makes_pods_is_let_in_where_they_are_not() -> None:
-    told = created(labelled(enforce="restricted"), owner("Deployment", "apps"))
-    assert told == [f'would violate PodSecurity "restricted:latest": {NEEDED}']
+def test_enforce_admits_workloads_with_a_warning() -> None:
+    warnings = create_with_warnings(store_with_labels(enforce="restricted"), workload("Deployment", "apps"))
+    assert warnings == [f'would violate PodSecurity "restricted:latest": {RESTRICTED_VIOLATIONS}']
 
 
 @pytest.mark.parametrize(
     ("labels", "level"),
     [
-        pytest.param({"enforce": "baseline"}, "", id="a plain pod violates no baseline"),
-        pytest.param({"audit": "restricted"}, "", id="audit says nothing to the client"),
-        pytest.param({"enforce": "privileged", "warn": "privileged"}, "", id="privileged lets everything in"),
+        pytest.param({"enforce": "baseline"}, "", id="a plain pod does not violate baseline"),
+        pytest.param({"audit": "restricted"}, "", id="audit causes no warning"),
+        pytest.param({"enforce": "privileged", "warn": "privileged"}, "", id="privileged admits everything"),
         pytest.param({"warn": "restricted", "warn_version": "v1.30"}, "restricted:v1.30", id="of a version"),
-        pytest.param({"warn": "restricted", "warn_version": "v1.99"}, "restricted:v1.99", id="of a version to come"),
+        pytest.param({"warn": "restricted", "warn_version": "v1.99"}, "restricted:v1.99", id="of a future version"),
     ],
 )
-def test_who_is_warned_of(labels: dict[str, str], level: str) -> None:
-    expected = [f'would violate PodSecurity "{level}": {NEEDED}'] if level else []
-    assert created(labelled(**labels), pod("p")) == expected
+def test_levels_and_versions_of_warnings(labels: dict[str, str], level: str) -> None:
+    expected = [f'would violate PodSecurity "{level}": {RESTRICTED_VIOLATIONS}'] if level else []
+    assert create_with_warnings(store_with_labels(**labels), pod("p")) == expected
 
 
-def test_a_change_that_matters_to_no_standard_is_not_judged() -> None:
-    world = ApiserverStore()
-    world.create(pod("p"))
-    relabel(world, enforce="restricted")
-    world.update("Pod", "p", lambda live: {**live, "metadata": {**live["metadata"], "labels": {"a": "b"}}})
-    assert world.place("Pod").get("default", "p") is not None
+def test_an_update_of_labels_is_not_checked() -> None:
+    store = ApiserverStore()
+    store.create(pod("p"))
+    relabel(store, enforce="restricted")
+    store.update("Pod", "p", lambda live: {**live, "metadata": {**live["metadata"], "labels": {"a": "b"}}})
+    assert store.place("Pod").get("default", "p") is not None
 
 
-def test_a_stricter_label_tells_which_pods_would_not_be_let_in_again() -> None:
-    world = ApiserverStore()
+def test_a_stricter_label_lists_the_violating_pods() -> None:
+    store = ApiserverStore()
     for name in ("b", "a", "c"):
-        world.create(pod(name))
+        store.create(pod(name))
     shared = pod("shared")
     shared["spec"]["hostNetwork"] = True
-    world.create(shared)
-    lack = "allowPrivilegeEscalation != false, unrestricted capabilities, runAsNonRoot != true, seccompProfile"
-    assert relabel(world, enforce="restricted", enforce_version="v1.30") == [
+    store.create(shared)
+    violations = "allowPrivilegeEscalation != false, unrestricted capabilities, runAsNonRoot != true, seccompProfile"
+    assert relabel(store, enforce="restricted", enforce_version="v1.30") == [
         'existing pods in namespace "default" violate the new PodSecurity enforce level "restricted:v1.30"',
-        f"a (and 2 other pods): {lack}",
-        f"shared: host namespaces, {lack}",
+        f"a (and 2 other pods): {violations}",
+        f"shared: host namespaces, {violations}",
     ]
-    assert relabel(world, enforce="baseline") == []  # of the same version, and less strict
-    assert relabel(world, enforce="baseline", enforce_version="latest") == [
+    assert relabel(store, enforce="baseline") == []  # same version, lower level
+    assert relabel(store, enforce="baseline", enforce_version="latest") == [
         'existing pods in namespace "default" violate the new PodSecurity enforce level "baseline:latest"',
         "shared: host namespaces",
     ]
-    assert relabel(world, enforce="privileged") == []
+    assert relabel(store, enforce="privileged") == []
 
 
-def test_one_pod_of_each_owner_comes_first_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_pod_of_each_owner_is_checked_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bayplan.apiserver.admission.pod_security._MAX_PODS", 2)
-    world = ApiserverStore()
+    store = ApiserverStore()
     for number in range(3):
         reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}
-        world.create(pod(f"a-{number}", ownerReferences=[reference]))
+        store.create(pod(f"a-{number}", ownerReferences=[reference]))
     shared = pod("shared")
     shared["spec"]["hostNetwork"] = True
-    world.create(shared)
-    assert relabel(world, enforce="baseline") == [
+    store.create(shared)
+    assert relabel(store, enforce="baseline") == [
         "new PodSecurity enforce level only checked against the first 2 of 4 existing pods",
         'existing pods in namespace "default" violate the new PodSecurity enforce level "baseline:latest"',
         "shared: host namespaces",

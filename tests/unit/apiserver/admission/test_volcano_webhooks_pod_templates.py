@@ -1,4 +1,4 @@
-"""The templates of a job's tasks are judged as an API server judges pod templates, before any pod is made."""
+"""Task templates of a Volcano job are validated like pod templates before any pod is created."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bayplan.apiserver.admission.volcano_webhooks import template_faults
 
 Tree = dict[str, Any]
 GOOD: Tree = {"spec": {"containers": [{"name": "main", "image": "main"}]}}
-JOBS = next(door for door in WEBHOOKS if door.path == "/jobs/validate")
+JOBS = next(webhook for webhook in WEBHOOKS if webhook.path == "/jobs/validate")
 
 
-class Around:
-    """A cluster with one queue."""
+class Context:
+    """An admission context with one queue."""
 
     def queues(self) -> Mapping[str, Tree]:
         return {"default": {"metadata": {"name": "default"}, "status": {"state": "Open"}}}
@@ -41,30 +41,30 @@ class Around:
         pytest.param(
             {"spec": {"containers": [{"name": "Main", "image": "main"}]}},
             ['template.spec.containers[0].name: Invalid value: "Main": '],
-            id="a name that is none",
+            id="an invalid name",
         ),
         pytest.param(
             {"spec": {**GOOD["spec"], "restartPolicy": "Sometimes"}},
             ['template.spec.restartPolicy: Unsupported value: "Sometimes": '],
-            id="a policy that is none",
+            id="an invalid policy",
         ),
-        pytest.param({"spec": {"containers": "many"}}, ["template: cannot be read: "], id="of another shape"),
+        pytest.param({"spec": {"containers": "many"}}, ["template: cannot be read: "], id="a field of the wrong type"),
     ],
 )
-def test_what_is_wrong_with_a_template(template: Tree, expected: list[str]) -> None:
+def test_template_errors(template: Tree, expected: list[str]) -> None:
     before = repr(template)
     found = template_faults("w", "default", template)
-    assert [said[: len(start)] for said, start in zip(found, expected, strict=True)] == expected
-    assert repr(template) == before  # judged, not filled in
+    assert [message[: len(start)] for message, start in zip(found, expected, strict=True)] == expected
+    assert repr(template) == before  # validated, not defaulted
 
 
-def judged(*templates: Tree) -> str:
-    tasks = [{"name": f"t{at}", "replicas": 1, "template": each} for at, each in enumerate(templates)]
+def job_error(*templates: Tree) -> str:
+    tasks = [{"name": f"t{index}", "replicas": 1, "template": each} for index, each in enumerate(templates)]
     spec = {"queue": "default", "minAvailable": 1, "tasks": tasks}
     job = {"metadata": {"name": "train", "namespace": "default"}, "spec": spec}
-    return run_webhook(JOBS, AdmissionRequest("CREATE", job, None, "train", Around(), AdmissionSettings()))[1]
+    return run_webhook(JOBS, AdmissionRequest("CREATE", job, None, "train", Context(), AdmissionSettings()))[1]
 
 
-def test_a_job_is_refused_for_its_second_task() -> None:
-    assert judged(GOOD, GOOD) == ""
-    assert judged(GOOD, {"spec": {}}) == "spec.task[1].template.spec.containers: Required value."
+def test_a_job_is_refused_for_an_invalid_second_task() -> None:
+    assert job_error(GOOD, GOOD) == ""
+    assert job_error(GOOD, {"spec": {}}) == "spec.task[1].template.spec.containers: Required value."

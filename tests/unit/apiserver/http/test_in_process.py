@@ -1,4 +1,4 @@
-"""The way into the API server without a socket: the same answers, watches that wait for their reader, and an end."""
+"""In-process access to the API server: the same responses as on the wire, flow control of watches, and closing."""
 
 from __future__ import annotations
 
@@ -27,64 +27,66 @@ from support.harness.embedded_cluster import UNKNOWN_TOKEN, EmbeddedClusterClien
 CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
 PATH = "/api/v1/namespaces/default/configmaps"
 WITHIN_S = 30.0
-"""For one test: client and server are on one loop, and no request leaves the process."""
+"""Timeout of a test: client and server share one event loop, and no request leaves the process."""
 
 
 @asynccontextmanager
-async def inside(folder: Path, token: str = "") -> AsyncIterator[tuple[EmbeddedClusterClient, InProcessServer, Client]]:
-    """A cluster that is asked both ways, the door inside and a client behind it."""
-    async with run_embedded_cluster(folder) as outside:
-        cluster = outside.cluster
-        door = InProcessServer(cluster.handler_chain(), lambda: cluster.store.version)
+async def connect_in_process(
+    folder: Path, token: str = ""
+) -> AsyncIterator[tuple[EmbeddedClusterClient, InProcessServer, Client]]:
+    """A cluster with a socket, its in-process server and a client of that."""
+    async with run_embedded_cluster(folder) as over_http:
+        cluster = over_http.cluster
+        server = InProcessServer(cluster.handler_chain(), lambda: cluster.store.version)
         target = ConnectionConfig(
-            server="http://inside", token=Secret(token or cluster.credentials.token), in_process=door
+            server="http://inside", token=Secret(token or cluster.credentials.token), in_process=server
         )
         async with Client(target, clock=SystemClock(), chance=random.Random(0), qps=-1.0) as client:
             async with asyncio.timeout(WITHIN_S):
-                yield outside, door, client
+                yield over_http, server, client
 
 
 async def read_until(stream: ResponseStream, wanted: bytes) -> bytes:
-    """What the stream delivers, up to the piece that has `wanted` in it."""
-    seen = b""
-    while wanted not in seen:
+    """The data of the stream up to the piece that contains `wanted`."""
+    received = b""
+    while wanted not in received:
         piece = await stream.read()
-        assert piece, f"the stream ended after {seen!r}"
-        seen += piece
-    return seen
+        assert piece, f"the stream ended after {received!r}"
+        received += piece
+    return received
 
 
 @async_test
-async def test_answers_are_those_of_the_wire(tmp_path: Path) -> None:
-    async with inside(tmp_path) as (outside, _, client):
+async def test_responses_equal_those_on_the_wire(tmp_path: Path) -> None:
+    async with connect_in_process(tmp_path) as (over_http, _, client):
         await client.create(CONFIG_MAPS, config_map("one", annotations={"a": "é"}), namespace="default")
         for path in (PATH, f"{PATH}/one", "/api/v1", "/version", f"{PATH}?labelSelector=a%3Db"):
-            answer = await client.transport.request("GET", path)
-            assert answer.body.decode() == (await outside.request("GET", path)).text
+            response = await client.transport.request("GET", path)
+            assert response.body.decode() == (await over_http.request("GET", path)).text
 
 
 @pytest.mark.parametrize(
-    ("token", "method", "path", "refusal"),
+    ("token", "method", "path", "error"),
     [
-        pytest.param("", "GET", f"{PATH}/nobody", NotFound, id="not-there"),
+        pytest.param("", "GET", f"{PATH}/missing", NotFound, id="missing"),
         pytest.param("", "POST", PATH, Invalid, id="no-body"),
-        pytest.param("wrong", "GET", PATH, Unauthorized, id="unknown"),
+        pytest.param("wrong", "GET", PATH, Unauthorized, id="unknown-token"),
         pytest.param(UNKNOWN_TOKEN, "GET", PATH, Forbidden, id="not-allowed"),
     ],
 )
 @async_test
-async def test_refusals_are_those_of_the_wire(
-    tmp_path: Path, token: str, method: str, path: str, refusal: type[Exception]
+async def test_errors_equal_those_on_the_wire(
+    tmp_path: Path, token: str, method: str, path: str, error: type[Exception]
 ) -> None:
-    async with inside(tmp_path, token) as (_, _, client):
-        with pytest.raises(refusal):
+    async with connect_in_process(tmp_path, token) as (_, _, client):
+        with pytest.raises(error):
             await client.transport.request(method, path)
 
 
 @async_test
-async def test_a_watch_tells_what_happens_and_ends_with_its_connection(tmp_path: Path) -> None:
-    async with inside(tmp_path) as (outside, _, client):
-        listeners = outside.cluster.store.committed(("", "configmaps")).watch_cache._listeners
+async def test_a_watch_sends_changes_and_ends_with_its_connection(tmp_path: Path) -> None:
+    async with connect_in_process(tmp_path) as (over_http, _, client):
+        listeners = over_http.cluster.store.committed(("", "configmaps")).watch_cache._listeners
         before = len(listeners)
         async with client.transport.stream(f"{PATH}?watch=true", quiet_s=30.0) as stream:
             await client.create(CONFIG_MAPS, config_map("seen"), namespace="default")
@@ -94,11 +96,11 @@ async def test_a_watch_tells_what_happens_and_ends_with_its_connection(tmp_path:
 
 
 @async_test
-async def test_a_watch_may_be_silent_for_any_time(tmp_path: Path) -> None:
-    """There is no connection that could be dead, and hours of a simulation pass in seconds."""
+async def test_a_silent_watch_is_not_closed(tmp_path: Path) -> None:
+    """An in-process connection cannot be dead; hours of a simulation pass in seconds."""
     clock, names = ManualClock(), set[str]()
-    async with inside(tmp_path) as (_, door, client):
-        target = replace(client.target, in_process=door)
+    async with connect_in_process(tmp_path) as (_, server, client):
+        target = replace(client.target, in_process=server)
         async with Client(target, clock=clock, chance=random.Random(0), qps=-1.0) as slow:
             informer = slow.informer(resource_of(kind_of(Namespace)), lambda _, new: names.add(new.name if new else ""))
             running = asyncio.ensure_future(informer.run())
@@ -114,43 +116,43 @@ async def test_a_watch_may_be_silent_for_any_time(tmp_path: Path) -> None:
 
 
 @async_test
-async def test_a_reader_who_is_slow_is_waited_for(tmp_path: Path) -> None:
-    """What the client does not take is kept by the watch, not by the connection, and comes in its order."""
-    async with inside(tmp_path) as (_, _, client):
+async def test_a_slow_reader_gets_all_events_in_order(tmp_path: Path) -> None:
+    """The watch buffers what the client does not read, and sends it in order."""
+    async with connect_in_process(tmp_path) as (_, _, client):
         async with client.transport.stream(f"{PATH}?watch=true", quiet_s=30.0) as stream:
             for number in range(6):
                 big = config_map(f"big-{number}") | {"data": {"a": "x" * 500_000}}
                 await client.create(CONFIG_MAPS, big, namespace="default")
-            seen = await read_until(stream, b"big-5")
-        assert re.findall(rb'"name":"big-(\d)"', seen) == [b"%d" % number for number in range(6)]
+            received = await read_until(stream, b"big-5")
+        assert re.findall(rb'"name":"big-(\d)"', received) == [b"%d" % number for number in range(6)]
 
 
 @async_test
-async def test_a_watch_that_the_server_ends_is_over_and_its_connection_serves_again(
+async def test_a_connection_serves_requests_after_the_server_ended_its_watch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_stream, "MAX_BUFFERED_BYTES", 2000)
-    async with inside(tmp_path) as (_, _, client):
+    async with connect_in_process(tmp_path) as (_, _, client):
         async with client.transport.stream(f"{PATH}?watch=true", quiet_s=30.0) as stream:
             await client.create(CONFIG_MAPS, config_map("big") | {"data": {"a": "x" * 3000}}, namespace="default")
             while await stream.read():
                 pass
-        answer = await client.transport.request("GET", f"{PATH}/big")
-        assert b"xxx" in answer.body
+        response = await client.transport.request("GET", f"{PATH}/big")
+        assert b"xxx" in response.body
 
 
 @async_test
-async def test_who_asks_again_and_again_leaves_others_their_turn(tmp_path: Path) -> None:
-    async with inside(tmp_path) as (_, _, client), count_loop_turns() as turns:
+async def test_repeated_requests_yield_to_the_event_loop(tmp_path: Path) -> None:
+    async with connect_in_process(tmp_path) as (_, _, client), count_loop_turns() as turns:
         for _ in range(5):
             await client.transport.request("GET", PATH)
         assert turns() >= 5
 
 
 @async_test
-async def test_a_watch_is_no_single_answer(tmp_path: Path) -> None:
-    async with inside(tmp_path) as (outside, _, client):
-        listeners = outside.cluster.store.committed(("", "configmaps")).watch_cache._listeners
+async def test_a_watch_as_a_single_request_is_refused(tmp_path: Path) -> None:
+    async with connect_in_process(tmp_path) as (over_http, _, client):
+        listeners = over_http.cluster.store.committed(("", "configmaps")).watch_cache._listeners
         before = len(listeners)
         with pytest.raises(Unreachable, match="use connect"):
             await client.transport.request("GET", f"{PATH}?watch=true")
@@ -158,9 +160,9 @@ async def test_a_watch_is_no_single_answer(tmp_path: Path) -> None:
 
 
 @async_test
-async def test_nobody_is_answered_behind_a_closed_door_or_by_a_closed_client(tmp_path: Path) -> None:
-    async with inside(tmp_path) as (_, door, client):
-        door.close()
+async def test_a_closed_server_and_a_closed_client_refuse_requests(tmp_path: Path) -> None:
+    async with connect_in_process(tmp_path) as (_, server, client):
+        server.close()
         with pytest.raises(Unreachable, match="the server has ended"):
             await client.transport.request("GET", PATH)
         await client.close()
@@ -169,12 +171,12 @@ async def test_nobody_is_answered_behind_a_closed_door_or_by_a_closed_client(tmp
 
 
 @async_test
-async def test_a_door_that_closes_ends_what_is_under_way(tmp_path: Path) -> None:
+async def test_closing_the_server_ends_its_watches(tmp_path: Path) -> None:
     async with (
-        inside(tmp_path) as (_, door, client),
+        connect_in_process(tmp_path) as (_, server, client),
         client.transport.stream(f"{PATH}?watch=true", quiet_s=30.0) as stream,
     ):
         await stream.read()
-        door.close()
+        server.close()
         with pytest.raises(Unreachable):
             await stream.read()

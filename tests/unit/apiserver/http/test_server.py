@@ -1,4 +1,4 @@
-"""The embedded cluster over HTTP and TLS: who gets in, what nonsense is told, and our own client at work on it."""
+"""The embedded cluster over HTTPS: access, invalid requests, watches, and Bayplan's client against it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MERGE = "application/merge-patch+json"
 
 
 @async_test
-async def test_without_a_token_nobody_gets_in(tmp_path: Path) -> None:
+async def test_requests_without_a_valid_token_are_refused(tmp_path: Path) -> None:
     async with run_embedded_cluster(tmp_path) as cluster:
         for path in ("/api", "/apis", PODS, "/openapi/v3"):
             answer = await cluster.request("GET", path, Authorization="")
@@ -43,29 +43,29 @@ async def test_without_a_token_nobody_gets_in(tmp_path: Path) -> None:
 
 
 @async_test
-async def test_a_watch_from_before_a_new_start_learns_that_its_version_is_gone(tmp_path: Path) -> None:
-    """With nothing kept on disk too: its objects are no more, and no change will ever tell it so."""
+async def test_a_watch_from_a_version_before_the_restart_gets_410(tmp_path: Path) -> None:
+    """Also without a data file: its objects are gone, and no event would ever report that."""
     clock = ManualClock()
     async with run_embedded_cluster(tmp_path, clock=clock) as cluster:
         for number in range(20):
             await cluster.create(CONFIG_MAPS, config_map(f"old-{number}"))
-        seen = (await cluster.request("GET", CONFIG_MAPS)).json["metadata"]["resourceVersion"]
+        version = (await cluster.request("GET", CONFIG_MAPS)).json["metadata"]["resourceVersion"]
     clock.advance(1.0)
     async with run_embedded_cluster(tmp_path, clock=clock) as cluster:
-        watch = f"{CONFIG_MAPS}?watch=true&resourceVersion={seen}&timeoutSeconds=1"
-        told = (await cluster.request("GET", watch)).json
-    assert (told["type"], told["object"]["code"], told["object"]["reason"]) == ("ERROR", 410, "Expired")
+        watch = f"{CONFIG_MAPS}?watch=true&resourceVersion={version}&timeoutSeconds=1"
+        event = (await cluster.request("GET", watch)).json
+    assert (event["type"], event["object"]["code"], event["object"]["reason"]) == ("ERROR", 410, "Expired")
 
 
 @async_test
-async def test_others_may_what_rbac_gives_them(tmp_path: Path) -> None:
+async def test_users_have_the_rights_that_rbac_grants(tmp_path: Path) -> None:
     async with run_embedded_cluster(tmp_path) as cluster:
-        stranger = {"Authorization": f"Bearer {UNKNOWN_TOKEN}"}
-        refused = await cluster.request("GET", PODS, **stranger)
+        other_user = {"Authorization": f"Bearer {UNKNOWN_TOKEN}"}
+        refused = await cluster.request("GET", PODS, **other_user)
         assert refused.json["message"] == (
             'pods is forbidden: User "stranger" cannot list resource "pods" in API group "" in the namespace "default"'
         )
-        assert (await cluster.request("GET", "/apis", **stranger)).code == 200
+        assert (await cluster.request("GET", "/apis", **other_user)).code == 200
         rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
         rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
         await cluster.create(f"{rbac}/roles", {"metadata": {"name": "reader"}, "rules": rules})
@@ -73,13 +73,13 @@ async def test_others_may_what_rbac_gives_them(tmp_path: Path) -> None:
         subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger"}
         binding = {"metadata": {"name": "reader"}, "roleRef": role, "subjects": [subject]}
         await cluster.create(f"{rbac}/rolebindings", binding)
-        assert (await cluster.request("GET", PODS, **stranger)).code == 200
-        assert (await cluster.request("GET", "/api/v1/pods", **stranger)).code == 403
-        assert (await cluster.request("GET", f"{PODS}/x", **stranger)).code == 403
+        assert (await cluster.request("GET", PODS, **other_user)).code == 200
+        assert (await cluster.request("GET", "/api/v1/pods", **other_user)).code == 403
+        assert (await cluster.request("GET", f"{PODS}/x", **other_user)).code == 403
 
 
 @async_test
-async def test_who_may_can_speak_for_others(tmp_path: Path) -> None:
+async def test_impersonation_needs_the_right_to_impersonate(tmp_path: Path) -> None:
     async with run_embedded_cluster(tmp_path) as cluster:
         answer = await cluster.request("GET", PODS, Impersonate_User="bob")
         assert 'User "bob" cannot list' in answer.json["message"]
@@ -93,13 +93,17 @@ async def test_who_may_can_speak_for_others(tmp_path: Path) -> None:
     ("method", "path", "body", "headers", "code", "reason", "message"),
     [
         pytest.param("GET", f"{PODS}/x", None, {}, 404, "NotFound", 'pods "x" not found', id="missing"),
-        pytest.param("GET", "/api/v1/foos", None, {}, 404, "NotFound", "could not find the requested", id="kind"),
-        pytest.param("GET", f"{PODS}/x/foo", None, {}, 404, "NotFound", "could not find the requested", id="part"),
+        pytest.param(
+            "GET", "/api/v1/foos", None, {}, 404, "NotFound", "could not find the requested", id="unknown kind"
+        ),
+        pytest.param(
+            "GET", f"{PODS}/x/foo", None, {}, 404, "NotFound", "could not find the requested", id="unknown sub-resource"
+        ),
         pytest.param("POST", f"{PODS}/x", "{}", {}, 405, "MethodNotAllowed", "does not allow", id="method"),
         pytest.param("HEAD", PODS, None, {}, 405, "", "", id="head"),
         pytest.param("POST", PODS, '{"a":', {}, 400, "BadRequest", "unexpected end of JSON input", id="cut off"),
         pytest.param("POST", PODS, "", {}, 400, "BadRequest", "<empty>", id="no body"),
-        pytest.param("POST", PODS, b"\xff\xfe{", {}, 400, "BadRequest", "unrecognized", id="no text"),
+        pytest.param("POST", PODS, b"\xff\xfe{", {}, 400, "BadRequest", "unrecognized", id="not UTF-8"),
         pytest.param("POST", PODS, "[1]", {}, 400, "BadRequest", "cannot unmarshal array", id="a list"),
         pytest.param("POST", PODS, "[" * 100_000, {}, 400, "BadRequest", "", id="very deep"),
         pytest.param(
@@ -115,9 +119,11 @@ async def test_who_may_can_speak_for_others(tmp_path: Path) -> None:
             "Unsupported Media",
             id="patch",
         ),
-        pytest.param("GET", PODS, None, {"Accept": "image/png"}, 406, "NotAcceptable", "Not Acceptable", id="form"),
-        pytest.param("POST", PODS, "x" * (3 << 20), {}, 400, "BadRequest", "", id="as large as may be"),
-        pytest.param("POST", PODS, "x" * (4 << 20), {}, 413, "RequestEntityTooLarge", "limit is 3145728", id="larger"),
+        pytest.param("GET", PODS, None, {"Accept": "image/png"}, 406, "NotAcceptable", "Not Acceptable", id="accept"),
+        pytest.param("POST", PODS, "x" * (3 << 20), {}, 400, "BadRequest", "", id="the largest body"),
+        pytest.param(
+            "POST", PODS, "x" * (4 << 20), {}, 413, "RequestEntityTooLarge", "limit is 3145728", id="a larger body"
+        ),
         pytest.param(
             "POST",
             "/api/v1/namespaces/a/configmaps",
@@ -136,7 +142,7 @@ async def test_who_may_can_speak_for_others(tmp_path: Path) -> None:
             500,
             "InternalError",
             "resourceVersion should not be set on objects to be created",
-            id="a version",
+            id="a resource version",
         ),
         pytest.param(
             "POST", CONFIG_MAPS, {"metadata": {}}, {}, 422, "Invalid", "name or generateName is required", id="no name"
@@ -147,7 +153,7 @@ async def test_who_may_can_speak_for_others(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_nonsense_has_a_status(
+def test_invalid_requests_get_a_status(
     tmp_path: Path, method: str, path: str, body: Any, headers: dict[str, str], code: int, reason: str, message: str
 ) -> None:
     @async_test
@@ -160,13 +166,13 @@ def test_nonsense_has_a_status(
                 assert (status["kind"], status["status"], status["code"]) == ("Status", "Failure", code)
                 assert status["reason"] == reason
                 assert message in status["message"]
-            assert (await cluster.request("GET", PODS)).code == 200  # and the server stays up
+            assert (await cluster.request("GET", PODS)).code == 200  # the server keeps running
 
     run()
 
 
 @async_test
-async def test_paths_that_nobody_serves_have_gos_own_page(tmp_path: Path) -> None:
+async def test_unknown_paths_get_the_plain_404_of_go(tmp_path: Path) -> None:
     async with run_embedded_cluster(tmp_path) as cluster:
         for path in ("/foo", "/apis/foo.io/v1/things", "/apis/foo.io"):
             answer = await cluster.request("GET", path)
@@ -174,7 +180,7 @@ async def test_paths_that_nobody_serves_have_gos_own_page(tmp_path: Path) -> Non
 
 
 @async_test
-async def test_bytes_that_are_no_http(tmp_path: Path) -> None:
+async def test_bytes_that_are_not_http_get_400(tmp_path: Path) -> None:
     async with run_embedded_cluster(tmp_path) as cluster:
         for text in (b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n"):
             assert (await cluster.raw(text)).startswith(b"HTTP/1.0 400") or b" 400 " in (await cluster.raw(text))
@@ -182,7 +188,7 @@ async def test_bytes_that_are_no_http(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [pytest.param(b"", id="nothing"), pytest.param(b"GET / HTTP/1.1\r\nHo", id="half")])
-def test_connections_that_never_ask_are_closed(tmp_path: Path, text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_without_a_request_are_closed(tmp_path: Path, text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "FIRST_REQUEST_S", 0.05)
 
     @async_test
@@ -194,27 +200,27 @@ def test_connections_that_never_ask_are_closed(tmp_path: Path, text: bytes, monk
 
 
 @async_test
-async def test_a_body_that_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_does_not_arrive_gets_408(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "BODY_TIMEOUT_S", 0.05)
     async with run_embedded_cluster(tmp_path) as cluster:
         token = cluster.cluster.credentials.token
         head = f"POST {PODS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 100\r\n\r\n{{"
-        said = await cluster.raw(head.encode())
-        assert said.startswith(b"HTTP/1.1 408 ")
-        assert b'"reason":"Timeout"' in said
+        response = await cluster.raw(head.encode())
+        assert response.startswith(b"HTTP/1.1 408 ")
+        assert b'"reason":"Timeout"' in response
 
 
 @async_test
-async def test_it_listens_on_loopback_unless_told_otherwise(tmp_path: Path) -> None:
+async def test_the_server_listens_on_loopback_by_default(tmp_path: Path) -> None:
     async with run_embedded_cluster(tmp_path) as cluster:
-        door = cluster.cluster._http
-        assert door is not None
-        assert door._listening is not None
-        assert {each.getsockname()[0] for each in door._listening.sockets} == {"127.0.0.1"}
+        http_server = cluster.cluster._http
+        assert http_server is not None
+        assert http_server._listening is not None
+        assert {each.getsockname()[0] for each in http_server._listening.sockets} == {"127.0.0.1"}
 
 
 @async_test
-async def test_a_watch_that_nobody_reads_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_watch_whose_client_does_not_read_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "SEND_S", 0.05)
     stopped: list[watch_stream.Watch] = []
     stop = watch_stream.Watch.stop
@@ -225,82 +231,83 @@ async def test_a_watch_that_nobody_reads_is_hung_up_on(tmp_path: Path, monkeypat
             for number in range(first, last):
                 await cluster.create(CONFIG_MAPS, {"metadata": {"name": f"l-{number}"}, "data": {"a": "x" * 500_000}})
 
-        await make_large(0, 48)  # more than the buffers of both ends hold
-        ring, credentials = cluster.cluster.store.committed(("", "configmaps")).watch_cache, cluster.cluster.credentials
-        trust = ssl.create_default_context(cafile=str(credentials.authority))
-        reader, writer = await asyncio.open_connection("127.0.0.1", cluster.cluster.port, ssl=trust, limit=1024)
+        await make_large(0, 48)  # more than the buffers of both ends
+        watch_cache, credentials = (
+            cluster.cluster.store.committed(("", "configmaps")).watch_cache,
+            cluster.cluster.credentials,
+        )
+        tls = ssl.create_default_context(cafile=str(credentials.authority))
+        reader, writer = await asyncio.open_connection("127.0.0.1", cluster.cluster.port, ssl=tls, limit=1024)
         head = f"GET {CONFIG_MAPS}?watch=true HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {credentials.token}\r\n\r\n"
         writer.write(head.encode())
-        await wait_until(lambda: ring._listeners or stopped)
+        await wait_until(lambda: watch_cache._listeners or stopped)
         await make_large(48, 52)
         await wait_until(lambda: stopped)
-        assert not ring._listeners
+        assert not watch_cache._listeners
         assert (await cluster.request("GET", "/version")).code == 200
         assert not reader.at_eof()
         writer.transport.abort()
 
 
 @async_test
-async def test_a_watch_that_is_left_is_forgotten(tmp_path: Path) -> None:
+async def test_a_watch_whose_client_disconnects_is_removed(tmp_path: Path) -> None:
     async with run_embedded_cluster(tmp_path) as cluster:
-        ring = cluster.cluster.store.committed(("", "configmaps")).watch_cache
+        watch_cache = cluster.cluster.store.committed(("", "configmaps")).watch_cache
         async with cluster.session.get(f"{CONFIG_MAPS}?watch=true") as answer:
             await answer.content.readline()
-            assert len(ring._listeners) == 1
-        await wait_until(lambda: not ring._listeners)
+            assert len(watch_cache._listeners) == 1
+        await wait_until(lambda: not watch_cache._listeners)
 
 
 @async_test
-async def test_an_object_lives_and_dies(tmp_path: Path) -> None:
+async def test_an_object_is_created_updated_patched_and_deleted(tmp_path: Path) -> None:
     async with run_embedded_cluster(tmp_path) as cluster:
-        made = await cluster.create(CONFIG_MAPS, config_map("a"))
-        assert made["metadata"]["managedFields"][0]["manager"] == "Python"
+        created = await cluster.create(CONFIG_MAPS, config_map("a"))
+        assert created["metadata"]["managedFields"][0]["manager"] == "Python"
         path = f"{CONFIG_MAPS}/a"
-        stale = {**made, "data": {"a": "c"}, "metadata": {**made["metadata"], "resourceVersion": "1"}}
+        stale = {**created, "data": {"a": "c"}, "metadata": {**created["metadata"], "resourceVersion": "1"}}
         refused = await cluster.request("PUT", path, stale)
         assert (refused.code, refused.json["details"]) == (409, {"name": "a", "kind": "configmaps"})
-        changed = (await cluster.request("PUT", path, {**made, "data": {"a": "c"}})).json
-        assert (changed["data"], changed["metadata"]["uid"]) == ({"a": "c"}, made["metadata"]["uid"])
+        changed = (await cluster.request("PUT", path, {**created, "data": {"a": "c"}})).json
+        assert (changed["data"], changed["metadata"]["uid"]) == ({"a": "c"}, created["metadata"]["uid"])
         again = (await cluster.request("PATCH", path, {"data": {"a": "c"}}, Content_Type=MERGE)).json
-        assert again["metadata"]["resourceVersion"] == changed["metadata"]["resourceVersion"]  # it changes nothing
-        gone = (await cluster.request("DELETE", path)).json
-        assert (gone["kind"], gone["status"]) == ("Status", "Success")
-        assert gone["details"] == {"name": "a", "kind": "configmaps", "uid": made["metadata"]["uid"]}
+        assert again["metadata"]["resourceVersion"] == changed["metadata"]["resourceVersion"], "nothing has changed"
+        deleted = (await cluster.request("DELETE", path)).json
+        assert (deleted["kind"], deleted["status"]) == ("Status", "Success")
+        assert deleted["details"] == {"name": "a", "kind": "configmaps", "uid": created["metadata"]["uid"]}
 
 
 @async_test
-async def test_a_dry_run_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_dry_run_stores_nothing(tmp_path: Path) -> None:
     async with run_embedded_cluster(tmp_path) as cluster:
-        tried = await cluster.request("POST", f"{CONFIG_MAPS}?dryRun=All", config_map("a"))
-        assert tried.code == 201
-        assert "uid" in tried.json["metadata"]
-        assert "resourceVersion" not in tried.json["metadata"]
+        dry_run = await cluster.request("POST", f"{CONFIG_MAPS}?dryRun=All", config_map("a"))
+        assert dry_run.code == 201
+        assert "uid" in dry_run.json["metadata"]
+        assert "resourceVersion" not in dry_run.json["metadata"]
         assert (await cluster.request("GET", f"{CONFIG_MAPS}/a")).code == 404
 
 
 @async_test
-async def test_unknown_fields_are_warned_of_and_refused_when_asked(tmp_path: Path) -> None:
+async def test_unknown_fields_get_a_warning_or_a_strict_error(tmp_path: Path) -> None:
     async with run_embedded_cluster(tmp_path) as cluster:
-        strange = {**config_map("a"), "foo": 1, "bar": 2}
-        answer = await cluster.request("POST", CONFIG_MAPS, strange)
+        with_unknown_fields = {**config_map("a"), "foo": 1, "bar": 2}
+        answer = await cluster.request("POST", CONFIG_MAPS, with_unknown_fields)
         assert answer.headers.getall("Warning") == [
             '299 - "unknown field \\"foo\\""',
             '299 - "unknown field \\"bar\\""',
         ]
-        refused = await cluster.request("POST", f"{CONFIG_MAPS}?fieldValidation=Strict", strange)
+        refused = await cluster.request("POST", f"{CONFIG_MAPS}?fieldValidation=Strict", with_unknown_fields)
         assert 'strict decoding error: unknown field "foo", unknown field "bar"' in refused.json["message"]
         quiet = await cluster.request(
-            "POST", f"{CONFIG_MAPS}?fieldValidation=Ignore", {**strange, "metadata": {"name": "b"}}
+            "POST", f"{CONFIG_MAPS}?fieldValidation=Ignore", {**with_unknown_fields, "metadata": {"name": "b"}}
         )
         assert "Warning" not in quiet.headers
-        again = await cluster.request(
-            "POST", CONFIG_MAPS, strange
-        )  # there is one of this name: it is refused, and warned
+        again = await cluster.request("POST", CONFIG_MAPS, with_unknown_fields)  # the name exists: 409, with warnings
         assert (again.code, len(again.headers.getall("Warning"))) == (409, 2)
 
 
 @async_test
-async def test_discovery_is_kept_until_a_kind_comes(tmp_path: Path) -> None:
+async def test_the_etag_of_discovery_changes_with_a_new_kind(tmp_path: Path) -> None:
     accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
     async with run_embedded_cluster(tmp_path) as cluster:
         first = await cluster.request("GET", "/apis", Accept=accept)
@@ -331,13 +338,13 @@ def definition() -> dict[str, Any]:
 
 
 @async_test
-async def test_our_own_client_takes_it_for_a_cluster(tmp_path: Path) -> None:
+async def test_bayplans_client_works_with_the_cluster(tmp_path: Path) -> None:
     async with run_embedded_cluster(tmp_path) as cluster, cluster.client() as client:
         assert (await client.discover()).server_version == "v1.36.4"
-        heard: list[tuple[bool, bool, str]] = []
+        events: list[tuple[bool, bool, str]] = []
 
         def handle(old: KubeObject | None, new: KubeObject | None) -> None:
-            heard.append((old is not None, new is not None, (new or old).metadata.name))  # type: ignore[union-attr]
+            events.append((old is not None, new is not None, (new or old).metadata.name))  # type: ignore[union-attr]
 
         await cluster.create(PODS, pod("a"))
         informer = client.informer(CLIENT_PODS, handle)
@@ -348,8 +355,8 @@ async def test_our_own_client_takes_it_for_a_cluster(tmp_path: Path) -> None:
         await client.patch(CLIENT_PODS, {"metadata": {"labels": {"x": "y"}}}, namespace="default", name="b")
         await client.delete(CLIENT_PODS, namespace="default", name="b", grace_s=0)
         await wait_until(lambda: len(informer.store) == 1)
-        assert heard[:3] == [(False, True, "a"), (False, True, "b"), (True, True, "b")]
-        assert heard[-1] == (True, False, "b")
+        assert events[:3] == [(False, True, "a"), (False, True, "b"), (True, True, "b")]
+        assert events[-1] == (True, False, "b")
         with pytest.raises(NotFound):
             await client.get(Pod, "default", "b")
         running.cancel()
@@ -357,61 +364,63 @@ async def test_our_own_client_takes_it_for_a_cluster(tmp_path: Path) -> None:
 
 
 @async_test
-async def test_objects_outlive_the_server_when_they_are_kept(tmp_path: Path) -> None:
+async def test_objects_in_a_data_file_survive_a_restart(tmp_path: Path) -> None:
     data = tmp_path / "objects.db"
     async with run_embedded_cluster(tmp_path / "a", data=data) as cluster:
         await cluster.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition())
-        made = await cluster.create("/apis/ex.io/v1/namespaces/default/widgets", widget("w"))
+        created = await cluster.create("/apis/ex.io/v1/namespaces/default/widgets", widget("w"))
     async with run_embedded_cluster(tmp_path / "a", data=data) as cluster:
         found = (await cluster.request("GET", "/apis/ex.io/v1/namespaces/default/widgets/w")).json
-        assert found == made
-        late = await cluster.create(CONFIG_MAPS, config_map("late"))
-        assert int(late["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"]) + 1000
+        assert found == created
+        created_later = await cluster.create(CONFIG_MAPS, config_map("late"))
+        assert int(created_later["metadata"]["resourceVersion"]) > int(created["metadata"]["resourceVersion"]) + 1000
 
 
 def widget(name: str) -> dict[str, Any]:
     return {"apiVersion": "ex.io/v1", "kind": "Widget", "metadata": {"name": name}, "spec": {"size": 3}}
 
 
-def test_what_a_start_can_spare_is_not_loaded() -> None:
-    """The language of rules is loaded for the first definition; nothing that schedules is loaded at all."""
-    asked = "import sys, bayplan.apiserver.embedded; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout.split()
+def test_the_start_imports_few_packages() -> None:
+    """CEL is imported for the first definition; no scheduler module is imported at all."""
+    command = "import sys, bayplan.apiserver.embedded; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.split()
     packages = {".".join(each.split(".")[:2]) for each in loaded if each.startswith("bayplan.")}
     assert packages == {f"bayplan.{each}" for each in ("admission", "apiserver", "clock", "codec", "errors", "objects")}
     assert "numpy" not in loaded
 
 
 @pytest.mark.parametrize(
-    ("others", "told"),
+    ("other_versions", "warning"),
     [
-        pytest.param([], "ex.io/v1beta1 Thing is deprecated", id="nothing else"),
-        pytest.param([{"name": "v1alpha1"}], "ex.io/v1beta1 Thing is deprecated", id="only an older one"),
+        pytest.param([], "ex.io/v1beta1 Thing is deprecated", id="no other version"),
+        pytest.param([{"name": "v1alpha1"}], "ex.io/v1beta1 Thing is deprecated", id="only an older version"),
         pytest.param(
             [{"name": "v1"}, {"name": "v2"}, {"name": "v3", "served": False}],
             "ex.io/v1beta1 Thing is deprecated; use ex.io/v2 Thing",
-            id="newer ones",
+            id="newer versions",
         ),
     ],
 )
-def test_a_version_that_is_to_go_says_so(tmp_path: Path, others: list[dict[str, Any]], told: str) -> None:
+def test_a_deprecated_version_has_a_warning(tmp_path: Path, other_versions: list[dict[str, Any]], warning: str) -> None:
     @async_test
-    async def ask() -> None:
-        kept = {"served": True, "storage": False, "schema": {"openAPIV3Schema": {"type": "object"}}}
-        going = {**kept, "name": "v1beta1", "storage": True, "deprecated": True}
+    async def run() -> None:
+        common = {"served": True, "storage": False, "schema": {"openAPIV3Schema": {"type": "object"}}}
+        deprecated = {**common, "name": "v1beta1", "storage": True, "deprecated": True}
         spec = {
             "group": "ex.io",
             "scope": "Namespaced",
             "names": {"plural": "things", "kind": "Thing"},
-            "versions": [going, *({**kept, **each} for each in others)],
+            "versions": [deprecated, *({**common, **each} for each in other_versions)],
         }
         definition = {"metadata": {"name": "things.ex.io"}, "spec": spec}
         async with run_embedded_cluster(tmp_path) as cluster:
-            made = await cluster.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
-            assert made.code == 201, made.text
+            created = await cluster.request(
+                "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition
+            )
+            assert created.code == 201, created.text
             things = "/apis/ex.io/v1beta1/namespaces/default/things"
-            for path, code in ((things, 200), (f"{things}/nobody", 404)):
+            for path, code in ((things, 200), (f"{things}/missing", 404)):
                 answer = await cluster.request("GET", path)
-                assert (answer.code, answer.headers.getall("Warning")) == (code, [f'299 - "{told}"'])
+                assert (answer.code, answer.headers.getall("Warning")) == (code, [f'299 - "{warning}"'])
 
-    ask()
+    run()

@@ -1,4 +1,4 @@
-"""Autoscalers in their first version: what it shows of them, and that nothing is lost on the way through it."""
+"""Conversion of autoscalers between v1 and v2, without loss."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def autoscaler(*metrics: Tree, **spec: object) -> Tree:
 @pytest.mark.parametrize(
     "metric",
     [
-        pytest.param(CPU, id="the load of processors"),
+        pytest.param(CPU, id="cpu utilization"),
         pytest.param(MEMORY, id="another resource"),
         pytest.param({"type": "Pods", "pods": {"metric": METRIC, "target": AVERAGE}}, id="pods"),
         pytest.param(
@@ -43,8 +43,10 @@ def autoscaler(*metrics: Tree, **spec: object) -> Tree:
             {"type": "Object", "object": {"describedObject": SERVICE, "metric": METRIC, "target": AVERAGE}},
             id="an object, on average",
         ),
-        pytest.param({"type": "External", "external": {"metric": METRIC, "target": VALUE}}, id="from outside"),
-        pytest.param({"type": "External", "external": {"metric": METRIC, "target": AVERAGE}}, id="outside, on average"),
+        pytest.param({"type": "External", "external": {"metric": METRIC, "target": VALUE}}, id="external"),
+        pytest.param(
+            {"type": "External", "external": {"metric": METRIC, "target": AVERAGE}}, id="external, on average"
+        ),
         pytest.param(
             {
                 "type": "ContainerResource",
@@ -58,43 +60,43 @@ def autoscaler(*metrics: Tree, **spec: object) -> Tree:
         ),
     ],
 )
-def test_nothing_is_lost_on_the_way_through_the_first_version(metric: Tree) -> None:
+def test_a_round_trip_through_v1_loses_nothing(metric: Tree) -> None:
     body = autoscaler(metric, behavior={"scaleDown": {"stabilizationWindowSeconds": 30}})
     body["status"]["conditions"] = [{"type": "AbleToScale", "status": "True"}]
     assert to_v2(to_v1(body)) == body
 
 
-def test_the_first_version_shows_the_load_of_processors_and_puts_the_rest_aside() -> None:
-    old = to_v1(autoscaler(CPU, MEMORY))
-    assert old["apiVersion"] == "autoscaling/v1"
-    assert old["spec"] == {"maxReplicas": 3, "scaleTargetRef": TARGET, "targetCPUUtilizationPercentage": 50}
-    aside = json.loads(old["metadata"]["annotations"]["autoscaling.alpha.kubernetes.io/metrics"])
-    assert aside == [{"type": "Resource", "resource": {"name": "memory", "targetAverageValue": "1Gi"}}]
+def test_v1_has_cpu_utilization_and_annotations_for_the_rest() -> None:
+    v1 = to_v1(autoscaler(CPU, MEMORY))
+    assert v1["apiVersion"] == "autoscaling/v1"
+    assert v1["spec"] == {"maxReplicas": 3, "scaleTargetRef": TARGET, "targetCPUUtilizationPercentage": 50}
+    annotated = json.loads(v1["metadata"]["annotations"]["autoscaling.alpha.kubernetes.io/metrics"])
+    assert annotated == [{"type": "Resource", "resource": {"name": "memory", "targetAverageValue": "1Gi"}}]
 
 
-def test_an_annotation_that_cannot_be_read_breaks_nothing() -> None:
-    old = to_v1(autoscaler(CPU))
-    old["metadata"]["annotations"]["autoscaling.alpha.kubernetes.io/metrics"] = "{nonsense"
-    assert to_v2(old)["spec"]["metrics"] == [CPU]
+def test_an_invalid_annotation_is_ignored() -> None:
+    v1 = to_v1(autoscaler(CPU))
+    v1["metadata"]["annotations"]["autoscaling.alpha.kubernetes.io/metrics"] = "{nonsense"
+    assert to_v2(v1)["spec"]["metrics"] == [CPU]
 
 
-def test_each_version_has_the_fields_of_its_own_writers() -> None:
-    """Who wrote in the first keeps what it calls by its own names, until somebody changes that in the second."""
-    world = ApiserverStore()
-    newer = world.write("HorizontalPodAutoscaler", "autoscaling", manager="new")
-    first = next(each for each in world.resources.stored_in(newer.resource.storage) if each.version == "v1")
+def test_managed_fields_keep_the_version_of_their_manager() -> None:
+    """A manager of v1 fields owns them under their v1 names until another manager changes them in v2."""
+    store = ApiserverStore()
+    v2_write = store.write("HorizontalPodAutoscaler", "autoscaling", manager="new")
+    v1_resource = next(each for each in store.resources.stored_in(v2_write.resource.storage) if each.version == "v1")
     spec = {"maxReplicas": 3, "scaleTargetRef": TARGET, "targetCPUUtilizationPercentage": 50}
     body = {"kind": "HorizontalPodAutoscaler", "apiVersion": "autoscaling/v1", "metadata": {"name": "a"}, "spec": spec}
-    made = world.writer.create(replace(newer, resource=first, manager="old"), body).tree
-    assert fields(made, "old") == (
+    created = store.writer.create(replace(v2_write, resource=v1_resource, manager="old"), body).tree
+    assert fields(created, "old") == (
         "autoscaling/v1",
         {"f:maxReplicas", "f:minReplicas", "f:scaleTargetRef", "f:targetCPUUtilizationPercentage"},
     )
 
-    def doubled(live: Tree) -> Tree:
+    def set_memory_metric(live: Tree) -> Tree:
         return {**live, "spec": {**live["spec"], "metrics": [MEMORY]}}
 
-    changed = world.writer.update(replace(newer, manager="new"), "a", doubled).tree
+    changed = store.writer.update(replace(v2_write, manager="new"), "a", set_memory_metric).tree
     assert fields(changed, "old") == ("autoscaling/v1", {"f:maxReplicas", "f:minReplicas", "f:scaleTargetRef"})
     assert fields(changed, "new") == ("autoscaling/v2", {"f:metrics"})
 

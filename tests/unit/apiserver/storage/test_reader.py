@@ -1,4 +1,4 @@
-"""Lists: pages, selectors, versions, and the parameters that do not go together."""
+"""Lists: pages, selectors, versions, and invalid combinations of parameters."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bayplan.apiserver.storage.reader import ListOptions, ResourceReader
 from support.harness.apiserver_store import ApiserverStore, config_map, pod
 
 
-def listed(world: ApiserverStore, kind: str = "ConfigMap", namespace: str = "", **query: str) -> dict[str, Any]:
-    reader = ResourceReader(world.kind(kind), world.place(kind))
-    entries, metadata = reader.page(namespace, ListOptions.of(query), world.store.version)
+def list_objects(store: ApiserverStore, kind: str = "ConfigMap", namespace: str = "", **query: str) -> dict[str, Any]:
+    reader = ResourceReader(store.kind(kind), store.place(kind))
+    entries, metadata = reader.page(namespace, ListOptions.of(query), store.store.version)
     found: dict[str, Any] = json.loads(reader.list_json(entries, metadata))
     return found
 
@@ -24,50 +24,50 @@ def names(found: dict[str, Any]) -> list[str]:
 
 
 @pytest.fixture
-def world() -> ApiserverStore:
-    made = ApiserverStore()
+def store() -> ApiserverStore:
+    created = ApiserverStore()
     for name in "abcde":
-        made.create(config_map(name, labels={"odd": str("ace".count(name) > 0).lower()}))
-    return made
+        created.create(config_map(name, labels={"odd": str("ace".count(name) > 0).lower()}))
+    return created
 
 
-def test_a_list_has_the_newest_version_and_items_without_kind(world: ApiserverStore) -> None:
-    found = listed(world)
+def test_a_list_has_the_newest_version_and_items_without_kind_field(store: ApiserverStore) -> None:
+    found = list_objects(store)
     assert (found["kind"], found["apiVersion"]) == ("ConfigMapList", "v1")
-    assert found["metadata"] == {"resourceVersion": str(world.store.version)}
+    assert found["metadata"] == {"resourceVersion": str(store.store.version)}
     assert "kind" not in found["items"][0]
 
 
-def test_pages_follow_each_other(world: ApiserverStore) -> None:
-    first = listed(world, limit="2")
+def test_a_list_continues_on_the_next_page(store: ApiserverStore) -> None:
+    first = list_objects(store, limit="2")
     assert (names(first), first["metadata"]["remainingItemCount"]) == (["a", "b"], 3)
-    world.create(config_map("z"))
-    second = listed(world, limit="2", **{"continue": first["metadata"]["continue"]})
+    store.create(config_map("z"))
+    second = list_objects(store, limit="2", **{"continue": first["metadata"]["continue"]})
     assert names(second) == ["c", "d"]
     assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
-    last = listed(world, **{"continue": second["metadata"]["continue"]})
+    last = list_objects(store, **{"continue": second["metadata"]["continue"]})
     assert names(last) == ["e", "z"]
     assert "continue" not in last["metadata"]
 
 
-def test_with_a_selector_nobody_counts_the_rest(world: ApiserverStore) -> None:
-    found = listed(world, limit="1", labelSelector="odd=true")
+def test_a_page_with_a_selector_has_no_remaining_item_count(store: ApiserverStore) -> None:
+    found = list_objects(store, limit="1", labelSelector="odd=true")
     assert names(found) == ["a"]
     assert "remainingItemCount" not in found["metadata"]
 
 
-def test_version_zero_ignores_the_limit(world: ApiserverStore) -> None:
-    assert len(listed(world, limit="2", resourceVersion="0")["items"]) == 5
+def test_version_zero_ignores_the_limit(store: ApiserverStore) -> None:
+    assert len(list_objects(store, limit="2", resourceVersion="0")["items"]) == 5
 
 
-def test_a_token_of_a_forgotten_version_is_expired_and_offers_another(world: ApiserverStore) -> None:
-    token = listed(world, limit="2")["metadata"]["continue"]
-    world.create(config_map("z"))
-    world.store.compact()
+def test_a_continue_token_of_a_compacted_version_is_expired_and_has_a_successor(store: ApiserverStore) -> None:
+    token = list_objects(store, limit="2")["metadata"]["continue"]
+    store.create(config_map("z"))
+    store.store.compact()
     with pytest.raises(StatusError) as caught:
-        listed(world, **{"continue": token})
+        list_objects(store, **{"continue": token})
     assert (caught.value.code, caught.value.reason) == (410, "Expired")
-    assert names(listed(world, **{"continue": caught.value.continue_token})) == ["c", "d", "e", "z"]
+    assert names(list_objects(store, **{"continue": caught.value.continue_token})) == ["c", "d", "e", "z"]
 
 
 @pytest.mark.parametrize(
@@ -80,19 +80,21 @@ def test_a_token_of_a_forgotten_version_is_expired_and_offers_another(world: Api
         pytest.param({"sendInitialEvents": "true"}, 422, "forbidden for list", id="initial events of a list"),
         pytest.param({"watch": "1", "sendInitialEvents": "true"}, 422, "NotOlderThan", id="initial events alone"),
         pytest.param({"continue": "e30", "resourceVersion": "5"}, 400, "not allowed when using continue", id="both"),
-        pytest.param({"continue": "!"}, 400, "continue key is not valid", id="no token"),
+        pytest.param({"continue": "!"}, 400, "continue key is not valid", id="invalid token"),
         pytest.param({"resourceVersion": "1a"}, 400, 'parsing "1a": invalid syntax', id="letters in a version"),
         pytest.param({"resourceVersion": "-1"}, 400, 'parsing "-1": invalid syntax', id="negative version"),
         pytest.param({"resourceVersion": "²"}, 400, "invalid syntax", id="digits that are not ASCII"),
         pytest.param({"resourceVersion": str(1 << 64)}, 400, "value out of range", id="version above 64 bits"),
         pytest.param({"resourceVersion": str((1 << 64) - 1)}, 504, "Too large resource version", id="largest version"),
-        pytest.param({"limit": "many"}, 400, "invalid syntax", id="no number"),
+        pytest.param({"limit": "many"}, 400, "invalid syntax", id="not a number"),
         pytest.param({"labelSelector": "a=b=c"}, 400, "found '='", id="bad selector"),
     ],
 )
-def test_parameters_that_do_not_go_together(world: ApiserverStore, query: dict[str, str], code: int, text: str) -> None:
+def test_invalid_combinations_of_parameters_are_refused(
+    store: ApiserverStore, query: dict[str, str], code: int, text: str
+) -> None:
     with pytest.raises(StatusError, match=text) as caught:
-        listed(world, **query)
+        list_objects(store, **query)
     assert caught.value.code == code
 
 
@@ -104,13 +106,13 @@ def test_parameters_that_do_not_go_together(world: ApiserverStore, query: dict[s
             "ConfigMap",
             "data.a=b",
             '"data.a" is not a known field selector: only "metadata.name", "metadata.namespace"',
-            id="others",
+            id="config maps",
         ),
     ],
 )
-def test_fields_that_nobody_can_select_by(world: ApiserverStore, kind: str, selector: str, message: str) -> None:
+def test_unsupported_field_selectors_are_refused(store: ApiserverStore, kind: str, selector: str, message: str) -> None:
     with pytest.raises(StatusError) as caught:
-        listed(world, kind, fieldSelector=selector)
+        list_objects(store, kind, fieldSelector=selector)
     assert (caught.value.code, caught.value.message) == (400, message)
 
 
@@ -118,12 +120,12 @@ def test_fields_that_nobody_can_select_by(world: ApiserverStore, kind: str, sele
     ("selector", "expected"),
     [
         pytest.param("spec.nodeName=n1", ["b"], id="on a node"),
-        pytest.param("spec.nodeName=", ["a"], id="on none"),
+        pytest.param("spec.nodeName=", ["a"], id="on no node"),
         pytest.param("metadata.name!=a,spec.nodeName!=", ["b"], id="two terms"),
-        pytest.param("spec.hostNetwork=false", ["a", "b"], id="a boolean that is not there"),
+        pytest.param("spec.hostNetwork=false", ["a", "b"], id="a missing boolean"),
     ],
 )
-def test_pods_by_field(world: ApiserverStore, selector: str, expected: list[str]) -> None:
-    world.create(pod("a"))
-    world.create(pod("b", node="n1"))
-    assert names(listed(world, "Pod", fieldSelector=selector)) == expected
+def test_field_selectors_of_pods(store: ApiserverStore, selector: str, expected: list[str]) -> None:
+    store.create(pod("a"))
+    store.create(pod("b", node="n1"))
+    assert names(list_objects(store, "Pod", fieldSelector=selector)) == expected

@@ -1,4 +1,4 @@
-"""A commit that fails leaves no trace, and the server says that it cannot write until one succeeds."""
+"""Failed commits: they are rolled back, and the server refuses writes until a commit succeeds."""
 
 from __future__ import annotations
 
@@ -36,42 +36,44 @@ SYNCS: tuple[DataSync, ...] = ("full", "normal")
 
 
 @pytest.mark.parametrize("sync", SYNCS)
-def test_a_failed_commit_refuses_its_group_and_all_behind_it(
+def test_a_failed_commit_refuses_its_group_and_all_later_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: DataSync
 ) -> None:
     @async_test
     async def run() -> None:
         async with run_held_cluster(tmp_path, monkeypatch, sync=sync) as (cluster, journal):
-            made = await cluster.create(CONFIG_MAPS, config_map("a"))
+            created = await cluster.create(CONFIG_MAPS, config_map("a"))
             before = await listed(cluster)
             journal.hold()
             async with watched(cluster, CONFIG_MAPS, before[1]) as events:
                 writing = [
-                    asyncio.create_task(cluster.request("PUT", f"{CONFIG_MAPS}/a", {**made, "data": {"a": "new"}}))
+                    asyncio.create_task(cluster.request("PUT", f"{CONFIG_MAPS}/a", {**created, "data": {"a": "new"}}))
                 ]
                 await journal.asked()
                 writing.append(asyncio.create_task(cluster.request("DELETE", f"{CONFIG_MAPS}/a")))
                 writing.append(post(cluster, CONFIG_MAPS, config_map("b")))
                 await wait_until(lambda: cluster.cluster.store.newest_version == int(before[1]) + 3)
-                refusal = await cluster.begin("POST", CONFIG_MAPS, config_map("b"))  # 409, if "b" is committed
+                refusal = await cluster.begin("POST", CONFIG_MAPS, config_map("b"))  # 409 if "b" is committed
                 await journal.fail_next()
                 for each in (*writing, refusal):
                     answer = await each
                     assert (answer.code, answer.json["status"], answer.json["message"]) == (500, "Failure", REFUSED)
-                    assert "reason" not in answer.json, "as kube-apiserver passes on errors of etcd"
+                    assert "reason" not in answer.json, "kube-apiserver returns errors of etcd so"
                 assert await listed(cluster) == before
-                assert (await cluster.request("GET", f"{CONFIG_MAPS}/a")).json == made
+                assert (await cluster.request("GET", f"{CONFIG_MAPS}/a")).json == created
                 journal.work_again()
-                again = await cluster.request("PUT", f"{CONFIG_MAPS}/a", {**made, "data": {"a": "new"}})
-                assert again.code == 200, "what was rolled back is no conflict"
+                again = await cluster.request("PUT", f"{CONFIG_MAPS}/a", {**created, "data": {"a": "new"}})
+                assert again.code == 200, "a rolled back write causes no conflict"
                 await cluster.create(CONFIG_MAPS, config_map("b"))
                 await wait_until(lambda: len(events) == 2)
                 assert events == [("MODIFIED", "a"), ("ADDED", "b")]
                 assert (await listed(cluster))[1] == str(int(before[1]) + 2), "no version is lost"
-        kept = SqliteBackend(tmp_path / "objects.db")
-        names = {json.loads(raw)["metadata"]["name"] for _, plural, _, raw in kept.objects() if plural == "configmaps"}
+        backend = SqliteBackend(tmp_path / "objects.db")
+        names = {
+            json.loads(raw)["metadata"]["name"] for _, plural, _, raw in backend.objects() if plural == "configmaps"
+        }
         assert {"a", "b"} <= names
-        kept.close()
+        backend.close()
 
     run()
 
@@ -91,9 +93,7 @@ ALLOCATIONS: dict[str, tuple[str, Tree]] = {
 
 
 @pytest.mark.parametrize("what", ALLOCATIONS)
-def test_a_failed_commit_gives_back_what_was_allocated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_a_failed_commit_releases_allocations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     """The second of two identical creates is refused if the first was committed, and passes if it was rolled back."""
     path, body = ALLOCATIONS[what]
 
@@ -113,37 +113,35 @@ def test_a_failed_commit_gives_back_what_was_allocated(
 
 
 @async_test
-async def test_pods_that_are_cast_from_a_template_are_rolled_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_writes_from_templates_are_rolled_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Creates, bindings and status patches that reuse the bytes of earlier ones go through the same commit."""
     async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
         pods = f"{CORE}/pods"
 
         async def create_and_bind(name: str) -> tuple[ServerResponse, ServerResponse]:
-            made = await post(cluster, pods, pod(name))
-            uid = made.json["metadata"].get("uid", "")
+            created = await post(cluster, pods, pod(name))
+            uid = created.json["metadata"].get("uid", "")
             binding = {"metadata": {"name": name, "uid": uid}, "target": {"kind": "Node", "name": "n"}}
-            return made, await post(cluster, f"{pods}/{name}/binding", binding)
+            return created, await post(cluster, f"{pods}/{name}/binding", binding)
 
-        for number in range(5):  # from the fourth on they are cast
-            made, bound = await create_and_bind(f"p-{number}")
-            assert (made.code, bound.code) == (201, 201)
-        made = await post(cluster, pods, pod("free"))
+        for number in range(5):  # the fourth and later ones come from a template
+            created, bound = await create_and_bind(f"p-{number}")
+            assert (created.code, bound.code) == (201, 201)
+        created = await post(cluster, pods, pod("free"))
         before = await listed(cluster, pods)
         journal.fail_always()
-        binding = {"metadata": {"name": "free", "uid": made.json["metadata"]["uid"]}, "target": {"name": "n"}}
+        binding = {"metadata": {"name": "free", "uid": created.json["metadata"]["uid"]}, "target": {"name": "n"}}
         assert (await post(cluster, f"{pods}/free/binding", binding)).code == 500
         assert (await post(cluster, pods, pod("lost"))).code == 500
         assert await listed(cluster, pods) == before
         assert "nodeName" not in (await cluster.request("GET", f"{pods}/free")).json["spec"]
         journal.work_again()
         assert (await post(cluster, f"{pods}/free/binding", binding)).code == 201
-        made, bound = await create_and_bind("lost")
-        assert (made.code, bound.code) == (201, 201)
-        assert int(made.json["metadata"]["resourceVersion"]) == int(before[1]) + 2
-        shown = (await cluster.request("GET", f"{pods}/lost")).json
-        assert (shown["spec"]["nodeName"], shown["metadata"]["uid"]) == ("n", made.json["metadata"]["uid"])
+        created, bound = await create_and_bind("lost")
+        assert (created.code, bound.code) == (201, 201)
+        assert int(created.json["metadata"]["resourceVersion"]) == int(before[1]) + 2
+        stored = (await cluster.request("GET", f"{pods}/lost")).json
+        assert (stored["spec"]["nodeName"], stored["metadata"]["uid"]) == ("n", created.json["metadata"]["uid"])
 
 
 @async_test
@@ -162,11 +160,11 @@ async def test_a_template_that_was_learned_from_a_rolled_back_write_is_not_used(
         assert {(await each).code for each in uncommitted} == {500}
         journal.work_again()
         for number in range(5):
-            made = await cluster.create(f"{CORE}/pods", pod(f"p-{number}"))
-            assert made["spec"]["priority"] == 0
+            created = await cluster.create(f"{CORE}/pods", pod(f"p-{number}"))
+            assert created["spec"]["priority"] == 0
 
 
-# Health and recovery.
+# Health and recovery
 
 
 @async_test
@@ -174,7 +172,7 @@ async def test_health_checks_fail_until_a_commit_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
-        stranger = {"Authorization": f"Bearer {UNKNOWN_TOKEN}"}
+        other_user = {"Authorization": f"Bearer {UNKNOWN_TOKEN}"}
         assert (await cluster.request("GET", "/readyz")).text == "ok"
         journal.fail_always()
         for _ in range(3):
@@ -186,25 +184,25 @@ async def test_health_checks_fail_until_a_commit_succeeds(
             assert (await cluster.request("GET", f"/{name}/ping")).text == "ok"
             single = await cluster.request("GET", f"/{name}/etcd")
             assert (single.code, single.text) == (500, f"internal server error: {REFUSED}\n")
-            assert (await cluster.request("GET", f"/{name}/etcd", **stranger)).code == 403
+            assert (await cluster.request("GET", f"/{name}/etcd", **other_user)).code == 403
         excluded = await cluster.request("GET", "/readyz?exclude=etcd&exclude=x&verbose")
         assert excluded.text == (
             "[+]ping ok\n[+]etcd excluded: ok\n"
             'warn: some health checks cannot be excluded: no matches for "x"\nreadyz check passed\n'
         )
-        assert (await cluster.request("GET", CONFIG_MAPS)).code == 200, "reads go on"
+        assert (await cluster.request("GET", CONFIG_MAPS)).code == 200, "reads still work"
         journal.work_again()
         while (await cluster.request("GET", "/readyz")).code != 200:
-            pass  # no request writes: the store tries by itself
-        told = [each.getMessage() for each in caplog.records if each.name == store_module.LOG.name]
-        assert told == [
+            pass  # no request writes: the store retries by itself
+        messages = [each.getMessage() for each in caplog.records if each.name == store_module.LOG.name]
+        assert messages == [
             f"commit failed: {DISK_FULL_ERROR}; writes are refused and /readyz fails until a commit succeeds",
             "a commit succeeded: writes are accepted again",
         ]
 
 
 @async_test
-async def test_the_store_tries_an_empty_commit_while_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_store_retries_with_empty_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
         journal.fail_always()
         await post(cluster, CONFIG_MAPS, config_map("a"))
@@ -213,7 +211,7 @@ async def test_the_store_tries_an_empty_commit_while_it_fails(tmp_path: Path, mo
 
 
 @async_test
-async def test_clean_up_that_was_rolled_back_is_done_after_recovery(
+async def test_cleanup_that_was_rolled_back_is_repeated_after_recovery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with run_held_cluster(tmp_path, monkeypatch, cleanup=True) as (cluster, journal):
@@ -232,7 +230,7 @@ async def test_clean_up_that_was_rolled_back_is_done_after_recovery(
 
 
 @async_test
-async def test_roles_that_were_rolled_back_are_put_together_after_recovery(
+async def test_role_aggregation_that_was_rolled_back_is_repeated_after_recovery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with run_held_cluster(tmp_path, monkeypatch, cleanup=True) as (cluster, journal):
@@ -251,20 +249,20 @@ async def test_roles_that_were_rolled_back_are_put_together_after_recovery(
 
 
 @async_test
-async def test_a_cluster_ends_after_the_commits_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = use_held_journal(monkeypatch)
+async def test_a_cluster_closes_after_the_running_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    created = use_held_journal(monkeypatch)
     async with AsyncExitStack() as stack:
         cluster = HeldCluster(
             await stack.enter_async_context(run_embedded_cluster(tmp_path, data=tmp_path / "objects.db"))
         )
-        made[0].hold()
+        created[0].hold()
         writing = await cluster.begin("POST", CONFIG_MAPS, config_map("last"))
-        await made[0].asked()
+        await created[0].asked()
         closing = asyncio.create_task(stack.aclose())
         cleanup = cluster.cluster._cleanup
         await wait_until(lambda: cleanup is not None and cleanup._stopped)
         assert not closing.done()
-        made[0].work_again()
+        created[0].work_again()
         await closing
     assert (await writing).code == 201
     async with run_embedded_cluster(tmp_path, data=tmp_path / "objects.db") as again:
@@ -272,28 +270,28 @@ async def test_a_cluster_ends_after_the_commits_under_way(tmp_path: Path, monkey
 
 
 @async_test
-async def test_first_objects_are_written_once(tmp_path: Path) -> None:
+async def test_bootstrap_objects_are_created_once(tmp_path: Path) -> None:
     cluster = EmbeddedCluster(credentials_for(tmp_path, "127.0.0.1"), data=tmp_path / "objects.db")
     cluster.create_initial_objects()
     written = cluster.store.newest_version
-    cluster.create_initial_objects()  # while the first are not committed
+    cluster.create_initial_objects()  # before the first ones are committed
     assert cluster.store.newest_version == written
     async with cluster:
         pass
 
 
 @async_test
-async def test_a_cluster_that_cannot_write_its_first_objects_does_not_start(
+async def test_a_cluster_that_cannot_commit_its_bootstrap_objects_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SqliteBackend, "commit", lambda *_: _failed())
+    monkeypatch.setattr(SqliteBackend, "commit", lambda *_: _failed_commit())
     with pytest.raises(CommitError, match="database or disk is full"):
         async with run_embedded_cluster(tmp_path, data=tmp_path / "objects.db"):
             pass
-    SqliteBackend(tmp_path / "objects.db").close()  # nothing holds the file any more
+    SqliteBackend(tmp_path / "objects.db").close()  # the file is closed
 
 
-def _failed() -> asyncio.Future[None]:
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    done.set_exception(OSError(DISK_FULL_ERROR))
-    return done
+def _failed_commit() -> asyncio.Future[None]:
+    commit_done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    commit_done.set_exception(OSError(DISK_FULL_ERROR))
+    return commit_done

@@ -1,4 +1,4 @@
-"""A write is visible after its commit and not before, and writes see those before them."""
+"""Group commit: writes are visible after their commit, and later writes see earlier ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WRITES = {
 
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("sync", SYNCS)
-def test_a_write_becomes_visible_with_its_commit(
+def test_a_write_is_visible_after_its_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str, sync: DataSync
 ) -> None:
     method, path, body, media, event = WRITES[write]
@@ -57,16 +57,16 @@ def test_a_write_becomes_visible_with_its_commit(
             await cluster.request("DELETE", CONFIG_MAPS)
             await cluster.create(CONFIG_MAPS, config_map("old"))
             before = await listed(cluster)
-            shown = (await cluster.request("GET", f"{CONFIG_MAPS}/old")).json
+            stored = (await cluster.request("GET", f"{CONFIG_MAPS}/old")).json
             journal.hold()
             async with watched(cluster, CONFIG_MAPS, before[1]) as events:
                 writing = asyncio.create_task(cluster.request(method, path, body, Content_Type=media))
                 await journal.asked()
-                assert (await cluster.request("GET", f"{CONFIG_MAPS}/old")).json == shown
+                assert (await cluster.request("GET", f"{CONFIG_MAPS}/old")).json == stored
                 assert (await cluster.request("GET", f"{CONFIG_MAPS}/new")).code == 404
                 assert await listed(cluster) == before
-                ahead = await cluster.request("GET", f"{CONFIG_MAPS}?resourceVersion={int(before[1]) + 1}")
-                assert ahead.code == 504, "no version is known that is not committed"
+                newer = await cluster.request("GET", f"{CONFIG_MAPS}?resourceVersion={int(before[1]) + 1}")
+                assert newer.code == 504, "an uncommitted version is unknown"
                 assert (
                     await cluster.request("GET", f"{CONFIG_MAPS}/old?resourceVersion={int(before[1]) + 1}")
                 ).code == 504
@@ -84,7 +84,7 @@ def test_a_write_becomes_visible_with_its_commit(
 
 
 @async_test
-async def test_a_watch_that_starts_during_a_commit_begins_with_what_is_committed(
+async def test_a_watch_that_starts_during_a_commit_gets_committed_objects_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
@@ -103,18 +103,18 @@ async def test_a_watch_that_starts_during_a_commit_begins_with_what_is_committed
 
 
 @async_test
-async def test_of_two_updates_of_one_version_one_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_of_two_updates_of_a_version_conflicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
-        made = await cluster.create(CONFIG_MAPS, config_map("a"))
+        created = await cluster.create(CONFIG_MAPS, config_map("a"))
         journal.hold()
-        first = asyncio.create_task(cluster.request("PUT", f"{CONFIG_MAPS}/a", {**made, "data": {"a": "first"}}))
+        first = asyncio.create_task(cluster.request("PUT", f"{CONFIG_MAPS}/a", {**created, "data": {"a": "first"}}))
         await journal.asked()
-        second = await cluster.begin("PUT", f"{CONFIG_MAPS}/a", {**made, "data": {"a": "second"}})
-        twice = await cluster.begin("POST", CONFIG_MAPS, config_map("a"))
-        assert not second.done(), "it must not say what is not committed"
-        assert not twice.done()
+        second = await cluster.begin("PUT", f"{CONFIG_MAPS}/a", {**created, "data": {"a": "second"}})
+        second_create = await cluster.begin("POST", CONFIG_MAPS, config_map("a"))
+        assert not second.done(), "the response would reveal an uncommitted write"
+        assert not second_create.done()
         await journal.commit_next()
-        assert [(await each).code for each in (first, second, twice)] == [200, 409, 409]
+        assert [(await each).code for each in (first, second, second_create)] == [200, 409, 409]
         assert (await cluster.request("GET", f"{CONFIG_MAPS}/a")).json["data"] == {"a": "first"}
 
 
@@ -172,7 +172,7 @@ PREDECESSORS: dict[str, tuple[list[Request], Request, int]] = {
 
 
 @pytest.mark.parametrize("case", PREDECESSORS)
-def test_a_write_sees_those_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+def test_a_write_sees_earlier_uncommitted_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     before, then, code = PREDECESSORS[case]
 
     @async_test
@@ -191,7 +191,7 @@ def test_a_write_sees_those_before_it(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @async_test
-async def test_deleting_all_takes_what_is_not_committed_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_delete_collection_includes_uncommitted_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
         journal.hold()
         await cluster.begin("POST", CONFIG_MAPS, config_map("a"))
@@ -202,29 +202,29 @@ async def test_deleting_all_takes_what_is_not_committed_yet(tmp_path: Path, monk
 
 
 @async_test
-async def test_templates_know_what_is_not_committed_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pods that are cast from a template: a name is taken, and a pod is bound, before that is committed."""
+async def test_templates_see_uncommitted_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes from templates: a name is taken, and a pod is bound, before the commit."""
     async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
 
         def bind(name: str, uid: str, node: str) -> Request:
             body = {"metadata": {"name": name, "uid": uid}, "target": {"kind": "Node", "name": node}}
             return "POST", f"{PODS}/{name}/binding", body, JSON
 
-        for number in range(5):  # from the fourth on they are cast
-            made = (await (await cluster.begin("POST", PODS, pod(f"p-{number}")))).json
-            bound = await (await cluster.begin(*bind(f"p-{number}", made["metadata"]["uid"], "n")))
+        for number in range(5):  # the fourth and later ones come from a template
+            created = (await (await cluster.begin("POST", PODS, pod(f"p-{number}")))).json
+            bound = await (await cluster.begin(*bind(f"p-{number}", created["metadata"]["uid"], "n")))
             assert bound.code == 201, bound.text
-        made = (await (await cluster.begin("POST", PODS, pod("free")))).json
+        created = (await (await cluster.begin("POST", PODS, pod("free")))).json
         journal.hold()
-        asked = [await cluster.begin("POST", PODS, pod("new")) for _ in range(2)]
-        asked += [await cluster.begin(*bind("free", made["metadata"]["uid"], node)) for node in ("n", "m")]
+        sent = [await cluster.begin("POST", PODS, pod("new")) for _ in range(2)]
+        sent += [await cluster.begin(*bind("free", created["metadata"]["uid"], node)) for node in ("n", "m")]
         journal.work_again()
-        assert [(await each).code for each in asked] == [201, 409, 201, 409]
+        assert [(await each).code for each in sent] == [201, 409, 201, 409]
         assert (await cluster.request("GET", f"{PODS}/free")).json["spec"]["nodeName"] == "n"
 
 
 @async_test
-async def test_a_patch_of_a_scale_starts_from_the_scale_before_it(
+async def test_a_patch_of_a_scale_starts_from_the_uncommitted_scale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
@@ -242,15 +242,15 @@ def replica_set() -> Tree:
     return {"metadata": {"name": "r"}, "spec": spec}
 
 
-# Other ways to see a write.
+# Other readers
 
 
 @async_test
-async def test_what_is_not_committed_gives_no_rights_no_tokens_and_no_kinds(
+async def test_uncommitted_objects_grant_no_rights_tokens_or_kinds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
-        stranger = {"Authorization": f"Bearer {UNKNOWN_TOKEN}"}
+        other_user = {"Authorization": f"Bearer {UNKNOWN_TOKEN}"}
         rbac = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
         subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger"}
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
@@ -268,14 +268,14 @@ async def test_what_is_not_committed_gives_no_rights_no_tokens_and_no_kinds(
         start = cluster.cluster.store.version
         await wait_until(lambda: cluster.cluster.store.newest_version == start + 4)
         assert (await cluster.request("GET", f"{PODS}/p/log")).json["message"] == 'pods "p" not found'
-        assert (await cluster.request("GET", CONFIG_MAPS, **stranger)).code == 403
+        assert (await cluster.request("GET", CONFIG_MAPS, **other_user)).code == 403
         assert (await cluster.request("GET", "/apis/example.com/v1/things")).code == 404
         assert "example.com" not in (await cluster.request("GET", "/apis")).text
-        asking = await cluster.begin("POST", token, {"spec": {}})
+        token_request = await cluster.begin("POST", token, {"spec": {}})
         journal.work_again()
         assert {(await each).code for each in writing} == {201}
-        assert (await asking).code == 404
-        assert (await cluster.request("GET", CONFIG_MAPS, **stranger)).code == 200
+        assert (await token_request).code == 404
+        assert (await cluster.request("GET", CONFIG_MAPS, **other_user)).code == 200
         assert (await cluster.request("GET", "/apis/example.com/v1/things")).code == 200
         assert (await post(cluster, token, {"spec": {}})).code == 201
 

@@ -1,4 +1,4 @@
-"""Objects in their places: one counter, sorted lists, changes told once."""
+"""The store: one version counter, sorted lists, listeners."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def tree(name: str, namespace: str = "default", **labels: str) -> dict[str, obje
     return {"kind": "Pod", "metadata": {"name": name, "namespace": namespace, "uid": f"u-{name}", "labels": labels}}
 
 
-def names(place: CommittedObjects, namespace: str = "", after: str = "") -> list[str]:
-    return [entry.key for entry in place.entries(namespace, after=after)]
+def names(objects: CommittedObjects, namespace: str = "", after: str = "") -> list[str]:
+    return [entry.key for entry in objects.entries(namespace, after=after)]
 
 
 def test_one_counter_numbers_the_writes_of_all_kinds() -> None:
@@ -26,25 +26,25 @@ def test_one_counter_numbers_the_writes_of_all_kinds() -> None:
     assert first.tree()["metadata"]["resourceVersion"] == "1"
 
 
-def test_what_is_kept_has_no_kind() -> None:
+def test_stored_objects_have_no_kind() -> None:
     store = Store()
     entry = store.put(PODS, {**tree("a"), "apiVersion": "v1", "spec": {"x": 1}})
     assert set(entry.tree()) == {"metadata", "spec"}
 
 
-def test_lists_are_sorted_by_key_and_cut_by_namespace() -> None:
+def test_lists_are_sorted_by_key_and_filtered_by_namespace() -> None:
     store = Store()
-    place = store.committed(PODS)
+    objects = store.committed(PODS)
     for namespace, name in [("b", "z"), ("a", "y"), ("a-b", "x"), ("a", "c")]:
         store.put(PODS, tree(name, namespace))
-    assert names(place) == ["a-b/x", "a/c", "a/y", "b/z"]
-    assert names(place, "a") == ["a/c", "a/y"]
-    assert names(place, "a", after="a/c") == ["a/y"]
-    assert names(place, "a", after="a/d") == ["a/y"]  # the key of the last page may be gone by now
-    assert names(place, after="b/z") == []
+    assert names(objects) == ["a-b/x", "a/c", "a/y", "b/z"]
+    assert names(objects, "a") == ["a/c", "a/y"]
+    assert names(objects, "a", after="a/c") == ["a/y"]
+    assert names(objects, "a", after="a/d") == ["a/y"]  # the key of the last page may be deleted
+    assert names(objects, after="b/z") == []
 
 
-def test_a_tree_belongs_to_whoever_asked_for_it() -> None:
+def test_each_decoded_tree_is_private() -> None:
     store = Store()
     entry = store.put(PODS, tree("a"))
     entry.tree()["metadata"]["name"] = "changed"
@@ -53,17 +53,17 @@ def test_a_tree_belongs_to_whoever_asked_for_it() -> None:
 
 def test_a_deletion_has_a_version_and_the_last_state() -> None:
     store = Store()
-    place = store.committed(PODS)
+    objects = store.committed(PODS)
     entry = store.put(PODS, tree("a", color="red"))
     last = store.delete(PODS, entry)
     assert last.version == 2
     assert last.tree()["metadata"]["resourceVersion"] == "2"
     assert last.labels == {"color": "red"}
-    assert place.get("default", "a") is None
-    assert len(place) == 0
+    assert objects.get("default", "a") is None
+    assert len(objects) == 0
 
 
-def test_a_failing_callback_stops_neither_the_write_nor_the_watches(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_listener_stops_neither_the_write_nor_the_watches(caplog: pytest.LogCaptureFixture) -> None:
     store = Store()
     later: list[int] = []
     watched: list[int] = []

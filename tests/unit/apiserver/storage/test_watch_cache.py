@@ -1,4 +1,4 @@
-"""The past of one kind: bounded, replayed in order, heard of by those who listen."""
+"""The watch cache: bounds, replay and listeners."""
 
 from __future__ import annotations
 
@@ -11,58 +11,58 @@ def change(version: int, size: int = 0) -> WatchCacheEvent:
     return WatchCacheEvent("ADDED", version, entry, None)
 
 
-def kept(ring: WatchCache, version: int = 0) -> list[int]:
-    return [each.version for each in ring.events_after(version)]
+def versions(cache: WatchCache, version: int = 0) -> list[int]:
+    return [each.version for each in cache.events_after(version)]
 
 
-def test_it_replays_what_came_after_a_version() -> None:
-    ring = WatchCache()
+def test_it_replays_the_events_after_a_version() -> None:
+    cache = WatchCache()
     for version in (3, 5, 9):
-        ring.append(change(version))
-    assert kept(ring) == [3, 5, 9]
-    assert kept(ring, 5) == [9]
-    assert kept(ring, 9) == []
+        cache.append(change(version))
+    assert versions(cache) == [3, 5, 9]
+    assert versions(cache, 5) == [9]
+    assert versions(cache, 9) == []
 
 
-def test_it_forgets_the_oldest_by_count() -> None:
-    ring = WatchCache(max_events=2)
+def test_it_drops_the_oldest_events_by_count() -> None:
+    cache = WatchCache(max_events=2)
     for version in (3, 5, 9):
-        ring.append(change(version))
-    assert (kept(ring, 3), ring.compacted_version) == ([5, 9], 3)
+        cache.append(change(version))
+    assert (versions(cache, 3), cache.compacted_version) == ([5, 9], 3)
 
 
-def test_it_forgets_the_oldest_by_size() -> None:
-    ring = WatchCache(max_bytes=1500)
+def test_it_drops_the_oldest_events_by_size() -> None:
+    cache = WatchCache(max_bytes=1500)
     for version in (3, 5, 9):
-        ring.append(change(version, size=600))
-    assert (kept(ring, 3), ring.compacted_version) == ([5, 9], 3)
+        cache.append(change(version, size=600))
+    assert (versions(cache, 3), cache.compacted_version) == ([5, 9], 3)
 
 
-def test_forgetting_on_purpose() -> None:
-    ring = WatchCache()
-    ring.append(change(3))
-    ring.compact(7)
-    assert (kept(ring, 7), ring.compacted_version) == ([], 7)
+def test_compaction() -> None:
+    cache = WatchCache()
+    cache.append(change(3))
+    cache.compact(7)
+    assert (versions(cache, 7), cache.compacted_version) == ([], 7)
 
 
-def test_a_line_is_made_once_for_all_who_listen() -> None:
-    ring = WatchCache()
-    made: list[int] = []
+def test_a_line_is_encoded_once_for_all_listeners() -> None:
+    cache = WatchCache()
+    calls: list[int] = []
 
-    def make() -> bytes:
-        made.append(1)
+    def encode() -> bytes:
+        calls.append(1)
         return b"line"
 
     for _ in range(3):
-        ring.add_listener(lambda each, got=[]: got.append(each.encoded_line("form", make)))  # type: ignore[misc]
-    ring.append(change(1))
-    assert len(made) == 1
+        cache.add_listener(lambda each, lines=[]: lines.append(each.encoded_line("form", encode)))  # type: ignore[misc]
+    cache.append(change(1))
+    assert len(calls) == 1
 
 
-def test_who_left_hears_no_more() -> None:
-    ring = WatchCache()
-    heard: list[WatchCacheEvent] = []
-    ring.add_listener(heard.append)
-    ring.remove_listener(heard.append)
-    ring.append(change(1))
-    assert heard == []
+def test_a_removed_listener_gets_no_events() -> None:
+    cache = WatchCache()
+    events: list[WatchCacheEvent] = []
+    cache.add_listener(events.append)
+    cache.remove_listener(events.append)
+    cache.append(change(1))
+    assert events == []
