@@ -1,11 +1,11 @@
-"""Bayplan: the Kubernetes scheduler that people extend in Python.
+"""Bayplan: a Kubernetes scheduler that is extended in Python.
 
     from bayplan import Cluster
 
     async with Cluster(nodes=3) as cluster:
         ...
 
-`Cluster` is loaded when it is first used: importing the package costs nothing.
+`Cluster` is imported when it is first used, so importing the package costs nothing.
 """
 
 from __future__ import annotations

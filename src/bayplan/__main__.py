@@ -1,4 +1,4 @@
-"""`python -m bayplan`, and the console script: sets the signal handlers of a start, then imports the command line.
+"""Entry point of `python -m bayplan` and of the console script: sets early signal handlers, then imports the CLI.
 
 Imports take up to a second, and the default action of SIGUSR1, SIGUSR2 and SIGTERM in that time is wrong for a server.
 Handlers are Python functions and not SIG_IGN: a child process, such as a credential program, inherits ignored signals
@@ -26,9 +26,9 @@ def main() -> None:
 
 
 def _handle_signals(arguments: "Sequence[str]") -> None:
-    """Ctrl-C ends a command at once and without a traceback; nothing that is being imported needs to be cleaned up.
+    """Set the handlers. Ctrl-C ends a command at once and without a traceback: imports need no clean-up.
 
-    A signal that the parent process has set to be ignored, as nohup does, stays ignored."""
+    A signal that the parent process set to be ignored, as nohup does, stays ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     _replace_default((signal.SIGUSR1, signal.SIGUSR2), _ignore)
@@ -55,11 +55,11 @@ def _is_server(arguments: "Sequence[str]") -> bool:
 
 
 def _ignore(_number: int, _frame: "FrameType | None") -> None:
-    """There is nothing to dump yet."""
+    """Ignore a signal: there is no state to dump yet."""
 
 
 def _end(_number: int, _frame: "FrameType | None") -> None:
-    """Stopped before the event loop runs. Without this the kernel drops a SIGTERM that is sent to process 1."""
+    """End before the event loop runs. Without a handler the kernel drops a SIGTERM that is sent to process 1."""
     os._exit(0)
 
 

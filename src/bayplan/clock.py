@@ -1,7 +1,7 @@
-"""Time as an argument: the wall clock, and a manual twin for tests and simulation.
+"""Clocks as arguments: the wall clock, and a manual clock for tests and simulation.
 
-Only this module and the composition root read real time. Everything else is handed a `Clock`, so that a test or a
-replay decides what "now" is and nothing in the core depends on when it runs.
+Only this module and the composition root read real time. All other code gets a `Clock`, so a test or a replay decides
+what "now" is, and no decision depends on when it runs.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-# Linux counts the time of suspension here and not in CLOCK_MONOTONIC; elsewhere the monotonic clock is all there is.
+# Linux counts the time of suspension in CLOCK_BOOTTIME and not in CLOCK_MONOTONIC; other systems have only the latter.
 _UPTIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """What the product may know about time."""
+    """The time that scheduling code can read."""
 
     def now(self) -> datetime:
         """The current moment, in UTC."""
@@ -30,21 +30,21 @@ class Clock(Protocol):
 
 
 class LoopClock(Clock, Protocol):
-    """What code on the event loop may know beyond: how to wait, and how long the machine has been up."""
+    """A clock for code on the event loop: it can also wait, and knows how long the machine has been up."""
 
     def uptime_s(self) -> float:
-        """Seconds from an arbitrary start that pass also while the machine is suspended: for promises to others."""
+        """Seconds from an arbitrary start that also pass while the machine is suspended: for leases and deadlines."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Give the others their turn until that many seconds have passed."""
+        """Let other tasks run until that many seconds have passed."""
         ...
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of the machine."""
 
-    monotonic_s = staticmethod(time.perf_counter)  # as it is: it is asked twice for every call of a plugin
+    monotonic_s = staticmethod(time.perf_counter)  # no wrapper: it is called twice for every call of a plugin
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -57,7 +57,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves when told to."""
+    """A clock that moves only when `advance` is called."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
@@ -77,21 +77,21 @@ class ManualClock:
     async def sleep(self, seconds: float) -> None:
         if seconds <= 0:
             return await asyncio.sleep(0)
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (self._elapsed_s + seconds, next(self._order), woken))
-        return await woken
+        waker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._elapsed_s + seconds, next(self._order), waker))
+        return await waker
 
     @property
     def sleepers(self) -> int:
-        """How many wait for this clock to move."""
-        return sum(not woken.done() for _, _, woken in self._sleepers)
+        """Number of tasks that wait for this clock to move."""
+        return sum(not waker.done() for _, _, waker in self._sleepers)
 
     def advance(self, seconds: float) -> None:
-        """Move on; whoever slept long enough gets its turn when the loop has one, the earliest first."""
+        """Move the clock forward. Tasks whose sleep is over continue at the loop's next turn, the earliest first."""
         if seconds < 0:
-            raise ValueError(f"time does not go back: advance({seconds})")
+            raise ValueError(f"a clock cannot go back: advance({seconds}); give 0 or more seconds")
         self._elapsed_s += seconds
         while self._sleepers and self._sleepers[0][0] <= self._elapsed_s:
-            _, _, woken = heapq.heappop(self._sleepers)
-            if not woken.done():  # its sleeper may have been cancelled
-                woken.set_result(None)
+            _, _, waker = heapq.heappop(self._sleepers)
+            if not waker.done():  # its sleeper may have been cancelled
+                waker.set_result(None)

@@ -1,8 +1,8 @@
-"""One exception tree: every error that Bayplan raises on purpose.
+"""Exception tree: every error that Bayplan raises on purpose.
 
-"Does not fit" is never one of these; it is a `framework.Status`. An exception here means that a person has to
-change something (a file, a flag, a plugin), so each message says what happened and what to do. The command line
-turns `BayplanError` into one sentence and the exit code that the class carries; anything else is a bug.
+"Does not fit" is never an exception; it is a `framework.Status`. An exception means that the user has to change
+something (a file, a flag, a plugin), so each message says what happened and what to do. The command line prints a
+`BayplanError` as one sentence and exits with the code of its class; any other exception is a bug.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ __all__ = [
     "Unreachable",
     "UsageError",
 ]
-"""What scripts and plugins may catch; the others never leave the parts that raise them."""
+"""Errors that scripts and plugins may catch. The other classes stay inside the packages that raise them."""
 
 
 class BayplanError(Exception):
-    """Something a person can mend. `exit_code` is what a command ends with when nobody catches it."""
+    """An error that the user can fix. `exit_code` is the exit code of a command that does not catch it."""
 
     exit_code = 1
 
 
 class UsageError(BayplanError):
-    """The command was called in a way that cannot work."""
+    """The arguments of the command are invalid."""
 
     exit_code = 2
 
@@ -45,7 +45,7 @@ class ObjectError(BayplanError):
 
 
 class ConfigError(BayplanError):
-    """A configuration is refused. `stage` says when: decoding, validation or building a profile."""
+    """A configuration is invalid. `stage` says when it was found: decoding, validation or building a profile."""
 
     def __init__(self, message: str, *, stage: str) -> None:
         super().__init__(message)
@@ -57,36 +57,37 @@ class ExpressionError(BayplanError):
 
 
 class PluginError(BayplanError):
-    """A plugin raised, returned nonsense or cannot be loaded; always names the plugin."""
+    """A plugin raised, returned an invalid value or cannot be loaded; the message always names the plugin."""
 
 
 class CacheError(BayplanError):
-    """The cluster model was asked for a transition that its state machine does not have."""
+    """The cache was asked for a transition that its state machine does not have."""
 
 
 class KubeconfigError(BayplanError):
-    """The way to the API server cannot be read: a kubeconfig, a credential or a certificate."""
+    """The connection to the API server cannot be configured: a kubeconfig, a credential or a certificate is
+    unreadable."""
 
 
 class LeaseLost(BayplanError):
-    """This process may no longer write: somebody else leads, or the last renewal is too old to know."""
+    """This process may no longer write: another process leads, or the last renewal is too old to be sure."""
 
 
 class ApiError(BayplanError):
-    """The API server refused a request, or could not be asked. `code` is HTTP's, 0 when there was no answer."""
+    """The API server refused a request or did not answer. `code` is the HTTP status, 0 without an answer."""
 
     def __init__(self, message: str, *, code: int = 0, reason: str = "", details: str = "") -> None:
         super().__init__(message)
         self.code = code
         self.reason = reason
         self.details = details or message
-        """The server's own sentence, without ours round it."""
+        """The message of the server, without the text that Bayplan adds."""
         self.outcome_unknown = False
-        """Whether the request may have taken effect, or may still do so."""
+        """Whether the request may have taken effect, or may still take effect."""
 
 
 class Unreachable(ApiError):
-    """No answer: refused, cut, timed out. `sent` says whether the server may have acted on the request all the same."""
+    """No answer: refused, cut or timed out. `sent` says whether the server may have acted on the request."""
 
     def __init__(self, message: str, *, sent: bool = False) -> None:
         super().__init__(message)
@@ -95,50 +96,50 @@ class Unreachable(ApiError):
 
 
 class TimedOut(Unreachable):
-    """No answer in the time that was given for one."""
+    """No answer within the request's time limit."""
 
 
 class CredentialsUnavailable(Unreachable, KubeconfigError):
-    """Nothing was asked, for want of who we are: a credential program failed, or a certificate cannot be read now.
+    """No request was sent, because a credential program failed or a certificate cannot be read now.
 
-    Whoever runs tries again, as where nobody answers; whoever starts need not, since a person has to mend it.
+    A running process retries, as for an unreachable server. A process that starts does not: a person has to fix it.
     """
 
 
 class UntrustedServer(Unreachable):
-    """Who answers cannot prove to be the server that is meant: waiting does not help."""
+    """The server cannot prove its identity. Retrying does not help."""
 
 
 class Unauthorized(ApiError):
-    """Who we are was not accepted."""
+    """The API server did not accept the credentials."""
 
 
 class Forbidden(ApiError):
-    """We may not do this."""
+    """The user is not permitted to do this."""
 
 
 class NotFound(ApiError):
-    """There is no such object, or no such kind."""
+    """The object, or its resource type, does not exist."""
 
 
 class AlreadyExists(ApiError):
-    """An object of this name is there."""
+    """An object of this name exists already."""
 
 
 class Conflict(ApiError):
-    """The object has changed since it was read, or is not in a state for this."""
+    """The object has changed since it was read, or its state does not allow the request."""
 
 
 class Gone(ApiError):
-    """The history that was asked for is no longer kept: list anew."""
+    """The requested resource version is no longer available: list again."""
 
 
 class Invalid(ApiError):
-    """The server understood and refused what the request says."""
+    """The server understood the request and rejected its content."""
 
 
 class TooManyRequests(ApiError):
-    """The server has no time for us now. `retry_after_s` is what it asked for."""
+    """The server is overloaded. `retry_after_s` is the delay that it asks for."""
 
     def __init__(
         self, message: str, *, code: int = 0, reason: str = "", details: str = "", retry_after_s: float = 0.0
@@ -156,4 +157,4 @@ class ServerError(ApiError):
 
 
 class ServingError(BayplanError):
-    """The server for health and metrics cannot start: its address, its certificate or an authority for clients."""
+    """The server for health and metrics cannot start: its address, certificate or client authority is unusable."""

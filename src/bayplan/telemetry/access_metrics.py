@@ -1,6 +1,6 @@
-"""Who asked for our pages, and were they let in? The metrics of a server that delegates both questions.
+"""Metrics of authentication and authorization of a server that delegates both to the API server.
 
-Told once a request. Names are put into a few drawers, so that nobody fills the memory by inventing users.
+Updated once a request. User names are mapped to a few label values, so that invented names cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ class AccessMetrics:
             ("result",),
             buckets=_SECONDS,
         )
-        self._asked = Counter(
+        self._authorizations = Counter(
             "authorization_attempts_total",
             "Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', "
             "'no-opinion' or 'error'.",
             ("result",),
         )
-        self._asked_seconds = Histogram(
+        self._authorization_seconds = Histogram(
             "authorization_duration_seconds",
             "Authorization duration in seconds broken out by result.",
             ("result",),
             buckets=_SECONDS,
         )
-        registry.add(self._users, self._attempts, self._seconds, self._asked, self._asked_seconds)
+        registry.add(self._users, self._attempts, self._seconds, self._authorizations, self._authorization_seconds)
 
     def observe_authentication(self, name: str | None, since_s: float) -> None:
-        """Somebody said who they are, or proved nothing (None); the question began at `since_s`."""
+        """Count one authentication: of the user `name`, or a failed one (None). It started at `since_s`."""
         result = "failure" if name is None else "success"
         if name is not None:
             self._users.labels(_user_label(name)).inc()
@@ -53,8 +53,8 @@ class AccessMetrics:
         self._seconds.labels(result).observe(self.now_s() - since_s)
 
     def observe_authorization(self, result: str, since_s: float) -> None:
-        self._asked.labels(result).inc()
-        self._asked_seconds.labels(result).observe(self.now_s() - since_s)
+        self._authorizations.labels(result).inc()
+        self._authorization_seconds.labels(result).observe(self.now_s() - since_s)
 
 
 def _user_label(name: str) -> str:

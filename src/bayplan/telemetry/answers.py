@@ -1,7 +1,7 @@
-"""The answer to "why": a frozen value that terminals, pages and programs read alike.
+"""Answer to "why is this pod there, or pending?": a frozen value for terminals, pages and programs.
 
-Made by whoever explains: the pod engine's explainer, the batch engine's, or a command that has a cluster in files.
-Sent as JSON with the names of its fields in camel case; what is not known is left out.
+Built by the pod engine's explainer, the batch engine's explainer, or a command that reads the cluster from files. Sent
+as JSON with field names in camel case; unknown fields are left out.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from bayplan.objects.pod_relaxations import SuggestedChange
 from bayplan.telemetry.decisions import ScoredNode, display_score
 
 PLACED, PENDING, BINDING, WAITING = "placed", "pending", "binding", "waiting"
-"""Has a node; has none; is on its way to one; has one, and is held back there until others have theirs."""
+"""Has a node; has none; is being bound; has a node and waits there for Permit or for its gang."""
 
 RECORD, NOW = "record", "now"
-"""Where an answer comes from: what was decided, or what would be decided at the moment of the question."""
+"""The source of an answer: a record of a past decision, or a decision computed at the moment of the request."""
 
 MAX_NAMES = 50
-"""So many nodes are named for one reason; a number says how many there are."""
+"""Maximum number of node names for one reason; `nodes` has the full count."""
 
 
 class _AnswerPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -29,7 +29,7 @@ class _AnswerPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class NodeRejection(_AnswerPart, frozen=True):
-    """One reason, who gave it, how many nodes it holds for, and which: the first of them."""
+    """One reason, its plugin, the number of nodes that it holds for, and the names of the first of them."""
 
     plugin: str
     text: str
@@ -38,7 +38,7 @@ class NodeRejection(_AnswerPart, frozen=True):
 
 
 class RankedNode(_AnswerPart, frozen=True):
-    """A node that was good enough, with its total and what each plugin added to it."""
+    """A feasible node with its total and the score of each plugin."""
 
     node: str
     total: int | float
@@ -46,44 +46,44 @@ class RankedNode(_AnswerPart, frozen=True):
 
 
 class ScoreMargin(_AnswerPart, frozen=True):
-    """What decided between the best node and the second."""
+    """The difference between the best node and the second."""
 
     second: str
     ahead: int | float
     plugin: str = ""
-    """Who made the largest difference; empty where nobody did."""
+    """The plugin with the largest difference; empty if there is none."""
     margin: int | float = 0
 
 
 class GangMemberStatus(_AnswerPart, frozen=True):
-    """A pod of a gang that has no node, and why."""
+    """A pod of a gang that has no node, and the reason."""
 
     pod: str
     reason: str
 
 
 class GangStatus(_AnswerPart, frozen=True):
-    """The group that starts together or not at all."""
+    """The gang: its pods start together or not at all."""
 
     name: str
     phase: str = ""
     least: int = 0
-    """So many must have a node before any of them starts."""
+    """minMember: the number of pods that need a node before any of them starts."""
     ready: int = 0
     tasks: int = 0
     holding_back: tuple[GangMemberStatus, ...] = ()
-    """Members without a node: those that found none first."""
+    """Members without a node; those that no node fits come first."""
 
 
 class BorrowingQueue(_AnswerPart, frozen=True):
-    """A queue that holds more than it deserves."""
+    """A queue whose allocation is above its deserved share."""
 
     queue: str
     over: dict[str, str] = {}
 
 
 class QueueShare(_AnswerPart, frozen=True):
-    """What the pod's queue holds, may hold and deserves."""
+    """Allocation, deserved share and capability of the pod's queue."""
 
     name: str
     share: float | None = None
@@ -94,27 +94,27 @@ class QueueShare(_AnswerPart, frozen=True):
 
 
 class BindRequestProgress(_AnswerPart, frozen=True):
-    """The BindRequest that is to bring the pod to its node, and how far the binder has come with it."""
+    """The BindRequest of the pod, and the binder's progress with it."""
 
     name: str
     node: str
-    # Sent even where they are the usual ones, as below.
+    # Sent also with their default values, as below.
     phase: str = msgspec.field(default_factory=str)
     failed_attempts: int = msgspec.field(default_factory=int)
     limit: int | None = None
-    """So many failures end it; none: the first one does."""
+    """backoffLimit: the number of failures that ends the request. None: the first failure ends it."""
     reason: str = ""
     made_at: datetime | None = None
     is_ours: bool = msgspec.field(default_factory=bool)
-    """Whether Bayplan's own binder takes it, even without `--all`."""
+    """Whether Bayplan's own binder handles it, even without `--all`."""
 
 
 HELD, EXPIRED, FREE, ABSENT, UNKNOWN = "held", "expired", "free", "absent", "unknown"
-"""A binder is at work; it was, and died; it has stopped; there never was one that elects; we may not look."""
+"""State of the binders' lease: held; expired without a release; released; does not exist; not readable."""
 
 
 class BinderLease(_AnswerPart, frozen=True):
-    """Whether anybody is there who could carry out a request, as far as the lease of binders tells."""
+    """Whether a binder runs that can carry out a request, according to the binders' lease."""
 
     lease: str
     state: str
@@ -124,21 +124,22 @@ class BinderLease(_AnswerPart, frozen=True):
 
 
 class ExcludedNode(_AnswerPart, frozen=True):
-    """A node on which bindings of the pod were given up: how often, why the last time, until when it is left out."""
+    """A node that is excluded after failed bindings of the pod: the number, the last error, the end of the
+    exclusion."""
 
     node: str
     times: int
     error: str
     until: datetime | None = None
-    """None: it may be tried there."""
+    """None: the node may be tried again."""
 
 
 class Answer(_AnswerPart, frozen=True):
-    """Why a pod is where it is, or nowhere."""
+    """Why a pod is on its node, or pending."""
 
     pod: str
     uid: str = ""
-    # Made by a function, these are sent even where they are the usual ones: everybody reads them.
+    # Default factories: msgspec sends these fields also with their default values, because all clients read them.
     engine: str = msgspec.field(default_factory=lambda: "pod")
     state: str = msgspec.field(default_factory=lambda: PENDING)
     source: str = msgspec.field(default_factory=lambda: RECORD)
@@ -153,11 +154,11 @@ class Answer(_AnswerPart, frozen=True):
     reasons: tuple[NodeRejection, ...] = ()
     closest: str = ""
     changes: tuple[SuggestedChange, ...] = ()
-    """Each of them is enough, the smallest first."""
+    """Each change is sufficient alone; the smallest first."""
     together: tuple[SuggestedChange, ...] = ()
-    """Where none is enough alone: these are, together."""
+    """Changes that are sufficient only together."""
     no_change: str = ""
-    """Why nothing is suggested."""
+    """Why there is no suggestion."""
     nominated: str = ""
     victims: tuple[str, ...] = ()
     waits_for: str = ""
@@ -176,7 +177,7 @@ def ranked_nodes(best: Sequence[ScoredNode]) -> tuple[RankedNode, ...]:
 
 
 def score_margin(best: Sequence[ScoredNode]) -> ScoreMargin | None:
-    """What decided; nothing where there was no second."""
+    """The difference between the best two nodes; None without a second node."""
     if len(best) < 2:
         return None
     first, second = best[0], best[1]

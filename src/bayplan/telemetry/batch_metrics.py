@@ -1,6 +1,6 @@
-"""What does a dashboard made for Volcano look for? Its metrics: names, labels and buckets; and some that it lacks.
+"""Volcano's metrics, with its names, labels and buckets, for dashboards made for Volcano; and some additional ones.
 
-The live batch engine calls the methods below. Numbers about jobs go when the job goes; Volcano keeps them for ever.
+The live batch engine calls the methods below. Metrics of a job are removed with the job; Volcano never removes them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NUMBERS = ("share", "weight", "overused")
 
 
 class SessionOutcome(Protocol):
-    """What is counted of a session, and shown of it: `batch.outcome.Outcome` has it."""
+    """The results of a session that metrics and the page show; `batch.outcome.Outcome` implements it."""
 
     @property
     def binds(self) -> Mapping[str, str]: ...
@@ -58,7 +58,7 @@ class SessionOutcome(Protocol):
 
 
 class BatchMetrics:
-    """Every `volcano_*` metric. `now`: the time of the day."""
+    """Every `volcano_*` metric. `now`: the wall clock."""
 
     def __init__(self, registry: MetricsRegistry, now: Callable[[], datetime]) -> None:
         self._now = now
@@ -72,27 +72,27 @@ class BatchMetrics:
             return Histogram(f"{_PREFIX}{name}", text, labels, buckets=_CYCLE, stability=_NONE)
 
         self.e2e = histogram("e2e_scheduling_latency_milliseconds", "Latency of one session.")
-        self.opened = histogram("open_session_duration_milliseconds", "How long a session took to open.")
+        self.opened = histogram("open_session_duration_milliseconds", "Time to open a session.")
         self.plugins = histogram(
             "plugin_scheduling_latency_milliseconds", "Latency of a plugin.", ("plugin", "OnSession")
         )
         self.actions = histogram("action_scheduling_latency_milliseconds", "Latency of an action.", ("action",))
         self.faults = Gauge(
-            f"{_PREFIX}faults", "Things that somebody has to mend; the log names them.", stability=_NONE
+            f"{_PREFIX}faults", "Misconfigurations that a user has to fix; the log names them.", stability=_NONE
         )
         registry.add(self.e2e, self.opened, self.plugins, self.actions, self.faults)
 
     def _pods(self, registry: MetricsRegistry) -> None:
         self.tasks = Histogram(
             f"{_PREFIX}task_scheduling_latency_milliseconds",
-            "How long after its creation a pod came so far.",
+            "Time from the creation of a pod to this stage.",
             ("stage",),
             buckets=_TASK,
             stability=_NONE,
         )
         self.stages = Histogram(
             f"{_PREFIX}scheduling_stage_duration_milliseconds",
-            "How long a step took.",
+            "Duration of a stage.",
             ("stage",),
             buckets=_CYCLE,
             stability=_NONE,
@@ -101,10 +101,10 @@ class BatchMetrics:
             f"{_PREFIX}schedule_attempts_total", "Attempts to schedule pods, by result.", ("result",), stability=_NONE
         )
         self.victims = Gauge(
-            f"{_PREFIX}pod_preemption_victims", "Victims of the last session that chose some.", stability=_NONE
+            f"{_PREFIX}pod_preemption_victims", "Victims of the last session that selected victims.", stability=_NONE
         )
         self.preemptions = Counter(
-            f"{_PREFIX}total_preemption_attempts", "Sessions that chose victims so far.", stability=_NONE
+            f"{_PREFIX}total_preemption_attempts", "Sessions that selected victims.", stability=_NONE
         )
         self.bound_total = Counter(f"{_PREFIX}pods_bound_total", "Pods bound.", stability=_NONE)
         self.evictions = Counter(
@@ -124,26 +124,26 @@ class BatchMetrics:
         labels = ("job_name", "queue", "job_namespace")
         self.job_latency = Histogram(
             f"{_PREFIX}e2e_job_scheduling_latency_milliseconds",
-            "How long after the creation of its group the last pod of a job had a node.",
+            "Time from the creation of a job's PodGroup until its last pod had a node.",
             buckets=_JOB,
             stability=_NONE,
         )
         self.job_times = {
             name: Gauge(f"{_PREFIX}e2e_job_scheduling_{name}", text, labels, stability=_NONE)
             for name, text in (
-                ("duration", "The same of the job that was last, in milliseconds."),
-                ("start_time", "When a job was first seen, in seconds since 1970."),
-                ("last_time", "When its last pod had a node, in seconds since 1970."),
+                ("duration", "Scheduling latency of the job, in milliseconds."),
+                ("start_time", "First time that the scheduler saw the job, in seconds since 1970."),
+                ("last_time", "Time when the last pod of the job had a node, in seconds since 1970."),
             )
         }
         self.job_share = Gauge(
             f"{_PREFIX}job_share", "The dominant share of a job.", ("job_ns", "job_id"), stability=_NONE
         )
         self.job_retries = Counter(
-            f"{_PREFIX}job_retry_counts", "Bindings of a job that have to be tried again.", ("job_id",), stability=_NONE
+            f"{_PREFIX}job_retry_counts", "Failed bindings of a job, which are retried.", ("job_id",), stability=_NONE
         )
         registry.add(self.job_latency, *self.job_times.values(), self.job_share, self.job_retries)
-        self._job_labels: dict[str, tuple[str, str, str]] = {}  # by uid: what its numbers are kept under
+        self._job_labels: dict[str, tuple[str, str, str]] = {}  # label values by uid
 
     def _queue_gauges(self, registry: MetricsRegistry) -> None:
         names = [*(f"{amount}_{unit}" for amount in _AMOUNTS for unit in _UNITS), *_NUMBERS]
@@ -164,7 +164,7 @@ class BatchMetrics:
         }
         registry.add(*self._queues.values(), *self._scalars.values())
 
-    # what the engine tells --------------------------------------------------------------------------------------
+    # Methods that the engine calls.
 
     def task_stage(self, stage: str, pod: Pod) -> None:
         created = pod.metadata.creation_timestamp
@@ -207,7 +207,7 @@ class BatchMetrics:
         self._set_queue_gauges(outcome.final_gauges)
 
     def _set_queue_gauges(self, gauges: Mapping[str, Mapping[str, float]]) -> None:
-        """Queues that are gone go from here, too."""
+        """Set the gauges of all queues. Deleted queues lose theirs."""
         for family in (*self._queues.values(), *self._scalars.values()):
             family.reset()
         for queue, numbers in gauges.items():
@@ -234,7 +234,7 @@ class BatchMetrics:
         for uid, group in outcome.groups.items():
             known = self._job_labels.get(uid)
             if known is None or known[1] != group.queue:
-                self.forget([uid])  # it may have gone to another queue
+                self.forget([uid])  # the queue may have changed
                 namespace, _, name = uid.partition("/")
                 self._job_labels[uid] = labels = (name, group.queue, namespace)
                 self.job_times["start_time"].labels(*labels).set(now.timestamp())

@@ -1,4 +1,4 @@
-"""How busy is the binder, and how well does it go? Requests by phase, attempts, plugins, what could not be undone."""
+"""Metrics of the binder: requests by phase, attempts, plugin calls and failed rollbacks."""
 
 from __future__ import annotations
 
@@ -12,40 +12,42 @@ _SECONDS = exponential_buckets(0.001, 2, 18)
 
 
 class BinderMetrics:
-    """Fits `binder.observing.BinderObserver`."""
+    """Implements `binder.observing.BinderObserver`."""
 
     def __init__(self, registry: MetricsRegistry) -> None:
         self.requests = Gauge(f"{_PREFIX}bind_requests", "Bind requests by phase.", ("phase",), stability=_NONE)
         self.attempts = Counter(
             f"{_PREFIX}bind_attempts_total",
-            "Attempts to bind a pod, by what came of them.",
+            "Attempts to bind a pod, by result.",
             ("result",),
             stability=_NONE,
         )
         self.seconds = Histogram(
-            f"{_PREFIX}bind_attempt_seconds", "How long attempts took.", ("result",), buckets=_SECONDS, stability=_NONE
+            f"{_PREFIX}bind_attempt_seconds", "Duration of attempts.", ("result",), buckets=_SECONDS, stability=_NONE
         )
         self.waits = Histogram(
             f"{_PREFIX}bind_request_wait_seconds",
-            "From the making of a bind request, in whole seconds, to its pod's binding.",
+            "Time from the creation of a bind request, in whole seconds, to the binding of its pod.",
             buckets=_SECONDS,
             stability=_NONE,
         )
         self.plugins = Histogram(
-            f"{_PREFIX}plugin_seconds", "How long plugins took.", ("plugin", "stage"), buckets=_SECONDS, stability=_NONE
+            f"{_PREFIX}plugin_seconds",
+            "Duration of plugin calls.",
+            ("plugin", "stage"),
+            buckets=_SECONDS,
+            stability=_NONE,
         )
         self.plugin_failures = Counter(
-            f"{_PREFIX}plugin_failures_total", "Plugins that failed.", ("plugin", "stage"), stability=_NONE
+            f"{_PREFIX}plugin_failures_total", "Failed plugin calls.", ("plugin", "stage"), stability=_NONE
         )
-        self.rollbacks = Counter(
-            f"{_PREFIX}rollback_failures_total", "What could not be taken back.", ("plugin",), stability=_NONE
-        )
+        self.rollbacks = Counter(f"{_PREFIX}rollback_failures_total", "Failed rollbacks.", ("plugin",), stability=_NONE)
         registry.add(self.requests, self.attempts, self.seconds, self.waits)
         registry.add(self.plugins, self.plugin_failures, self.rollbacks)
         self._registry = registry
 
     def set_phases(self, phases: Callable[[], Mapping[str, int]]) -> None:
-        """Count requests so, whenever somebody scrapes."""
+        """Read the number of requests by phase from `phases` at every scrape."""
 
         def gather() -> None:
             self.requests.reset()
@@ -71,7 +73,7 @@ class BinderMetrics:
 
 
 def register_stale_requests(registry: MetricsRegistry, count: Callable[[], int]) -> None:
-    """How many requests of an engine are stale, whenever somebody scrapes."""
-    gauge = Gauge("kai_bindrequests_stale", "Bind requests that no binder takes up, or tries again.", stability=_NONE)
+    """Register the gauge of an engine's stale requests; `count` is called at every scrape."""
+    gauge = Gauge("kai_bindrequests_stale", "Bind requests that no binder accepts or retries.", stability=_NONE)
     registry.add(gauge)
     registry.collect(lambda: gauge.set(count()))

@@ -1,9 +1,9 @@
 """Correlation of events of the core group, as client-go does it.
 
-Used where upstream records core events: by sessions, the binder, controllers and elections; and on servers without
-`events.k8s.io`. Three filters, each bounded to 4,096 keys. Of one kind of event about one object 25 pass at once and
-then one every five minutes. Ten that differ by their message alone within ten minutes become one, "(combined from
-similar events)". Equal ones are counted on the first.
+Used where upstream records core events: by sessions, the binder, controllers and leader elections; and on servers
+without `events.k8s.io`. Three filters, each bounded to 4,096 keys. Of one kind of event about one object 25 pass at
+once and then one every five minutes. Ten events within ten minutes that differ only in their message become one,
+"(combined from similar events)". Equal events increase the count of the first.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class CoreEvent(Api, frozen=True):
 
 
 class _LruCache(Generic[T]):
-    """What was put in last, at most so many."""
+    """The max_items recently used items, at max_items `max_items`."""
 
-    def __init__(self, most: int = MAX_KEYS) -> None:
-        self._most = most
+    def __init__(self, max_items: int = MAX_KEYS) -> None:
+        self._max_items = max_items
         self._items: OrderedDict[Hashable, T] = OrderedDict()
 
     def get(self, key: Hashable) -> T | None:
@@ -66,7 +66,7 @@ class _LruCache(Generic[T]):
     def put(self, key: Hashable, item: T) -> None:
         self._items[key] = item
         self._items.move_to_end(key)
-        if len(self._items) > self._most:
+        if len(self._items) > self._max_items:
             self._items.popitem(last=False)
 
 
@@ -83,7 +83,7 @@ class _SimilarEvents:
 
 
 class CoreEventCorrelator:
-    """Events of the core group."""
+    """Correlator for events of the core group."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -92,16 +92,16 @@ class CoreEventCorrelator:
         self._counted: _LruCache[CoreEvent] = _LruCache()
 
     def observe(self, event: Event) -> EventWrite | None:
-        made = _core_event(event, self._clock.now())
-        if made.reason in NEVER_REPEATED:
-            return EventWrite(made.metadata.namespace, made.metadata.name, made)
-        if not self._passes_spam_filter(made):
+        core = _core_event(event, self._clock.now())
+        if core.reason in NEVER_REPEATED:
+            return EventWrite(core.metadata.namespace, core.metadata.name, core)
+        if not self._passes_spam_filter(core):
             return None
-        made, key = self._aggregate(made)
-        return self._count(made, key)
+        core, key = self._aggregate(core)
+        return self._count(core, key)
 
     def sweep(self) -> list[EventWrite]:
-        """Nothing: every event is written when it comes."""
+        """No writes: every event is written when it is observed."""
         return []
 
     def _passes_spam_filter(self, event: CoreEvent) -> bool:
@@ -117,7 +117,7 @@ class CoreEventCorrelator:
         return True
 
     def _aggregate(self, event: CoreEvent) -> tuple[CoreEvent, Hashable]:
-        """The event, or the one that stands for all of its kind; and under which key it is counted."""
+        """The event, or the one that combines all similar events; and the key under which it is counted."""
         now = self._clock.now()
         key = (*_spam_key(event), event.type, event.reason, event.reporting_component)
         similar = self._similar.get(key)
@@ -161,6 +161,6 @@ def _core_event(event: Event, now: datetime) -> CoreEvent:
 
 
 def _spam_key(event: CoreEvent) -> tuple[str, ...]:
-    """Who speaks, and of what: whichever version of it."""
+    """The source and the object, in any version."""
     it = event.involved_object
     return event.source.component, it.kind, it.namespace, it.name, it.uid, it.api_version

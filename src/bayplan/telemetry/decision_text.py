@@ -1,4 +1,4 @@
-"""One line that says why: from a decision record, in words for people."""
+"""Turns a decision record into one sentence for people."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from bayplan.telemetry.decisions import BEST_NODES, DecisionRecord, ScoredNode, 
 
 
 def decision_sentence(record: DecisionRecord) -> str:
-    """Why the pod is where it is, or why it is nowhere."""
+    """Why the pod is on its node, or why it is pending."""
     if record.outcome == "error":
         return f"the attempt failed: {record.message}"
     if record.node is None:
         return _unschedulable_sentence(record)
     if record.nominated == record.node:
-        return "room there was kept for it"
+        return "it was nominated to this node before"
     if not record.feasible:
-        return "put there without a comparison of nodes"
+        return "placed without a comparison of nodes"
     if record.feasible == 1:
-        return f"the only node that fits{_rejected(record)}"
+        return f"the only node that fits{_rejection_text(record)}"
     return _best_node_sentence(record)
 
 
 def _unschedulable_sentence(record: DecisionRecord) -> str:
     if record.nominated:
         if not record.victims:
-            return f"fits nowhere yet; room on {record.nominated} is kept for it"
+            return f"fits no node yet; resources on {record.nominated} are reserved for it"
         gone = f"{join_names(record.victims)} {'are' if len(record.victims) > 1 else 'is'} gone"
-        return f"fits nowhere yet; {record.nominated} will do once {gone}"
+        return f"fits no node yet; it fits {record.nominated} once {gone}"
     return record.message
 
 
@@ -40,27 +40,27 @@ def join_names(names: Sequence[str]) -> str:
 def _best_node_sentence(record: DecisionRecord) -> str:
     if not record.best:
         return f"one of {record.feasible} that fit; no plugin prefers any"
-    best, *others = record.best
+    best, *rest = record.best
     head = f"best of {record.feasible} with {best.total}"
-    if not others:
+    if not rest:
         return head
-    second = others[0]
+    second = rest[0]
     if second.total == best.total:
-        tied = sum(other.total == best.total for other in others)
-        many = f"{tied} or more others" if tied == BEST_NODES - 1 else f"{tied} other{'s' if tied > 1 else ''}"
-        return f"{head}; {many} as good, chosen by lot"
+        tied = sum(other.total == best.total for other in rest)
+        many = f"{tied} or more nodes" if tied == BEST_NODES - 1 else f"{tied} other node{'s' if tied > 1 else ''}"
+        return f"{head}; {many} with the same score, chosen at random"
     return f"{head}, {display_score(best.total - second.total)} ahead of {second.node}{_decided_by(best, second)}"
 
 
 def _decided_by(best: ScoredNode, second: ScoredNode) -> str:
-    """The plugin that made the largest difference."""
+    """The plugin with the largest difference between the two nodes."""
     behind = dict(second.by_plugin)
     gaps = [(display_score(score - behind.get(plugin, 0)), plugin) for plugin, score in best.by_plugin]
     gap, plugin = max(gaps, default=(0, ""))
     return f" ({plugin} +{gap})" if gap > 0 else ""
 
 
-def _rejected(record: DecisionRecord) -> str:
-    """The reasons that turned the other nodes down, most frequent first."""
+def _rejection_text(record: DecisionRecord) -> str:
+    """The reasons that rejected the other nodes, most frequent first."""
     parts = [f"{reason.nodes} {reason.text}" for reason in record.reasons[:3]]
-    return f"; others: {', '.join(parts)}" if parts else ""
+    return f"; other nodes: {', '.join(parts)}" if parts else ""

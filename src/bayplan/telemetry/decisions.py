@@ -1,8 +1,8 @@
-"""One record a decision: small, bounded, and the source of everything that is told about it.
+"""Decision records: one small, bounded record a decision. All reports about a decision read it.
 
-The event, the condition, the log line, the metric and `why` all read the same record, so they cannot disagree. A
-record keeps the choice, the best nodes by plugin, how many nodes each reason holds for and, for a pod that failed,
-which nodes were rejected by each plugin as packed bits. The ring that keeps records is bounded in bytes.
+The event, the condition, the log line, the metric and `why` read the same record, so they cannot disagree. A record
+holds the choice, the best nodes by plugin and the number of nodes for each reason. For a pod that failed it also holds
+the nodes that each plugin rejected, as packed bits. The ring of records is bounded in bytes.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ import msgspec
 
 BEST_NODES = 5
 MAX_RECORD_BYTES = 4096
-REASON_BYTES = 48  # of a reason, besides its text and bits
+REASON_BYTES = 48  # overhead of a reason, besides its text and bits
 _FIXED_BYTES = 256
-_SCORE_BYTES = 40  # of one plugin's part in one node's total
+_SCORE_BYTES = 40  # one plugin's score of one node
 
 
 def text_bytes(text: str) -> int:
-    """What a text takes where it is written."""
+    """Size of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
 
 
 INTEGERS, FLOATS = "q", "d"
-"""What the scores of an engine are: the pod engine's are whole, those of sessions are not."""
-_DIGITS = 6  # of a score that is not whole: what sums of floats make of equal ones differs further behind
+"""Type of an engine's scores: integers in the pod engine, floats in sessions."""
+_DIGITS = 6  # of a float score: rounding errors of equal sums are in later digits
 
 
 def display_score(score: float) -> int | float:
-    """A score, or the difference of two, as people are told of it."""
+    """A score, or the difference of two scores, as users see it."""
     near = round(score, _DIGITS)
     return int(near) if near == near // 1 else near
 
 
 class ScoredNode(msgspec.Struct, frozen=True, gc=False):
-    """A candidate with its total and what each plugin added to it."""
+    """A candidate with its total and the score of each plugin."""
 
     node: str
     total: int | float
@@ -47,11 +47,11 @@ class ScoredNode(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ranking(msgspec.Struct, frozen=True, gc=False):
-    """The best nodes as numbers, which is what a decision can afford: whoever reads a record spells them out."""
+    """The best nodes as packed numbers, which is cheap at decision time; readers unpack them."""
 
     nodes: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
-    scores: bytes = b""  # eight bytes a number: for each node its total, then what each plugin gave to it
+    scores: bytes = b""  # eight bytes a number: for each node its total, then the score of each plugin
     names_bytes: int = 0  # of the nodes
     numbers: str = INTEGERS
 
@@ -59,7 +59,7 @@ class Ranking(msgspec.Struct, frozen=True, gc=False):
     def fit(
         cls, budget: int, nodes: tuple[str, ...], plugins: tuple[str, ...], scores: bytes, numbers: str = INTEGERS
     ) -> Ranking:
-        """As many of the nodes as fit a number of bytes."""
+        """Keep as many of the nodes as fit the budget in bytes."""
         names = "".join(nodes)
         names_bytes = len(names) if names.isascii() else text_bytes(names)
         if names_bytes + _SCORE_BYTES * len(plugins) * len(nodes) <= budget:
@@ -89,7 +89,7 @@ NO_RANKING = Ranking()
 
 
 class ReasonCount(msgspec.Struct, frozen=True, gc=False):
-    """A reason, who gave it, and how many nodes it holds for; `bits` marks the rows (empty where that is too large)."""
+    """A reason, its plugin, and the number of nodes that it holds for. `bits` marks the rows; empty if too large."""
 
     plugin: str
     text: str
@@ -98,7 +98,7 @@ class ReasonCount(msgspec.Struct, frozen=True, gc=False):
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
-    """What was decided about one pod, once."""
+    """One decision about one pod."""
 
     at: datetime
     pod: str
@@ -111,18 +111,18 @@ class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
     feasible: int
     ranking: Ranking = NO_RANKING
     reasons: tuple[ReasonCount, ...] = ()
-    nominated: str = ""  # the node where room is kept for it, or was until it went there
+    nominated: str = ""  # the node it is, or was before its placement, nominated to
     victims: tuple[str, ...] = ()
-    layout: int = 0  # of the snapshot whose rows the bits speak of
+    layout: int = 0  # of the snapshot whose rows the bits mark
 
     @property
     def best(self) -> tuple[ScoredNode, ...]:
-        """The chosen node and the best others."""
+        """The chosen node and the next best nodes."""
         return self.ranking.scored_nodes()
 
     @property
     def size_bytes(self) -> int:
-        """About what the record costs: texts and bits."""
+        """The approximate size of the record: texts and bits."""
         ranking = self.ranking
         size = _FIXED_BYTES + len(self.pod) + len(self.uid) + text_bytes(self.message) + ranking.size_bytes
         for reason in self.reasons:
@@ -139,7 +139,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class DecisionRing:
-    """The newest records, at most so many bytes of them: 0 where nobody is going to read any."""
+    """The newest records, bounded in bytes. A limit of 0 keeps no records."""
 
     def __init__(self, limit_bytes: int = 16 << 20) -> None:
         self._limit_bytes = limit_bytes
@@ -147,11 +147,11 @@ class DecisionRing:
         self._sizes: deque[int] = deque()
         self._bytes = 0
         self.added = 0
-        """How many there ever were."""
+        """Number of records ever added."""
 
     @property
     def keeps_any(self) -> bool:
-        """Whether it is worth making a record at all."""
+        """Whether records are kept. If not, callers need not build them."""
         return self._limit_bytes > 0
 
     def add(self, record: DecisionRecord) -> None:
@@ -172,7 +172,7 @@ class DecisionRing:
         return iter(self._records)
 
     def newest(self, count: int) -> list[DecisionRecord]:
-        """So many of the newest, the oldest of them first."""
+        """The newest `count` records, the oldest of them first."""
         return list(islice(reversed(self._records), count))[::-1]
 
     @property

@@ -1,7 +1,7 @@
-"""What does an event say? `events.k8s.io/v1` objects as kube-scheduler words them.
+"""Events of `events.k8s.io/v1`, with the texts of kube-scheduler.
 
-Asked by the engine once an outcome, through one `EventRecorder` a profile. Pure: an event is made here and handed to
-whoever posts it; nothing waits and nothing is sent. Costs about 6 µs an event.
+The engine calls it once an outcome, through one `EventRecorder` a profile. Pure: an event is built here and given to
+the `post` function; nothing waits and nothing is sent. Costs about 6 µs an event.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bayplan.objects.meta import Api, KubeObject, format_micro_time
 from bayplan.objects.name_validation import dns_subdomain_problems
 
 NOTE_BYTES = 1024
-"""The longest note that the API server takes."""
+"""The longest note that the API server accepts."""
 
 NORMAL = "Normal"
 WARNING = "Warning"
@@ -28,7 +28,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ObjectReference(Api, frozen=True):
-    """Which object, and in which version of it."""
+    """Reference to an object, in one of its versions."""
 
     kind: str = ""
     namespace: str = ""
@@ -49,14 +49,14 @@ class EventMeta(Api, frozen=True):
 
 
 class Series(Api, frozen=True, omit_defaults=False):
-    """How often an event was seen, and when last."""
+    """The number of occurrences of an event, and the time of the last one."""
 
     count: int
     last_observed_time: str
 
 
 class Event(Api, frozen=True):
-    """One `events.k8s.io/v1` Event, or all of a series of them."""
+    """One `events.k8s.io/v1` Event, or a series of them."""
 
     metadata: EventMeta
     event_time: str
@@ -90,7 +90,7 @@ Post = Callable[[Event], None]
 
 
 class EventRecorder:
-    """Says what happened in the name of one profile."""
+    """Builds and posts events in the name of one profile."""
 
     def __init__(self, controller: str, *, host: str, clock: Clock, chance: random.Random, post: Post) -> None:
         self._controller = controller
@@ -99,7 +99,7 @@ class EventRecorder:
         self._chance = chance
         self._post = post
 
-    # What kube-scheduler says.
+    # Events of kube-scheduler.
 
     def record_scheduled(self, pod: Pod, node: str) -> None:
         note = f"Successfully assigned {pod.namespace}/{pod.name} to {node}"
@@ -112,8 +112,8 @@ class EventRecorder:
         self.record_failed_scheduling(pod, f"skip schedule deleting pod: {pod.namespace}/{pod.name}")
 
     def record_preempted(self, victim: Pod, preemptor: KubeObject, message: str) -> None:
-        """Whoever preempts words the message: it names the kind of the preemptor, its uid and the node."""
-        # kube-scheduler 1.36 refers to a group that preempts and, by a slip of its own, never to a pod.
+        """Record a preemption. The caller words the message: the kind of the preemptor, its uid and the node."""
+        # kube-scheduler 1.36 refers to a pod group that preempts but, because of a bug, never to a pod.
         related = None if isinstance(preemptor, Pod) else preemptor
         self.record(victim, related=related, type=NORMAL, reason="Preempted", action="Preempting", note=message)
 
@@ -121,7 +121,7 @@ class EventRecorder:
         note = f"waiting for binding conditions for device on node {node}"
         self.record(pod, type=NORMAL, reason="BindingConditionsPending", action="Scheduling", note=note)
 
-    # What anybody may say.
+    # Any event.
 
     def record(
         self,
@@ -133,7 +133,7 @@ class EventRecorder:
         note: str,
         related: KubeObject | ObjectReference | None = None,
     ) -> None:
-        """Make an event and post it."""
+        """Build an event and post it."""
         now = self._clock.now()
         about = object_reference(regarding)
         self._post(
@@ -152,7 +152,7 @@ class EventRecorder:
         )
 
     def _name(self, about: str, now: datetime) -> str:
-        """The object's name and the moment; something else where that is no name for an event."""
+        """The object's name and the time; a random UUID if that is not a valid event name."""
         name = f"{about}.{_nanoseconds(now):x}"
         if len(about) <= _MAX_PLAIN_NAME and not dns_subdomain_problems(name):
             return name
@@ -160,7 +160,7 @@ class EventRecorder:
 
 
 def object_reference(item: KubeObject | ObjectReference) -> ObjectReference:
-    """An object as an event refers to it."""
+    """The reference of an event to an object."""
     if isinstance(item, ObjectReference):
         return item
     meta, kind = item.metadata, kind_of(type(item))
@@ -175,7 +175,7 @@ def object_reference(item: KubeObject | ObjectReference) -> ObjectReference:
 
 
 def truncate_note(text: str) -> str:
-    """As much of a text as an event can hold, in whole characters."""
+    """The text, cut to the longest note of an event at a character boundary."""
     if len(text) * 4 <= NOTE_BYTES:
         return text
     data = text.encode()
@@ -185,6 +185,6 @@ def truncate_note(text: str) -> str:
 
 
 def _nanoseconds(moment: datetime) -> int:
-    """Nanoseconds since 1970, of which our clocks know the thousands."""
+    """Nanoseconds since 1970, in steps of 1,000: the clock has microseconds."""
     since = moment - _EPOCH
     return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1_000

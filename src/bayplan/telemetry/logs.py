@@ -1,11 +1,11 @@
-"""What happened, line by line? Logs as kube-scheduler writes them: klog's text, or JSON, with `-v` levels.
+"""Logging as kube-scheduler has it: klog's text format, or JSON, with `-v` levels.
 
     log = StructuredLog(__name__)
     log.info("Successfully bound pod to node", v=2, pod=Ref("default/web"), node="n1")
 
-Everything goes through the standard library's loggers, so that plugins and libraries are heard too: their messages look
-like klog's plain ones. A level that is off costs a fifth of a microsecond. Credentials that find their way into a line
-are struck out: nothing of ours writes any, but others' messages pass through here.
+All records go through the loggers of the standard library, so messages of plugins and libraries are included and look
+like klog's unstructured ones. A disabled level costs a fifth of a microsecond. Credentials in a line are redacted:
+Bayplan writes none, but messages of libraries may contain some.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from bayplan.errors import UsageError
 
 TEXT, JSON = "text", "json"
 OUTCOME = 2
-"""The verbosity from which on every pod that was placed or refused has its line, as upstream has it."""
+"""The verbosity from which on every placed or rejected pod has a log line, as upstream has it."""
 
 _VERBOSE_DEBUG = 4
-"""The verbosity that the standard library's DEBUG stands for: what others' code says in detail."""
+"""The verbosity that the standard library's DEBUG stands for: details from libraries."""
 
 _SEVERITY = ((logging.CRITICAL, "F"), (logging.ERROR, "E"), (logging.WARNING, "W"))
 _REDACTED = "<redacted>"
@@ -44,7 +44,7 @@ _EMPTY: Mapping[str, object] = {}
 
 
 def logging_level(verbosity: int) -> int:
-    """The standard library's level for a verbosity: INFO is 0, DEBUG is 4, what is more verbose lies below."""
+    """The level of the standard library for a verbosity: INFO is 0, DEBUG is 4, higher verbosities lie below."""
     if verbosity < _VERBOSE_DEBUG:
         return logging.INFO - max(0, verbosity)
     return max(1, logging.DEBUG - (verbosity - _VERBOSE_DEBUG))
@@ -58,7 +58,7 @@ def klog_verbosity(level: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ObjectRef:
-    """An object by its `namespace/name`, or by its name alone: JSON spells the two apart."""
+    """An object by its `namespace/name`, or by its name alone; JSON has them as two members."""
 
     key: str
 
@@ -71,7 +71,7 @@ class ObjectRef:
 
 
 class StructuredLog:
-    """A message that stays the same, and values that vary beside it."""
+    """A logger of constant messages with key-value pairs."""
 
     __slots__ = ("_logger",)
 
@@ -101,13 +101,13 @@ class LogOptions:
     format: str = TEXT
     verbosity: int = 0
     vmodule: str = ""
-    """Verbosities of single files: `queue=5,cache*=4`."""
+    """Verbosity of single files: `queue=5,cache*=4`."""
     split_stream: bool = False
-    """Whether what is no error goes to the standard output."""
+    """Whether records below ERROR go to the standard output."""
 
 
 class LogControl:
-    """The logs of this process, from `start_logs` to `close`."""
+    """The logging of this process, from `start_logs` to `close`."""
 
     def __init__(self, handlers: Sequence[_Handler], options: LogOptions) -> None:
         self._handlers = handlers
@@ -118,7 +118,7 @@ class LogControl:
             logging.root.addHandler(handler)
 
     def set_verbosity(self, verbosity: int) -> None:
-        """From now on; files that have a verbosity of their own keep it."""
+        """Set the verbosity; files in `--vmodule` keep their own."""
         most = max([verbosity, *(each for _, each in self._modules)])
         logging.root.setLevel(logging_level(most))
         for handler in self._handlers:
@@ -138,18 +138,18 @@ def start_logs(
     err: TextIO | None = None,
     zone: tzinfo | None = None,
 ) -> LogControl:
-    """Write the logs of this process, to the standard error unless told otherwise. `zone`: else the machine's."""
+    """Write the logs of this process, by default to the standard error. `zone`: by default the machine's."""
     if options.format not in (TEXT, JSON):
-        raise UsageError(f"--logging-format {options.format!r} is not known; write {TEXT} or {JSON}")
+        raise UsageError(f"--logging-format {options.format!r} is unknown; use {TEXT} or {JSON}")
     if options.verbosity < 0:
-        raise UsageError(f"-v {options.verbosity} is below zero; write 0 or more")
+        raise UsageError(f"-v {options.verbosity} is negative; use 0 or more")
     formatter: logging.Formatter = _JsonLines(clock) if options.format == JSON else _KlogLines(clock, zone)
     errors = _Handler(err or sys.stderr, formatter)
     if not options.split_stream:
         return LogControl([errors], options)
     errors.setLevel(logging.ERROR)
-    others = _Handler(out or sys.stdout, formatter, below=logging.ERROR)
-    return LogControl([errors, others], options)
+    rest = _Handler(out or sys.stdout, formatter, below=logging.ERROR)
+    return LogControl([errors, rest], options)
 
 
 class _Handler(logging.StreamHandler[TextIO]):
@@ -178,20 +178,20 @@ def _modules(vmodule: str) -> list[tuple[str, int]]:
     for part in filter(None, vmodule.split(",")):
         pattern, equals, level = part.partition("=")
         if not pattern or not equals or not level.isdecimal():
-            raise UsageError(f"--vmodule: {part!r} is not understood; write a file's name and a level, as in queue=5")
+            raise UsageError(f"--vmodule: {part!r} is invalid; use a file name and a level, as in queue=5")
         found.append((pattern, int(level)))
     return found
 
 
 def redact(text: str) -> str:
-    """The text without what looks like a credential."""
+    """The text with credentials redacted."""
     if "eyJ" not in text and "earer" not in text and "asic" not in text:
         return text
     return _CREDENTIAL.sub(lambda found: (found[1] or "") + _REDACTED, text)
 
 
 def _values(record: logging.LogRecord) -> Mapping[str, object] | None:
-    """The values of a structured message; None for a plain one."""
+    """The key-value pairs of a structured message; None for a plain one."""
     found: Mapping[str, object] | None = getattr(record, "values", None)
     return found
 
@@ -219,7 +219,7 @@ class _KlogLines(logging.Formatter):
 
 
 def _indented(text: str) -> str:
-    """Further lines belong to the first: nobody can write a line of their own by what they call a thing."""
+    """Indent continuation lines, so that a value with a newline cannot forge a log line."""
     return text.replace("\r", "\\r").replace("\n", "\n\t")
 
 
@@ -244,7 +244,7 @@ def _plain(value: object) -> str:
 
 
 def _json(value: object) -> str:
-    """Any value as JSON: what is none is written as a text."""
+    """Any value as JSON. A value that JSON cannot represent is written as a string."""
     if isinstance(value, ObjectRef):
         return json_text(value.tree())
     try:

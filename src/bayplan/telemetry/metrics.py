@@ -1,8 +1,8 @@
-"""How much of what has happened? Counters, gauges and histograms, written in Prometheus' text format.
+"""Prometheus metrics: counters, gauges and histograms in the text format.
 
-Whoever counts holds on to a value (`family.labels(...)`) and adds to it: an observation costs about a third of a
-microsecond, an increment less. Nothing is computed until somebody scrapes; then `MetricsRegistry.render` yields pieces
-of some hundred lines, so that the loop has its turn between them. One thread owns all of it, so there are no locks."""
+Callers keep a value (`family.labels(...)`) and add to it: an observation costs about a third of a microsecond, an
+increment less. Values are rendered only at a scrape: `MetricsRegistry.render` yields chunks of some hundred lines, so
+that the loop can run other tasks in between. One thread owns all metrics, so there are no locks."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from bayplan.errors import UsageError
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
 CHUNK_LINES = 500
-"""Lines in one piece of a rendering: below a millisecond's work."""
+"""Lines in one chunk: less than a millisecond of work."""
 
 UNEXPECTED_LABEL = "unexpected"
-"""What a label says instead of a value that is not among those allowed for it."""
+"""The label value that replaces a value outside the allowed ones."""
 
 _LABEL_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _HELP_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n"})
-_PLAIN_BELOW = 1_000_000  # whole numbers from here on have an exponent
+_PLAIN_BELOW = 1_000_000  # larger integers are written with an exponent
 
 
 class Stability(StrEnum):
-    """What upstream promises about a metric; printed in front of its help. Metrics of the process carry none."""
+    """Upstream's stability level of a metric, printed in front of its help. Metrics of the process have none."""
 
     NONE = ""
     ALPHA = "ALPHA"
@@ -38,7 +38,7 @@ class Stability(StrEnum):
 
 
 class CounterValue:
-    """Goes up."""
+    """A value that only increases."""
 
     __slots__ = ("value",)
 
@@ -50,7 +50,7 @@ class CounterValue:
 
 
 class GaugeValue(CounterValue):
-    """Goes up and down."""
+    """A value that increases and decreases."""
 
     __slots__ = ()
 
@@ -62,7 +62,7 @@ class GaugeValue(CounterValue):
 
 
 class HistogramValue:
-    """How many observations were at most each bound, and their sum."""
+    """Number of observations per bucket, and their sum."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -76,7 +76,7 @@ class HistogramValue:
         self.total += value
 
     def set_from(self, other: HistogramValue) -> None:
-        """Stand for what somebody else has measured, from now on."""
+        """Share the counts of another histogram, from now on."""
         self.counts, self.total = other.counts, other.total
 
     @property
@@ -88,7 +88,7 @@ V = TypeVar("V", CounterValue, GaugeValue, HistogramValue)
 
 
 class Family(Generic[V]):
-    """One metric: its name, and a value for each combination of labels that was used."""
+    """One metric: its name, and a value for each combination of labels in use."""
 
     kind: ClassVar[str]
 
@@ -106,7 +106,7 @@ class Family(Generic[V]):
         self.label_names = tuple(labels)
         self.stability = stability
         self.deprecated = deprecated
-        """The version from which on it is, if it is."""
+        """The version since which the metric is deprecated; empty if it is not."""
         self._order = sorted(range(len(labels)), key=labels.__getitem__)
         self._allowed: dict[int, Collection[str]] = {}
         self._values: dict[tuple[str, ...], V] = {}
@@ -116,7 +116,7 @@ class Family(Generic[V]):
         raise NotImplementedError
 
     def labels(self, *values: str) -> V:
-        """The value for these labels, in the order in which the family names them."""
+        """The value for these labels, in the order of the family's label names."""
         found = self._values.get(values)
         if found is None:
             found = self._make_value(values)
@@ -124,7 +124,9 @@ class Family(Generic[V]):
 
     def _make_value(self, values: tuple[str, ...]) -> V:
         if len(values) != len(self.label_names):
-            raise ValueError(f"{self.name} has the labels {self.label_names}, not {len(values)}")
+            raise ValueError(
+                f"{self.name} has the labels {self.label_names}, got {len(values)} values; give one for each label"
+            )
         if self._allowed:
             values = tuple(map(self._allowed_value, range(len(values)), values))
         return self._values.setdefault(values, self._new())
@@ -134,16 +136,16 @@ class Family(Generic[V]):
         return value if allowed is None or value in allowed else UNEXPECTED_LABEL
 
     def allow(self, label: str, values: Collection[str]) -> None:
-        """From now on a value of this label that is not among these is counted as `unexpected`."""
+        """Count values of this label that are not in `values` as `unexpected` from now on."""
         if label in self.label_names:
             self._allowed[self.label_names.index(label)] = frozenset(values)
 
     def forget(self, *values: str) -> None:
-        """What these labels stood for is gone; nothing where there was no value."""
+        """Remove the value for these labels, if there is one."""
         self._values.pop(values, None)
 
     def reset(self) -> None:
-        """Forget everything. A metric without labels is there from the start, at zero."""
+        """Remove all values. A metric without labels exists from the start, at zero."""
         self._values.clear()
         if not self.label_names:
             self._values[()] = self._new()
@@ -152,33 +154,33 @@ class Family(Generic[V]):
         return len(self._values)
 
     def items(self) -> Iterable[tuple[tuple[str, ...], V]]:
-        """Labels and values, as they are now."""
+        """Labels and current values."""
         return self._values.items()
 
     def head(self) -> list[str]:
-        """The lines before the values."""
+        """The HELP and TYPE lines."""
         words: list[str] = [f"[{self.stability}]"] if self.stability else []
         words += [f"(Deprecated since {self.deprecated})"] if self.deprecated else []
         text = " ".join([*words, self.help_text.translate(_HELP_ESCAPES)])
         return [f"# HELP {self.name} {text}", f"# TYPE {self.name} {self.kind}"]
 
     def lines(self) -> Iterator[str]:
-        """Head and values, in the order of the labels' names and values; nothing while there is no value."""
+        """HELP, TYPE and values, sorted by label names and values; no lines without values."""
         if not self._values:
             return
         yield from self.head()
         names = [self.label_names[place] for place in self._order]
         ordered = [(tuple(labels[place] for place in self._order), value) for labels, value in self._values.items()]
         for labels, value in sorted(ordered, key=lambda each: each[0]):
-            yield from self._lines_of(label_text(names, labels), value)
+            yield from self._value_lines(label_text(names, labels), value)
 
-    def _lines_of(self, labels: str, value: V) -> list[str]:
-        """All lines of one value, at once: what is counted meanwhile must not come between them."""
+    def _value_lines(self, labels: str, value: V) -> list[str]:
+        """All lines of one value in one list: increments during rendering must not come between them."""
         raise NotImplementedError
 
 
 class Counter(Family[CounterValue]):
-    """Counts what happens."""
+    """A metric that counts."""
 
     kind = "counter"
 
@@ -186,15 +188,15 @@ class Counter(Family[CounterValue]):
         return CounterValue()
 
     def inc(self, by: float = 1) -> None:
-        """For a counter without labels."""
+        """Increase a counter without labels."""
         self._values[()].value += by
 
-    def _lines_of(self, labels: str, value: CounterValue) -> list[str]:
+    def _value_lines(self, labels: str, value: CounterValue) -> list[str]:
         return [sample_line(self.name, labels, value.value)]
 
 
 class Gauge(Family[GaugeValue]):
-    """Says how much there is now."""
+    """A metric with a current value."""
 
     kind = "gauge"
 
@@ -202,15 +204,15 @@ class Gauge(Family[GaugeValue]):
         return GaugeValue()
 
     def set(self, value: float) -> None:
-        """For a gauge without labels."""
+        """Set a gauge without labels."""
         self._values[()].value = value
 
-    def _lines_of(self, labels: str, value: GaugeValue) -> list[str]:
+    def _value_lines(self, labels: str, value: GaugeValue) -> list[str]:
         return [sample_line(self.name, labels, value.value)]
 
 
 class Histogram(Family[HistogramValue]):
-    """Says how observations are spread over buckets."""
+    """A metric that counts observations in buckets."""
 
     kind = "histogram"
 
@@ -232,10 +234,10 @@ class Histogram(Family[HistogramValue]):
         return HistogramValue(self.buckets)
 
     def observe(self, value: float) -> None:
-        """For a histogram without labels."""
+        """Observe a value of a histogram without labels."""
         self._values[()].observe(value)
 
-    def _lines_of(self, labels: str, value: HistogramValue) -> list[str]:
+    def _value_lines(self, labels: str, value: HistogramValue) -> list[str]:
         inner = f"{labels[1:-1]}," if labels else ""
         seen = list(accumulate(value.counts))
         lines = [
@@ -251,7 +253,7 @@ class Histogram(Family[HistogramValue]):
 
 AnyFamily = Counter | Gauge | Histogram
 Collector = Callable[[], None]
-"""Called before every rendering to bring gauges up to date from somebody's view."""
+"""Called before every rendering to update gauges."""
 
 
 class MetricsRegistry:
@@ -266,25 +268,25 @@ class MetricsRegistry:
     def add(self, *families: AnyFamily) -> None:
         for family in families:
             if family.name in self._families:
-                raise ValueError(f"there are two metrics called {family.name}")
+                raise ValueError(f"the metric {family.name} is registered twice; use another name")
             self._families[family.name] = family
 
     def collect(self, collector: Collector, *, reset: Collector | None = None) -> None:
-        """`reset`: how what the collector reads from starts anew."""
+        """Call `collector` before each rendering. `reset` sets the collector's source to zero."""
         self._collectors.append(collector)
         self._resets += [reset] if reset is not None else []
 
     def allow_labels(self, allowed: Mapping[str, Collection[str]]) -> None:
-        """`--allow-metric-labels`: the values allowed for labels, by `metric,label`."""
+        """`--allow-metric-labels`: the allowed values by `metric,label`."""
         for key, values in allowed.items():
             metric, comma, label = key.partition(",")
             if not comma or not metric or not label:
-                raise UsageError(f"--allow-metric-labels: {key!r} names no label; write metric,label='value,value'")
+                raise UsageError(f"--allow-metric-labels: {key!r} has no label; use metric,label='value,value'")
             if metric in self._families:
                 self._families[metric].allow(label, values)
 
     def reset(self) -> None:
-        """Start all counts anew."""
+        """Set all counts to zero."""
         for reset in self._resets:
             reset()
         for family in self._families.values():
@@ -297,7 +299,7 @@ class MetricsRegistry:
         return self._families[name]
 
     def render(self) -> Iterator[bytes]:
-        """The text in pieces. Counting goes on between two pieces, but the lines of one value belong together."""
+        """The text in chunks. Counting goes on between two chunks, but the lines of one value stay together."""
         for collector in self._collectors:
             collector()
         return in_chunks(self._lines())
@@ -326,7 +328,7 @@ class MetricsRegistry:
 
 
 def in_chunks(lines: Iterable[str]) -> Iterator[bytes]:
-    """Lines as pieces of text."""
+    """Join lines to chunks of text."""
     waiting: list[str] = []
     for line in lines:
         waiting.append(line)
@@ -342,7 +344,7 @@ def _join_lines(lines: list[str]) -> bytes:
 
 
 def label_text(names: Sequence[str], values: Sequence[str]) -> str:
-    """Labels as they are written behind a name; nothing where there are none."""
+    """Labels in the text format; empty without labels."""
     if not names:
         return ""
     inner = ",".join(f'{name}="{value.translate(_LABEL_ESCAPES)}"' for name, value in zip(names, values, strict=True))
@@ -354,20 +356,20 @@ def sample_line(name: str, labels: str, value: float) -> str:
 
 
 def number_text(value: float) -> str:
-    """A number as Go prints it."""
+    """A number in Go's format."""
     if isinstance(value, int) and -_PLAIN_BELOW < value < _PLAIN_BELOW:
         return str(value)
     return go_value(float(value))
 
 
 def exponential_range(first: float, last: float, count: int) -> tuple[float, ...]:
-    """So many bounds from the first to the last, each by the same factor above the one before."""
+    """`count` bounds from the first to the last, each larger than the one before by the same factor."""
     factor = (last / first) ** (1.0 / (count - 1))
     return tuple(first * factor**step for step in range(count))
 
 
 def exponential_buckets(start: float, factor: float, count: int) -> tuple[float, ...]:
-    """Bounds that grow by a factor: multiplied step by step, as upstream does, because the last digits show."""
+    """Bounds that grow by a factor, multiplied step by step as upstream does, because the last digits are visible."""
     bounds = [start]
     while len(bounds) < count:
         bounds.append(bounds[-1] * factor)

@@ -1,8 +1,7 @@
-"""What was decided lately, and how fast does it go? What the page shows besides objects, as frozen values.
+"""Recent decisions and counters for the web page, as frozen values.
 
-The pod engine's decisions are read from its ring of records, and only when somebody looks. A session of the batch
-engine tells what it left once, at its end; of pods that wait only what is new is kept, since it says the same of all
-others every second.
+Decisions of the pod engine are read from its ring of records, only when a page is open. The batch engine reports each
+session once, at its end. Of pending pods only new messages are kept, since a session repeats the rest every second.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from bayplan.telemetry.metrics import HistogramValue
 from bayplan.telemetry.scheduler_metrics import ERROR, SCHEDULED, UNSCHEDULABLE, SchedulerMetrics
 
 MAX_KEPT = 500
-"""Decisions of sessions that are remembered for whoever opens the page later."""
+"""Decisions of sessions that are kept for pages that are opened later."""
 MAX_RETURNED = 100
-"""Decisions that are told at once: nobody reads more in a second."""
+"""Maximum number of decisions in one update: a person reads no more in a second."""
 
 
 class FeedEntry(msgspec.Struct, frozen=True):
@@ -38,33 +37,33 @@ class FeedEntry(msgspec.Struct, frozen=True):
     node: str
     text: str
     related: tuple[str, ...] = ()
-    """Other pods that the text names: who may not see them may not see the text."""
+    """Other pods that the text names. A user who may not read them may not read the text."""
 
 
 class FeedCounters(msgspec.Struct, frozen=True):
-    """Counts since the process began; whoever wants rates takes differences."""
+    """Counts since the process began; rates are differences of two values."""
 
     scheduled: float = 0
     unschedulable: float = 0
     errors: float = 0
     bounds: tuple[float, ...] = ()
-    """Seconds: upper ends of the classes of `counts`, of which there is one more."""
+    """Upper bounds of the buckets of `counts` in seconds; `counts` has one more."""
     counts: tuple[int, ...] = ()
-    """How long attempts took that ended in a binding."""
+    """Numbers of attempts that ended in a binding, by duration."""
     waiting: Mapping[str, int] = {}
-    """Pods by the part of the queue that they wait in."""
+    """Pending pods by sub-queue."""
 
 
 class DecisionSource(Protocol):
-    """Somewhere decisions are read from, by how many there were before."""
+    """A source of decisions that is read from a position on."""
 
     def since(self, count: int) -> tuple[int, Sequence[FeedEntry]]:
-        """How many there are by now, and those that came after the first `count`, the oldest first."""
+        """The number of decisions so far, and the decisions after the first `count`, the oldest first."""
         ...
 
 
 class RecordedDecisions:
-    """The pod engine's, from its ring."""
+    """The decisions of the pod engine, from its ring."""
 
     def __init__(self, ring: DecisionRing) -> None:
         self._ring = ring
@@ -82,16 +81,16 @@ def feed_entry(record: DecisionRecord) -> FeedEntry:
 
 
 class SessionDecisions:
-    """The batch engine's, and what its queues came to. `add_session` it after each session."""
+    """The decisions of the batch engine and the gauges of its queues. `add_session` is called after each session."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
-        self._told: deque[FeedEntry | DecisionRecord] = deque(maxlen=MAX_KEPT)
+        self._entries: deque[FeedEntry | DecisionRecord] = deque(maxlen=MAX_KEPT)
         self._count = 0
         self._messages: dict[str, str] = {}
         self.queues: Mapping[str, Mapping[str, float]] = {}
         self.records = DecisionRing()
-        """Why pods were put where they are."""
+        """Why pods were placed on their nodes."""
 
     def add_session(self, outcome: SessionOutcome) -> None:
         at = self._now().timestamp()
@@ -108,20 +107,20 @@ class SessionDecisions:
         self._messages = messages
         self.queues = outcome.final_gauges
 
-    def _add(self, told: FeedEntry | DecisionRecord) -> None:
-        self._told.append(told)
+    def _add(self, entry: FeedEntry | DecisionRecord) -> None:
+        self._entries.append(entry)
         self._count += 1
 
     def since(self, count: int) -> tuple[int, Sequence[FeedEntry]]:
-        new = min(MAX_RETURNED, max(0, self._count - count), len(self._told))
-        newest = islice(self._told, len(self._told) - new, None)
+        new = min(MAX_RETURNED, max(0, self._count - count), len(self._entries))
+        newest = islice(self._entries, len(self._entries) - new, None)
         return self._count, [feed_entry(each) if isinstance(each, DecisionRecord) else each for each in newest]
 
 
 def feed_counters(
     pods: SchedulerMetrics | None, batch: BatchMetrics | None, waiting: Mapping[str, int]
 ) -> FeedCounters:
-    """What the metrics of one engine, or of both, come to."""
+    """The sums of the metrics of one or both engines."""
     results = dict.fromkeys((SCHEDULED, UNSCHEDULABLE, ERROR), 0.0)
     spreads: list[HistogramValue] = []
     for family in (pods.attempts if pods else None, batch.attempts if batch else None):
@@ -137,7 +136,7 @@ def feed_counters(
 
 
 def _sessions(spreads: Iterable[tuple[tuple[str, ...], HistogramValue]]) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """How long sessions took, where no pod engine decides."""
+    """The durations of sessions, for processes without a pod engine."""
     for _, spread in spreads:
         return tuple(bound / 1e3 for bound in spread.bounds), tuple(spread.counts)
     return (), ()

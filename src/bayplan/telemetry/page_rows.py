@@ -1,7 +1,7 @@
-"""What does the page know of a node, a pod, a group or a queue? One short row each, made of the object as it is.
+"""Rows of the web page: one short tuple for each node, pod, pod group or queue, built from the object.
 
-Asked by the server for every object when somebody opens the page, and for every change while it is open. A row is a
-tuple, because fifty thousand of them go over the wire; `FIELDS` names its places, for the page and for programs.
+The server calls it for every object when a browser opens the page, and for every change while the page is open. A row
+is a tuple, because fifty thousand of them go over the wire; `FIELDS` names its columns, for the page and for programs.
 Cost: some five microseconds a pod.
 """
 
@@ -19,7 +19,7 @@ from bayplan.objects.volcano.types import PodGroup, Queue
 
 NODES, PODS, GROUPS, QUEUES = "nodes", "pods", "groups", "queues"
 TABLES = (QUEUES, GROUPS, NODES, PODS)
-"""In the order in which they are sent: a pod comes after what it refers to."""
+"""In the order in which they are sent: a pod comes after the objects that it refers to."""
 
 FIELDS = {
     NODES: ("name", "zone", "state", "offers"),
@@ -27,7 +27,7 @@ FIELDS = {
     GROUPS: ("key", "queue", "members", "phase"),
     QUEUES: ("name", "parent", "weight", "state", "capability", "deserved", "allocated"),
 }
-"""What the places of a row mean."""
+"""The column names of a row."""
 
 Row = tuple[Any, ...]
 
@@ -41,7 +41,7 @@ _MAX_MESSAGE_LENGTH = 600
 
 
 def table_of(item: KubeObject) -> str:
-    """The table that an object belongs to; nothing for those that the page does not show."""
+    """The table of an object; empty for kinds that the page does not show."""
     return _TABLES.get(type(item), "")
 
 
@@ -94,14 +94,14 @@ def _state(pod: Pod) -> str:
 
 
 def unschedulable_message(pod: Pod) -> tuple[str, str]:
-    for told in pod.status.conditions:
-        if told.type == "PodScheduled" and told.status == "False":
-            return told.reason, told.message
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return condition.reason, condition.message
     return "", ""
 
 
 def _owner(pod: Pod) -> str:
-    """Who made the pod, as people call it: the Deployment and not the ReplicaSet of one of its versions."""
+    """The controller of the pod: the Deployment, and not the ReplicaSet of one of its versions."""
     owner = pod.metadata.controller
     if owner is None:
         return ""

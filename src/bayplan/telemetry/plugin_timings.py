@@ -1,6 +1,6 @@
-"""How long plugins and whole extension points take, and how often plugins fail: plain counters owned by the loop.
+"""Durations and failures of plugins and of whole extension points: plain counters that the loop owns.
 
-Every call is counted; nothing is rendered here. A report reads `rows()`, a scrape `spreads()` and `profiles()`.
+Every call is counted and nothing is rendered here. A report reads `rows()`, a scrape `spreads()` and `profiles()`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from bayplan.telemetry.metrics import HistogramValue, exponential_buckets
 
 PLUGIN_BUCKETS = exponential_buckets(0.00001, 1.5, 20)
-"""Seconds, from ten microseconds to some twenty milliseconds in small steps: plugins are short."""
+"""Seconds, from ten microseconds to some twenty milliseconds in small steps: plugin calls are short."""
 
 POINT_BUCKETS = exponential_buckets(0.0001, 2, 12)
 CLASS_LOOKUP_BUCKETS = exponential_buckets(0.00001, 2, 12)
@@ -29,11 +29,11 @@ class CallStats:
     slow: int = 0
     failed: int = 0
     spread: dict[str, HistogramValue] = field(default_factory=dict)
-    """How the times are spread, by the answer that the call ended with."""
+    """Histograms of the durations, by the status that the call returned."""
 
 
 class PointTimings:
-    """The extension points of one profile, each as a whole: points and statuses by the names that metrics have."""
+    """The extension points of one profile, each as a whole. Points and statuses have the names that metrics use."""
 
     __slots__ = ("_look_ups", "_spreads", "asked")
 
@@ -41,25 +41,25 @@ class PointTimings:
         self._spreads: dict[tuple[str, str], HistogramValue] = {}
         self._look_ups = {True: HistogramValue(CLASS_LOOKUP_BUCKETS), False: HistogramValue(CLASS_LOOKUP_BUCKETS)}
         self.asked: dict[tuple[str, str], int] = {}
-        """By plugin and point: how often it was asked, about each node where it answers for nodes."""
+        """Number of calls by plugin and point; a point that answers for nodes counts each node."""
 
     def observe(self, point: str, seconds: float, status: str = _SUCCESS) -> None:
-        """All plugins of a point together lasted so long, and that was the outcome."""
+        """Record the duration of all plugins of a point together, and the resulting status."""
         spread = self._spreads.get((point, status))
         if spread is None:
             spread = self._spreads[point, status] = HistogramValue(POINT_BUCKETS)
-        spread.counts[bisect_left(POINT_BUCKETS, seconds)] += 1  # as `observe` does: several times a decision
+        spread.counts[bisect_left(POINT_BUCKETS, seconds)] += 1  # inlined `observe`: called several times a decision
         spread.total += seconds
 
     def observe_skipped(self, point: str) -> None:
-        """There was nothing to do at a point."""
+        """Record that a point had no plugins to run."""
         spread = self._spreads.get((point, _SUCCESS))
         if spread is None:
             spread = self._spreads[point, _SUCCESS] = HistogramValue(POINT_BUCKETS)
         spread.counts[0] += 1
 
     def observe_class_lookup(self, seconds: float, *, found: bool) -> None:
-        """It took so long to find out whether pods like this one were evaluated before, and found a node by that."""
+        """Record the duration of a look-up of the pod's equivalence class, and whether it found a node."""
         spread = self._look_ups[found]
         spread.counts[bisect_left(CLASS_LOOKUP_BUCKETS, seconds)] += 1
         spread.total += seconds
@@ -69,7 +69,7 @@ class PointTimings:
         self.asked[key] = self.asked.get(key, 0) + times
 
     def spreads(self) -> Iterator[tuple[str, str, HistogramValue]]:
-        """Point, status, and how long that took."""
+        """Point, status and durations."""
         for (point, status), spread in self._spreads.items():
             yield point, status, spread
 
@@ -92,7 +92,7 @@ class PluginTimings:
         self._profiles: dict[str, PointTimings] = {}
 
     def points(self, profile: str) -> PointTimings:
-        """The points of a profile; the same also when the profile is built anew."""
+        """The points of a profile; they survive when the profile is rebuilt."""
         found = self._profiles.get(profile)
         if found is None:
             found = self._profiles[profile] = PointTimings()
@@ -102,7 +102,7 @@ class PluginTimings:
         yield from self._profiles.items()
 
     def observe(self, plugin: str, point: str, seconds: float, status: str = "Success") -> None:
-        """A call lasted so long and answered with a status of this label."""
+        """Record the duration and the status of one call."""
         stats = self._get(plugin, point)
         stats.calls += 1
         stats.seconds += seconds
@@ -127,13 +127,13 @@ class PluginTimings:
             yield plugin, point, stats
 
     def spreads(self) -> Iterator[tuple[str, str, str, HistogramValue]]:
-        """Plugin, point, status, and how long such calls took."""
+        """Plugin, point, status and durations."""
         for (plugin, point), stats in self._stats.items():
             for status, spread in stats.spread.items():
                 yield plugin, point, status, spread
 
     def reset(self) -> None:
-        """Start anew."""
+        """Set all counters to zero."""
         self._stats.clear()
         for points in self._profiles.values():
             points.reset()

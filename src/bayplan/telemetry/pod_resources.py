@@ -1,7 +1,7 @@
-"""What do the pods of the cluster ask for and what are they limited to? `/metrics/resources`, as kube-scheduler has it.
+"""Resource requests and limits of all pods: `/metrics/resources`, as kube-scheduler has it.
 
-Rendered from the pods when somebody scrapes, in pieces: some 10 µs a pod and line, so that even 150,000 pods hold the
-loop for a few milliseconds at a time. Pods come in the order in which they are given.
+Rendered from the pods at each scrape, in chunks. It costs some 10 µs a pod and line, so even 150,000 pods hold the loop
+for a few milliseconds at a time only. Pods come in the order in which they are given.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Amounts = Callable[[Pod], Mapping[str, Quantity]]
 
 
 def render_pod_resources(pods: Collection[Pod]) -> Iterator[bytes]:
-    """The text in pieces, of the pods that are there now: they may change while it is written."""
+    """Text chunks for the pods that exist now. The collection may change while the text is written."""
     return in_chunks(_lines(tuple(pods)))
 
 
@@ -55,18 +55,18 @@ def _lines(pods: tuple[Pod, ...]) -> Iterator[str]:
 
 
 def _family(family: Gauge, pods: tuple[Pod, ...], amounts: Amounts) -> Iterator[str]:
-    """A family that has no value has no head either."""
+    """The lines of one metric. A metric without values has no header lines."""
     head = family.head()
     for pod in pods:
         if pod.spec.node_name and pod.status.phase in _TERMINAL_PHASES:
             continue
-        for line in _of_pod(family.name, pod, amounts(pod)):
+        for line in _pod_lines(family.name, pod, amounts(pod)):
             yield from head
             head = []
             yield line
 
 
-def _of_pod(name: str, pod: Pod, amounts: Mapping[str, Quantity]) -> Iterator[str]:
+def _pod_lines(name: str, pod: Pod, amounts: Mapping[str, Quantity]) -> Iterator[str]:
     priority = "" if pod.spec.priority is None else str(pod.spec.priority)
     for resource in sorted(amounts):
         if amounts[resource].is_zero():
@@ -84,7 +84,7 @@ def _of_pod(name: str, pod: Pod, amounts: Mapping[str, Quantity]) -> Iterator[st
 
 
 def unit_of(resource: str) -> str:
-    """In what a resource is counted, where its name says so."""
+    """The unit of a resource, where its name implies one."""
     if resource == CPU:
         return "cores"
     if resource in _BYTES or is_hugepages(resource):

@@ -1,7 +1,7 @@
-"""What does the process itself take? Processor time, memory, files; which version it is; how its requests end.
+"""Metrics of the process: CPU time, memory, files, versions, feature gates, leadership and API requests.
 
-Read from /proc when somebody scrapes, which costs about 100 µs; where there is no /proc only the processor time and the
-start are known. Names and help are those that Prometheus' clients and Kubernetes' components share.
+Read from /proc at each scrape, which costs about 100 µs. Without /proc only the CPU time and the start time are known.
+Names and help texts are those of Prometheus clients and of Kubernetes components.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if sys.platform != "win32":
 
 _REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 _UNLIMITED = float(2**64)
-_NETWORK_COUNTS = 8  # columns of /proc/net/dev that belong to what was received
+_NETWORK_COUNTS = 8  # columns of /proc/net/dev for received traffic
 
 
 class ProcessMetrics:
-    """`process_*`. `started_at` is for systems that do not tell when a process began."""
+    """`process_*`. `started_at` is for systems that do not report the start time of a process."""
 
     def __init__(self, registry: MetricsRegistry, *, started_at: float, proc: Path = Path("/proc")) -> None:
         none = Stability.NONE
@@ -36,7 +36,7 @@ class ProcessMetrics:
         self._start = Gauge(
             "process_start_time_seconds", "Start time of the process since unix epoch in seconds.", stability=none
         )
-        self._start.set(_started(proc) or started_at)
+        self._start.set(_start_time(proc) or started_at)
         registry.add(self._cpu, self._start)
         registry.collect(self._read)
         if (proc / "self" / "stat").exists():
@@ -87,12 +87,12 @@ class ProcessMetrics:
 
 
 def _stat(proc: Path) -> list[str]:
-    """The fields of the process behind its name, which may hold spaces."""
+    """The fields of /proc/self/stat after the process name, which may contain spaces."""
     return (proc / "self" / "stat").read_text().rpartition(")")[2].split()
 
 
-def _started(proc: Path) -> float:
-    """When the process began, in seconds since 1970; 0 when the system does not say."""
+def _start_time(proc: Path) -> float:
+    """Start time of the process in seconds since 1970; 0 if the system does not report it."""
     try:
         ticks = int(_stat(proc)[19])
         booted = next(line for line in (proc / "stat").read_text().splitlines() if line.startswith("btime "))
@@ -112,8 +112,8 @@ def _network(proc: Path) -> tuple[int, int]:
 
 
 def add_build_info(registry: MetricsRegistry, *, version: str, emulated: str) -> None:
-    """`kubernetes_build_info` and `version_info`. `emulated` is the version of kube-scheduler that we behave as, as in
-    1.36.4; what built and runs us stands where upstream names Go."""
+    """`kubernetes_build_info` and `version_info`. `emulated` is the kube-scheduler version that Bayplan emulates, as in
+    1.36.4. The Python version and implementation stand where upstream has Go's."""
     major, minor = emulated.split(".")[:2]
     info = Gauge(
         "kubernetes_build_info",
@@ -149,7 +149,7 @@ _BUILD_LABELS = (
 
 
 def add_features(registry: MetricsRegistry, features: Iterable[tuple[str, str, bool]]) -> None:
-    """`kubernetes_feature_enabled`: name, stage (ALPHA, BETA, DEPRECATED; none once general), whether it is on."""
+    """`kubernetes_feature_enabled`: name, stage (ALPHA, BETA, DEPRECATED; empty after GA), whether the gate is on."""
     enabled = Gauge(
         "kubernetes_feature_enabled",
         "This metric records the data about the stage and enablement of a k8s feature.",
@@ -178,7 +178,7 @@ class LeaderMetrics:
 
 
 class RequestMetrics:
-    """`rest_client_*`: how our requests to the API server end. `observer` is what a client is given."""
+    """`rest_client_*`: results of requests to the API server. A client gets its `observer`."""
 
     def __init__(self, registry: MetricsRegistry) -> None:
         self._requests = Counter(
@@ -195,7 +195,7 @@ class RequestMetrics:
         registry.add(self._requests, self._seconds)
 
     def observe_request(self, host: str, method: str, status: int, seconds: float) -> None:
-        """An answer, or none (0). A watch is a request whose duration says nothing."""
+        """Count a response, or a request without one (status 0). The duration of a watch is not recorded."""
         code = str(status) if status else "<error>"
         if method == "WATCH":
             self._requests.labels(code, "GET", host).value += 1
@@ -204,5 +204,5 @@ class RequestMetrics:
         self._seconds.labels(method, host).observe(seconds)
 
     def observer(self, host: str) -> Callable[[str, int, float], None]:
-        """For one client: its host is known."""
+        """The function for one client, whose host is fixed."""
         return partial(self.observe_request, host)

@@ -1,7 +1,7 @@
-"""What does a dashboard made for kube-scheduler look for? Its metrics: names, labels, buckets, help and stability.
+"""kube-scheduler's metrics, with its names, labels, buckets, help texts and stability levels.
 
-The pod engine calls the methods below; each is a look-up and an addition. What the framework measures by itself, for
-plugins and points, is read from its timings when somebody scrapes. A decision makes some twenty additions: about 5 µs.
+The pod engine calls the methods below; each is a lookup and an addition. Timings of plugins and extension points are
+read from the framework's `PluginTimings` at each scrape. A decision makes some twenty additions: about 5 µs.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SCHEDULED, UNSCHEDULABLE, ERROR = "scheduled", "unschedulable", "error"
 
 _ATTEMPTS_BUCKETS = 15
 _EVALUATED = ("PreFilter", "Filter", "PreScore", "Score")
-_HIDDEN_POINTS = ("depends_on",)  # upstream has no such question
+_HIDDEN_POINTS = ("depends_on",)  # not an extension point of upstream
 _METRIC_NAMES = {"signature": "Sign"}
 _PREEMPTION = ("DefaultPreemption", "PostFilter")
 
 
 class SchedulerMetrics:
-    """Every `scheduler_*` metric. `gates` are the feature gates that are on: some metrics exist only with theirs."""
+    """Every `scheduler_*` metric. `gates`: the enabled feature gates; some metrics exist only with their gate."""
 
     def __init__(self, registry: MetricsRegistry, timings: PluginTimings, *, gates: Collection[str] = ()) -> None:
         self._timings = timings
@@ -59,7 +59,7 @@ class SchedulerMetrics:
         registry.collect(self._gather, reset=timings.reset)
 
     def _families(self) -> Iterable[tuple[AnyFamily, str]]:
-        """All families with the gate that each hangs on."""
+        """All families, each with its feature gate or an empty string."""
         gated: dict[AnyFamily, str] = {
             self.hint_seconds: "SchedulerQueueingHints",
             self.inflight_events: "SchedulerQueueingHints",
@@ -78,7 +78,7 @@ class SchedulerMetrics:
         families = (value for value in vars(self).values() if isinstance(value, AnyFamily))
         return ((family, gated.get(family, "")) for family in families)
 
-    # The families. What each counts is in its help.
+    # Families. Their help texts say what they count.
 
     def _attempts(self) -> None:
         self.attempts = Counter(
@@ -306,19 +306,19 @@ class SchedulerMetrics:
             ("call_type",),
         )
 
-    # What the pod engine calls.
+    # Methods that the pod engine calls.
 
     def observe_decision(self, seconds: float) -> None:
-        """A node was looked for, whether one was found or not."""
+        """Record the duration of a scheduling algorithm run, with or without a node as its result."""
         self.algorithm_seconds.observe(seconds)
 
     def observe_attempt(self, result: str, profile: str, seconds: float) -> None:
-        """An attempt is over: after its binding, or when it failed."""
+        """Record a finished attempt: after its binding, or when it failed."""
         self.attempts.labels(result, profile).value += 1
         self.attempt_seconds.labels(result, profile).observe(seconds)
 
     def observe_scheduled(self, attempts: int, since_first_s: float | None, *, after_flush: bool = False) -> None:
-        """A pod is bound, after so many attempts and so long after it could first be tried."""
+        """Record a bound pod: its number of attempts and the time since it was first ready to be scheduled."""
         self.pod_attempts.observe(attempts)
         if since_first_s is not None:
             label = str(attempts) if attempts < _ATTEMPTS_BUCKETS else f"{_ATTEMPTS_BUCKETS}+"
@@ -327,50 +327,51 @@ class SchedulerMetrics:
             self.after_flush.inc()
 
     def hint(self, plugin: str, event: str, answer: str, seconds: float) -> None:
-        """A queueing hint was asked; `answer` is Queue, QueueSkip or Error."""
+        """Record the duration of a queueing hint; `answer` is Queue, QueueSkip or Error."""
         self.hint_seconds.labels(plugin, event, answer).observe(seconds)
 
     def incoming(self, queue: str, event: str, pods: int = 1) -> None:
-        """Pods entered active, backoff or unschedulable."""
+        """Count pods that entered the active, backoff or unschedulable queue."""
         self.incoming_pods.labels(queue, event).value += pods
 
     def rejected(self, plugin: str, profile: str, by: int) -> None:
-        """So many pods more or less wait because of this plugin."""
+        """Change the number of pods that are unschedulable because of this plugin."""
         self.unschedulable.labels(plugin, profile).value += by
 
     def in_flight(self, event: str, by: int) -> None:
-        """So many events more or less are kept for pods that are being tried."""
+        """Change the number of events that are recorded for in-flight pods."""
         self.inflight_events.labels(event).value += by
 
     def pending(self, *, active: int, backoff: int, unschedulable: int, gated: int) -> None:
-        """How long the queues are, told before a scrape."""
+        """Set the lengths of the queues; called before a scrape."""
         for queue, pods in zip(
             ("active", "backoff", "unschedulable", "gated"), (active, backoff, unschedulable, gated), strict=True
         ):
             self.pending_pods.labels(queue).value = pods
 
     def cache_size(self, *, assumed_pods: int, pods: int, nodes: int) -> None:
-        """What the cache holds, told before a scrape."""
+        """Set the sizes of the cache; called before a scrape."""
         for kind, count in zip(("assumed_pods", "pods", "nodes"), (assumed_pods, pods, nodes), strict=True):
             self.cached.labels(kind).value = count
 
     def observe_event(self, event: str, seconds: float) -> None:
-        """A watch event went to cache and queue."""
+        """Record the handling of a watch event by cache and queue."""
         self.event_seconds.labels(event).observe(seconds)
 
     def goroutine_gauge(self, operation: str) -> GaugeValue:
-        """How many tasks do this now: ours stand where upstream has goroutines. Whoever starts one calls `inc`."""
+        """The number of running asyncio tasks of an operation, where upstream counts goroutines. The caller increments
+        it."""
         return self.goroutines.labels(operation)
 
     def observe_permit_wait(self, result: str, seconds: float) -> None:
         self.permit_seconds.labels(result).observe(seconds)
 
     def observe_victims(self, victims: int) -> None:
-        """Preemption chose victims."""
+        """Record the number of victims of a preemption."""
         self.victims.observe(victims)
 
     def observe_preemption(self, result: str, seconds: float) -> None:
-        """Victims were deleted, or that failed."""
+        """Record the deletion of the victims, or its failure."""
         self.preemption_runs.labels(result).value += 1
         self.preemption_run_seconds.labels(result).observe(seconds)
 
@@ -395,10 +396,11 @@ class SchedulerMetrics:
         self.condition_allocations.labels(profile, driver, status).value += 1
         self.condition_seconds.labels(profile, driver, status).observe(seconds)
 
-    # What is put together when somebody scrapes.
+    # Collection at a scrape.
 
     def _gather(self) -> None:
-        """What plugins and points took and how often they were asked is kept as it is measured, not as it is shown."""
+        """Copy the counters of `PluginTimings` to the metrics: they are recorded under other names than upstream
+        shows."""
         for plugin, point, status, spread in self._timings.spreads():
             if point not in _HIDDEN_POINTS:
                 label = _METRIC_NAMES.get(point) or f"{point[0].upper()}{point[1:]}"

@@ -1,8 +1,8 @@
-"""Does the loop still turn? A thread that ends the process when it does not, and says who holds it.
+"""Watchdog thread: ends the process when the event loop is blocked for too long, and reports what blocks it.
 
-One thread owns everything, so a plugin that never returns would stop all of it without a word, and the lease would be
-renewed no more while nobody knows why. Started once by the composition root. Time is counted in ticks of the thread's
-own: a process that was stopped and goes on has lost no turn. Cost: two wake-ups a tick, ten ticks until it barks.
+One thread owns all state, so a plugin that never returns would stop the process silently. The lease would expire, and
+no log would say why. Started once by the composition root. The thread counts time in its own ticks, so a process that
+was stopped and continues does not end. Cost: two wake-ups a tick, and ten ticks make the limit.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from types import FrameType
 from typing import NoReturn
 
 EXIT_LOOP_BLOCKED = 70
-"""The exit code of a process whose loop was held: an error of software, in the words of sysexits.h."""
+"""The exit code of a process whose loop is blocked: EX_SOFTWARE of sysexits.h."""
 
 _TICKS = 10
 _EXIT_LOG_TIMEOUT_S = 5.0
 _STDERR = 2
 
 DescribeFrame = Callable[[FrameType], str]
-"""What the code of a frame is doing, for people; empty where that is not known."""
+"""Describes what the code of a frame does, for people; empty if unknown."""
 
 
 @asynccontextmanager
 async def watched_loop(limit_s: float, describe: DescribeFrame) -> AsyncIterator[None]:
-    """While the block runs, the running loop has to turn at least once in `limit_s`; 0: it need not."""
+    """While the block runs, the running loop has to turn at least once in `limit_s`. 0 turns the watchdog off."""
     if limit_s <= 0:
         yield
         return
     watchdog = Watchdog(limit_s, describe, threading.get_ident(), _end)
     watchdog.start()
-    beating = asyncio.create_task(_beat(watchdog, limit_s / _TICKS), name="watchdog")
+    beat_task = asyncio.create_task(_beat(watchdog, limit_s / _TICKS), name="watchdog")
     try:
         yield
     finally:
-        beating.cancel()
+        beat_task.cancel()
         watchdog.stop()
 
 
 class Watchdog(threading.Thread):
-    """Barks at `end` when nobody called `beat` for as many ticks as make the limit."""
+    """Calls `end` when `beat` was not called for as many ticks as make the limit."""
 
     def __init__(self, limit_s: float, describe: DescribeFrame, watched: int, end: Callable[[str], None]) -> None:
         super().__init__(name="watchdog", daemon=True)
@@ -59,7 +59,7 @@ class Watchdog(threading.Thread):
         self._stopped = threading.Event()
 
     def beat(self) -> None:
-        """The loop had a turn."""
+        """Record that the loop had a turn."""
         self._beats += 1
 
     def stop(self) -> None:
@@ -71,7 +71,7 @@ class Watchdog(threading.Thread):
                 return
 
     def tick(self) -> bool:
-        """Look once; true where that was too often in vain."""
+        """Check once. True if the limit is exceeded and `end` was called."""
         if self._beats != self._seen:
             self._seen, self._missed = self._beats, 0
             return False
@@ -82,12 +82,12 @@ class Watchdog(threading.Thread):
         return True
 
     def sentence(self) -> str:
-        """Who holds the loop."""
+        """Describe what blocks the loop."""
         frame = sys._current_frames().get(self._watched)
         holder = self._describe(frame) if frame is not None else ""
         return (
-            f"{holder or 'something'} has held the loop for {self._limit_s:g} s, and nothing else was done meanwhile; "
-            "the process ends, so that another one can go on"
+            f"{holder or 'unknown code'} has blocked the event loop for {self._limit_s:g} s and no other work was "
+            "done; the process ends, so that another instance can take over"
         )
 
 
@@ -98,8 +98,8 @@ async def _beat(watchdog: Watchdog, every_s: float) -> None:
 
 
 def _end(sentence: str) -> NoReturn:
-    """No clean-up: it would need the thread that is held. No logger either, since that thread may hold its lock; and
-    if nobody reads the standard error, the process ends all the same."""
+    """Exit without clean-up, which would need the blocked thread. No logger is used, since that thread may hold its
+    lock. The process also ends if the standard error is not read."""
     last_resort = threading.Timer(_EXIT_LOG_TIMEOUT_S, os._exit, (EXIT_LOOP_BLOCKED,))
     last_resort.daemon = True
     last_resort.start()

@@ -85,7 +85,7 @@ PODS = [f"d/{number}" for number in range(7)]
         pytest.param(
             POD,
             SuggestedChange(kind=EVICTION, evict=tuple(PODS[:6]), node="a"),
-            "evict 6 pods of lower priority from a: d/0, d/1, d/2, d/3, d/4 and others",
+            "evict 6 pods of lower priority from a: d/0, d/1, d/2, d/3, d/4 and more",
             id="more victims",
         ),
         pytest.param(

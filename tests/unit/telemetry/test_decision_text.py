@@ -35,21 +35,21 @@ def placed(**fields: Any) -> DecisionRecord:
     ("known", "text"),
     [
         pytest.param(
-            record(nominated="a", victims=("d/x",)), "fits nowhere yet; a will do once d/x is gone", id="one-victim"
+            record(nominated="a", victims=("d/x",)), "fits no node yet; it fits a once d/x is gone", id="one-victim"
         ),
         pytest.param(
             record(nominated="a", victims=("d/x", "d/z")),
-            "fits nowhere yet; a will do once d/x and d/z are gone",
+            "fits no node yet; it fits a once d/x and d/z are gone",
             id="two-victims",
         ),
         pytest.param(
             record(nominated="a", victims=("d/x", "d/y", "d/z")),
-            "fits nowhere yet; a will do once d/x, d/y and d/z are gone",
+            "fits no node yet; it fits a once d/x, d/y and d/z are gone",
             id="three-victims",
         ),
-        pytest.param(record(nominated="a"), "fits nowhere yet; room on a is kept for it", id="no-victims"),
-        pytest.param(placed(nominated="a", feasible=1), "room there was kept for it", id="kept"),
-        pytest.param(placed(feasible=0), "put there without a comparison of nodes", id="uncompared"),
+        pytest.param(record(nominated="a"), "fits no node yet; resources on a are reserved for it", id="no-victims"),
+        pytest.param(placed(nominated="a", feasible=1), "it was nominated to this node before", id="kept"),
+        pytest.param(placed(feasible=0), "placed without a comparison of nodes", id="uncompared"),
         pytest.param(
             placed(
                 ranking=Ranking(

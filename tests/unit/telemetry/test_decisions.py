@@ -137,12 +137,12 @@ FULL, TAINTED = ReasonCount("Fit", "were full", 3), ReasonCount("Taint", "had ta
         pytest.param({"node": "a", "feasible": 1}, "the only node that fits", id="only one node"),
         pytest.param(
             {"node": "a", "feasible": 1, "reasons": (FULL, TAINTED)},
-            "the only node that fits; others: 3 were full, 1 had taints",
+            "the only node that fits; other nodes: 3 were full, 1 had taints",
             id="others",
         ),
         pytest.param(
             {"node": "a", "feasible": 1, "reasons": (FULL,) * 4},
-            "the only node that fits; others: 3 were full, 3 were full, 3 were full",
+            "the only node that fits; other nodes: 3 were full, 3 were full, 3 were full",
             id="three reasons",
         ),
         pytest.param({"node": "a", "feasible": 3, "ranking": ranking(9)}, "best of 3 with 9", id="one was compared"),
@@ -153,17 +153,17 @@ FULL, TAINTED = ReasonCount("Fit", "were full", 3), ReasonCount("Taint", "had ta
         ),
         pytest.param(
             {"node": "a", "feasible": 3, "ranking": ranking(9, 9, 7)},
-            "best of 3 with 9; 1 other as good, chosen by lot",
+            "best of 3 with 9; 1 other node with the same score, chosen at random",
             id="a tie",
         ),
         pytest.param(
             {"node": "a", "feasible": 4, "ranking": ranking(9, 9, 9, 9)},
-            "best of 4 with 9; 3 others as good, chosen by lot",
+            "best of 4 with 9; 3 other nodes with the same score, chosen at random",
             id="three ties",
         ),
         pytest.param(
             {"node": "a", "feasible": 9, "ranking": ranking(9, 9, 9, 9, 9)},
-            "best of 9 with 9; 4 or more others as good, chosen by lot",
+            "best of 9 with 9; 4 or more nodes with the same score, chosen at random",
             id="as many ties as are kept",
         ),
     ],

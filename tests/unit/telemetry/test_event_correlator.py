@@ -136,7 +136,7 @@ def test_what_is_wrong_next_with_the_same_version_is_told_in_its_own_words(
 
 
 def test_a_storm_keeps_the_newest() -> None:
-    say = Say(most=2)
+    say = Say(max_series=2)
     for name in ("a", "b", "c"):
         say.failed(name=name)
     say.failed(name="c")

@@ -15,7 +15,7 @@ import asyncio, sys, time
 from pathlib import Path
 from bayplan.app import build_engine, configured, filled_cache
 from bayplan.config.bayplan_settings import load_settings
-from bayplan.framework.runtime.plugin_call import call_under_way
+from bayplan.framework.runtime.plugin_call import plugin_call_of_frame
 from bayplan.plugins import default_plugins
 from bayplan.telemetry.watchdog import watched_loop
 from bayplan.testing import make_node, make_pod
@@ -35,7 +35,7 @@ engine = build_engine(configured(CONFIG, registry), registry, filled_cache([make
 settings = load_settings(Path(sys.argv[1]).read_text(), sys.argv[1])
 
 async def main():
-    async with watched_loop(settings.watchdog_seconds, call_under_way):
+    async with watched_loop(settings.watchdog_seconds, plugin_call_of_frame):
         engine.place(make_pod("web"))
 
 asyncio.run(main())
@@ -50,7 +50,7 @@ def test_a_plugin_that_never_returns_is_named_and_the_process_ends(tmp_path: Pat
     )
     assert done.returncode == EXIT_LOOP_BLOCKED, done.stderr
     lines = iter(done.stderr.splitlines())  # where the machine is slow it is told of other plugins before
-    assert any(line.startswith("plugin Sleeps at filter has held the loop for 1 s") for line in lines), done.stderr
+    assert any(line.startswith("plugin Sleeps at filter has blocked the event loop for 1 s") for line in lines), done.stderr
     assert any("in filter" in line for line in lines), "the stack is shown"
 
 
@@ -69,7 +69,7 @@ def test_it_barks_when_the_limit_is_over_and_not_before() -> None:
     assert ended == []
     assert dog.tick()
     (sentence,) = ended
-    assert sentence.startswith("plugin Slow at score has held the loop for 30 s, and nothing else was done meanwhile;")
+    assert sentence.startswith("plugin Slow at score has blocked the event loop for 30 s and no other work was done;")
 
 
 def test_every_turn_starts_the_count_anew() -> None:
@@ -83,4 +83,4 @@ def test_every_turn_starts_the_count_anew() -> None:
 
 
 def test_a_holder_that_is_no_plugin_is_something() -> None:
-    assert watchdog([]).sentence().startswith("something has held the loop for 30 s")
+    assert watchdog([]).sentence().startswith("unknown code has blocked the event loop for 30 s")

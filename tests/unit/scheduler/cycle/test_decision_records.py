@@ -303,7 +303,7 @@ def test_a_ranking_keeps_the_first_nodes_that_fit() -> None:
         pytest.param(record("ns/p", message="0/3 nodes …"), "0/3 nodes …", id="nowhere"),
         pytest.param(
             record("ns/p", nominated="n1", victims=("a/v", "a/w")),
-            "fits nowhere yet; n1 will do once a/v and a/w are gone",
+            "fits no node yet; it fits n1 once a/v and a/w are gone",
             id="nominated",
         ),
         pytest.param(record("ns/p", node="n1", outcome="scheduled", feasible=1), "the only node that fits", id="only"),
@@ -337,7 +337,7 @@ def test_a_ranking_keeps_the_first_nodes_that_fit() -> None:
                 feasible=2,
                 ranking=ranking(scored("n1", 9, Fit=9), scored("n2", 9, Fit=9)),
             ),
-            "best of 2 with 9; 1 other as good, chosen by lot",
+            "best of 2 with 9; 1 other node with the same score, chosen at random",
             id="a-tie",
         ),
         pytest.param(
@@ -348,7 +348,7 @@ def test_a_ranking_keeps_the_first_nodes_that_fit() -> None:
                 feasible=9,
                 ranking=ranking(*(scored(f"n{n}", 9) for n in range(3))),
             ),
-            "best of 9 with 9; 2 others as good, chosen by lot",
+            "best of 9 with 9; 2 other nodes with the same score, chosen at random",
             id="a-tie-of-three",
         ),
         pytest.param(
@@ -359,7 +359,7 @@ def test_a_ranking_keeps_the_first_nodes_that_fit() -> None:
                 feasible=9,
                 ranking=ranking(*(scored(f"n{n}", 9) for n in range(5))),
             ),
-            "best of 9 with 9; 4 or more others as good, chosen by lot",
+            "best of 9 with 9; 4 or more nodes with the same score, chosen at random",
             id="a-tie-of-more-than-are-kept",
         ),
         pytest.param(
