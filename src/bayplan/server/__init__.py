@@ -1,4 +1,4 @@
-"""Health, metrics, configuration and status over HTTPS, for probes, scrapers and people; reads published views only."""
+"""HTTPS endpoints for health, metrics, configuration, status and the web page. They read published views only."""
 
 from bayplan.server.auth.authentication import Authenticator
 from bayplan.server.auth.authorization import ALWAYS_ALLOW_PATHS, Authorizer

@@ -1,10 +1,10 @@
-"""What does an API server hear when it asks whether an object may be? HTTPS in front of the doors.
+"""HTTPS server of the admission webhooks.
 
     server = WebhookServer(webhooks, port=8443, tls=ServingTls(TlsOptions(), clock))
     await server.start()
 
-One request is one AdmissionReview of admission.k8s.io/v1, on the path of a door. A review that cannot be read is
-answered 400 and judged by nobody. Cost: the decision and a JSON document.
+One request is one AdmissionReview of admission.k8s.io/v1, on the path of a webhook. An invalid review is answered with
+status 400. Cost: the decision and a JSON document.
 """
 
 from __future__ import annotations
@@ -35,46 +35,46 @@ log = logging.getLogger(__name__)
 Tree = dict[str, Any]
 
 MAX_BODY_BYTES = 3 * 1024 * 1024
-"""As large as a request to the API server itself may be."""
+"""The limit of the API server for its own requests."""
 
 
 class InvalidAdmissionReview(Exception):
-    """A body that is no AdmissionReview."""
+    """The body is not an AdmissionReview."""
 
 
 class AdmissionHandler:
-    """Answers reviews."""
+    """Answers AdmissionReviews."""
 
     def __init__(
-        self, doors: Sequence[AdmissionWebhook], around: AdmissionContext, settings: AdmissionSettings
+        self, webhooks: Sequence[AdmissionWebhook], context: AdmissionContext, settings: AdmissionSettings
     ) -> None:
-        self._doors = {door.path: door for door in doors}
-        self._around = around
+        self._webhooks = {webhook.path: webhook for webhook in webhooks}
+        self._context = context
         self._settings = settings
 
     @property
     def paths(self) -> list[str]:
-        return list(self._doors)
+        return list(self._webhooks)
 
     def respond(self, path: str, body: bytes) -> Tree:
-        """The review with its response. Raises KeyError for a path that is no door, and `InvalidAdmissionReview`."""
-        door, request = self._doors[path], _request(body)
+        """The review with its response. Raises KeyError for an unknown path, and `InvalidAdmissionReview`."""
+        webhook, request = self._webhooks[path], _request(body)
         operation = str(request.get("operation") or "")
         response: Tree = {"uid": request.get("uid") or "", "allowed": True}
-        given = request.get("object") or {}
-        if operation not in door.operations:
-            message = f"expect operation to be {' or '.join(repr(each) for each in door.operations)}"
+        new_object = request.get("object") or {}
+        if operation not in webhook.operations:
+            message = f"expect operation to be {' or '.join(repr(each) for each in webhook.operations)}"
             return _review({**response, "allowed": False, "status": {"message": message}})
-        item = _in_namespace(given, str(request.get("namespace") or ""))
-        asked = AdmissionRequest(
+        item = _set_namespace(new_object, str(request.get("namespace") or ""))
+        admission = AdmissionRequest(
             operation=operation,
             object=item,
             old=request.get("oldObject") or None,
             name=str(request.get("name") or ""),
-            context=self._around,
+            context=self._context,
             settings=self._settings,
         )
-        result, fault = run_webhook(door, asked)
+        result, fault = run_webhook(webhook, admission)
         if fault:
             return _review({**response, "allowed": False, "status": {"message": fault.strip()}})
         patch = [] if result is item else list(json_patch(item, result))
@@ -90,15 +90,15 @@ def _request(body: bytes) -> Tree:
         raise InvalidAdmissionReview(f"the body is not JSON: {fault}") from None
     request = review.get("request") if isinstance(review, dict) else None
     if not isinstance(request, dict) or review.get("kind") != "AdmissionReview":
-        raise InvalidAdmissionReview("the body is no AdmissionReview with a request")
+        raise InvalidAdmissionReview("the body is not an AdmissionReview with a request")
     for key in ("object", "oldObject"):
         if not isinstance(request.get(key) or {}, dict):
             raise InvalidAdmissionReview(f"request.{key} is not an object")
     return request
 
 
-def _in_namespace(item: Tree, namespace: str) -> Tree:
-    """A new object may leave its namespace to the path that it is sent to."""
+def _set_namespace(item: Tree, namespace: str) -> Tree:
+    """The object with the namespace of its request; the body of a create request may leave it out."""
     metadata = item.get("metadata")
     if not namespace or not isinstance(metadata, dict) or metadata.get("namespace"):
         return item
@@ -110,7 +110,7 @@ def _review(response: Tree) -> Tree:
 
 
 class WebhookServer:
-    """Listens from `start` to `close`."""
+    """HTTPS server, from `start` to `close`."""
 
     def __init__(self, webhooks: AdmissionHandler, *, tls: ServingTls, address: str = "", port: int = 8443) -> None:
         self._webhooks = webhooks
@@ -120,12 +120,12 @@ class WebhookServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on; another than was asked for if that was 0."""
+        """The port of the server, also when port 0 was requested."""
         assert self._runner is not None
         return int(self._runner.addresses[0][1])
 
     async def start(self) -> None:
-        """Listen. `ServingError` when the address or the certificate cannot be used."""
+        """Start the server. Raises `ServingError` when the address or the certificate is unusable."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_get("/healthz", self._healthy)
         app.router.add_post("/{path:.*}", self._handle_review)
@@ -137,7 +137,7 @@ class WebhookServer:
         except OSError as fault:
             await self._runner.cleanup()
             where = f"{self._address}:{self._port}"
-            raise ServingError(f"nobody can listen on {where}: {fault.strerror}; choose another --port") from None
+            raise ServingError(f"cannot listen on {where}: {fault.strerror}; choose another --port") from None
 
     async def close(self) -> None:
         if self._runner is not None:
@@ -149,9 +149,9 @@ class WebhookServer:
     async def _handle_review(self, request: web.Request) -> web.Response:
         path = request.path
         if path not in self._webhooks.paths:
-            return web.Response(status=404, text=f"{path} is no webhook; there are {', '.join(self._webhooks.paths)}")
+            return web.Response(status=404, text=f"{path} is not a webhook; use {', '.join(self._webhooks.paths)}")
         if request.content_type != "application/json":
-            return web.Response(status=415, text="reviews are application/json")
+            return web.Response(status=415, text="unsupported content type; send application/json")
         try:
             answer = self._webhooks.respond(path, await request.read())
         except InvalidAdmissionReview as fault:
@@ -160,49 +160,49 @@ class WebhookServer:
 
 
 def webhook_configurations(
-    doors: Sequence[AdmissionWebhook],
+    webhooks: Sequence[AdmissionWebhook],
     *,
     name: str,
     client: Mapping[str, Any],
     sharing: Sequence[str] = (DEFAULT_SCHEDULER,),
     timeout_s: int = 10,
 ) -> list[Tree]:
-    """The objects that make an API server ask us. `client`: `url` or `service`, and `caBundle`; the path is added.
-    `sharing`: the schedulers whose pods may share GPUs."""
+    """The configurations that make an API server call the webhooks. `client`: `url` or `service`, and `caBundle`; the
+    path is added. `sharing`: the schedulers whose pods may share GPUs."""
     found: list[Tree] = []
-    for door in doors:
-        way = dict(client)
-        if "url" in way:
-            way["url"] = f"{str(way['url']).rstrip('/')}{door.path}"
+    for webhook in webhooks:
+        client_config = dict(client)
+        if "url" in client_config:
+            client_config["url"] = f"{str(client_config['url']).rstrip('/')}{webhook.path}"
         else:
-            way["service"] = {**way["service"], "path": door.path}
+            client_config["service"] = {**client_config["service"], "path": webhook.path}
         rule = {
-            "apiGroups": [door.group],
-            "apiVersions": [door.version],
-            "operations": list(door.operations),
-            "resources": [door.plural],
+            "apiGroups": [webhook.group],
+            "apiVersions": [webhook.version],
+            "operations": list(webhook.operations),
+            "resources": [webhook.plural],
             "scope": "*",
         }
         hook: Tree = {
-            "name": door.webhook,
+            "name": webhook.webhook,
             "admissionReviewVersions": ["v1"],
-            "clientConfig": way,
+            "clientConfig": client_config,
             "failurePolicy": "Fail",
             "matchPolicy": "Equivalent",
             "rules": [rule],
             "sideEffects": "NoneOnDryRun",
             "timeoutSeconds": timeout_s,
         }
-        if door.plural == "pods":
-            # A cluster whose webhook is away must still be able to start the webhook.
-            spared = sorted({"kube-system", str(way.get("service", {}).get("namespace", "kube-system"))})
-            not_system = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": spared}
+        if webhook.plural == "pods":
+            # A cluster must be able to start the webhook's pod while the webhook is down.
+            exempt = sorted({"kube-system", str(client_config.get("service", {}).get("namespace", "kube-system"))})
+            not_system = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": exempt}
             hook["namespaceSelector"] = {"matchExpressions": [not_system]}
-        metadata: Tree = {"name": door.registration(name)}
-        if door in GPU_WEBHOOKS:
+        metadata: Tree = {"name": webhook.registration(name)}
+        if webhook in GPU_WEBHOOKS:
             hook["matchConditions"] = match_conditions(sharing)
             metadata["annotations"] = {SCHEDULERS_ANNOTATION: ",".join(sharing)}
-        kind = "MutatingWebhookConfiguration" if door.mutating else "ValidatingWebhookConfiguration"
+        kind = "MutatingWebhookConfiguration" if webhook.mutating else "ValidatingWebhookConfiguration"
         found.append(
             {
                 "apiVersion": "admissionregistration.k8s.io/v1",

@@ -1,7 +1,7 @@
-"""Is all well? `/healthz`, `/livez` and `/readyz` with upstream's words, and how their checks fared.
+"""Health checks with upstream's texts: `/healthz`, `/livez`, `/readyz` and their metrics.
 
-Asked every few seconds by kubelets and load balancers, without credentials: what is wrong is said only on the path of
-the single check, which needs permission. A check is a function that says what is wrong, or nothing.
+Kubelets and load balancers request them every few seconds, without credentials. So the error of a check is shown only
+on the path of that check, which needs permission. A check is a function that returns an error or an empty string.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Handler = Callable[[HttpRequest], HttpServerResponse]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A name, and what is wrong; nothing when all is well."""
+    """A name and a function that returns the error, empty if healthy."""
 
     name: str
     error: Callable[[], str]
 
     def run(self) -> str:
-        """What is wrong; a check that fails itself is wrong too, and ends nothing."""
+        """The error of the check. An exception in the check is an error too, and does not stop the server."""
         try:
             return self.error()
         except Exception as fault:
@@ -52,13 +52,13 @@ def handlers_check(synchronized: Callable[[], bool]) -> Check:
 
 
 def election_check(lease: str, overdue_s: Callable[[], float], *, tolerated_s: float = 20.0) -> Check:
-    """`overdue_s`: for how long the lease that we hold has been past its end."""
+    """`overdue_s`: the time since the end of a lease that this process still holds."""
     problem = f"failed election to renew leadership on lease {lease}"
     return Check("leaderElection", lambda: problem if overdue_s() > tolerated_s else "")
 
 
 class HealthRecords:
-    """How checks fared: `/metrics/slis`."""
+    """Metrics of check results: `/metrics/slis`."""
 
     def __init__(self, registry: MetricsRegistry) -> None:
         self._last = Gauge(

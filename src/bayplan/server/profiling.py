@@ -1,7 +1,7 @@
-"""Where does the time go? `/debug/pprof/*`, as far as Python has something of the kind.
+"""Profiling endpoints, `/debug/pprof/*`, as far as Python has equivalents.
 
-`profile` watches the loop for some seconds and answers with what took most time; `goroutine` lists what every task is
-waiting for. Watching slows the process by some tens of per cent while it lasts.
+`profile` profiles the loop for some seconds and returns the functions with the largest share of the time. `goroutine`
+returns the stacks of all tasks. Profiling slows the process by some tens of per cent while it lasts.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from bayplan.server.http.responses import HttpServerResponse, text
 
 _DEFAULT_S, _LONGEST_S = 30.0, 50.0
 _SHOWN = 60
-_INDEX = """profile?seconds=30   what takes most time
-goroutine            what every task waits for
-cmdline              how the process was started
+_INDEX = """profile?seconds=30   functions by time
+goroutine            stacks of all tasks
+cmdline              command line of the process
 """
 
 
@@ -47,26 +47,26 @@ class _Profiler:
         try:
             seconds = min(float(given), _LONGEST_S) if given else _DEFAULT_S
         except ValueError:
-            return text(f"seconds={given} is no number", 400)
+            return text(f"seconds={given} is not a number; give seconds=30, for example", 400)
         if self._busy:
-            return text("somebody is profiling already; wait until that is over", 503)
+            return text("another profile is in progress; retry when it is finished", 503)
         self._busy = True
-        watching = cProfile.Profile()
+        profiler = cProfile.Profile()
         try:
-            watching.enable()
+            profiler.enable()
             await self._clock.sleep(seconds)
-        except ValueError as fault:  # another tool watches
+        except ValueError as fault:  # another profiler is active
             return text(f"cannot profile: {fault}", 503)
         finally:
-            watching.disable()
+            profiler.disable()
             self._busy = False
-        told = io.StringIO()
-        pstats.Stats(watching, stream=told).sort_stats("cumulative").print_stats(_SHOWN)
-        return text(told.getvalue())
+        output = io.StringIO()
+        pstats.Stats(profiler, stream=output).sort_stats("cumulative").print_stats(_SHOWN)
+        return text(output.getvalue())
 
 
 def _tasks() -> str:
-    told = io.StringIO()
+    output = io.StringIO()
     for task in sorted(asyncio.all_tasks(), key=lambda each: each.get_name()):
-        task.print_stack(limit=8, file=told)
-    return told.getvalue()
+        task.print_stack(limit=8, file=output)
+    return output.getvalue()

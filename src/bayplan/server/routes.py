@@ -1,6 +1,6 @@
-"""Which path shows what? The routes of the server, from views that the composition root hands over.
+"""Routes of the HTTPS server, built from views that the composition root provides.
 
-Every view is a function that is called when somebody asks; none of them reaches into the engine.
+Every view is a function that is called at each request. No view accesses the engine directly.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ Routes = Mapping[str, Handler]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerViews:
-    """What the server may show. A view that is missing has no path."""
+    """The views that the server can serve. A missing view has no path."""
 
     metrics: MetricsRegistry
     healthz: Sequence[Check] = ()
     livez: Sequence[Check] = ()
     readyz: Sequence[Check] = ()
     started_at: float = 0.0
-    """When the process began, in seconds since 1970."""
+    """Start time of the process in seconds since 1970."""
     pods: Callable[[], Collection[Pod]] | None = None
     """The pods for `/metrics/resources`; none while another instance leads."""
     configuration: Callable[[], Mapping[str, Any]] | None = None
-    """The configuration that is in force, in the form of its file."""
+    """The effective configuration, in the form of its file."""
     flags: Callable[[], Mapping[str, str]] | None = None
     about: ComponentInfo | None = None
     set_verbosity: Callable[[int], None] | None = None
     why: ExplainFunction | None = None
-    """Why pods are where they are; `server.why` has its path."""
+    """The explanation of a pod, served below `/why/`."""
     page: PageStreams | None = None
-    """Who looks at the page; it is served below `/page/`."""
+    """The streams of the page, which is served below `/page/`."""
 
 
 def build_routes(views: ServerViews, clock: Clock) -> dict[str, Handler]:

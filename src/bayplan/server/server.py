@@ -1,11 +1,11 @@
-"""Who listens for health probes, scrapes and people? One HTTPS server on the loop, which reads published views only.
+"""HTTPS server for probes, scrapers and people. It runs on the loop and reads published views only.
 
     server = Server(views, Serving(port=10259), Access(authenticator, authorizer, metrics), clock=clock)
     await server.start()
     ...
     await server.close()
 
-A request costs about 100 µs besides what its page costs. Nothing here can end the process or hold the loop.
+A request costs about 100 µs besides the rendering of its page. No request can end the process or block the loop.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GRACE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecureServingOptions:
-    """`--bind-address`, `--secure-port` and what belongs to them."""
+    """`--bind-address`, `--secure-port` and related flags."""
 
     address: str = "0.0.0.0"
     port: int = PORT
@@ -54,18 +54,18 @@ class SecureServingOptions:
 
 @dataclass(frozen=True, slots=True)
 class AccessControl:
-    """Who gets in."""
+    """Authentication and authorization of requests."""
 
     authenticator: Authenticator
     authorizer: Authorizer
     metrics: AccessMetrics
 
-    async def allows(self, user: UserInfo, asked: ResourceAttributes) -> bool:
-        """Whether they may do that to objects of the cluster."""
-        return await self.authorizer.allows(user, asked)
+    async def allows(self, user: UserInfo, action: ResourceAttributes) -> bool:
+        """Whether the user may perform the action on objects of the cluster."""
+        return await self.authorizer.allows(user, action)
 
     async def authorize(self, request: HttpRequest) -> UserInfo | HttpServerResponse:
-        """Who asks, if they may; else the refusal."""
+        """The user of an authorized request; else the refusal."""
         start_s = self.metrics.now_s()
         user = await self.authenticator.authenticate(request)
         self.metrics.observe_authentication(None if user is None else user.name, start_s)
@@ -76,18 +76,18 @@ class AccessControl:
             verdict = await self.authorizer.authorize(user, request)
         except ApiError as fault:
             self.metrics.observe_authorization(ERROR, start_s)
-            log.error("cannot ask the API server who may have %s: %s", request.path, fault)
+            log.error("SubjectAccessReview of %s failed: %s", request.path, fault)
             return text(f"Internal Server Error: {quote(request.target)}: {fault}", 500)
         self.metrics.observe_authorization(ALLOWED if verdict.allowed else NO_OPINION, start_s)
         if verdict.allowed:
             return user
-        words = _forbidden_message(user.name, request)
-        message = f"{words}: {verdict.reason}" if verdict.reason else words
+        forbidden = _forbidden_message(user.name, request)
+        message = f"{forbidden}: {verdict.reason}" if verdict.reason else forbidden
         return status_object(request, 403, "Forbidden", message, details=True)
 
 
 def _forbidden_message(user: str, request: HttpRequest) -> str:
-    """What somebody may not do, in Kubernetes' words."""
+    """A refusal with the text of Kubernetes."""
     pod = parse_path(request.path)
     if pod is None:
         return f"forbidden: User {quote(user)} cannot {request.method.lower()} path {quote(request.path)}"
@@ -96,7 +96,7 @@ def _forbidden_message(user: str, request: HttpRequest) -> str:
 
 
 class Server:
-    """Listens from `start` to `close`."""
+    """HTTPS server, from `start` to `close`."""
 
     def __init__(
         self, views: ServerViews, serving: SecureServingOptions, access: AccessControl, *, clock: LoopClock
@@ -116,32 +116,34 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port that is listened on; another than was asked for if that was 0."""
+        """The port of the server, also when port 0 was requested."""
         return self._listening.port
 
     def trust(self, trust: ClientAuthorities) -> None:
-        """Whose client certificates are believed, from the next connection on."""
+        """Set the client authorities, from the next connection on."""
         self._access.authenticator.set_authorities(trust)
         self._tls.set_authorities(trust.authorities)
 
     async def start(self) -> None:
-        """Listen. `ServingError` when the address or the certificate cannot be used."""
+        """Start the server. Raises `ServingError` when the address or the certificate is unusable."""
         self._tls.context()
-        self._listening.start(self._bound())
+        self._listening.start(self._bind())
         log.info("Serving securely on %s:%d", self._serving.address, self.port)
 
     async def close(self, grace_s: float = GRACE_S) -> None:
-        """Stop listening, let answers under way end, for so long."""
+        """Stop listening, and let responses in progress finish within `grace_s`."""
         await self._listening.close(grace_s)
 
-    def _bound(self) -> socket.socket:
+    def _bind(self) -> socket.socket:
         serving = self._serving
         try:
             found = socket.getaddrinfo(
                 serving.address, serving.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICHOST
             )
         except OSError as fault:
-            raise ServingError(f"--bind-address {serving.address} is no address: {fault.strerror}; write one") from None
+            raise ServingError(
+                f"--bind-address {serving.address} is not an IP address: {fault.strerror}; give one"
+            ) from None
         return bind_socket(
             found[0],
             lambda fault: ServingError(

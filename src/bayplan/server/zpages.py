@@ -1,7 +1,7 @@
-"""What runs here, and with which flags? `/statusz` and `/flagz`, as text for people and as objects for programs.
+"""`/statusz` and `/flagz`: component and flags, as text for people and as objects for programs.
 
-Programs must name the version of the object that they want; upstream gives no promise for the text and changes its
-separators at random to make that felt. Ours stay the same.
+Programs must name the version of the object. Upstream does not guarantee the text format, and changes its separators at
+random to discourage parsing; here they are constant.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentInfo:
-    """What `/statusz` says."""
+    """The content of `/statusz`."""
 
     component: str
     started: datetime
     runtime: str
-    """What runs us, where upstream names Go."""
+    """The Python version, where upstream has Go's."""
     version: str
     emulated: str
 
 
 def statusz(about: ComponentInfo, paths: Sequence[str], clock: Clock) -> Callable[[HttpRequest], HttpServerResponse]:
-    """`paths`: what the server answers."""
+    """`paths`: the paths of the server."""
     listed = sorted({f"/{path.split('/')[1]}" for path in paths})
 
     def handler(request: HttpRequest) -> HttpServerResponse:
@@ -79,7 +79,7 @@ def statusz(about: ComponentInfo, paths: Sequence[str], clock: Clock) -> Callabl
 
 
 def flagz(component: str, flags: Callable[[], Mapping[str, str]]) -> Callable[[HttpRequest], HttpServerResponse]:
-    """`flags`: all of them by name, as text; secrets must not be among them."""
+    """`flags`: all flags by name, as text, without secrets."""
 
     def handler(request: HttpRequest) -> HttpServerResponse:
         known = dict(sorted(flags().items()))
@@ -93,11 +93,11 @@ def _negotiated(
     request: HttpRequest, component: str, kind: str, lines: str, tree: Mapping[str, Any]
 ) -> HttpServerResponse:
     page = kind.lower()
-    for wish in _parse_accept(request.header("accept")):
-        if wish.media in ("text/plain", "text/*", "*/*") and not wish.parameters:
+    for clause in _parse_accept(request.header("accept")):
+        if clause.media in ("text/plain", "text/*", "*/*") and not clause.parameters:
             return HttpServerResponse(200, (_HEAD.format(component=component, page=page) + lines).encode(), TEXT)
-        version = wish.parameters.get("v", "")
-        if wish.media in ("application/json", "application/yaml") and wish.parameters == {
+        version = clause.parameters.get("v", "")
+        if clause.media in ("application/json", "application/yaml") and clause.parameters == {
             "g": GROUP,
             "v": version,
             "as": kind,
@@ -105,7 +105,7 @@ def _negotiated(
             if version not in _VERSIONS:
                 continue
             meta = {"kind": kind, "apiVersion": f"{GROUP}/{version}", "metadata": {"name": component}}
-            return _structured_response(request, wish, page, {**meta, **tree})
+            return _structured_response(request, clause, page, {**meta, **tree})
     message = "only the following media types are accepted: application/json, application/yaml, text/plain"
     return status_object(request, 406, "NotAcceptable", message)
 
@@ -117,30 +117,30 @@ class _AcceptClause:
 
 
 def _parse_accept(accept: str) -> list[_AcceptClause]:
-    """What the client would read, in its order; text when it does not say."""
+    """The media types of an Accept header in its order; text if it is empty."""
     if not accept.strip():
         return [_AcceptClause("text/plain", {})]
-    wishes = []
+    clauses = []
     for part in accept.split(","):
         media, *words = _PARAMETER.split(part.strip())
         pairs = (word.partition("=") for word in words)
-        wishes.append(_AcceptClause(media.lower(), {key: value for key, _, value in pairs if key != "q"}))
-    return wishes
+        clauses.append(_AcceptClause(media.lower(), {key: value for key, _, value in pairs if key != "q"}))
+    return clauses
 
 
 def _structured_response(
-    request: HttpRequest, wish: _AcceptClause, page: str, tree: Mapping[str, Any]
+    request: HttpRequest, clause: _AcceptClause, page: str, tree: Mapping[str, Any]
 ) -> HttpServerResponse:
-    version = wish.parameters["v"]
-    content_type = f"{wish.media};g={GROUP};v={version};as={wish.parameters['as']}"
+    version = clause.parameters["v"]
+    content_type = f"{clause.media};g={GROUP};v={version};as={clause.parameters['as']}"
     warning = f'299 - "This version of the {page} endpoint is deprecated. Please use a newer version."'
     headers = (("Warning", warning),) if _VERSIONS[version] else ()
-    if wish.media == "application/yaml":
+    if clause.media == "application/yaml":
         return HttpServerResponse(200, yaml.safe_dump(tree, sort_keys=True).encode(), content_type, headers)
     return HttpServerResponse(200, json_body(request, tree), content_type, headers)
 
 
 def _unix_date(moment: datetime) -> str:
-    """As `date` prints it, in English wherever we are."""
+    """The time in the format of `date`, always in English."""
     day, month = _WEEKDAYS[moment.weekday()], _MONTHS[moment.month - 1]
     return f"{day} {month} {moment.day:2d} {moment:%H:%M:%S} UTC {moment.year}"

@@ -1,8 +1,8 @@
-"""Who asks? Somebody with a client certificate, behind a trusted proxy, or with a token that the API server knows.
+"""Authentication of requests: by client certificate, by headers of a trusted front proxy, or by bearer token.
 
-Asked for every request; costs nothing for who shows nothing. Tokens are reviewed by the API server and its answers kept
-for ten seconds under a keyed hash, so that no token stays in memory. Whoever shows something wrong is refused, whoever
-shows nothing is `system:anonymous`.
+Called for every request; a request without credentials costs nothing. The API server reviews tokens, and results are
+cached for ten seconds under a keyed hash, so no token stays in memory. A request with invalid credentials is refused; a
+request without credentials is `system:anonymous`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CACHE_S = 10.0
 AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
 _CREDENTIAL = "authentication.kubernetes.io/credential-id"
 TOKEN_COOKIE = "bayplan-token"
-"""Where a browser keeps its token after its user has signed in to the page."""
+"""The cookie in which a browser keeps its token after a sign-in on the page."""
 _COOKIE_PATHS = ("/page/", "/why/")
 _UID = "1.3.6.1.4.1.57683.2"
 
@@ -40,7 +40,7 @@ Extra = tuple[tuple[str, tuple[str, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class UserInfo:
-    """Somebody."""
+    """An authenticated user."""
 
     name: str
     uid: str = ""
@@ -52,7 +52,7 @@ ANONYMOUS = UserInfo("system:anonymous", groups=(UNAUTHENTICATED,))
 
 
 class ReviewClient(Protocol):
-    """Sends a question to the API server and brings its answer; the client does."""
+    """Sends a review to the API server and returns the response, as the client does."""
 
     async def create(self, resource: GroupVersionResource, body: Mapping[str, Any]) -> bytes: ...
 
@@ -75,7 +75,7 @@ class _TokenReview(msgspec.Struct, frozen=True):
 
 
 class Authenticator:
-    """Finds out who asks. Without a reviewer tokens are not looked at."""
+    """Finds the user of a request. Without a reviewer tokens are ignored."""
 
     def __init__(self, reviewer: ReviewClient | None, clock: LoopClock, *, cache_s: float = CACHE_S) -> None:
         self._reviewer = reviewer
@@ -84,32 +84,32 @@ class Authenticator:
         self.set_authorities(ClientAuthorities())
 
     def set_authorities(self, trust: ClientAuthorities) -> None:
-        """Believe certificates of these authorities from now on."""
-        self._front = trust.front_proxy
-        self._fronts = certificates_in(trust.front_proxy.ca)
-        self._clients = certificates_in(trust.client_ca)
+        """Trust certificates of these authorities from now on."""
+        self._front_proxy = trust.front_proxy
+        self._front_proxy_cas = certificates_in(trust.front_proxy.ca)
+        self._client_cas = certificates_in(trust.client_ca)
 
     async def authenticate(self, request: HttpRequest) -> UserInfo | None:
-        """Who asks; None when what was shown proves nothing."""
-        found = _user_from_proxy_headers(request, self._front) if self._from_proxy(request) else None
+        """The user of a request; None for invalid credentials."""
+        found = _user_from_proxy_headers(request, self._front_proxy) if self._is_from_proxy(request) else None
         found = found or self._user_from_certificate(request)
-        doubtful = bool(request.peer.chain and (self._fronts or self._clients))
+        has_credentials = bool(request.peer.chain and (self._front_proxy_cas or self._client_cas))
         if found is None and (token := _bearer_token(request) or _cookie_token(request)) and self._reviewer is not None:
             found = await self._user_from_token(token)
-            doubtful = True
+            has_credentials = True
         if found is None:
-            return None if doubtful else ANONYMOUS
-        return _with_authenticated_group(found)
+            return None if has_credentials else ANONYMOUS
+        return _add_authenticated_group(found)
 
-    def _from_proxy(self, request: HttpRequest) -> bool:
-        if self._fronts.isdisjoint(request.peer.chain):
+    def _is_from_proxy(self, request: HttpRequest) -> bool:
+        if self._front_proxy_cas.isdisjoint(request.peer.chain):
             return False
-        names = self._front.allowed_names
+        names = self._front_proxy.allowed_names
         return not names or dict(request.peer.subject).get("commonName") in names
 
     def _user_from_certificate(self, request: HttpRequest) -> UserInfo | None:
         chain, subject = request.peer.chain, request.peer.subject
-        if self._clients.isdisjoint(chain):
+        if self._client_cas.isdisjoint(chain):
             return None
         name = dict(subject).get("commonName", "")
         groups = tuple(value for key, value in subject if key == "organizationName")
@@ -121,7 +121,7 @@ class Authenticator:
         try:
             return await self._tokens.get(key, lambda: self._review(token))
         except (ApiError, msgspec.DecodeError) as fault:
-            log.error("cannot ask the API server about a token: %s", fault)
+            log.error("TokenReview failed: %s", fault)
             return None
 
     async def _review(self, token: str) -> UserInfo | None:
@@ -135,7 +135,7 @@ class Authenticator:
 
 
 def _user_from_proxy_headers(request: HttpRequest, front: FrontProxy) -> UserInfo | None:
-    """For whom a trusted proxy asks."""
+    """The user in the headers of a trusted front proxy."""
     name = next((value for header in front.user_headers if (value := request.header(header.lower()))), "")
     if not name:
         return None
@@ -150,21 +150,22 @@ def _user_from_proxy_headers(request: HttpRequest, front: FrontProxy) -> UserInf
 
 
 def _bearer_token(request: HttpRequest) -> str:
-    """The token that was shown; one that came through the API server's proxy, which keeps its own header to itself, is
-    in another."""
+    """The bearer token of a request. The API server's proxy removes the authorization header, so requests through it
+    have the token in another header."""
     scheme, _, rest = request.header("authorization").strip().partition(" ")
     return rest.partition(" ")[0] if scheme.lower() == "bearer" else request.header(FORWARDED_TOKEN.lower())
 
 
 def _cookie_token(request: HttpRequest) -> str:
-    """The token that a browser keeps, which it sends with everything: it opens what is only read, and only pages."""
+    """The token in the cookie. Browsers send it with every request, so it counts only for reading, and only for
+    pages."""
     if request.method not in ("GET", "HEAD") or not request.path.startswith(_COOKIE_PATHS):
         return ""
     pairs = (pair.strip().partition("=") for line in request.all("cookie") for pair in line.split(";"))
     return next((value for name, _, value in pairs if name == TOKEN_COOKIE), "")
 
 
-def _with_authenticated_group(user: UserInfo) -> UserInfo:
+def _add_authenticated_group(user: UserInfo) -> UserInfo:
     if user.name == ANONYMOUS.name or {AUTHENTICATED, UNAUTHENTICATED} & set(user.groups):
         return user
     return UserInfo(user.name, user.uid, (*user.groups, AUTHENTICATED), user.extra)

@@ -1,6 +1,6 @@
-"""May they? Some paths are open to all, masters may do everything, and the API server decides the rest.
+"""Authorization of requests: open paths, `system:masters`, and SubjectAccessReviews for the rest.
 
-Asked for every request. Its answers are kept for ten seconds, yes and no alike.
+Called for every request. Decisions of the API server are cached for ten seconds, allowed and denied alike.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ CACHE_S = 10.0
 ALWAYS_ALLOW_PATHS = ("/healthz", "/readyz", "/livez")
 MASTERS = "system:masters"
 _MAX_KEY_LENGTH = 10_000
-"""Questions longer than this are not remembered: their askers would choose how much memory we need."""
+"""Longer keys are not cached: clients could otherwise fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationDecision:
-    """Whether, and why."""
+    """The result of an authorization, with its reason."""
 
     allowed: bool
     reason: str = ""
@@ -36,8 +36,8 @@ class AuthorizationDecision:
 
 @dataclass(frozen=True, slots=True)
 class ResourceAttributes:
-    """Something that is done to objects: `ResourceAttributes("list", "pods", "default")`. No namespace: in all of
-    them."""
+    """An action on objects: `ResourceAttributes("list", "pods", "default")`. An empty namespace means all
+    namespaces."""
 
     verb: str
     resource: str
@@ -60,7 +60,7 @@ class _AccessReview(msgspec.Struct, frozen=True):
 
 
 class Authorizer:
-    """Decides about paths. Without a reviewer only open paths and masters get in."""
+    """Authorizes paths and actions. Without a reviewer only open paths and masters are allowed."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Authorizer:
         )
 
     async def authorize(self, user: UserInfo, request: HttpRequest) -> AuthorizationDecision:
-        """Whether this user may have this path. `ApiError` when the API server cannot be asked."""
+        """Whether the user may request the path. Raises `ApiError` when the API server does not answer."""
         path = request.path.removeprefix("/")
         if MASTERS in user.groups or path in self._paths or path.startswith(self._prefixes):
             return AuthorizationDecision(True)
@@ -89,13 +89,13 @@ class Authorizer:
             return await self._review(user, request)
         return await self._verdicts.get(key, lambda: self._review(user, request))
 
-    async def allows(self, user: UserInfo, asked: ResourceAttributes) -> bool:
-        """Whether this user may do that to objects. `ApiError` when the API server cannot be asked."""
+    async def allows(self, user: UserInfo, action: ResourceAttributes) -> bool:
+        """Whether the user may perform the action. Raises `ApiError` when the API server does not answer."""
         if MASTERS in user.groups:
             return True
         if self._reviewer is None:
             return False
-        verdict = await self._verdicts.get((user, asked), lambda: self._send_review(user, asked.attributes()))
+        verdict = await self._verdicts.get((user, action), lambda: self._send_review(user, action.attributes()))
         return verdict.allowed
 
     async def _review(self, user: UserInfo, request: HttpRequest) -> AuthorizationDecision:
@@ -116,7 +116,7 @@ class Authorizer:
 
 
 def _review_attributes(request: HttpRequest) -> dict[str, dict[str, str]]:
-    """What the API server is asked: whether they may have the path, or get the pod that it is about."""
+    """Attributes of the review: the path, or for `/why/` a get of the pod."""
     pod = parse_path(request.path)
     if pod is None:
         return {"nonResourceAttributes": {"path": request.path, "verb": request.method.lower()}}
@@ -125,13 +125,15 @@ def _review_attributes(request: HttpRequest) -> dict[str, dict[str, str]]:
 
 
 def _parse_paths(always_allowed: Sequence[str]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Whole paths, and beginnings of paths: those that end with an asterisk."""
-    whole, beginnings = set(), []
+    """Exact paths, and prefixes of paths: those that end with an asterisk."""
+    exact, prefixes = set(), []
     for path in (each.removeprefix("/") for each in always_allowed):
         if "*" in path[:-1]:
-            raise ServingError(f"--authorization-always-allow-paths: {path!r} may only end with *; remove others")
+            raise ServingError(
+                f"--authorization-always-allow-paths: {path!r} may only end with *; remove other asterisks"
+            )
         if path.endswith("*"):
-            beginnings.append(path[:-1])
+            prefixes.append(path[:-1])
         else:
-            whole.add(path)
-    return frozenset(whole), tuple(beginnings)
+            exact.add(path)
+    return frozenset(exact), tuple(prefixes)

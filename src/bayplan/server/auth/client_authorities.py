@@ -1,6 +1,6 @@
-"""Whose client certificates name users, and whose may speak for others? From files, or from what the cluster publishes.
+"""Client authorities: CAs for client certificates and for the front proxy, from files or from the cluster.
 
-Read at start and again every minute: authorities rotate. kube-apiserver keeps them in the ConfigMap
+Read at start and again every minute, because CAs rotate. kube-apiserver publishes them in the ConfigMap
 `kube-system/extension-apiserver-authentication`.
 """
 
@@ -28,7 +28,8 @@ _REFUSALS, _LOOKUPS = "refusals", "lookups"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontProxy:
-    """Who may say, in headers, for whom it asks: holders of a certificate of `ca` with one of the names, or any."""
+    """A front proxy, which names the user in headers: a client with a certificate of `ca` and an allowed name, if
+    any."""
 
     ca: str = ""
     allowed_names: tuple[str, ...] = ()
@@ -40,7 +41,7 @@ class FrontProxy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAuthorities:
-    """Authorities for client certificates, in PEM."""
+    """CAs for client certificates, in PEM."""
 
     client_ca: str = ""
     front_proxy: FrontProxy = field(default_factory=FrontProxy)
@@ -57,52 +58,52 @@ class ClientAuthorityOptions:
     client_ca_file: str = ""
     front_proxy_ca_file: str = ""
     front_proxy: FrontProxy = field(default_factory=FrontProxy)
-    """What the flags say besides the file."""
+    """The flags of the front proxy besides its CA file."""
     skip_lookup: bool = False
     tolerate_lookup_failure: bool = True
 
 
 class ConfigMapReader(Protocol):
-    """Reads an object of the API server; the client does."""
+    """Reads an object of the API server, as the client does."""
 
     async def get_raw(self, resource: GroupVersionResource, namespace: str, name: str) -> dict[str, Any]: ...
 
 
 class ClientAuthorityReloader:
-    """Tells the server whom to trust, at start and whenever it changes."""
+    """Passes the client authorities to the server, at start and at each change."""
 
     def __init__(
         self,
         options: ClientAuthorityOptions,
         reader: ConfigMapReader | None,
         clock: LoopClock,
-        tell: Callable[[ClientAuthorities], None],
+        report: Callable[[ClientAuthorities], None],
     ) -> None:
         self._options = options
         self._reader = reader
         self._clock = clock
-        self._tell = tell
-        self._told: ClientAuthorities | None = None
+        self._report = report
+        self._reported: ClientAuthorities | None = None
         self._found: Mapping[str, str] = {}
         self._faults = ErrorLogThrottle(log, clock, again_s=math.inf)
 
     async def run(self) -> None:
-        """Look again now and then; `refresh` has looked once before."""
+        """Reload every minute. The caller has called `refresh` once before."""
         while True:
             await self._clock.sleep(RELOAD_S)
             try:
                 await self.refresh()
                 self._faults.clear(_REFUSALS)
             except ServingError as fault:
-                self._faults.log_error(_REFUSALS, f"{fault}; what was trusted stays trusted")
+                self._faults.log_error(_REFUSALS, f"{fault}; the previous client authorities stay in use")
 
     async def refresh(self) -> None:
-        """Look once, and tell if something is new."""
+        """Read the client authorities once, and report a change."""
         await self._look_up()
         trust = self._read()
-        if trust != self._told:
-            self._tell(trust)
-            self._told = trust
+        if trust != self._reported:
+            self._report(trust)
+            self._reported = trust
 
     async def _look_up(self) -> None:
         options = self._options
@@ -119,7 +120,7 @@ class ClientAuthorityReloader:
                 ) from None
             if not self._found:
                 self._faults.log_error(
-                    _LOOKUPS, f"client certificates name nobody: cannot read {NAMESPACE}/{NAME}: {fault}"
+                    _LOOKUPS, f"client certificates are ignored: cannot read {NAMESPACE}/{NAME}: {fault}"
                 )
             return
         self._found = tree.get("data") or {}
@@ -158,4 +159,6 @@ def _content(path: str) -> str:
     try:
         return Path(path).read_text(encoding="ascii")
     except (OSError, ValueError) as fault:
-        raise ServingError(f"cannot read the authority {path}: {fault}; name a file of certificates in PEM") from None
+        raise ServingError(
+            f"cannot read the client authority {path}: {fault}; give a file of PEM certificates"
+        ) from None

@@ -1,9 +1,8 @@
-"""How does a request reach its handler and the answer its client, whatever the client does?
+"""Connections of an HTTP server: each is a task that reads requests and writes responses.
 
-Each connection is a task that reads, answers and reads again. It has a date by which it must have moved on: the
-handshake, the next request, the rest of one, the answer and each piece of it. One task, the sweeper, ends those that
-have not; when too many are open, the one that has waited longest makes room, so that a probe always gets in. Nothing
-that a client sends ends anything but its own connection.
+Each connection has a deadline for its current step: the handshake, the next request, the rest of one, the response and
+each chunk of it. One task, the sweeper, closes connections past their deadline. When too many are open, the one that
+has been idle for longest is closed, so that a probe always gets in. A client can only break its own connection.
 """
 
 from __future__ import annotations
@@ -48,32 +47,32 @@ Handler = Callable[[HttpRequest], Awaitable[HttpServerResponse]]
 
 
 class TlsContextSource(Protocol):
-    """Where connections get their TLS from: asked for each, because certificates rotate."""
+    """Source of TLS contexts. Called for each connection, because certificates rotate."""
 
     def context(self) -> ssl.SSLContext | None:
-        """None where no TLS is spoken."""
+        """The context; None without TLS."""
         ...
 
     def peer(self, address: str, tls: ssl.SSLObject | None) -> Peer: ...
 
 
 class _Connection:
-    """One client."""
+    """State of one connection."""
 
     def __init__(self, task: asyncio.Task[None], sock: socket.socket) -> None:
         self.task = task
         self.unserved: socket.socket | None = sock
-        """Its socket, until its task has taken it over."""
+        """The socket, until the task has taken it over."""
         self.deadline = float("inf")
         self.since = 0.0
-        """From when on it has waited for the client; it may be closed to make room."""
+        """The time since which the connection waits for its client. It may be closed to admit another one."""
         self.answering = False
         self.streaming = False
-        """Its answer has no end of its own: whoever closes does not wait for it."""
+        """Whether the response is endless; the server does not wait for it when it closes."""
 
 
 class ConnectionHandler:
-    """All clients of one listening socket."""
+    """All connections of one listening socket."""
 
     def __init__(
         self, handler: Handler, contexts: TlsContextSource, clock: LoopClock, *, limit: int = MAX_CONNECTIONS
@@ -89,7 +88,7 @@ class ConnectionHandler:
         return len(self._open)
 
     def deadlines(self) -> list[float]:
-        """By when each must have moved on."""
+        """The deadlines of all connections."""
         return [each.deadline for each in self._open.values()]
 
     def accept(self, sock: socket.socket) -> None:
@@ -101,15 +100,16 @@ class ConnectionHandler:
         task.add_done_callback(self._on_closed)
 
     async def sweep(self) -> None:
-        """End what is overdue; runs as long as the server does."""
+        """Close connections past their deadline; runs as long as the server does."""
         while True:
-            await self._clock.sleep(_TICK_S - self._clock.monotonic_s() % _TICK_S)  # with whoever else looks so often
+            # in step with other timers of this interval
+            await self._clock.sleep(_TICK_S - self._clock.monotonic_s() % _TICK_S)
             now = self._clock.monotonic_s()
             for connection in [each for each in self._open.values() if each.deadline <= now]:
                 connection.task.cancel()
 
     async def close(self, grace_s: float) -> None:
-        """Let answers under way come to their end, for so long; end everything else at once."""
+        """Let responses in progress finish, for at most `grace_s`; close all other connections at once."""
         self._closing = True
         for connection in self._open.values():
             if not connection.answering or connection.streaming:
@@ -131,7 +131,7 @@ class ConnectionHandler:
         if connection.unserved is not None:
             connection.unserved.close()
         if not task.cancelled() and (fault := task.exception()) is not None:
-            log.error("a connection of the server ended with a fault of ours", exc_info=fault)
+            log.error("internal error in a connection of the server", exc_info=fault)
 
     async def _serve(self, sock: socket.socket) -> None:
         task = asyncio.current_task()
@@ -146,7 +146,7 @@ class ConnectionHandler:
         try:
             await self._serve_requests(connection, reader, writer)
         except (ConnectionError, ssl.SSLError, TimeoutError) as fault:
-            log.debug("a client of the server is gone: %s", fault)
+            log.debug("a client of the server disconnected: %s", fault)
         finally:
             writer.transport.abort()
 
@@ -154,13 +154,13 @@ class ConnectionHandler:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=_CHUNK_BYTES, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        spare = sock.dup()  # for a last word to those who do not speak TLS
+        spare = sock.dup()  # to answer clients that do not speak TLS
         try:
             tls = self._contexts.context()
             transport, _ = await loop.connect_accepted_socket(
                 lambda: protocol, sock, ssl=tls, ssl_shutdown_timeout=_LINGERING_CLOSE_S if tls is not None else None
             )
-        except OSError as fault:  # TLS's own errors among them
+        except OSError as fault:  # includes TLS errors
             log.debug("http: TLS handshake error from a client: %s", fault)
             if getattr(fault, "reason", "") == "HTTP_REQUEST":
                 with contextlib.suppress(OSError):
@@ -181,9 +181,9 @@ class ConnectionHandler:
                 request = await self._request(connection, parser, reader, writer)
             except BadRequest as fault:
                 await self._send(connection, writer, bad_request_response(fault))
-                return await self._part(writer)
+                return await self._close_gracefully(writer)
             if request is None or not await self._answer(connection, request, writer):
-                return await self._part(writer)
+                return await self._close_gracefully(writer)
         return None
 
     async def _request(
@@ -193,9 +193,9 @@ class ConnectionHandler:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> HttpRequest | None:
-        """The next request; None when the client has gone. Once it has begun to ask it must come to an end."""
+        """The next request; None when the client has disconnected. A request that has has_begun has a deadline."""
         self._wait(connection, HEAD_S if parser.has_partial_request else IDLE_S)
-        begun = parser.has_partial_request
+        has_begun = parser.has_partial_request
         while (request := parser.next()) is None:
             if parser.awaits_body:
                 parser.awaits_body = False
@@ -205,13 +205,13 @@ class ConnectionHandler:
             if not data:
                 return None
             parser.feed(data)
-            if not begun:
-                begun = True
+            if not has_begun:
+                has_begun = True
                 self._wait(connection, HEAD_S)
         return request
 
     async def _answer(self, connection: _Connection, request: HttpRequest, writer: asyncio.StreamWriter) -> bool:
-        """Answer; whether the connection goes on."""
+        """Handle a request and send the response. Returns whether the connection stays open."""
         connection.answering = True
         connection.deadline = self._clock.monotonic_s() + ANSWER_S
         try:
@@ -259,8 +259,8 @@ class ConnectionHandler:
         writer.write(data)
         await writer.drain()
 
-    async def _part(self, writer: asyncio.StreamWriter) -> None:
-        """Close in order, so that the last answer arrives."""
+    async def _close_gracefully(self, writer: asyncio.StreamWriter) -> None:
+        """Close in order, so that the last response arrives."""
         writer.close()
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(_LINGERING_CLOSE_S):

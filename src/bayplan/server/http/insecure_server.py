@@ -1,11 +1,11 @@
-"""Who answers in the open? A plain HTTP server for probes and scrapers, where upstream has one without TLS.
+"""Plain HTTP server for probes and scrapers, where upstream has one without TLS.
 
-Volcano serves its health and its metrics so, each on an address of its own, when flags ask for it. Nothing is shown
-here that needs permission, and nothing can be changed.
+Volcano serves its health and its metrics this way, each on an address of its own, when flags enable it. It serves
+nothing that needs permission, and its requests change nothing.
 
-A probe is a request on a connection of its own, and the busier the loop is, the surer the request has arrived by the
-time that the connection is accepted. Such a one is answered on the spot: by way of a task and a stream it would need
-six turns of the loop, each as long as everything else that is under way.
+A probe is a request on a connection of its own. The busier the loop is, the likelier the request has arrived when the
+connection is accepted. Such a request is answered at once: a task and a stream would take six turns of the loop, each
+as long as all other work in progress.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _GRACE_S = 1.0
 _PIECE = 4096
 _LAST_PORT = 65535
 _PROBE_PATHS = ("/healthz", "/livez", "/readyz")
-"""What is answered below these waits for nothing."""
+"""Handlers below these paths never wait."""
 
 
 class _PlainContexts:
@@ -47,9 +47,9 @@ class _PlainContexts:
 
 
 class InsecureServer:
-    """Listens from `start` to `close` on `host:port`; `:8080` is every address of the machine.
+    """Plain HTTP server on `host:port`, from `start` to `close`; `:8080` means all addresses of the machine.
 
-    `otherwise`: who answers on paths that are no route."""
+    `otherwise`: the handler of unknown paths."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class InsecureServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on; another than was asked for if that was 0."""
+        """The port of the server, also when port 0 was requested."""
         return self._listening.port
 
     async def start(self) -> None:
-        """Listen. `ServingError` where that cannot be."""
+        """Start the server. Raises `ServingError` if the address is unusable."""
         self._listening.start(_bind_address(self._address))
         log.info("Serving on %s (port %d)", self._address, self.port)
 
@@ -81,24 +81,24 @@ class InsecureServer:
         await self._listening.close(_GRACE_S)
 
     def _respond(self, client: socket.socket) -> bool:
-        """Answer a probe that is here already, and let it go; nothing is taken from whoever is not answered."""
+        """Answer a probe that has arrived already and close the connection; other requests stay unread."""
         if not self._probes:
             return False
         try:
             data = client.recv(_PIECE, socket.MSG_PEEK)
-            if (answer := self._at_once(data)) is None:
+            if (response := self._at_once(data)) is None:
                 return False
-            client.recv(len(data))  # whoever closes on unread bytes takes back the answer, too
-            client.send(answer)  # a new socket has room for it
+            client.recv(len(data))  # closing with unread bytes would discard the response
+            client.send(response)  # it fits the empty send buffer
         except OSError as fault:
             if isinstance(fault, BlockingIOError):
                 return False
-            log.debug("a client of the plain server is gone: %s", fault)
+            log.debug("a client of the plain server disconnected: %s", fault)
         client.close()
         return True
 
     def _at_once(self, data: bytes) -> bytes | None:
-        """The whole answer, if this is a probe and wants no other afterwards."""
+        """The response bytes, if the request is a complete probe on a connection without keep-alive."""
         parser = RequestParser()
         parser.feed(data)
         try:
@@ -109,7 +109,7 @@ class InsecureServer:
             return None
         try:
             response = self._probes[request.path](request)
-        except Exception:  # it is asked again by way of its task, which tells of it
+        except Exception:  # the task of the connection calls it again and logs the error
             return None
         assert isinstance(response, HttpServerResponse)
         assert isinstance(response.body, bytes)
@@ -117,23 +117,23 @@ class InsecureServer:
         return head if request.method == "HEAD" else head + response.body
 
     async def _handle(self, request: HttpRequest) -> HttpServerResponse:
-        answer = self._routes.get(request.path, self._otherwise)(request)
-        return answer if isinstance(answer, HttpServerResponse) else await answer
+        response = self._routes.get(request.path, self._otherwise)(request)
+        return response if isinstance(response, HttpServerResponse) else await response
 
 
 class _AddressError(ServingError, UsageError):
-    """The call is wrong, and not the machine."""
+    """The address in the flag is invalid, so this is an error in usage and not of the machine."""
 
 
 def _bind_address(address: str) -> socket.socket:
     host, colon, port = address.rpartition(":")
     host = host.strip("[]") or "0.0.0.0"
     try:
-        if not colon or not 0 <= int(port) <= _LAST_PORT:  # the resolver would cut off what is too much
-            raise ValueError(f"{port!r} is no port" if colon else "it has no port")
+        if not colon or not 0 <= int(port) <= _LAST_PORT:  # the resolver would truncate a larger port
+            raise ValueError(f"{port!r} is not a port" if colon else "the port is missing")
         found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, ValueError) as fault:
-        raise _AddressError(f"{address} is no address to listen on: {fault}; write host:port, such as :8080") from None
+        raise _AddressError(f"{address} is not a valid address: {fault}; give host:port, such as :8080") from None
     return bind_socket(
         found,
         lambda fault: ServingError(

@@ -1,6 +1,6 @@
-"""Who takes connections from a socket? A callback, which outlives clients that go away and files that run out.
+"""Accept loop of the HTTP servers. It survives clients that disconnect and a lack of file descriptors.
 
-It takes all that wait in the turn of the loop in which they are seen: a task that waited for them would need another.
+It is a callback that accepts all waiting connections in one turn of the loop; a task would need another turn.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _BACKLOG = 128
 _RETRY_S = 0.1
 
 Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]
-"""What `getaddrinfo` finds."""
+"""An entry of `getaddrinfo`."""
 
 
 class Listener:
-    """Hands what comes to `connections`, from `start` to `close`. `name`: of its task.
+    """Accepts connections for `connections`, from `start` to `close`. `name`: prefix of its task's name.
 
-    `served`: who is asked first, and says whether it has answered the client and let it go."""
+    `served`: called first with each client; returns whether it has answered the client and closed the connection."""
 
     def __init__(
         self, connections: ConnectionHandler, name: str, *, served: Callable[[socket.socket], bool] = lambda _: False
@@ -37,11 +37,11 @@ class Listener:
         self._served = served
         self._socket: socket.socket | None = None
         self._sweeper: asyncio.Task[None] | None = None
-        self._breath: asyncio.TimerHandle | None = None
+        self._retry_timer: asyncio.TimerHandle | None = None
 
     @property
     def port(self) -> int:
-        """The port that is listened on; another than was asked for if that was 0."""
+        """The port of the server, also when port 0 was requested."""
         assert self._socket is not None
         return int(self._socket.getsockname()[1])
 
@@ -51,9 +51,9 @@ class Listener:
         self._sweeper = asyncio.create_task(self._connections.sweep(), name=f"{self._name} sweeper")
 
     async def close(self, grace_s: float) -> None:
-        """Stop listening, let answers under way end, for so long."""
-        if self._breath is not None:
-            self._breath.cancel()
+        """Stop listening, and let responses in progress finish within `grace_s`."""
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
@@ -73,12 +73,12 @@ class Listener:
             try:
                 client, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return  # nobody, or somebody who went away: others will come
-            except OSError as fault:  # no more files: asked at once, it would say the same
+                return  # no client, or it disconnected: wait for the next one
+            except OSError as fault:  # out of file descriptors: an immediate retry would fail too
                 log.warning("cannot accept a connection: %s", fault)
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(listening)
-                self._breath = loop.call_later(_RETRY_S, self._listen, listening)
+                self._retry_timer = loop.call_later(_RETRY_S, self._listen, listening)
                 return
             client.setblocking(False)
             if not self._served(client):
@@ -86,9 +86,9 @@ class Listener:
 
 
 def bind_socket(
-    address: Address, refusal: Callable[[OSError], ServingError], *, share_port: bool = False
+    address: Address, make_error: Callable[[OSError], ServingError], *, share_port: bool = False
 ) -> socket.socket:
-    """A socket that listens on an address; `refusal`: what to say where it cannot."""
+    """A listening socket. `make_error`: builds the error if the address cannot be used."""
     family, kind, protocol, _, where = address
     listening = socket.socket(family, kind, protocol)
     try:
@@ -100,5 +100,5 @@ def bind_socket(
         listening.setblocking(False)
     except OSError as fault:
         listening.close()
-        raise refusal(fault) from None
+        raise make_error(fault) from None
     return listening

@@ -1,8 +1,8 @@
-"""What does a client ask? HTTP/1.1 requests taken from bytes as they arrive, with limits on everything.
+"""Parser of HTTP/1.1 requests that reads bytes as they arrive, with limits on everything.
 
-Asked by `connection` for every piece that a socket yields. Whatever is doubtful is refused, with the status and the
-words that Go's server has for it: two lengths, a length beside a coding, a line that is no header. Bodies need a
-length; nobody sends us a large one.
+`connections` calls it for every chunk of a socket. Doubtful requests are refused with the status and the text of Go's
+server: two lengths, a length together with a transfer coding, a malformed header line. Bodies need a length; no
+endpoint takes a large one.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _ESCAPES = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 class BadRequest(Exception):
-    """The bytes are no request that is answered; the connection ends with this status and text."""
+    """The bytes are not an acceptable request; the connection ends with this status and text."""
 
     def __init__(self, status: int, text: str = "", *, line: str = "") -> None:
         super().__init__(text)
         self.status = status
         self.text = text
-        """What follows the status in the body."""
+        """The text after the status in the body."""
         self.line = line
-        """The whole body, where it does not begin with the status."""
+        """The whole body, if it does not begin with the status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of the connection, as far as TLS knows."""
+    """The client of a connection, as far as TLS identifies it."""
 
     address: str = ""
     chain: tuple[bytes, ...] = ()
-    """The client's certificate and its issuers up to one that is trusted, each as DER; nothing if it showed none."""
+    """The client's certificate and its issuers up to a trusted one, each as DER; empty without a certificate."""
     subject: tuple[tuple[str, str], ...] = ()
-    """The names in the client's certificate."""
+    """The subject of the client's certificate."""
 
 
 UNKNOWN_PEER = Peer()
@@ -53,19 +53,19 @@ class HttpRequest:
 
     method: str
     target: str
-    """As it was sent, for logs."""
+    """The request target as sent, for logs."""
     path: str
     query: Mapping[str, list[str]] = field(default_factory=dict)
     headers: tuple[tuple[str, str], ...] = ()
-    """Names in lower case, in the order of the wire."""
+    """Names in lower case, in the order of the request."""
     body: bytes = b""
     keep_alive: bool = True
     chunks: bool = True
-    """Whether the client understands an answer whose length is not known beforehand."""
+    """Whether the client supports chunked responses."""
     peer: Peer = UNKNOWN_PEER
 
     def header(self, name: str) -> str:
-        """The first value of a header, or nothing."""
+        """The first value of a header; empty if it is missing."""
         return next((value for key, value in self.headers if key == name), "")
 
     def all(self, name: str) -> list[str]:
@@ -73,7 +73,7 @@ class HttpRequest:
 
 
 class RequestParser:
-    """Turns the bytes of one connection into requests, one after another."""
+    """Parses the bytes of one connection into a sequence of requests."""
 
     def __init__(self, peer: Peer = UNKNOWN_PEER) -> None:
         self._peer = peer
@@ -81,18 +81,18 @@ class RequestParser:
         self._searched = 0
         self._head: _Head | None = None
         self.awaits_body = False
-        """Whether the client waits for a word before it sends the body that it has announced."""
+        """Whether the client waits for 100 Continue before it sends the body."""
 
     @property
     def has_partial_request(self) -> bool:
-        """Whether part of a request is here."""
+        """Whether a part of a request has been read."""
         return bool(self._buffer) or self._head is not None
 
     def feed(self, data: bytes) -> None:
         self._buffer += data
 
     def next(self) -> HttpRequest | None:
-        """The next request, if all of it is here. A head is read once, however slowly its body comes."""
+        """The next request if it is complete. A head is parsed once, however slowly its body arrives."""
         if self._head is None:
             self._head = self._read_head()
             self.awaits_body = self._head is not None and self._head.expects and not self._buffer
@@ -154,7 +154,7 @@ class _Head:
     def request(self, body: bytes, peer: Peer) -> HttpRequest:
         path, query = _split(self.target)
         connection = ",".join(value for name, value in self.headers if name == "connection").lower()
-        wishes = {word.strip() for word in connection.split(",")}
+        tokens = {word.strip() for word in connection.split(",")}
         return HttpRequest(
             method=self.method,
             target=self.target,
@@ -162,7 +162,7 @@ class _Head:
             query=query,
             headers=self.headers,
             body=body,
-            keep_alive="close" not in wishes if self.minor else "keep-alive" in wishes,
+            keep_alive="close" not in tokens if self.minor else "keep-alive" in tokens,
             chunks=self.minor > 0,
             peer=peer,
         )
@@ -192,7 +192,7 @@ def _length(headers: tuple[tuple[str, str], ...]) -> int:
 
 
 def _split(target: str) -> tuple[str, dict[str, list[str]]]:
-    """The path and the query of a target, which may be a whole URL."""
+    """The path and the query of a target, which may be a full URL."""
     if _ESCAPES.search(target):
         raise BadRequest(400)
     if target.startswith("/"):
@@ -204,7 +204,7 @@ def _split(target: str) -> tuple[str, dict[str, list[str]]]:
             raise BadRequest(400) from None
         path, query = url.path or "/", url.query
     try:
-        asked = parse_qs(query, keep_blank_values=True, max_num_fields=100)
+        parameters = parse_qs(query, keep_blank_values=True, max_num_fields=100)
     except ValueError:
-        asked = {}
-    return unquote(path), asked
+        parameters = {}
+    return unquote(path), parameters

@@ -1,8 +1,8 @@
-"""What is answered? Values, and their bytes on the wire.
+"""HTTP responses as values, and their encoding.
 
-A body is bytes, or pieces that are made while they are sent: metrics are rendered so, and the loop has its turn between
-two of them; or it goes on for as long as somebody reads, and its maker waits between pieces.
-Refusals are worded as Kubernetes words them, so that people and tools recognise them.
+A body is bytes, or chunks that are produced while they are sent: metrics are rendered so, and the loop runs other tasks
+in between. Or it is an endless stream whose generator waits between chunks, until the client disconnects.
+Refusals have the texts of Kubernetes, so that people and tools recognise them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ NOSNIFF = ("X-Content-Type-Options", "nosniff")
 
 _PRETTY_USER_AGENTS = ("curl", "Wget", "Mozilla/5.0")
 TRUE_VALUES = ("1", "t", "T", "true", "TRUE", "True")
-"""What Go takes for yes in a query."""
+"""Values that Go parses as true in a query."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpServerResponse:
-    """An answer."""
+    """A response."""
 
     status: int = 200
     body: bytes | Iterable[bytes] | AsyncGenerator[bytes, None] = b""
@@ -37,7 +37,7 @@ class HttpServerResponse:
 
 
 def text(body: str, status: int = 200, *, content_type: str = TEXT) -> HttpServerResponse:
-    """Words. A refusal ends with a line break and must not be taken for anything else."""
+    """A plain text response. An error ends with a line break and forbids content sniffing."""
     if status < 400:
         return HttpServerResponse(status, body.encode(), content_type)
     return HttpServerResponse(status, f"{body}\n".encode(), content_type, (NOSNIFF,))
@@ -49,7 +49,7 @@ NOT_FOUND = text("404 page not found", 404)
 def status_object(
     request: HttpRequest, code: int, reason: str, message: str, *, details: bool = False
 ) -> HttpServerResponse:
-    """A refusal as a Status object; readable for those who look at it with a browser or curl."""
+    """An error as a Status object, indented for browsers and curl."""
     tree: dict[str, object] = {
         "kind": "Status",
         "apiVersion": "v1",
@@ -74,7 +74,7 @@ def _pretty(request: HttpRequest) -> bool:
 
 
 def compressed(request: HttpRequest, pieces: Iterable[bytes]) -> tuple[Iterable[bytes], tuple[tuple[str, str], ...]]:
-    """The pieces, compressed if the client can read that, and the headers that say so."""
+    """The chunks, compressed if the client accepts gzip, and the headers for that."""
     accepted = {coding.partition(";")[0].strip() for coding in request.header("accept-encoding").split(",")}
     if "gzip" not in accepted:
         return pieces, ()
@@ -82,7 +82,7 @@ def compressed(request: HttpRequest, pieces: Iterable[bytes]) -> tuple[Iterable[
 
 
 def _gzip(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """At the lowest level: metrics shrink to a tenth with it, and it costs the loop the least."""
+    """Compress at the lowest level, which shrinks metrics to a tenth and costs the loop least."""
     packer = zlib.compressobj(1, wbits=31)
     for piece in pieces:
         yield packer.compress(piece)
@@ -90,7 +90,7 @@ def _gzip(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def response_head(response: HttpServerResponse, request: HttpRequest, now: datetime, *, last: bool) -> bytes:
-    """The head. `last`: the connection is closed behind the answer."""
+    """The head. `last`: the connection is closed after the response."""
     lines = [f"HTTP/1.{int(request.chunks)} {response.status} {reason(response.status)}"]
     lines.append("Cache-Control: no-cache, private")
     lines += [f"Content-Type: {response.content_type}"] if response.content_type else []
@@ -106,7 +106,7 @@ def response_head(response: HttpServerResponse, request: HttpRequest, now: datet
 
 
 def bad_request_response(fault: BadRequest) -> bytes:
-    """The last words to somebody whose request could not be read."""
+    """The last response on a connection whose request is invalid."""
     words = f"{fault.status} {reason(fault.status)}" + (f": {fault.text}" if fault.text else "")
     body = fault.line or words
     return f"HTTP/1.1 {words}\r\nContent-Type: {TEXT}\r\nConnection: close\r\n\r\n{body}".encode("latin-1")

@@ -1,8 +1,8 @@
-"""Whose certificate is shown when nobody gave one? One that we make: a key on P-256, signed by itself.
+"""Self-signed serving certificate for servers without a configured one: a key on P-256.
 
-Made once at start, like kube-scheduler's; nobody can check it, so it keeps out those who only listen. The arithmetic is
-plain Python and takes about 10 ms. It is used for this one signature, where nobody can time it; every handshake is
-OpenSSL's work. Tests sign the certificates of their authorities with the same parts.
+Created once at start, as kube-scheduler does. Clients cannot verify it, so it protects against eavesdropping only. The
+arithmetic is plain Python and takes about 10 ms. It is not constant-time, which is acceptable for one signature at
+start that cannot be timed from outside; OpenSSL does every handshake. Tests sign their certificates with it too.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _CURVE = "1.2.840.10045.3.1.7"
 _SIGNATURE = "1.2.840.10045.4.3.2"
 SERVER_AUTH = "1.3.6.1.5.5.7.3.1"
 CLIENT_AUTH = "1.3.6.1.5.5.7.3.2"
-"""What a certificate is for: a server's or a client's."""
+"""Extended key usages of a server's and of a client's certificate."""
 
 Point = tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
 class CertificatePair:
-    """A certificate in PEM, with its issuers behind it if there are any, and its key."""
+    """A certificate in PEM, followed by its issuers if any, and its key."""
 
     certificate: str
     key: Secret
 
 
 def self_signed(names: Iterable[str], now: datetime) -> CertificatePair:
-    """For a server under these host names or addresses."""
+    """A certificate for a server with these host names or addresses."""
     key = EcPrivateKey()
     unique = tuple(dict.fromkeys(names))
     subject = distinguished_name(f"{unique[0]}@{int(now.timestamp())}")
@@ -128,7 +128,7 @@ def extended_key_usage(kind: str) -> bytes:
 
 
 def subject_alternative_names(names: Iterable[str]) -> bytes:
-    """The names that the certificate is good for."""
+    """The names for which the certificate is valid."""
     return extension("2.5.29.17", der_sequence(*map(_alternative, names)))
 
 
@@ -139,7 +139,7 @@ def _alternative(text: str) -> bytes:
         return der_value(0x82, text.encode("idna"))
 
 
-# The curve
+# Elliptic curve.
 
 
 def _add(a: Point, b: Point) -> Point:
@@ -164,7 +164,7 @@ def _times(scalar: int) -> tuple[int, int]:
     return total
 
 
-# DER
+# DER.
 
 
 def der_value(tag: int, content: bytes) -> bytes:
@@ -199,7 +199,7 @@ def _bits(content: bytes) -> bytes:
 
 
 def _time(moment: datetime) -> bytes:
-    """Two digits for the year before 2050, four from then on."""
+    """UTCTime before 2050, GeneralizedTime from then on."""
     if moment.year < 2050:
         return der_value(0x17, f"{moment:%y%m%d%H%M%S}Z".encode())
     return der_value(0x18, f"{moment:%Y%m%d%H%M%S}Z".encode())

@@ -1,8 +1,8 @@
-"""With which certificate do we answer, and whose certificates do we believe? An SSL context, made anew when it must be.
+"""TLS context of a server: its certificate and its client authorities, rebuilt when they change.
 
-Asked for every connection; costs a stat of a few files. Files that rotate are read again, a pair of our own is made
-again before it expires. A file that cannot be read later on keeps the last good context: whoever rotates files does so
-in two steps.
+Called for every connection; costs a stat of a few files. Rotated files are read again, and a self-signed certificate is
+renewed before it expires. If a file becomes unreadable, the last good context stays in use: rotation replaces
+certificate and key in two steps.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RENEW_AFTER = timedelta(days=300)
 
 VERSIONS = {
     "": ssl.TLSVersion.TLSv1_2,
-    "VersionTLS10": ssl.TLSVersion.TLSv1_2,  # nothing older than 1.2 is spoken, whatever is asked for
+    "VersionTLS10": ssl.TLSVersion.TLSv1_2,  # versions before 1.2 are unsupported
     "VersionTLS11": ssl.TLSVersion.TLSv1_2,
     "VersionTLS12": ssl.TLSVersion.TLSv1_2,
     "VersionTLS13": ssl.TLSVersion.TLSv1_3,
@@ -60,31 +60,31 @@ _CIPHERS = {
     "TLS_RSA_WITH_AES_128_CBC_SHA256": "AES128-SHA256",
     "TLS_RSA_WITH_AES_256_CBC_SHA": "AES256-SHA",
 }
-"""By the names that flags have. Those of TLS 1.3 are all good and cannot be chosen, here as upstream."""
+"""OpenSSL names by the names in flags. The suites of TLS 1.3 are always enabled, here as upstream."""
 
 _TLS13 = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """The `--tls-*` flags and their like."""
+    """The `--tls-*` flags and related ones."""
 
     cert_file: str = ""
     key_file: str = ""
     cert_dir: str = ""
-    """Where a pair of our own is kept; in memory when empty."""
+    """The folder of the self-signed certificate; empty: it stays in memory."""
     min_version: str = ""
     cipher_suites: Sequence[str] = ()
 
     def version(self) -> ssl.TLSVersion:
         if self.min_version not in VERSIONS:
             raise ServingError(
-                f"--tls-min-version {self.min_version!r} is not known; write one of {', '.join(list(VERSIONS)[1:])}"
+                f"--tls-min-version {self.min_version!r} is unknown; use one of {', '.join(list(VERSIONS)[1:])}"
             )
         return VERSIONS[self.min_version]
 
     def ciphers(self) -> str:
-        """What OpenSSL calls them; nothing when its own choice is meant."""
+        """The suites by their OpenSSL names; empty for OpenSSL's default."""
         for suite in self.cipher_suites:
             if suite not in _CIPHERS and suite not in _TLS13:
                 raise ServingError(
@@ -94,69 +94,70 @@ class TlsOptions:
 
 
 class ServingTls:
-    """Keeps the context up to date. `address` is what the server is bound to: a pair of our own is made out to it."""
+    """Keeps the TLS context up to date. A self-signed certificate includes `address`, the bind address of the
+    server."""
 
     def __init__(self, options: TlsOptions, clock: Clock, *, address: str = "") -> None:
         if bool(options.cert_file) != bool(options.key_file):
-            raise ServingError("--tls-cert-file and --tls-private-key-file go together; give both or none")
+            raise ServingError("--tls-cert-file and --tls-private-key-file belong together; give both or none")
         self._options = options
         self._clock = clock
         self._names = _names(address)
-        self._own: tuple[datetime, CertificatePair] | None = None
+        self._self_signed: tuple[datetime, CertificatePair] | None = None
         self._authorities = ""
-        self._made_from: object = None
+        self._context_inputs: object = None
         self._context: ssl.SSLContext | None = None
 
     def set_authorities(self, authorities: str) -> None:
-        """From now on ask clients for a certificate of one of these, in PEM; nothing: do not ask."""
+        """Request client certificates of these CAs, in PEM, from now on; empty: request none."""
         self._authorities = authorities
 
     def context(self) -> ssl.SSLContext:
         now = self._inputs()
-        if self._context is None or now != self._made_from:
+        if self._context is None or now != self._context_inputs:
             try:
-                self._context, self._made_from = self._make(), now
+                self._context, self._context_inputs = self._build_context(), now
             except ServingError as fault:
                 if self._context is None:
                     raise
-                log.error("%s; the last good certificate stays in use", fault)
-                self._made_from = now
+                log.error("%s; the previous certificate stays in use", fault)
+                self._context_inputs = now
         return self._context
 
     def peer(self, address: str, tls: ssl.SSLObject | None) -> Peer:
-        if tls is None or not (shown := tls.getpeercert()):
+        if tls is None or not (certificate := tls.getpeercert()):
             return Peer(address)
-        subject: Any = shown.get("subject", ())
+        subject: Any = certificate.get("subject", ())
         return Peer(address, verified_chain(tls), tuple(part for group in subject for part in group))
 
     def _inputs(self) -> object:
         if self._options.cert_file:
             return self._authorities, file_stamp(self._options.cert_file), file_stamp(self._options.key_file)
         now = self._clock.now()
-        if self._own is None or now - self._own[0] > _RENEW_AFTER:
-            self._own = now, self._pair(now)
-        return self._authorities, self._own[0]
+        if self._self_signed is None or now - self._self_signed[0] > _RENEW_AFTER:
+            self._self_signed = now, self._pair(now)
+        return self._authorities, self._self_signed[0]
 
     def _pair(self, now: datetime) -> CertificatePair:
-        """A pair of our own: the one that was kept, or a new one."""
+        """The self-signed certificate: the stored one, or a new one."""
         folder = Path(self._options.cert_dir) if self._options.cert_dir else None
         if folder is None:
             log.info("Generated self-signed cert in-memory")
             return self_signed(self._names, now)
         certificate, key = folder / f"{CERTIFICATE_NAME}.crt", folder / f"{CERTIFICATE_NAME}.key"
         try:
-            if self._own is None and certificate.exists() and key.exists():
+            if self._self_signed is None and certificate.exists() and key.exists():
                 return CertificatePair(certificate.read_text(), Secret(key.read_text()))
-            made = self_signed(self._names, now)
+            created = self_signed(self._names, now)
             folder.mkdir(parents=True, exist_ok=True)
-            certificate.write_text(made.certificate)
-            _write_secret(key, made.key)
+            certificate.write_text(created.certificate)
+            _write_secret(key, created.key)
         except OSError as fault:
-            raise ServingError(f"--cert-dir {folder}: {fault.strerror}; name a folder that can be written") from None
+            raise ServingError(f"--cert-dir {folder}: {fault.strerror}; give a writable folder") from None
         log.info("Generated self-signed cert (%s, %s)", certificate, key)
-        return made
+        return created
 
-    def _make(self) -> ssl.SSLContext:
+    def _build_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = self._options.version()
         context.set_alpn_protocols(["http/1.1"])
@@ -173,7 +174,7 @@ class ServingTls:
                 context.set_ciphers(ciphers)
             except ssl.SSLError:
                 raise ServingError(
-                    "--tls-cipher-suites: this system's OpenSSL has none of them; choose others"
+                    "--tls-cipher-suites: the OpenSSL of this system supports none of them; use other suites"
                 ) from None
 
     def _load_certificate(self, context: ssl.SSLContext) -> None:
@@ -182,21 +183,21 @@ class ServingTls:
             if options.cert_file:
                 load_pair(context, options.cert_file, options.key_file)
             else:
-                assert self._own is not None
-                load_pair(context, self._own[1].certificate.encode(), self._own[1].key)
+                assert self._self_signed is not None
+                load_pair(context, self._self_signed[1].certificate.encode(), self._self_signed[1].key)
         except (ssl.SSLError, OSError, ValueError) as fault:
             files = f"{options.cert_file} and {options.key_file}" if options.cert_file else options.cert_dir
             raise ServingError(
-                f"the serving certificate in {files} cannot be used: {fault}; both must be PEM, the key without a "
-                "password, and belong together"
+                f"the serving certificate in {files} is unusable: {fault}; give a PEM certificate and its PEM key "
+                "without a password"
             ) from None
 
     def _load_client_authorities(self, context: ssl.SSLContext) -> None:
-        """Who shows no certificate may still have a token; who shows a wrong one is turned away at the door."""
+        """Clients without a certificate may have a token; a wrong certificate fails the handshake."""
         try:
             context.load_verify_locations(cadata=self._authorities)
         except (ssl.SSLError, ValueError):
-            raise ServingError("an authority for client certificates is not PEM; write certificates") from None
+            raise ServingError("a client authority is not PEM; give a file of PEM certificates") from None
         context.verify_mode = ssl.CERT_OPTIONAL
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an issuer in the bundle need not be a root
 
@@ -204,7 +205,7 @@ class ServingTls:
 def verified_chain(tls: ssl.SSLObject) -> tuple[bytes, ...]:
     """The client's certificate and its issuers up to a trusted one, as DER."""
     inner: Any = tls
-    if hasattr(tls, "get_verified_chain"):  # from Python 3.13 on
+    if hasattr(tls, "get_verified_chain"):  # since Python 3.13
         return tuple(inner.get_verified_chain())
     return tuple(ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in inner._sslobj.get_verified_chain())
 
@@ -216,7 +217,7 @@ def certificates_in(pem: str) -> frozenset[bytes]:
     try:
         return frozenset(base64.b64decode("".join(body.split()), validate=True) for body, found, _ in parts if found)
     except ValueError:
-        raise ServingError("an authority for client certificates is not PEM; write certificates") from None
+        raise ServingError("a client authority is not PEM; give a file of PEM certificates") from None
 
 
 def fingerprint(certificate: bytes) -> str:
@@ -224,7 +225,7 @@ def fingerprint(certificate: bytes) -> str:
 
 
 def _names(address: str) -> list[str]:
-    """What the pair of our own is made out to."""
+    """The names of the self-signed certificate."""
     names = ["localhost", "127.0.0.1"]
     try:
         return names if not address or ip_address(address).is_unspecified else [*names, address]

@@ -1,4 +1,4 @@
-"""`GET /why/{namespace}/{pod}`: why a pod is where it is, for those who may get the pod. `?now=true` asks afresh."""
+"""`GET /why/{namespace}/{pod}`: explains a pod to users who may get it. `?now=true` evaluates it anew."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ PREFIX = "/why/"
 _REDACTED = "a pod of another namespace"
 
 NamespaceCheck = Callable[[str], Awaitable[bool]]
-"""Whether pods of a namespace may be seen."""
+"""Whether the user may read pods of a namespace."""
 ExplainFunction = Callable[[str, str, bool], Awaitable[Answer | None]]
-"""The answer about a pod by namespace and name, afresh or as decided; None where no such pod is known."""
+"""The answer for a pod by namespace and name, evaluated now or from the record; None for an unknown pod."""
 
 
 class NotLeader(Exception):
-    """Another instance decides, and has the records."""
+    """Another instance leads, and has the records."""
 
 
 class PodName(NamedTuple):
@@ -39,7 +39,7 @@ class PodName(NamedTuple):
 
 
 def parse_path(path: str) -> PodName | None:
-    """The pod that a path is about; None for any other path."""
+    """The pod of a path; None for any other path."""
     if not path.startswith(PREFIX):
         return None
     parts = path.removeprefix(PREFIX).split("/")
@@ -47,30 +47,30 @@ def parse_path(path: str) -> PodName | None:
 
 
 async def allow_all_namespaces(_: str) -> bool:
-    """For those who may see pods of all namespaces."""
+    """For users who may read pods of all namespaces."""
     return True
 
 
 async def respond(
     why: ExplainFunction, pod: PodName, request: HttpRequest, sees: NamespaceCheck = allow_all_namespaces
 ) -> HttpServerResponse:
-    """The answer for somebody who may have it; pods of namespaces that they may not read stay unnamed in it."""
+    """The answer for an authorized user. Pods in namespaces that the user may not read are redacted."""
     if request.method not in ("GET", "HEAD"):
-        return status_object(request, 405, "MethodNotAllowed", "nothing can be changed here; ask with GET")
+        return status_object(request, 405, "MethodNotAllowed", "this path is read-only; use GET")
     now = request.query.get("now", [""])[0] in TRUE_VALUES
     try:
         answer = await why(pod.namespace, pod.name, now)
     except NotLeader as other:
         return status_object(request, 503, "ServiceUnavailable", str(other))
     if answer is None:
-        message = f'pods "{pod.name}" not found: the scheduler knows no such pod in the namespace {pod.namespace}'
+        message = f'pods "{pod.name}" not found: the scheduler has no such pod in the namespace {pod.namespace}'
         return status_object(request, 404, "NotFound", message)
     hidden = [key for key in foreign_pods(answer) if not await sees(key.partition("/")[0])]
     return HttpServerResponse(200, msgspec.json.encode(redact(answer, hidden)), JSON, (NOSNIFF,))
 
 
 def foreign_pods(answer: Answer) -> list[str]:
-    """Pods of other namespaces that an answer names: those that would have to go."""
+    """Pods of other namespaces that an answer names: victims and pods to evict."""
     own = answer.pod.partition("/")[0]
     changes = (*answer.changes, *answer.together)
     named = {*answer.victims, *(key for change in changes for key in change.evict)}
@@ -78,27 +78,27 @@ def foreign_pods(answer: Answer) -> list[str]:
 
 
 def redact(answer: Answer, hidden: Sequence[str]) -> Answer:
-    """The answer without the names of these pods."""
+    """The answer hide the names of these pods."""
     if not hidden:
         return answer
 
-    def without(text: str) -> str:
+    def hide(text: str) -> str:
         for key in sorted(hidden, key=len, reverse=True):
             text = text.replace(key, _REDACTED)
         return text
 
-    def seen(keys: Sequence[str]) -> tuple[str, ...]:
+    def hide_keys(keys: Sequence[str]) -> tuple[str, ...]:
         return tuple(_REDACTED if key in hidden else key for key in keys)
 
     def change(each: SuggestedChange) -> SuggestedChange:
-        return replace(each, evict=seen(each.evict), text=without(each.text))
+        return replace(each, evict=hide_keys(each.evict), text=hide(each.text))
 
     return replace(
         answer,
-        sentence=without(answer.sentence),
-        victims=seen(answer.victims),
+        sentence=hide(answer.sentence),
+        victims=hide_keys(answer.victims),
         changes=tuple(map(change, answer.changes)),
         together=tuple(map(change, answer.together)),
-        no_change=without(answer.no_change),
-        waits_for=without(answer.waits_for),
+        no_change=hide(answer.no_change),
+        waits_for=hide(answer.waits_for),
     )

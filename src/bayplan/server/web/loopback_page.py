@@ -1,8 +1,8 @@
-"""Who may look without a token? Whoever is on this machine, where its owner has opened a door for that.
+"""The page on a loopback address, without authentication, for users of the machine.
 
-Plain HTTP on an address of loopback, and on no other: `ServingError` says so before anything listens. A browser that
-was sent here by a name of somebody else's (a site whose name leads to 127.0.0.1) is refused, so that no other site can
-read along.
+Plain HTTP on a loopback address only: any other address raises `ServingError` before the server listens. Requests whose
+Host header is not a loopback name are refused. So a website whose name resolves to 127.0.0.1 cannot read the page
+through the user's browser.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _NAMES = ("localhost",)
 
 
 class LoopbackPageServer:
-    """Listens from `start` to `close`."""
+    """Plain HTTP server of the page, from `start` to `close`."""
 
     def __init__(
         self, address: str, viewers: PageStreams, *, why: ExplainFunction | None = None, clock: LoopClock
     ) -> None:
         if not _on_loopback(address.rpartition(":")[0]):
             raise ServingError(
-                f"--page-address {address} is not of this machine alone; write 127.0.0.1:PORT. Others read the page "
-                "with a token, at /page/ of --secure-port"
+                f"--page-address {address} is not a loopback address; use 127.0.0.1:PORT. For access from other "
+                "machines use /page/ of --secure-port with a token"
             )
         self._page = WebPage(viewers)
         self._why = why
@@ -53,7 +53,7 @@ class LoopbackPageServer:
 
     async def _answer(self, request: HttpRequest) -> HttpServerResponse:
         if not _on_loopback(_request_host(request)):
-            return text("this door is for localhost alone", 403)
+            return text("this page is served for localhost only; open it by its loopback address", 403)
         if request.path == "/":
             return HttpServerResponse(307, headers=(("Location", "page/"),))
         pod = parse_path(request.path)
@@ -63,7 +63,7 @@ class LoopbackPageServer:
 
 
 def _request_host(request: HttpRequest) -> str:
-    """The name by which the client came here, without the port."""
+    """The host in the Host header, without the port."""
     host = request.header("host")
     return host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
 

@@ -1,14 +1,13 @@
-"""What does a browser get? The page: a few files that never change, and one stream of what the cluster does.
+"""The web page: static files and one stream of server-sent events about the cluster.
 
-    /page/                 the page; whoever has shown nothing yet gets a form for a token instead
-    /page/stream           server-sent events, see `viewers`
-    /page/sign-in          the form's target: the token goes into a cookie that scripts cannot read
-    /page/sign-out
+        /page/                 the page; a request without a valid token gets a sign-in form
+        /page/stream           server-sent events, see `page_streams`
+        /page/sign-in          the form's target: stores the token in a cookie that scripts cannot read
+        /page/sign-out
 
-Everything here is read: besides the two forms, which touch nothing but the browser's own cookie, there are only GET
-and HEAD. Who may `get` the paths below `/page/` sees the nodes and the queues; of pods and groups, those of the
-namespaces in which they may `list` pods. Nothing is fetched from elsewhere and nothing but our own files is executed.
-"""
+The page is read-only: besides the two forms, which only change the browser's own cookie, there are only GET and HEAD. A
+user who may `get` the paths below `/page/` sees nodes and queues, and pods and groups of the namespaces in which
+the user may `list` pods. The page loads nothing from other sites and executes its own files only."""
 
 from __future__ import annotations
 
@@ -69,18 +68,18 @@ _SECURITY_HEADERS = (
 _REDIRECT_HOME = HttpServerResponse(308, headers=(("Location", "page/"),))
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=:-]{1,3800}")
 _MAX_PARALLEL_REVIEWS = 16
-"""Namespaces that are asked about at the same time."""
+"""Maximum number of namespaces in review at the same time."""
 
 
 class AccessChecker(Protocol):
-    """Who gets in: `server.Access` is one."""
+    """Authentication and authorization, as in `server.AccessControl`."""
 
     async def authorize(self, request: HttpRequest) -> UserInfo | HttpServerResponse: ...
     async def allows(self, user: UserInfo, asked: ResourceAttributes) -> bool: ...
 
 
 class WebPage:
-    """The page on a door with a doorkeeper, and on one without."""
+    """The page, for servers with and without authentication."""
 
     def __init__(self, viewers: PageStreams) -> None:
         self._viewers = viewers
@@ -88,63 +87,63 @@ class WebPage:
     def handles(self, path: str) -> bool:
         return path == ROOT.rstrip("/") or path.startswith(ROOT)
 
-    async def respond(self, request: HttpRequest, door: AccessChecker) -> HttpServerResponse:
-        """For whoever the doorkeeper lets in."""
+    async def respond(self, request: HttpRequest, access: AccessChecker) -> HttpServerResponse:
+        """Respond on a server with authentication."""
         if request.path in (SIGN_IN, SIGN_OUT):
-            return await _sign_in_or_out(request, door)
+            return await _sign_in_or_out(request, access)
         if request.path == ROOT.rstrip("/"):
             return _REDIRECT_HOME
-        judged = await door.authorize(request)
-        if isinstance(judged, HttpServerResponse):
-            return _sign_in_form("") if judged.status == 401 or request.path == ROOT else judged
+        result = await access.authorize(request)
+        if isinstance(result, HttpServerResponse):
+            return _sign_in_form("") if result.status == 401 or request.path == ROOT else result
         if request.path == STREAM and _is_read(request):
-            return self._stream_for(request, judged, door)
+            return self._stream_for(request, result, access)
         return self.respond_unauthenticated(request)
 
     def respond_unauthenticated(self, request: HttpRequest) -> HttpServerResponse:
-        """For everybody who comes this far."""
+        """Respond without authentication, or after it."""
         if not _is_read(request):
-            return replace(text("the page is only read", 405), headers=(("Allow", "GET, HEAD"), NOSNIFF))
+            return replace(text("the page is read-only", 405), headers=(("Allow", "GET, HEAD"), NOSNIFF))
         if request.path == STREAM:
             return self._stream(_see_all, "")
         if request.path == ROOT.rstrip("/"):
             return _REDIRECT_HOME
         return _file(request.path.removeprefix(ROOT) or "index.html")
 
-    def _stream_for(self, request: HttpRequest, user: UserInfo, door: AccessChecker) -> HttpServerResponse:
-        async def look() -> NamespaceVisibility | None:
-            judged = await door.authorize(request)
-            if isinstance(judged, HttpServerResponse):
+    def _stream_for(self, request: HttpRequest, user: UserInfo, access: AccessChecker) -> HttpServerResponse:
+        async def check_visibility() -> NamespaceVisibility | None:
+            result = await access.authorize(request)
+            if isinstance(result, HttpServerResponse):
                 return None
-            return await visible_namespaces(judged, self._viewers.namespaces(), door)
+            return await visible_namespaces(result, self._viewers.namespaces(), access)
 
-        return self._stream(look, user.name)
+        return self._stream(check_visibility, user.name)
 
-    def _stream(self, look: VisibilityCheck, user: str) -> HttpServerResponse:
+    def _stream(self, check_visibility: VisibilityCheck, user: str) -> HttpServerResponse:
         if self._viewers.full:
-            return text("too many look at the page already; close one of them", 503)
-        headers = (*_SECURITY_HEADERS, ("X-Accel-Buffering", "no"))  # a proxy in between is not to collect it
-        return HttpServerResponse(200, self._viewers.stream(look, user), "text/event-stream", headers)
+            return text("too many open pages; close one of them", 503)
+        headers = (*_SECURITY_HEADERS, ("X-Accel-Buffering", "no"))  # a proxy must not buffer it
+        return HttpServerResponse(200, self._viewers.stream(check_visibility, user), "text/event-stream", headers)
 
 
 async def _see_all() -> NamespaceVisibility:
     return EVERYTHING
 
 
-async def visible_namespaces(user: UserInfo, namespaces: list[str], door: AccessChecker) -> NamespaceVisibility:
-    """Where somebody may list pods: everywhere, or in these of the namespaces that there are."""
+async def visible_namespaces(user: UserInfo, namespaces: list[str], access: AccessChecker) -> NamespaceVisibility:
+    """The namespaces in which the user may list pods, or all."""
     try:
-        if await door.allows(user, ResourceAttributes("list", "pods")):
+        if await access.allows(user, ResourceAttributes("list", "pods")):
             return EVERYTHING
         allowed: set[str] = set()
         for start in range(0, len(namespaces), _MAX_PARALLEL_REVIEWS):
             some = namespaces[start : start + _MAX_PARALLEL_REVIEWS]
             verdicts = await asyncio.gather(
-                *(door.allows(user, ResourceAttributes("list", "pods", each)) for each in some)
+                *(access.allows(user, ResourceAttributes("list", "pods", each)) for each in some)
             )
             allowed.update(name for name, may in zip(some, verdicts, strict=True) if may)
     except ApiError as fault:
-        log.error("cannot ask the API server whose pods may be seen: %s", fault)
+        log.error("cannot check which pods the user may see: SubjectAccessReview failed: %s", fault)
         return NOTHING
     return NamespaceVisibility(namespaces=frozenset(allowed))
 
@@ -155,11 +154,11 @@ def _is_read(request: HttpRequest) -> bool:
 
 @cache
 def _known_files() -> dict[str, HttpServerResponse]:
-    """All there is, read once: a name that is not among them leads nowhere, whatever it looks like."""
+    """All files, read once. Other names are not found, so a path cannot leave the folder."""
     found: dict[str, HttpServerResponse] = {}
     folder = files("bayplan.server") / _FOLDER
-    for below, prefix in ((folder, ""), (folder / "vendor", "vendor/")):
-        for each in below.iterdir():
+    for directory, prefix in ((folder, ""), (folder / "vendor", "vendor/")):
+        for each in directory.iterdir():
             kind = _KINDS.get(f".{each.name.rpartition('.')[2]}")
             if each.is_file() and kind:
                 headers = (*_SECURITY_HEADERS, ("Content-Security-Policy", _POLICY))
@@ -171,7 +170,7 @@ def _file(name: str) -> HttpServerResponse:
     return _known_files().get(name, NOT_FOUND)
 
 
-# Signing in.
+# Sign-in.
 
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem;color-scheme:light dark}"
@@ -180,15 +179,15 @@ _STYLE = (
 
 
 def _sign_in_form(problem: str) -> HttpServerResponse:
-    """What somebody gets who has shown nothing, or nothing that is believed."""
+    """The response to a request without valid credentials."""
     digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; form-action 'self'; frame-ancestors 'none'"
-    told = f'<p role="alert">{escape(problem)}</p>' if problem else ""
+    alert = f'<p role="alert">{escape(problem)}</p>' if problem else ""
     page = f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Bayplan: sign in</title>
 <meta name="viewport" content="width=device-width"><style>{_STYLE}</style>
-<h1>Bayplan</h1>{told}
-<form method="post" action="sign-in"><label for="token">A token of the cluster, such as that of
+<h1>Bayplan</h1>{alert}
+<form method="post" action="sign-in"><label for="token">Bearer token, for example from
 <code>kubectl create token NAME</code></label>
 <textarea id="token" name="token" rows="4" required autofocus autocomplete="off" spellcheck="false"></textarea>
 <p><button>Sign in</button></p></form></html>
@@ -198,25 +197,29 @@ def _sign_in_form(problem: str) -> HttpServerResponse:
     )
 
 
-async def _sign_in_or_out(request: HttpRequest, door: AccessChecker) -> HttpServerResponse:
+async def _sign_in_or_out(request: HttpRequest, access: AccessChecker) -> HttpServerResponse:
     if request.method != "POST":
-        return replace(text("this is the target of a form", 405), headers=(("Allow", "POST"), NOSNIFF))
+        return replace(
+            text("this path takes POST requests of the form only", 405), headers=(("Allow", "POST"), NOSNIFF)
+        )
     if request.path == SIGN_OUT:
         return _redirect_home("", "; Max-Age=0")
     given = parse_qs(request.body.decode("latin-1"), max_num_fields=5).get("token", [""])[0].strip()
     if not _TOKEN.fullmatch(given):
-        return _sign_in_form("That is no token.")
+        return _sign_in_form("This is not a token.")
     tried = replace(request, method="GET", path=ROOT, headers=(("authorization", f"Bearer {given}"),), body=b"")
-    judged = await door.authorize(tried)
-    if isinstance(judged, HttpServerResponse):
-        known = judged.status == 403
+    result = await access.authorize(tried)
+    if isinstance(result, HttpServerResponse):
+        known = result.status == 403
         return _sign_in_form(
-            "That token is known, but its owner may not get /page/ of the scheduler." if known else "Not accepted."
+            "The token is valid, but its user may not get /page/ of the scheduler."
+            if known
+            else "The token is invalid."
         )
     return _redirect_home(given)
 
 
 def _redirect_home(token: str, more: str = "") -> HttpServerResponse:
-    """Back to the page, with this token in the browser's keeping."""
+    """Redirect to the page, with the token in a cookie."""
     cookie = f"{TOKEN_COOKIE}={token}; Path=/; HttpOnly; Secure; SameSite=Strict{more}"
     return HttpServerResponse(303, headers=(("Location", "./"), ("Set-Cookie", cookie)))

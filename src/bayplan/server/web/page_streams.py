@@ -1,17 +1,16 @@
-"""Who looks at the page, and what does each of them not know yet?
+"""Server-sent event streams of the page: one per open page, with only the changes that it lacks.
 
-Every viewer has a stream of server-sent events: all rows first, then what has changed, once a tick. What changes while
-a viewer's connection is slow is kept once a name, so a viewer costs memory for the cluster at most, however slow.
-Rows are made when they are sent, in pieces that hold the loop for a few milliseconds. While nobody looks, a change
-costs one question.
+A stream sends all rows first, then changes, once a tick. Changes on a slow connection are kept once per object, so a
+page costs at most the memory of the cluster, however slow it is. Rows are built when they are sent, in pieces that hold
+the loop for a few milliseconds. Without open pages a change costs one test.
 
-    event: hello       once: who serves, what the places of rows mean
+    event: hello       once: version of the server, columns of rows
     event: rows        {"pods": [...], "nodes": [...], "gone": {"pods": [...]}}
-    event: whole       everything that there was at the beginning has been told
-    event: numbers     counts of attempts and waiting pods, once a second
-    event: queues      what the queues came to in the last session
-    event: decisions   the newest ones
-    event: again       what may be seen has changed: everything is told anew
+    event: whole       all initial rows have been sent
+    event: numbers     counts of attempts and pending pods, once a second
+    event: queues      gauges of the queues in the last session
+    event: decisions   the newest decisions
+    event: again       the permissions have changed: all rows are sent again
 """
 
 from __future__ import annotations
@@ -35,44 +34,44 @@ log = logging.getLogger(__name__)
 TICK_S = 0.25
 NUMBERS_S = 1.0
 RECHECK_S = 10.0
-"""How often it is asked whether a viewer may still see what they see."""
+"""Interval of permission checks for an open page."""
 ROWS_PER_EVENT = 250
 MAX_VIEWERS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceVisibility:
-    """Which namespaces somebody may read."""
+    """The namespaces that a user may read."""
 
     all_namespaces: bool = False
     namespaces: frozenset[str] = frozenset()
 
     def includes(self, key: str) -> bool:
-        """Whether an object called `namespace/name` may be seen."""
+        """Whether the object `namespace/name` may be shown."""
         return self.all_namespaces or key.partition("/")[0] in self.namespaces
 
 
 EVERYTHING = NamespaceVisibility(all_namespaces=True)
 NOTHING = NamespaceVisibility()
 VisibilityCheck = Callable[[], Awaitable[NamespaceVisibility | None]]
-"""What may be seen now; None: nothing any more, not even the page."""
+"""Returns the current permissions; None if the user may no longer read the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageViews:
-    """What the page may show: functions that are called when somebody looks."""
+    """The data of the page: functions that are called while a page is open."""
 
     objects: Callable[[str], Iterable[KubeObject]]
-    """What is known of a resource, by its plural; nothing before the process has begun."""
+    """The known objects of a resource, by its plural; empty before the process has started."""
     numbers: Callable[[], FeedCounters]
     queues: Callable[[], Mapping[str, Mapping[str, float]]]
     decisions: Callable[[], Sequence[DecisionSource]]
     about: Callable[[], Mapping[str, Any]]
-    """Who serves: version, when it began, whether it leads."""
+    """Version, start time, leadership and engines of the process."""
 
 
 class PageStreams:
-    """Everybody who looks, and whatever they are still to be told."""
+    """All open pages and their unsent changes."""
 
     def __init__(self, views: PageViews, clock: LoopClock, *, tick_s: float = TICK_S) -> None:
         self._views = views
@@ -91,7 +90,7 @@ class PageStreams:
         return [each.name for each in self._views.objects("namespaces")]
 
     def on_change(self, old: KubeObject | None, new: KubeObject | None) -> None:
-        """The API server told of a change: a handler of informers."""
+        """Record a change of an object: a handler of informers."""
         if not self._open:
             return
         item = new if new is not None else old
@@ -99,26 +98,26 @@ class PageStreams:
             for viewer in self._open:
                 viewer.pending[table][item.key] = new
 
-    async def stream(self, look: VisibilityCheck, user: str = "") -> AsyncGenerator[bytes, None]:
-        """Everything for one viewer, from now on, until they go or may see nothing any more."""
+    async def stream(self, check_visibility: VisibilityCheck, user: str = "") -> AsyncGenerator[bytes, None]:
+        """The events of one page, until it is closed or the user loses the permission."""
         viewer = _PageStream(self._views)
         self._open.add(viewer)
         try:
             yield b"retry: 1000\n\n"
             yield _event("hello", {**self._views.about(), "user": user, "fields": FIELDS})
-            looked_s = counted_s = float("-inf")
+            checked_s = numbers_sent_s = float("-inf")
             while True:
                 now_s = self._clock.monotonic_s()
-                if now_s - looked_s >= RECHECK_S:
-                    looked_s, sight = now_s, await look()
-                    if sight is None:
+                if now_s - checked_s >= RECHECK_S:
+                    checked_s, visibility = now_s, await check_visibility()
+                    if visibility is None:
                         return
-                    for piece in viewer.set_visibility(sight):
+                    for piece in viewer.set_visibility(visibility):
                         yield piece
                 for piece in viewer.rows():
                     yield piece
-                if now_s - counted_s >= NUMBERS_S:
-                    counted_s = now_s
+                if now_s - numbers_sent_s >= NUMBERS_S:
+                    numbers_sent_s = now_s
                     for piece in viewer.numbers():
                         yield piece
                 for piece in viewer.decisions():
@@ -130,24 +129,24 @@ class PageStreams:
 
 @dataclass(slots=True, eq=False)
 class _PageStream:
-    """One of them."""
+    """One open page."""
 
     views: PageViews
-    sight: NamespaceVisibility | None = None
+    visibility: NamespaceVisibility | None = None
     pending: dict[str, dict[str, KubeObject | None]] = field(default_factory=lambda: {name: {} for name in TABLES})
-    """What has changed since it was last told, by table and key; None: it is gone."""
+    """Unsent changes by table and key; None means that the object was deleted."""
     decisions_sent: dict[int, int] = field(default_factory=dict)
-    """How many decisions were told, of each source."""
+    """The number of decisions sent, by source."""
     _queues: object = None
     _first: Iterator[tuple[str, KubeObject]] | None = None
 
-    def set_visibility(self, sight: NamespaceVisibility) -> Iterator[bytes]:
-        """May see this from now on; everything is told anew where that is not what it was."""
-        if sight == self.sight:
+    def set_visibility(self, visibility: NamespaceVisibility) -> Iterator[bytes]:
+        """Set the permissions. If they have changed, all rows are sent again."""
+        if visibility == self.visibility:
             return
-        if self.sight is not None:
+        if self.visibility is not None:
             yield _event("again", {})
-        self.sight = sight
+        self.visibility = visibility
         for changes in self.pending.values():
             changes.clear()
         self._first = self._everything()
@@ -159,7 +158,7 @@ class _PageStream:
                     yield table, item
 
     def rows(self) -> Iterator[bytes]:
-        """Pieces of what is not told yet. What comes first may be old by then: its change is told after it."""
+        """Pieces of unsent rows. An initial row may be outdated; its change follows after it."""
         first = self._first
         while first is not None:
             piece = list(islice(first, ROWS_PER_EVENT))
@@ -174,11 +173,11 @@ class _PageStream:
                 yield from self._piece((table, key, changes.pop(key)) for key in keys)
 
     def _piece(self, changes: Iterable[tuple[str, str, KubeObject | None]]) -> Iterator[bytes]:
-        assert self.sight is not None
+        assert self.visibility is not None
         rows: dict[str, list[Row]] = {}
         gone: dict[str, list[str]] = {}
         for table, key, item in changes:
-            if table in (PODS, GROUPS) and not self.sight.includes(key):
+            if table in (PODS, GROUPS) and not self.visibility.includes(key):
                 continue
             row = _readable_row(item) if item is not None else None
             if row is None:
@@ -196,11 +195,11 @@ class _PageStream:
             yield _event("queues", queues)
 
     def decisions(self) -> Iterator[bytes]:
-        assert self.sight is not None
+        assert self.visibility is not None
         new: list[FeedEntry] = []
         for place, source in enumerate(self.views.decisions()):
-            self.decisions_sent[place], told = source.since(self.decisions_sent.get(place, 0))
-            new += [each for each in told if all(map(self.sight.includes, (each.pod, *each.related)))]
+            self.decisions_sent[place], entries = source.since(self.decisions_sent.get(place, 0))
+            new += [each for each in entries if all(map(self.visibility.includes, (each.pod, *each.related)))]
         if new:
             yield _event("decisions", sorted(new, key=lambda each: each.at))
 
@@ -208,11 +207,11 @@ class _PageStream:
 def _readable_row(item: KubeObject) -> Row | None:
     try:
         return row_of(item)
-    except (BayplanError, ValueError) as fault:  # an amount that nobody can read, in a kind that nobody validates
-        log.debug("the page leaves out %s: %s", item.key, fault)
+    except (BayplanError, ValueError) as fault:  # an invalid quantity, in a kind without validation
+        log.debug("the page omits %s: %s", item.key, fault)
         return None
 
 
 def _event(name: str, data: object) -> bytes:
-    """JSON has no line breaks, so one line of data is enough whatever names have in them."""
+    """An event. JSON has no line breaks, so one data line is enough for any name."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(data))

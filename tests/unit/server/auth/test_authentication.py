@@ -342,7 +342,7 @@ async def test_what_the_cluster_publishes_is_looked_up_and_followed() -> None:
     assert told[-1].client_ca == "C"
     published.refuses = True
     await wait_until(lambda: clock.monotonic_s() > 300, tick=lambda: clock.advance(30))
-    assert len(told) == 2  # what was trusted stays trusted
+    assert len(told) == 2  # the previous client authorities stay in use
     running.cancel()
 
 
@@ -378,7 +378,7 @@ async def test_a_lookup_that_fails_may_be_tolerated(options: ClientAuthorityOpti
 async def test_a_lookup_that_goes_on_failing_is_told_once_until_it_is_cured(caplog: pytest.LogCaptureFixture) -> None:
     published = Published()  # nothing is published: whoever has found something is not told of failures
     keeper = ClientAuthorityReloader(ClientAuthorityOptions(), published, ManualClock(), lambda _: None)
-    told = "client certificates name nobody: cannot read kube-system/extension-apiserver-authentication: "
+    told = "client certificates are ignored: cannot read kube-system/extension-apiserver-authentication: "
     for refusal, lines in (
         ("you may not", [f"{told}you may not"]),
         ("gone", [f"{told}gone"]),
@@ -411,7 +411,7 @@ async def test_a_file_that_stays_away_is_told_once_until_it_is_back(
         path.unlink()
         await passing(clock, 300)
         (told,) = caplog.messages
-        assert told.endswith("what was trusted stays trusted")
+        assert told.endswith("the previous client authorities stay in use")
         path.write_text("A")
         await passing(clock, 120)
     running.cancel()
@@ -431,7 +431,7 @@ async def test_a_lookup_that_fails_may_be_fatal() -> None:
 @async_test
 async def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     options = ClientAuthorityOptions(client_ca_file=str(tmp_path / "none"))
-    with pytest.raises(ServingError, match="cannot read the authority"):
+    with pytest.raises(ServingError, match="cannot read the client authority"):
         await ClientAuthorityReloader(options, None, ManualClock(), lambda _: None).refresh()
 
 

@@ -110,11 +110,11 @@ async def test_files_that_rotate_are_read_again_and_half_a_rotation_changes_noth
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (TlsOptions(cert_file="/x"), "go together"),
-        (TlsOptions(cert_file="/none.crt", key_file="/none.key"), "cannot be used"),
+        (TlsOptions(cert_file="/x"), "belong together"),
+        (TlsOptions(cert_file="/none.crt", key_file="/none.key"), "is unusable"),
         (TlsOptions(min_version="TLS12"), "VersionTLS12"),
         (TlsOptions(cipher_suites=["TLS_RSA_WITH_RC4_128_SHA"]), "not supported"),
-        (TlsOptions(cert_dir="/proc/nowhere"), "folder that can be written"),
+        (TlsOptions(cert_dir="/proc/nowhere"), "give a writable folder"),
     ],
 )
 @async_test

@@ -116,7 +116,7 @@ async def test_pods_of_namespaces_that_the_caller_may_not_read_stay_unnamed() ->
     )
     told = Answer(
         pod="shop/web-0",
-        sentence="n1 will do once bank/b is gone",
+        sentence="it fits n1 once bank/b is gone",
         victims=("bank/b",),
         changes=(evict,),
         together=(evict,),
@@ -130,7 +130,7 @@ async def test_pods_of_namespaces_that_the_caller_may_not_read_stay_unnamed() ->
     async with run_server(views, judge=known, open_paths=ALWAYS_ALLOW_PATHS) as server:
         reply = await get(server, "/why/shop/web-0", headers=bearer("t"))
         assert "bank" not in reply.text
-        assert reply.json["sentence"] == "n1 will do once a pod of another namespace is gone"
+        assert reply.json["sentence"] == "it fits n1 once a pod of another namespace is gone"
         assert reply.json["changes"][0]["evict"] == ["shop/a", "a pod of another namespace"]
     known.allowed.add(("jane", "get", "pods bank/"))
     async with run_server(views, judge=known, open_paths=ALWAYS_ALLOW_PATHS) as server:

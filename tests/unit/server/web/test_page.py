@@ -202,7 +202,7 @@ async def test_the_door_on_loopback_needs_no_token() -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", ":8080", "10.0.0.1:80", "[::]:0", "example.com:80"])
 def test_a_door_without_a_token_opens_on_loopback_alone(address: str) -> None:
-    with pytest.raises(ServingError, match="is not of this machine alone"):
+    with pytest.raises(ServingError, match="is not a loopback address"):
         LoopbackPageServer(address, viewers(), clock=ManualClock())
 
 

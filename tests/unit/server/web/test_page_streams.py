@@ -195,7 +195,7 @@ async def test_pods_of_other_namespaces_are_never_told() -> None:
     world.feed.told = [
         FeedEntry(1.0, "secret/theirs", "scheduled", "a", ""),
         FeedEntry(2.0, "team/ours", "scheduled", "a", ""),
-        FeedEntry(3.0, "team/ours", "unschedulable", "", "a will do once secret/theirs is gone", ("secret/theirs",)),
+        FeedEntry(3.0, "team/ours", "unschedulable", "", "it fits a once secret/theirs is gone", ("secret/theirs",)),
     ]
     viewer = world.open()
     told = await viewer.read()
@@ -237,7 +237,7 @@ async def test_numbers_come_every_second_and_queues_when_they_change() -> None:
 
 
 @async_test
-async def test_an_amount_that_nobody_can_read_costs_its_row_alone() -> None:
+async def test_an_amount_that_nobody_can_read_costs_its_row_local() -> None:
     queues: list[KubeObject] = [
         from_api(Queue, {"metadata": {"name": name}, "spec": {"capability": {"cpu": cpu}}})
         for name, cpu in (("bad", "a lot"), ("good", "4"))
