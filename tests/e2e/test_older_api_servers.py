@@ -93,7 +93,7 @@ def test_what_the_server_lacks_is_said_and_missed_by_nobody(corner: SchedulerHar
     with corner.run_scheduler() as process:
         corner.api.create(corner.pod("plain"))
         corner.check_settled(process)
-    assert "the API server has no resourceclaims; what needs them is switched off" in corner.log()
+    assert "the API server does not serve resourceclaims; features that need it are disabled" in corner.log()
 
 
 @pytest.mark.parametrize("older", [OLDER[-1]], indirect=True)

@@ -133,6 +133,6 @@ def test_what_a_server_of_1_33_lacks_is_done_without(tmp_path: Path) -> None:
         corner = SchedulerHarness(cluster, "work", tmp_path)
         run_basic_scenario(corner)
         said = corner.log()
-        assert said.count("has no resourceclaims; what needs them is switched off") == 1
-        assert "pods: the server does not stream lists; listing in pages" in said
+        assert said.count("does not serve resourceclaims; features that need it are disabled") == 1
+        assert "pods: the server does not support streaming lists; listing in pages" in said
         corner.close()

@@ -1,4 +1,4 @@
-"""Composition root: turns configuration, cluster and clock into a running engine. Wiring and nothing else."""
+"""Composition root: builds running engines from configuration, cluster and clock. It has no other logic."""
 
 from bayplan.admission.job_validation import job_errors
 from bayplan.admission.volcano_defaults import with_job_defaults

@@ -1,11 +1,11 @@
-"""A whole cluster for a notebook, a script or a test: `from bayplan import Cluster`.
+"""A complete cluster for a notebook, a script or a test: `from bayplan import Cluster`.
 
     async with Cluster(nodes=3) as cluster:
         await cluster.apply(manifest)
         node = await cluster.placed("web-0")
 
-Nodes are Ready and the scheduler knows them when the block begins; nothing is left when it ends. Where there is no
-event loop, `with Cluster() as cluster` has one in a thread, and `cluster.run(...)` awaits for you.
+Nodes are Ready and known to the scheduler when the block begins, and everything is removed when it ends. Without an
+event loop, `with Cluster() as cluster` runs one in a thread, and `cluster.run(...)` awaits a coroutine on it.
 Cost: half a second to import, a tenth to start.
 """
 
@@ -45,7 +45,7 @@ DEFAULT_TIMEOUT_S = 30.0
 
 
 class WaitTimedOut(BayplanError):
-    """What was waited for did not happen in time."""
+    """The expected state was not reached within the timeout."""
 
 
 class Cluster:
@@ -65,29 +65,29 @@ class Cluster:
         habits: PodBehavior | None = None,
         port: int = 0,
     ) -> None:
-        """`nodes`: how many, a pool (`gpu=4:cpu=96,nvidia.com/gpu=8`), or a list of pools and Node manifests.
+        """`nodes`: a number, a pool (`gpu=4:cpu=96,nvidia.com/gpu=8`), or a list of pools and Node manifests.
 
-        `config`: a KubeSchedulerConfiguration, as text or as a `Path`. `plugins`: classes of your own that it may name.
-        `batch`: Volcano's kinds, and the engine that schedules gangs and queues; also a volcano-scheduler.conf for it.
-        `habits`: how long pods take to start, run and stop, where their annotations do not say.
-        """
+        `config`: a KubeSchedulerConfiguration, as text or as a `Path`. `plugins`: additional classes that it may
+        enable. `batch`: adds Volcano's resource types and the engine for gangs and queues; also a
+        volcano-scheduler.conf for it. `habits`: how long pods take to start, run and stop, unless their annotations say
+        so."""
         self._manifests = _manifests(nodes, zones)
         self._config = _read_text(config, "config") if config is not None else None
         self._batch = _batch_settings(batch)
         if self._batch is not None and not scheduler:
-            raise UsageError("batch is a part of the scheduler; leave out scheduler=False")
+            raise UsageError("batch=... needs the scheduler; leave out scheduler=False")
         self._plugins = tuple(plugins)
         self._folders = [Path(plugins_dir)] if plugins_dir is not None else []
         self._scheduler, self._controllers = scheduler, controllers
         self._habits = habits or PodBehavior()
         self._port = port
         self._stack: AsyncExitStack | None = None
-        self._whole: InProcessCluster | None = None
+        self._cluster: InProcessCluster | None = None
         self._client: Client | None = None
         self._kubeconfig: Path | None = None
         self._thread: _LoopThread | None = None
 
-    # Beginning and ending.
+    # Start and stop.
 
     async def __aenter__(self) -> Cluster:
         return await self.start()
@@ -98,9 +98,9 @@ class Cluster:
         await self.stop()
 
     async def start(self) -> Cluster:
-        """Start it; the same as entering the block, for cells of a notebook."""
+        """Start the cluster: the same as entering the block, for cells of a notebook."""
         if self._stack is not None:
-            raise UsageError("this cluster is up already; make another one")
+            raise UsageError("this cluster is up already; create another Cluster")
         async with AsyncExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bayplan-")))
             setup = self._setup() if self._scheduler else None
@@ -112,11 +112,11 @@ class Cluster:
                 scheduler=setup,
                 controllers=self._controllers,
             )
-            self._whole = await stack.enter_async_context(InProcessCluster(plan))
-            self._client = await stack.enter_async_context(self._whole.client())
+            self._cluster = await stack.enter_async_context(InProcessCluster(plan))
+            self._client = await stack.enter_async_context(self._cluster.client())
             self._kubeconfig = folder / "kubeconfig"
-            self._whole.write_kubeconfig(self._kubeconfig, "bayplan")
-            await self._whole.ready()
+            self._cluster.write_kubeconfig(self._kubeconfig, "bayplan")
+            await self._cluster.ready()
             self._stack = stack.pop_all()
         return self
 
@@ -124,7 +124,7 @@ class Cluster:
         return SchedulerSetup.from_text(self._config, self._folders, plugins=self._plugins, batch=self._batch)
 
     async def stop(self) -> None:
-        """End it; nothing is left."""
+        """Stop the cluster and remove everything that belongs to it."""
         stack, self._stack = self._stack, None
         if stack is not None:
             await stack.aclose()
@@ -147,48 +147,48 @@ class Cluster:
             self._thread = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await something where there is no loop: `cluster.run(cluster.wait_placed("web-0"))`. For `with Cluster()`."""
+        """Run a coroutine where there is no loop: `cluster.run(cluster.wait_placed("web-0"))`. For `with Cluster()`."""
         if self._thread is None:
             work.close()
-            raise UsageError("run() is for `with Cluster() as cluster`; in a coroutine, await instead")
+            raise UsageError("run() is for `with Cluster() as cluster`; in a coroutine, use await")
         return self._thread.run(work)
 
-    # What it is.
+    # Properties.
 
     @property
     def client(self) -> Client:
-        """A client of its API server, as its administrator."""
+        """An administrator's client of the API server."""
         self._require_started()
         assert self._client is not None
         return self._client
 
     @property
     def url(self) -> str:
-        """Where kubectl and everybody else reach it."""
+        """The address of the API server, for kubectl and other clients."""
         return self._require_started().url
 
     @property
     def kubeconfig(self) -> Path:
-        """A kubeconfig for other programs, as long as the cluster is up."""
+        """A kubeconfig for other programs, valid as long as the cluster is up."""
         self._require_started()
         assert self._kubeconfig is not None
         return self._kubeconfig
 
     def why(self, pod: str, namespace: str = "default") -> str:
-        """Why a pod is where it is, or nowhere, in the words of the last decision about it."""
-        whole = self._require_started()
-        if whole.scheduler is None:
-            raise UsageError("this cluster has no scheduler that could say why; start it with one")
-        live = whole.scheduler.engine_loop
+        """Why a pod is on its node, or pending, according to the latest decision."""
+        cluster = self._require_started()
+        if cluster.scheduler is None:
+            raise UsageError("this cluster has no scheduler to explain decisions; leave out scheduler=False")
+        live = cluster.scheduler.engine_loop
         live = live.pods if isinstance(live, CombinedEngines) else live
-        assert isinstance(live, LiveScheduler), "a whole cluster has the pod engine"
+        assert isinstance(live, LiveScheduler), "a complete cluster has the pod engine"
         record = live.engine.records.latest(f"{namespace}/{pod}")
-        return decision_sentence(record) if record is not None else "nothing was decided about it"
+        return decision_sentence(record) if record is not None else "the scheduler has not decided about it"
 
-    # What is done with it.
+    # Operations.
 
     async def apply(self, *manifests: Manifest, namespace: str = "") -> list[ApplyResult]:
-        """Make it have what manifests say: mappings, YAML or JSON texts, or paths of files and folders."""
+        """Create or update objects from manifests: mappings, YAML or JSON texts, or paths of files and folders."""
         applier = Applier(self.client, namespace=namespace)
         return [await applier.apply(tree, place) for each in manifests for tree, place in _manifest_trees(each)]
 
@@ -198,7 +198,7 @@ class Cluster:
         return sorted((each for each in listed.items if isinstance(each, Pod)), key=lambda pod: pod.name)
 
     async def wait_placed(self, pod: str, namespace: str = "default", *, timeout_s: float = DEFAULT_TIMEOUT_S) -> str:
-        """The node of a pod, waiting for it."""
+        """Wait until a pod has a node, and return the node."""
         found = await self.wait_for(
             lambda each: bool(each.spec.node_name), pod, namespace, what="have a node", timeout_s=timeout_s
         )
@@ -207,9 +207,13 @@ class Cluster:
     async def wait_unschedulable(
         self, pod: str, namespace: str = "default", *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> str:
-        """Why a pod gets no node, waiting for its scheduler to say so."""
+        """Wait until the scheduler reports a pod unschedulable, and return the message."""
         found = await self.wait_for(
-            lambda each: bool(_unschedulable_message(each)), pod, namespace, what="get a refusal", timeout_s=timeout_s
+            lambda each: bool(_unschedulable_message(each)),
+            pod,
+            namespace,
+            what="become unschedulable",
+            timeout_s=timeout_s,
         )
         return _unschedulable_message(found)
 
@@ -219,10 +223,10 @@ class Cluster:
         pod: str,
         namespace: str = "default",
         *,
-        what: str = "get so far",
+        what: str = "meet the condition",
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> Pod:
-        """The pod as soon as the condition holds for it; `WaitTimedOut` when that takes too long."""
+        """Return the pod as soon as the condition holds; raise `WaitTimedOut` after the timeout."""
         last: list[Pod] = []
         try:
             async with asyncio.timeout(timeout_s), self._watch_pod(pod, namespace) as changes:
@@ -232,9 +236,9 @@ class Cluster:
                         return last[0]
         except TimeoutError:
             seen = (
-                f"it is {last[0].status.phase}: {_unschedulable_message(last[0]) or 'nothing more'}"
+                f"it is {last[0].status.phase}: {_unschedulable_message(last[0]) or 'without a message'}"
                 if last
-                else "there is none"
+                else "it does not exist"
             )
             raise WaitTimedOut(f"the pod {namespace}/{pod} did not {what} within {timeout_s:g} s; {seen}") from None
 
@@ -242,23 +246,23 @@ class Cluster:
     async def _watch_pod(self, pod: str, namespace: str) -> AsyncIterator[asyncio.Queue[Pod]]:
         changes: asyncio.Queue[Pod] = asyncio.Queue()
 
-        def hear(_: KubeObject | None, new: KubeObject | None) -> None:
+        def on_event(_: KubeObject | None, new: KubeObject | None) -> None:
             if isinstance(new, Pod):
                 changes.put_nowait(new)
 
         chosen = Selection(namespace=namespace, field_selector=f"metadata.name={pod}")
-        informer: Informer = self.client.informer(_PODS, hear, selection=chosen)
-        following = asyncio.create_task(informer.run())
+        informer: Informer = self.client.informer(_PODS, on_event, selection=chosen)
+        informer_task = asyncio.create_task(informer.run())
         try:
             yield changes
         finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            informer_task.cancel()
+            await asyncio.gather(informer_task, return_exceptions=True)
 
     def _require_started(self) -> InProcessCluster:
-        if self._whole is None or self._stack is None:
-            raise UsageError("the cluster is not up; use it inside `async with Cluster() as cluster:`")
-        return self._whole
+        if self._cluster is None or self._stack is None:
+            raise UsageError("the cluster is not started; use it inside `async with Cluster() as cluster:`")
+        return self._cluster
 
 
 _PODS = resource_of(kind_of(Pod))
@@ -272,7 +276,7 @@ def _unschedulable_message(pod: Pod) -> str:
 
 
 def _pool(text: str) -> NodePool:
-    """A pool; what is wrong with it is said of the argument, and not of the flag of the command line."""
+    """Parse a pool; an error names the argument instead of the flag of the command line."""
     try:
         return NodePool.parse(text)
     except UsageError as fault:
@@ -280,44 +284,44 @@ def _pool(text: str) -> NodePool:
 
 
 def _read_text(given: str | Path, argument: str) -> str:
-    """The text of a configuration, which is given as such or as a `Path`."""
+    """The text of a configuration, given as text or as a `Path`."""
     if isinstance(given, Path):
         try:
             return given.read_text(encoding="utf-8")
         except (OSError, UnicodeError) as fault:
-            why = fault.strerror if isinstance(fault, OSError) else "it is not text"
-            raise UsageError(f"{argument}: {given} cannot be read: {why}; name a file that can") from None
-    if given.strip() and ":" not in given:  # every configuration has a key and a colon behind it
-        raise UsageError(f"{argument}={given!r} is no configuration; give a file as Path({given!r})")
+            why = fault.strerror if isinstance(fault, OSError) else "it is not UTF-8 text"
+            raise UsageError(f"{argument}: {given} cannot be read: {why}; give a readable file") from None
+    if given.strip() and ":" not in given:  # every configuration has a key with a colon
+        raise UsageError(f"{argument}={given!r} is not a configuration; give a file as Path({given!r})")
     return given
 
 
 def _batch_settings(batch: bool | str | Path) -> BatchSettings | None:
-    """How the second engine runs; None where it does not."""
+    """The settings of the batch engine; None if there is none."""
     if batch is False:
         return None
     return BatchSettings() if batch is True else BatchSettings(conf=load_conf(_read_text(batch, "batch")))
 
 
 def _manifests(nodes: Nodes, zones: int) -> list[dict[str, Any]]:
-    asked = [str(nodes)] if isinstance(nodes, int | str) else list(nodes)
-    pools = [_pool(each) for each in asked if isinstance(each, str)]
-    made = nodes_of(pools, zones)
-    for each in asked:
+    entries = [str(nodes)] if isinstance(nodes, int | str) else list(nodes)
+    pools = [_pool(each) for each in entries if isinstance(each, str)]
+    manifests = nodes_of(pools, zones)
+    for each in entries:
         if isinstance(each, str):
             continue
         if not isinstance(each, Mapping):
-            raise UsageError("a node is a pool such as gpu=4:cpu=96, or a Node manifest as a mapping")
-        made.append(_with_kubelet_fields(each))
-    return made
+            raise UsageError("invalid node; give a pool such as gpu=4:cpu=96, or a Node manifest as a mapping")
+        manifests.append(_add_kubelet_fields(each))
+    return manifests
 
 
-def _with_kubelet_fields(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """A Node manifest with what a kubelet would add to it."""
+def _add_kubelet_fields(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A Node manifest with the fields that a kubelet adds."""
     name = (manifest.get("metadata") or {}).get("name")
     if not isinstance(name, str) or not name:
-        raise UsageError("a Node manifest has no metadata.name; write one")
-    # The number of a template's node is of no use here: it is the one node of this name.
+        raise UsageError("a Node manifest has no metadata.name; add one")
+    # The {index} of the template is replaced by the name: there is one node of this manifest.
     numbered = {**manifest, "metadata": {**manifest["metadata"], "name": "{index}"}}
     node = NodeTemplate(numbered).node(0)
     meta = manifest["metadata"]
@@ -338,12 +342,12 @@ def _manifest_trees(manifest: Manifest) -> list[tuple[Mapping[str, Any], str]]:
     found = read_documents(manifest)
     for tree in found:
         if not isinstance(tree, dict):
-            raise ObjectError("the text is no manifest; it starts with apiVersion and kind")
+            raise ObjectError("the text is not a manifest; it must start with apiVersion and kind")
     return [(tree, f"document {number} of the text") for number, tree in enumerate(found, 1)]
 
 
 class _LoopThread:
-    """An event loop in a thread, for callers who have none."""
+    """An event loop in a thread, for callers without one."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""The ways of one process to its API server: clients with limits of their own, events, leases, and what is offered."""
+"""Clients of one process for its API server, with rate limits of their own; event sink, elections and discovery."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _DISCOVERY_RETRY_S = 2.0
 
 @dataclass(slots=True)
 class ApiClients:
-    """Decisions, events and the lease each have a client of their own: none waits behind another."""
+    """Decisions, events and leases have separate clients, so that none waits for another."""
 
     stack: AsyncExitStack
     client_factory: Callable[..., Client]
@@ -49,7 +49,7 @@ class ApiClients:
     event_sink: EventSink
     served_resources: ServedResources
     crash_points: CrashPointCallback
-    """Told of every step at which a test may want the process to die."""
+    """Called at every step at which a test may want to kill the process."""
 
     @classmethod
     async def connect(
@@ -66,39 +66,41 @@ class ApiClients:
         needed: Iterable[Kind] = (),
         senders: int = SENDERS,
     ) -> ApiClients:
-        """Connect, and find out what the server has of these kinds; `needed`: waited for until it has them. `senders`:
-        of events, beside what is more important."""
-        wire = partial(Client, target, clock=clock, chance=chance, observer=observer)
+        """Connect, and discover which of these kinds the server has. `needed`: kinds to wait for. `senders`: event
+        requests at a time while bindings are in flight."""
+        client_factory = partial(Client, target, clock=clock, chance=chance, observer=observer)
         client = await stack.enter_async_context(
-            wire(qps=qps, burst=burst, user_agent=f"bayplan/{__version__}/scheduler")
+            client_factory(qps=qps, burst=burst, user_agent=f"bayplan/{__version__}/scheduler")
         )
-        offered = await _discover_kinds(client, kinds, list(needed))
-        telling = await stack.enter_async_context(wire(qps=qps, burst=burst, connections=SENDERS + MAX_EXTRA_SENDERS))
-        sink = EventSink(telling, resource=event_resource(offered), senders=senders)
-        for beside in (sink.run(), trim_heap_periodically()):
-            stack.push_async_callback(_cancel_and_wait, asyncio.ensure_future(beside))
-        return cls(stack, wire, client, telling, sink, offered, crash_point_from_environment(os.environ))
+        served = await _discover_kinds(client, kinds, list(needed))
+        event_client = await stack.enter_async_context(
+            client_factory(qps=qps, burst=burst, connections=SENDERS + MAX_EXTRA_SENDERS)
+        )
+        sink = EventSink(event_client, resource=event_resource(served), senders=senders)
+        for background in (sink.run(), trim_heap_periodically()):
+            stack.push_async_callback(_cancel_and_wait, asyncio.ensure_future(background))
+        return cls(stack, client_factory, client, event_client, sink, served, crash_point_from_environment(os.environ))
 
     def warm_connections(self, at_once: int) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Connections are opened before the first pods are bound, so many at a time: a burst need not wait for
-        handshakes."""
+        """Functions that open connections before the first pods are bound, up to `at_once`, so that a burst of bindings
+        does not wait for handshakes."""
         return partial(self.client.warm, min(at_once, WARM_CONNECTIONS)), partial(self.event_client.warm, SENDERS)
 
     async def build_election(
         self, leases: Sequence[tuple[LeaderElection, str]], identity: str, port: int = 0
     ) -> LeaderElector | MultiLeaseElector | None:
-        """Who may decide, by these leases, each with the name in which its election is told; None: everybody.
+        """The election for these leases, each with the reporter name of its events; None if none needs an election.
 
-        `port`: where the process serves what it knows, which the leader marks on its leases. Nothing is written
-        without them from now on."""
+        `port`: the serving port, which the leader announces in annotations of its leases. From now on the guard refuses
+        writes without the leases."""
         elections = []
-        for lease, speaks in leases:
+        for lease, reporter in leases:
             if lease.leader_elect:
                 client = await self.stack.enter_async_context(
                     self.client_factory(timeout_s=lease.renew_deadline.seconds / 2)
                 )
-                speaker = await self.stack.enter_async_context(election_event_recorder(client, speaks))
-                elections.append(build_election(lease, client, identity, speaker, port))
+                recorder = await self.stack.enter_async_context(election_event_recorder(client, reporter))
+                elections.append(build_election(lease, client, identity, recorder, port))
         if not elections:
             return None
         election = elections[0] if len(elections) == 1 else MultiLeaseElector(elections, self.client.clock)
@@ -108,25 +110,25 @@ class ApiClients:
 
 
 async def _cancel_and_wait(task: asyncio.Future[None]) -> None:
-    """Cancel it and see it end, so that it does not find closed what is closed next."""
+    """Cancel a task and wait for its end, so that it does not use clients that are closed next."""
     task.cancel()
     await asyncio.wait([task])
 
 
 async def _discover_kinds(client: Client, kinds: Sequence[Kind], needed: Sequence[Kind]) -> ServedResources:
-    told: list[str] = []
+    logged: list[str] = []
     while True:
-        offered = await client.wait_for_server(kinds, also=(EVENTS, CORE_EVENTS))
-        missing = [f"{kind.plural}.{kind.group}" for kind in needed if offered.get(kind) is None]
+        served = await client.wait_for_server(kinds, also=(EVENTS, CORE_EVENTS))
+        missing = [f"{kind.plural}.{kind.group}" for kind in needed if served.get(kind) is None]
         if not missing:
             break
-        if missing != told:
-            told = missing
+        if missing != logged:
+            logged = missing
             log.warning(
-                "the API server has no %s; `bayplan crds | kubectl apply -f -` brings them; waiting",
-                " and no ".join(missing),
+                "the API server does not serve %s; install the CRDs with `bayplan crds | kubectl apply -f -`; waiting",
+                " and ".join(missing),
             )
         await client.clock.sleep(_DISCOVERY_RETRY_S)
-    for kind in offered.missing:
-        log.info("the API server has no %s; what needs them is switched off", kind.plural)
-    return offered
+    for kind in served.missing:
+        log.info("the API server does not serve %s; features that need it are disabled", kind.plural)
+    return served

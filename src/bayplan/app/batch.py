@@ -1,4 +1,4 @@
-"""The batch engine as a process of its own, and as the second engine of a process that has both."""
+"""Composition of the batch engine: as a process, or as the second engine of a process with both."""
 
 from __future__ import annotations
 
@@ -86,36 +86,36 @@ _REQUESTS = kind_of(BindRequest)
 WATCHED_KINDS: tuple[Kind, ...] = tuple(
     kind for kind in KINDS if kind.struct is not workloads.PodGroup and kind not in (_SHARDS, _REQUESTS)
 )
-"""What the batch engine reads of a cluster in any case: of the two kinds of pod groups Volcano's."""
+"""The kinds that the batch engine always watches. Of the two PodGroup kinds it watches Volcano's."""
 
 REQUIRED_KINDS = (kind_of(volcano.PodGroup), kind_of(volcano.Queue))
-"""Without these there is nothing to schedule."""
+"""Kinds without which there is nothing to schedule."""
 
 NO_SECURE_PORT = ServingFlags(secure_port=0)
 
 
 def kinds_read(options: BatchOptions) -> tuple[Kind, ...]:
-    """What an engine with these options reads."""
+    """The kinds that an engine with these options watches."""
     return (*WATCHED_KINDS, _SHARDS) if options.is_sharded else WATCHED_KINDS
 
 
 def required_kinds(options: BatchOptions) -> tuple[Kind, ...]:
-    """Kinds without which it waits."""
+    """The kinds that the process waits for at its start."""
     return (*REQUIRED_KINDS, _SHARDS) if options.is_sharded else REQUIRED_KINDS
 
 
 def batch_lease(options: BatchOptions) -> LeaderElection:
-    """The lease that vc-scheduler takes."""
+    """The lease of vc-scheduler."""
     return LeaderElection(resource_name=options.lock_name, resource_namespace=LOCK_NAMESPACE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSettings:
-    """Everything that says how a batch engine is to run."""
+    """All settings of a batch engine."""
 
     options: BatchOptions = field(default_factory=BatchOptions)
     conf: Path | BatchConfiguration | None = None
-    """A file, which is read again when it changes, or what one says."""
+    """A file, which is read again when it changes, or a configuration."""
     plugin_folders: tuple[Path, ...] = ()
     trust_writable: bool = False
     lease: LeaderElection = field(default_factory=lambda: batch_lease(BatchOptions()))
@@ -123,12 +123,12 @@ class BatchSettings:
 
     @property
     def watched(self) -> tuple[Kind, ...]:
-        """What the engine reads of a cluster."""
+        """The kinds that the engine watches."""
         return (*kinds_read(self.options), *self._requests)
 
     @property
     def required(self) -> tuple[Kind, ...]:
-        """What there must be."""
+        """The kinds that the API server must have."""
         return (*required_kinds(self.options), *self._requests)
 
     @property
@@ -150,7 +150,7 @@ class BatchSettings:
             clock=clock,
             chance=chance,
             nominations=nominations,
-            mends=self.bayplan_settings.volcano_quirk_fixes,
+            quirk_fixes=self.bayplan_settings.volcano_quirk_fixes,
             scheduler_names=self.options.scheduler_name,
             default_queue=self.options.default_queue,
             ignored_provisioners=self.options.ignored_provisioners,
@@ -159,7 +159,7 @@ class BatchSettings:
         return engine
 
     def plugin_reloader(self, engine: BatchEngine) -> BatchPluginReloader:
-        """What looks for changed files of plugins before each session."""
+        """Checks plugin files for changes before each session."""
         folders, trust = self.plugin_folders, self.trust_writable
         return BatchPluginReloader(
             engine,
@@ -172,7 +172,7 @@ class BatchSettings:
 
 
 class SchedulerEventRecorders:
-    """Records core events, as Volcano does: about a pod in the name of its scheduler, else in that of the first."""
+    """Records core events as Volcano does: for a pod in the name of its scheduler, else in the name of the first."""
 
     def __init__(self, sink: EventSink, names: Sequence[str]) -> None:
         client = sink.client
@@ -199,7 +199,7 @@ class SchedulerEventRecorders:
         self.record_core_event(regarding, kind, reason, note)
 
     def report_unreadable(self, resource: GroupVersionResource, unreadable: UndecodableObject) -> None:
-        """An object that cannot be read at all is told so."""
+        """Log an object that cannot be decoded, and record an event for it."""
         namespace, name = unreadable.key
         about = ObjectReference(
             kind=resource.kind.name if resource.kind is not None else resource.plural,
@@ -219,7 +219,7 @@ class SchedulerEventRecorders:
 
 @dataclass(frozen=True, slots=True)
 class BatchComponents:
-    """A batch engine that is wired up, and who speaks for it."""
+    """A batch engine with its clients and event recorders."""
 
     live: BatchRunLoop
     event_recorders: SchedulerEventRecorders
@@ -230,7 +230,7 @@ class BatchComponents:
 
 def wire_batch(
     settings: BatchSettings,
-    wiring: ApiClients,
+    clients: ApiClients,
     cache: Cache,
     *,
     clock: LoopClock,
@@ -238,44 +238,46 @@ def wire_batch(
     observer: BatchObserver,
     writes: ApiWrites | None = None,
     nominations: Nominator | None = None,
-    left_to_others: Collection[type[KubeObject]] = (),
+    shared_kinds: Collection[type[KubeObject]] = (),
     freed: Callable[[Pod], None] = ignore_freed_pod,
 ) -> BatchComponents:
-    """A batch engine on a cache. `writes`: somebody else's, where two engines share a process."""
+    """Build a batch engine on a cache. `writes`: those of the pod engine, if both engines share a process."""
     engine = settings.build_engine(cache, clock, chance, nominations)
-    wiring.stack.callback(engine.close)
-    speaker = SchedulerEventRecorders(wiring.event_sink, settings.options.scheduler_name)
-    following = build_event_handlers(engine, settings.options, left_to_others=left_to_others, freed=freed)
+    clients.stack.callback(engine.close)
+    recorders = SchedulerEventRecorders(clients.event_sink, settings.options.scheduler_name)
+    event_handlers = build_event_handlers(
+        engine, settings.options, kinds_handled_elsewhere=shared_kinds, on_pod_released=freed
+    )
 
     def exists(pod: Pod) -> bool:
-        return following.latest_pod(pod) is not None
+        return event_handlers.latest_pod(pod) is not None
 
-    offered = wiring.served_resources
+    served = clients.served_resources
     writes = writes or ApiWrites(
-        wiring.client,
-        speaker,
+        clients.client,
+        recorders,
         clock=clock,
-        claims=offered.get(kind_of(ResourceClaim)),
+        claims=served.get(kind_of(ResourceClaim)),
         exists=exists,
         request_timeout_s=settings.bayplan_settings.request_timeout_seconds,
     )
-    writes.crash_point = wiring.crash_points
-    statuses = PodStatuses(wiring.client, writes, following.waiting, clock=clock, chance=chance)
-    groups, queues = (offered.get(kind) for kind in REQUIRED_KINDS)
+    writes.crash_point = clients.crash_points
+    statuses = PodStatuses(clients.client, writes, event_handlers.waiting, clock=clock, chance=chance)
+    groups, queues = (served.get(kind) for kind in REQUIRED_KINDS)
     assert groups is not None
     assert queues is not None
-    ways = ApiWriters(wiring.client, writes, statuses, speaker, groups, queues)
-    live = build_run_loop(following, ways, settings.options, clock, observer)
-    wiring.stack.callback(live.blocking_thread.close)
+    writers = ApiWriters(clients.client, writes, statuses, recorders, groups, queues)
+    live = build_run_loop(event_handlers, writers, settings.options, clock, observer)
+    clients.stack.callback(live.blocking_thread.close)
     if settings.options.is_sharded:
-        live.between_sessions.append(_node_shard_updater(settings.options, live, wiring).sync)
+        live.between_sessions.append(_node_shard_updater(settings.options, live, clients).sync)
     if settings.bayplan_settings.bind_requests:
         own = settings.bayplan_settings
         track_bind_requests(
-            following,
+            event_handlers,
             live.binds,
             writes,
-            speaker,
+            recorders,
             clock,
             attempts=own.bind_attempts,
             stale_s=own.stale_request_seconds,
@@ -283,21 +285,21 @@ def wire_batch(
         )
     if settings.plugin_folders:
         live.between_sessions.append(settings.plugin_reloader(engine).reload_if_changed)
-    return BatchComponents(live, speaker)
+    return BatchComponents(live, recorders)
 
 
-def _node_shard_updater(options: BatchOptions, live: BatchRunLoop, wiring: ApiClients) -> NodeShardSync:
-    shards = wiring.served_resources.get(_SHARDS)
+def _node_shard_updater(options: BatchOptions, live: BatchRunLoop, clients: ApiClients) -> NodeShardSync:
+    shards = clients.served_resources.get(_SHARDS)
     assert shards is not None
     is_hard = options.sharding_mode == HARD_SHARDS
-    return NodeShardSync(live.engine, wiring.client, live.writes, shards, live.clock, options.sharding_name, is_hard)
+    return NodeShardSync(live.engine, clients.client, live.writes, shards, live.clock, options.sharding_name, is_hard)
 
 
 def add_bind_request_metrics(live: BatchRunLoop, registry: MetricsRegistry) -> None:
-    """Show what becomes of the requests of sessions, where there are some."""
-    desk, requests = live.engine.handle.bind_request_desk, live.event_handlers.requests
-    if desk is not None and requests is not None:
-        desk.mutation.add_to(registry)
+    """Register metrics of the sessions' BindRequests, if sessions create them."""
+    factory, requests = live.engine.handle.bind_request_factory, live.event_handlers.requests
+    if factory is not None and requests is not None:
+        factory.mutation.add_to(registry)
         register_stale_requests(registry, lambda: len(requests.stale))
 
 
@@ -316,8 +318,8 @@ async def batch_process(
     clock: LoopClock | None = None,
     chance: random.Random | None = None,
 ) -> AsyncIterator[SchedulerProcess]:
-    """A batch engine on a cluster, in vc-scheduler's place. `openly`: what everybody may read; `serving`: of why
-    and the page, behind TLS."""
+    """A batch engine on a cluster, in vc-scheduler's place. `openly`: serving without TLS and authorization; `serving`:
+    `why` and the page, behind TLS."""
     clock, chance, own = clock or SystemClock(), chance or random.Random(), own or BayplanSettings()
     monitor = monitor or BatchMonitor(clock)
     async with AsyncExitStack() as stack:
@@ -326,7 +328,7 @@ async def batch_process(
         await stack.enter_async_context(serve_secure(monitor, target, serving, clock=clock, chance=chance))
         page = await stack.enter_async_context(serve_page(own.page_address, monitor.page_source, clock))
         kinds = settings.watched
-        wiring = await ApiClients.connect(
+        clients = await ApiClients.connect(
             target,
             stack,
             kinds,
@@ -338,37 +340,37 @@ async def batch_process(
             needed=settings.required,
             senders=MIN_SENDERS,
         )
-        side = wire_batch(settings, wiring, Cache(), clock=clock, chance=chance, observer=monitor.metrics)
-        wiring.event_sink.gives_way = lambda: bool(side.live.binds.in_flight)
-        hear = monitor.page_source.with_page_updates(side.live.handle_event)
+        side = wire_batch(settings, clients, Cache(), clock=clock, chance=chance, observer=monitor.metrics)
+        clients.event_sink.gives_way = lambda: bool(side.live.binds.in_flight)
+        handle_event = monitor.page_source.with_page_updates(side.live.handle_event)
         requests = await BindRequestWatch.create(
-            side.live.event_handlers.requests, wiring, settings.options.exclusive_scheduler_names
+            side.live.event_handlers.requests, clients, settings.options.exclusive_scheduler_names
         )
         informers = InformerSet(
-            wiring.client.informer(
+            clients.client.informer(
                 resource,
-                hear,
+                handle_event,
                 selection=selection,
                 complaint=side.event_recorders.report_unreadable,
             )
             for kind in kinds
-            if (resource := wiring.served_resources.get(kind)) is not None
+            if (resource := clients.served_resources.get(kind)) is not None
             for selection in (requests.selections if kind is _REQUESTS else (EVERYTHING,))
         )
-        election = await wiring.build_election(
+        election = await clients.build_election(
             [(settings.lease, settings.options.scheduler_name[0])], identity, serving.secure_port
         )
-        collector = await stack.enter_async_context(usage_collector(side.live.engine, api=wiring.client, clock=clock))
+        collector = await stack.enter_async_context(usage_collector(side.live.engine, api=clients.client, clock=clock))
         process = SchedulerProcess(
             side.live,
             informers,
             election,
-            flush_events=wiring.event_sink.drained,
+            flush_events=clients.event_sink.drained,
             drain_timeout_s=own.stop_seconds,
             on_synced=freeze_periodically,
             before_deciding=(
-                wiring.client.warm,
-                wiring.event_client.warm,
+                clients.client.warm,
+                clients.event_client.warm,
                 *requests.startup_tasks(side.live.handle_event),
             ),
             describe=side.describe,
@@ -376,7 +378,7 @@ async def batch_process(
             page_url=page,
         )
         add_bind_request_metrics(side.live, monitor.registry)
-        monitor.attach(process, side.live, settings.lease, binder=BinderStatusReader.for_engine(wiring.client, own))
+        monitor.attach(process, side.live, settings.lease, binder=BinderStatusReader.for_engine(clients.client, own))
         yield process
 
 
@@ -391,16 +393,16 @@ def build_batch_engine(
     chance: random.Random | None = None,
     nominations: Nominator | None = None,
     outside: HttpPoster | None = None,
-    mends: Iterable[str] = (),
+    quirk_fixes: Iterable[str] = (),
     scheduler_names: Collection[str] = (DEFAULT_SCHEDULER,),
     default_queue: str = DEFAULT_QUEUE,
     ignored_provisioners: Iterable[str] = (),
 ) -> BatchEngine:
-    """A batch engine on a cache, with every shipped plugin and action unless told otherwise.
+    """A batch engine on a cache, by default with all shipped plugins and actions.
 
-    `configuration`: as it is, or the file that says it, which is looked at again before each session. `nominations`:
-    the pod engine's, where both work on one cache. `outside`: how extenders are reached, if not by HTTP. `mends`: which
-    of Volcano's quirks are switched off, by name. Close it."""
+    `configuration`: a value, or its file, which is checked for changes before each session. `nominations`: those of the
+    pod engine, if both work on one cache. `outside`: the transport to extenders, by default HTTP. Volcano's quirks are
+    fixed only where `volcanoQuirkFixes` names them. The caller closes the engine."""
     actions = actions or default_actions()
     file = ConfFile(configuration, actions=tuple(actions)) if isinstance(configuration, Path) else None
     return BatchEngine(
@@ -414,7 +416,7 @@ def build_batch_engine(
         nominations=nominations,
         file=file,
         outside=outside or BlockingHttpService(user_agent=f"bayplan/{__version__}"),
-        mends=mends,
+        quirk_fixes=quirk_fixes,
         scheduler_names=scheduler_names,
         default_queue=default_queue,
         ignored_provisioners=ignored_provisioners,
@@ -425,7 +427,7 @@ def build_batch_engine(
 async def usage_collector(
     engine: BatchEngine, *, api: Client | None = None, clock: LoopClock | None = None
 ) -> AsyncIterator[UsageCollector]:
-    """Who asks the metrics system that the engine's configuration names, by HTTP: `run` it beside the sessions.
+    """A collector that queries the metrics system of the engine's configuration by HTTP: `run` it next to the sessions.
 
     `api`: a client of the API server, which serves the metrics of `prometheus_adaptor`."""
     clock = clock or SystemClock()
@@ -438,12 +440,14 @@ async def usage_collector(
     async def fetch(request: MetricsRequest, timeout_s: float) -> HttpReply:
         if request.url.startswith("/"):
             if api is None:
-                raise MetricsError(f"{request.url} is a path of the API server, and there is no client for one")
-            told = await api.transport.request(request.method, request.url, request.body, timeout_s=timeout_s)
+                raise MetricsError(
+                    f"{request.url} is a path of the API server, but there is no client for it; give a full URL"
+                )
+            response = await api.transport.request(request.method, request.url, request.body, timeout_s=timeout_s)
         else:
             service = services[request.verify_tls]
-            told = await service.post(request.url, request.body, timeout_s, headers=request.headers)
-        return HttpReply(told.status, told.body)
+            response = await service.post(request.url, request.body, timeout_s, headers=request.headers)
+        return HttpReply(response.status, response.body)
 
     try:
         yield UsageCollector(engine, fetch, clock)

@@ -1,6 +1,6 @@
-"""What a batch engine shows of itself: how it is and what it counts, to whoever serves that.
+"""Health, metrics and views of a batch engine, for the servers of its process.
 
-Why pods are where they are, and the page, are for those alone who may read them: a port with TLS, where one is wanted.
+`why` and the page need authorization, so they are served only on the port with TLS, if there is one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class BatchMonitor:
         lease: LeaderElection,
         binder: BinderStatusReader | None = None,
     ) -> None:
-        """Read this process from now on."""
+        """Use this process from now on."""
         self._process, self._lease, self._explainers = process, lease, (BatchExplainer(live),)
         self._binder = binder
         self.page_source.attach_batch(live, self.metrics)

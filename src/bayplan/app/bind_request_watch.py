@@ -1,10 +1,10 @@
-"""How does an engine's process follow BindRequests? Of its own by those that failed, where the server can select them.
+"""Watches of BindRequests in an engine's process. Of the engine's own requests only failed ones are watched.
 
-Two events less a pod: that a request was made we know by the answer, that it was carried out by the pod itself. What
-such a watch does not tell is asked for: everything before the first decision, and whether those are still there of
-which nobody has heard for long, by their uids alone. Requests for pods of other schedulers are watched from beginning
-to end, for their room is taken; they say by a label whose they are. A server whose definition of the kind is an older
-one, or KAI-Scheduler's, tells of all requests, and so does any where several schedulers of one name share the pods.
+This needs a server that selects by phase, and saves two events a pod. The response to the create request says that a
+request exists, and the pod itself says that it was carried out. All requests are listed before the first decision.
+Requests without news for long are checked by listing the uids of all. Requests for pods of other schedulers are watched
+for their whole life, because they occupy resources; a label says whose they are. All requests are watched if the CRD
+on the server is an older one, or KAI-Scheduler's, or if several schedulers of one name share the pods.
 """
 
 from __future__ import annotations
@@ -48,55 +48,57 @@ BackgroundTask = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True)
 class BindRequestWatch:
-    """The requests of one engine; None where it binds its pods by itself."""
+    """The watches of one engine. `requests` is None if the engine binds its pods itself."""
 
     requests: BindRequestTracker | None
     client: Client
     selections: tuple[Selection, ...] = (EVERYTHING,)
-    """Together every request of interest, and none twice."""
+    """Selectors that together match every request of interest, each request once."""
 
     @classmethod
     async def create(
-        cls, requests: BindRequestTracker | None, wiring: ApiClients, names: Collection[str]
+        cls, requests: BindRequestTracker | None, clients: ApiClients, names: Collection[str]
     ) -> BindRequestWatch:
-        """Ask the server what it can select by. `names`: of the schedulers whose pods are all ours; none where there
-        are several of a name."""
+        """Find out which selectors the server supports. `names`: the schedulers all of whose pods belong to this
+        engine; empty if several schedulers share a name."""
         if requests is None or not names:
-            return cls(requests, wiring.client)
+            return cls(requests, clients.client)
         listed = ",".join(sorted(map(label_value, names)))
         failures = Selection(field_selector=_FAILED_SELECTOR, label_selector=f"{SCHEDULER_LABEL} in ({listed})")
         try:
-            await wiring.client.list(_BIND_REQUESTS, failures)
+            await clients.client.list(_BIND_REQUESTS, failures)
         except BayplanError as fault:
-            log.info("all bind requests are watched: %s", fault)
-            return cls(requests, wiring.client)
+            log.info("all bind requests are watched, because the server cannot select them: %s", fault)
+            return cls(requests, clients.client)
         requests.only_failures = True
-        return cls(requests, wiring.client, (failures, Selection(label_selector=f"{SCHEDULER_LABEL} notin ({listed})")))
+        return cls(
+            requests, clients.client, (failures, Selection(label_selector=f"{SCHEDULER_LABEL} notin ({listed})"))
+        )
 
-    def startup_tasks(self, hear: Handler) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Nobody decides before it is known which pods are on their way already. `hear`: who is told of pods, too, so
-        that each request is told after its pod."""
+    def startup_tasks(self, on_event: Handler) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Tasks before the first decision: list the existing requests, so that pods on their way are known. `on_event`
+        also gets pods, so each request is handled after its pod."""
         if self.requests is None or not self.requests.only_failures:
             return ()
-        return (partial(self._list_existing, hear),)
+        return (partial(self._list_existing, on_event),)
 
     def background_tasks(self, clock: LoopClock) -> tuple[BackgroundTask, ...]:
-        """What runs beside an engine whose pods are bound by the binder."""
+        """Tasks next to an engine whose pods are bound by the binder."""
         return () if self.requests is None else (partial(run_request_checks, self.requests, clock, self),)
 
-    async def _list_existing(self, hear: Handler) -> None:
+    async def _list_existing(self, on_event: Handler) -> None:
         backoff = RetryBackoff(self.client.clock, self.client.chance)
         while True:
             try:
                 listed = await self.client.list(_BIND_REQUESTS)
             except BayplanError as fault:
-                log.warning("cannot list bind requests: %s; trying again", fault)
+                log.warning("cannot list bind requests: %s; retrying", fault)
                 await backoff.wait()
             else:
                 break
         for request in listed.items:
             if isinstance(request, BindRequest):
-                hear(None, request)
+                on_event(None, request)
 
     async def uids(self) -> frozenset[str]:
         answer = await self.client.transport.request("GET", _BIND_REQUESTS.path(), accept=_METADATA_ONLY)
@@ -107,16 +109,17 @@ class BindRequestWatch:
         return frozenset(each.metadata.uid for each in items or ())
 
     async def list_unreadable(self) -> list[BindRequest]:
-        """None where the server cannot select: to read all of them for the sake of these would cost too much."""
+        """Failed requests that cannot be decoded; none if the server cannot select: reading all requests costs too
+        much."""
         try:
             listed = await self.client.list(_BIND_REQUESTS, Selection(field_selector=_FAILED_SELECTOR))
         except ApiError as fault:
-            log.debug("bind requests that cannot be read are not looked for: %s", fault)
+            log.debug("cannot look for undecodable bind requests: %s", fault)
             return []
         found = []
         for each in listed.items:
             if isinstance(each, UndecodableObject):
-                with contextlib.suppress(NotFound):  # it went meanwhile
+                with contextlib.suppress(NotFound):  # it was deleted meanwhile
                     found.append(decode_readable_fields(await self.client.get_raw(_BIND_REQUESTS, *each.key)))
         return found
 
@@ -145,4 +148,4 @@ class _BindRequestItem(Api, frozen=True):
 
 
 class _BindRequestList(Api, frozen=True):
-    items: tuple[_BindRequestItem, ...] | None = None  # null where there is none
+    items: tuple[_BindRequestItem, ...] | None = None  # null if empty

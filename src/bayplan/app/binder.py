@@ -1,4 +1,4 @@
-"""The binder on a cluster: as a process of its own, or as a part of one that schedules as well."""
+"""Composition of the binder: as a process, or as a part of a process that schedules as well."""
 
 from __future__ import annotations
 
@@ -96,19 +96,19 @@ def binder_lease(*, leader_elect: bool, namespace: str = LEASE_NAMESPACE) -> Lea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinderSettings:
-    """Everything that says how a binder is to run."""
+    """All settings of a binder."""
 
     plugins: BinderPlugins = field(default_factory=default_binder_plugins)
     plugin_changes: Mapping[str, PluginChange] = field(default_factory=dict)
     workers: int = WORKERS
     plugin_limit_s: float = PLUGIN_TIMEOUT_S
-    """How long one call of a plugin may take."""
+    """Timeout of one plugin call."""
     request_timeout_s: float = REQUEST_TIMEOUT_S
-    """The API server's."""
+    """Timeout of requests to the API server."""
     stop_s: float = STOP_S
-    """How long writes may take that are under way when the binder is stopped."""
+    """Timeout for writes in flight when the binder stops."""
     handles_all_requests: bool = False
-    """Requests of other schedulers too, not only those that carry our label."""
+    """Handle requests of other schedulers too, not only those with Bayplan's label."""
     lease: LeaderElection = field(default_factory=lambda: binder_lease(leader_elect=True))
     reservations: ReservationSettings = field(default_factory=ReservationSettings)
     qps: float = 2000.0
@@ -116,7 +116,7 @@ class BinderSettings:
 
     @classmethod
     def from_settings(cls, own: BayplanSettings, place: str, plugins: BinderPlugins, **more: Any) -> BinderSettings:
-        """What the file of `--settings`, which is called `place`, says of the binder."""
+        """The binder's settings in the file of `--settings`, whose path is `place`."""
         return cls.from_tree(
             own.binder_plugins,
             f"{place}: binderPlugins",
@@ -131,32 +131,33 @@ class BinderSettings:
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any], place: str, plugins: BinderPlugins, **more: Any) -> BinderSettings:
-        """`tree`: how plugins are to run, as a file says it."""
+        """`tree`: binderPlugins of a settings file."""
         choices = read_choices(tree, place)
-        _validate_plugin_arguments(plugins, choices)  # what cannot be is told before anybody is waited for
+        _validate_plugin_arguments(plugins, choices)  # report errors before connecting to the API server
         return cls(plugins=plugins, plugin_changes=choices, **more)
 
 
 def _validate_plugin_arguments(plugins: BinderPlugins, choices: Mapping[str, PluginChange]) -> None:
-    """Make the plugins as a start does, and let go of them: whether arguments make sense only they know. The handle is
-    a real one, of a server that nobody asks: a factory cannot wait for answers. It may start something on the loop."""
+    """Build the plugins as a start does, and drop them: only plugins can validate their arguments. The handle has a
+    real client, of a server that does not exist: a factory cannot await responses. It may start tasks on the loop."""
     clock = SystemClock()
-    nowhere = Client(ConnectionConfig(server="http://nobody.invalid"), clock=clock, chance=random.Random())
-    handle = BinderHandle(nowhere, NoWrites(), clock, Cache())
+    unused_client = Client(ConnectionConfig(server="http://unused.invalid"), clock=clock, chance=random.Random())
+    handle = BinderHandle(unused_client, NoWrites(), clock, Cache())
 
-    async def make() -> None:
+    async def build() -> None:
         plugins.build(handle, choices)
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        asyncio.run(make())
+        asyncio.run(build())
     else:
         plugins.build(handle, choices)
 
 
 class BinderProcess:
-    """A binder, and whether it may work. Cancelled, it finishes its writes. It gives up the lease only if it could."""
+    """A binder with its lease. When cancelled, it finishes its writes. It releases the lease only if no write is
+    open."""
 
     def __init__(
         self, binder: BinderController, informers: InformerSet, election: LeaderLease | None, *, stop_s: float = STOP_S
@@ -168,10 +169,10 @@ class BinderProcess:
         self._running: list[asyncio.Task[Any]] = []
         self._is_draining = False
         self.ready = asyncio.Event()
-        """Set when it works: everything is known, and it leads."""
+        """Set when the binder works: the informers have synced, and it leads."""
 
     async def run(self) -> None:
-        """Work until cancelled, from when the lease is held; `LeaseLost` when it is held no longer."""
+        """Acquire the lease and work until cancelled. Raises `LeaseLost` when the lease is lost."""
         try:
             await self._run()
         finally:
@@ -180,13 +181,13 @@ class BinderProcess:
 
     async def _run(self) -> None:
         async with _reverse_task_group() as start:
-            watching = start(self.informers.run())
-            observing = start(self.election.observe()) if self.election is not None else None
-            await _wait_unless_ended(self.informers.wait_synced(), watching)
-            running = self._running = [watching]
-            if self.election is not None and observing is not None:
-                observing.cancel()
-                await _wait_unless_ended(self.election.acquire(), watching)
+            informers_task = start(self.informers.run())
+            observe_task = start(self.election.observe()) if self.election is not None else None
+            await _wait_unless_ended(self.informers.wait_synced(), informers_task)
+            running = self._running = [informers_task]
+            if self.election is not None and observe_task is not None:
+                observe_task.cancel()
+                await _wait_unless_ended(self.election.acquire(), informers_task)
                 running.append(start(self.election.renew_until_lost()))
                 await _wait_unless_ended(self.informers.catch_up(), *running)
             running.append(start(self.binder.run()))
@@ -203,24 +204,24 @@ class BinderProcess:
                 each.result()
 
     async def drain(self) -> None:
-        """Begin nothing new and finish what is being written, as long as that may take and the lease is held."""
+        """Start no new binding and finish the writes in flight, within `stop_s` and while the lease is held."""
         if self._is_draining or not self.ready.is_set():
             return
         self._is_draining = True
-        draining = asyncio.ensure_future(self.binder.drain())
+        drain_task = asyncio.ensure_future(self.binder.drain())
         try:
-            ends = (draining, *self._running)
+            ends = (drain_task, *self._running)
             await asyncio.wait(ends, timeout=self._stop_s, return_when=asyncio.FIRST_COMPLETED)
-            if not draining.done():
-                log.warning("binding is still under way after %.0f s, and is left alone", self._stop_s)
+            if not drain_task.done():
+                log.warning("a binding is still in flight after %.0f s; stopping without its result", self._stop_s)
         finally:
-            draining.cancel()
-            await asyncio.wait([draining])
+            drain_task.cancel()
+            await asyncio.wait([drain_task])
 
 
 @asynccontextmanager
 async def _reverse_task_group() -> AsyncIterator[Any]:
-    """Starts tasks that end, the youngest first, when the block does."""
+    """Starts tasks, and cancels them at the end of the block, the youngest first."""
     tasks: list[asyncio.Task[Any]] = []
 
     def start(work: Any) -> asyncio.Task[Any]:
@@ -239,7 +240,7 @@ async def _reverse_task_group() -> AsyncIterator[Any]:
 
 
 async def _wait_unless_ended(work: Any, *ends: asyncio.Task[Any]) -> None:
-    """Wait for work, unless one of the others ends before: that raises what it died of."""
+    """Wait for `work`. If one of `ends` finishes first, raise its exception."""
     task = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait((task, *ends), return_when=asyncio.FIRST_COMPLETED)
@@ -256,7 +257,7 @@ class BinderMonitor:
     def __init__(
         self, clock: LoopClock, registry: MetricsRegistry | None = None, *, leader: LeaderMetrics | None = None
     ) -> None:
-        """`leader`: where others in the process tell of their leases, who then count requests and memory as well."""
+        """`leader`: the gauge of the process, if it also has engines. They then count requests and memory."""
         alone = leader is None
         self.registry = registry or MetricsRegistry()
         self.metrics = BinderMetrics(self.registry)
@@ -296,7 +297,7 @@ class BinderMonitor:
 
 @asynccontextmanager
 async def serve_binder_health(monitor: BinderMonitor, address: str, clock: LoopClock) -> AsyncIterator[None]:
-    """Health and metrics on an address; nothing where that is empty."""
+    """Serve health and metrics on an address; no server if it is empty."""
     if not address:
         yield
         return
@@ -321,7 +322,7 @@ async def binder_process(
     async with AsyncExitStack() as stack:
         if watchdog_s:
             await stack.enter_async_context(watched_loop(watchdog_s, plugin_call_of_frame))
-        wiring = await ApiClients.connect(
+        clients = await ApiClients.connect(
             target,
             stack,
             _KINDS,
@@ -332,34 +333,36 @@ async def binder_process(
             burst=settings.burst,
             needed=(_REQUESTS,),
         )
-        binder = _wire_binder(settings, wiring, monitor, clock, chance)
+        binder = _wire_binder(settings, clients, monitor, clock, chance)
         watches = {
-            kind: wiring.client.informer(
-                offered,
+            kind: clients.client.informer(
+                served,
                 binder.handle_event,
                 selection=_selection(kind.struct, settings),
                 complaint=binder.report_unreadable if kind is _REQUESTS else None,
             )
             for kind in _KINDS
-            if (offered := wiring.served_resources.get(kind)) is not None
+            if (served := clients.served_resources.get(kind)) is not None
         }
         binder.unreadable = watches[_REQUESTS].undecodable
-        informers = InformerSet((*watches.values(), *_gpu_sharing_pod_informers(settings, wiring, binder)))
-        election = await wiring.build_election([(settings.lease, BINDER_NAME)], identity)
+        informers = InformerSet((*watches.values(), *_gpu_sharing_pod_informers(settings, clients, binder)))
+        election = await clients.build_election([(settings.lease, BINDER_NAME)], identity)
         process = BinderProcess(binder, informers, election, stop_s=settings.stop_s)
         monitor.attach(process)
         yield process
 
 
 def _gpu_sharing_pod_informers(
-    settings: BinderSettings, wiring: ApiClients, binder: BinderController
+    settings: BinderSettings, clients: ApiClients, binder: BinderController
 ) -> Iterator[Informer]:
-    """The watch on pods that share devices, where there can be any; it is silent where there are none."""
-    pods = wiring.served_resources.get(kind_of(core.Pod))
+    """The watch on pods that share devices, if that plugin is enabled; it has no events without such pods."""
+    pods = clients.served_resources.get(kind_of(core.Pod))
     if pods is not None and any(
         name == GpuSharingBinderPlugin.name for name, _ in settings.plugins.choices(settings.plugin_changes)
     ):
-        yield wiring.client.informer(pods, binder.handle_gpu_pod_event, selection=Selection(label_selector=GROUP_LABEL))
+        yield clients.client.informer(
+            pods, binder.handle_gpu_pod_event, selection=Selection(label_selector=GROUP_LABEL)
+        )
 
 
 def _selection(struct: type[KubeObject], settings: BinderSettings) -> Selection:
@@ -369,24 +372,24 @@ def _selection(struct: type[KubeObject], settings: BinderSettings) -> Selection:
 
 
 def _wire_binder(
-    settings: BinderSettings, wiring: ApiClients, monitor: BinderMonitor, clock: LoopClock, chance: random.Random
+    settings: BinderSettings, clients: ApiClients, monitor: BinderMonitor, clock: LoopClock, chance: random.Random
 ) -> BinderController:
-    client, cache = wiring.client, Cache()
-    claims = wiring.served_resources.get(kind_of(resource.ResourceClaim))
+    client, cache = clients.client, Cache()
+    claims = clients.served_resources.get(kind_of(resource.ResourceClaim))
     view = InformerCache(client, cache)
     waits = CancellableWaits(view.is_current)
-    speaker = EventRecorder(
-        BINDER_NAME, host=platform.node(), clock=clock, chance=chance, post=wiring.event_sink.post_core
+    recorder = EventRecorder(
+        BINDER_NAME, host=platform.node(), clock=clock, chance=chance, post=clients.event_sink.post_core
     )
     writes = ApiWrites(
         client,
-        ProfileEvents({BINDER_NAME: speaker}),
+        ProfileEvents({BINDER_NAME: recorder}),
         clock=clock,
         claims=claims,
         exists=view.has_pending_pod,
         request_timeout_s=settings.request_timeout_s,
     )
-    handle = BinderHandle(client, CancellableWrites(writes, waits), clock, cache, claims, wiring.crash_points, waits)
+    handle = BinderHandle(client, CancellableWrites(writes, waits), clock, cache, claims, clients.crash_points, waits)
     reservations = GpuReservations(
         client,
         view,
@@ -394,10 +397,10 @@ def _wire_binder(
         writes.confirmed,
         takes_all=settings.handles_all_requests,
         waiting=waits,
-        reached=wiring.crash_points,
-        speaker=speaker,
+        reached=clients.crash_points,
+        speaker=recorder,
     )
-    carrying_out = Binder(
+    pod_binder = Binder(
         handle,
         settings.plugins.build(handle, settings.plugin_changes),
         reservations,
@@ -405,15 +408,15 @@ def _wire_binder(
         waits=waits,
         is_wanted=view.is_still_current,
         limit_s=settings.plugin_limit_s,
-        reached=wiring.crash_points,
+        reached=clients.crash_points,
     )
-    requests = wiring.served_resources.get(_REQUESTS)
+    requests = clients.served_resources.get(_REQUESTS)
     assert requests is not None
     reports = StatusUpdater(
-        client, requests, view, speaker, writes.confirmed, clock=clock, chance=chance, observer=monitor.metrics
+        client, requests, view, recorder, writes.confirmed, clock=clock, chance=chance, observer=monitor.metrics
     )
     waits.noticed = reports.record_waiting
-    reconciler = BindRequestReconciler(view, carrying_out, reports, clock)
+    reconciler = BindRequestReconciler(view, pod_binder, reports, clock)
     workers = settings.workers
     return BinderController(
         view, reconciler, reservations, waits=waits, clock=clock, chance=chance, workers=workers, writes=writes

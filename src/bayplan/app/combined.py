@@ -1,7 +1,7 @@
-"""Both engines in one process: one cache, one ledger of who waits and who leaves, one set of clients, two leases.
+"""Composition of both engines in one process: one cache, one queue and nominator, one set of clients, two leases.
 
-What the API server tells goes to both. The pod engine writes what it watches into the cache; the batch engine adds the
-kinds that only it reads. Both decide only while the process holds both leases, and both stop when it loses one.
+Events of the API server go to both engines. The pod engine writes its kinds into the cache; the batch engine adds the
+kinds that only it watches. Both decide only while the process holds both leases, and both stop when it loses one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from bayplan.telemetry.batch_metrics import BatchMetrics
 
 @dataclass(frozen=True, slots=True)
 class CombinedEngines:
-    """Fits where one live engine does."""
+    """Two live engines that implement `EngineLoop` together."""
 
     pods: LiveScheduler
     batch: BatchRunLoop
@@ -82,13 +82,13 @@ class CombinedEngines:
         await self.pods.abandon()
 
     def describe(self, known: InformerSource) -> Iterable[str]:
-        """What each believes, the pod engine's comparison last."""
+        """Both engines' state for a log, the pod engine's cache comparison last."""
         yield from self.batch.dump()
         yield from compare_cache(self.pods, known.objects("nodes"), known.objects("pods")).lines()
 
 
 async def _run_together(*work: Coroutine[Any, Any, None]) -> None:
-    """Run all until one ends, which none does by itself; then end the others."""
+    """Run all until one ends, then cancel the rest. None ends by itself."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -116,10 +116,10 @@ async def combined_process(
     binder: BinderSettings | None = None,
     openly: InsecureServingOptions | None = None,
 ) -> AsyncIterator[SchedulerProcess]:
-    """Both engines on a cluster, and a binder if there is to be one.
+    """Both engines on a cluster, and a binder if `binder` is given.
 
-    What is served is what the pod engine serves, with the metrics of the others. `openly`: what of it everybody may
-    read without TLS."""
+    Serves the views of the pod engine, with the metrics of all components. `openly`: the part that is served without
+    TLS and authorization."""
     clock, chance = clock or SystemClock(), chance or random.Random()
     options = options or ProcessOptions()
     settings, connection = options.settings, configuration.client_connection
@@ -128,9 +128,9 @@ async def combined_process(
             monitor_scheduler(configuration, target, options, clock=clock, chance=chance, set_verbosity=set_verbosity)
         )
         await stack.enter_async_context(serve_insecure(monitor.views(), openly or InsecureServingOptions(), clock))
-        theirs = watched_kinds(options, configuration)
-        kinds = (*theirs, *(kind for kind in batch.watched if kind not in theirs))
-        wiring = await ApiClients.connect(
+        pod_engine_kinds = watched_kinds(options, configuration)
+        kinds = (*pod_engine_kinds, *(kind for kind in batch.watched if kind not in pod_engine_kinds))
+        clients = await ApiClients.connect(
             target,
             stack,
             kinds,
@@ -139,50 +139,52 @@ async def combined_process(
             observer=monitor.observer(target),
             qps=connection.qps,
             burst=connection.burst,
-            needed=(*batch.required, *(kind for kind in theirs if kind.struct is BindRequest)),
+            needed=(*batch.required, *(kind for kind in pod_engine_kinds if kind.struct is BindRequest)),
         )
         cache = Cache()
-        live = wire_scheduler(configuration, registry, cache, wiring, monitor, options, clock=clock, chance=chance)
+        live = wire_scheduler(configuration, registry, cache, clients, monitor, options, clock=clock, chance=chance)
         metrics = BatchMetrics(monitor.registry, clock.now)
         side = wire_batch(
             batch,
-            wiring,
+            clients,
             cache,
             clock=clock,
             chance=chance,
             observer=metrics,
             writes=live.writes,
             nominations=live.engine.nominator,
-            left_to_others=frozenset(kind.struct for kind in theirs),
+            shared_kinds=frozenset(kind.struct for kind in pod_engine_kinds),
             freed=lambda pod: _wake_for_deleted_pod(live, pod),
         )
         both = _share_cache(live, side.live)
-        election = await wiring.build_election(_leases(configuration, batch), identity, options.serving.secure_port)
-        collector = await stack.enter_async_context(usage_collector(side.live.engine, api=wiring.client, clock=clock))
-        reloading = () if plugins is None else (PluginReloader(live, plugins, clock, settings.plugin_poll_seconds).run,)
-        beside = [*reloading, collector.run, *_bind_request_tasks(live, side, monitor, wiring)]
-        counted = partial(_counted_binder, target, monitor, identity, clock, chance)
-        binders = [await stack.enter_async_context(counted(each)) for each in (binder,) if each is not None]
+        election = await clients.build_election(_leases(configuration, batch), identity, options.serving.secure_port)
+        collector = await stack.enter_async_context(usage_collector(side.live.engine, api=clients.client, clock=clock))
+        reload_tasks = (
+            () if plugins is None else (PluginReloader(live, plugins, clock, settings.plugin_poll_seconds).run,)
+        )
+        background_tasks = [*reload_tasks, collector.run, *_bind_request_tasks(live, side, monitor, clients)]
+        binder_factory = partial(_monitored_binder, target, monitor, identity, clock, chance)
+        binders = [await stack.enter_async_context(binder_factory(each)) for each in (binder,) if each is not None]
         process = SchedulerProcess(
             both,
-            _informers(wiring, kinds, theirs, monitor.page_source, live, side),
+            _informers(clients, kinds, pod_engine_kinds, monitor.page_source, live, side),
             election,
-            flush_events=wiring.event_sink.drained,
+            flush_events=clients.event_sink.drained,
             drain_timeout_s=settings.stop_seconds,
             on_synced=freeze_periodically,
-            before_deciding=(wiring.client.warm, wiring.event_client.warm),
+            before_deciding=(clients.client.warm, clients.event_client.warm),
             describe=both.describe,
-            background_tasks=[*beside, *(each.run for each in binders)],
+            background_tasks=[*background_tasks, *(each.run for each in binders)],
             drain_beside=[each.drain for each in binders],
             page_url=page,
         )
-        look = BinderStatusReader.for_engine(wiring.client, settings, configuration.leader_election)
-        monitor.attach(process, live, BatchExplainer(side.live), binder=look)
+        binder_status = BinderStatusReader.for_engine(clients.client, settings, configuration.leader_election)
+        monitor.attach(process, live, BatchExplainer(side.live), binder=binder_status)
         monitor.page_source.attach_batch(side.live, metrics)
         yield process
 
 
-def _counted_binder(
+def _monitored_binder(
     target: ConnectionConfig,
     monitor: SchedulerMonitor,
     identity: str,
@@ -190,25 +192,27 @@ def _counted_binder(
     chance: random.Random,
     settings: BinderSettings,
 ) -> AbstractAsyncContextManager[BinderProcess]:
-    """A binder whose metrics are among those of the engines."""
-    counted = BinderMonitor(clock, monitor.registry, leader=monitor.leader)
-    return binder_process(settings, target, monitor=counted, identity=identity, clock=clock, chance=chance)
+    """A binder that registers its metrics with those of the engines."""
+    binder_factory = BinderMonitor(clock, monitor.registry, leader=monitor.leader)
+    return binder_process(settings, target, monitor=binder_factory, identity=identity, clock=clock, chance=chance)
 
 
 def _bind_request_tasks(
-    live: LiveScheduler, side: BatchComponents, monitor: SchedulerMonitor, wiring: ApiClients
+    live: LiveScheduler, side: BatchComponents, monitor: SchedulerMonitor, clients: ApiClients
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    """What runs beside engines whose pods are bound by a binder; counted once, where both have theirs bound so."""
+    """Tasks next to engines whose pods are bound by a binder. Metrics are registered once if both have such pods."""
     if live.bind_requests is None:
         add_bind_request_metrics(side.live, monitor.registry)
     engines = (live.bind_requests, side.live.event_handlers.requests)
     return [
-        work for each in engines for work in BindRequestWatch(each, wiring.client).background_tasks(wiring.client.clock)
+        work
+        for each in engines
+        for work in BindRequestWatch(each, clients.client).background_tasks(clients.client.clock)
     ]
 
 
 def _share_cache(live: LiveScheduler, batch: BatchRunLoop) -> CombinedEngines:
-    """One of them counts what others have on their way, and pods of either engine are nobody else's."""
+    """Let only one engine count foreign bind requests, and let both treat pods of either engine as their own."""
     both = [each for each in (live.bind_requests, batch.event_handlers.requests) if each is not None]
     for requests in both[1:]:
         requests.foreign_requests = None
@@ -221,7 +225,7 @@ def _share_cache(live: LiveScheduler, batch: BatchRunLoop) -> CombinedEngines:
 
 
 def _leases(configuration: Configuration, batch: BatchSettings) -> list[tuple[LeaderElection, str]]:
-    """kube-scheduler's first, in every process: nobody waits crosswise."""
+    """The leases in a fixed order, kube-scheduler's first: two processes cannot deadlock."""
     return [
         (configuration.leader_election, configuration.profiles[0].scheduler_name),
         (batch.lease, batch.options.scheduler_name[0]),
@@ -229,33 +233,33 @@ def _leases(configuration: Configuration, batch: BatchSettings) -> list[tuple[Le
 
 
 def _wake_for_deleted_pod(live: LiveScheduler, pod: Pod) -> None:
-    """Room that the batch engine gave back may be what a pod of the other engine waits for."""
+    """Wake the pod engine: a pod of the batch engine freed resources that its pods may wait for."""
     live.queue.move_all_on_event(ASSIGNED_POD_DELETE, pod, None)
     live.wake()
 
 
 def _informers(
-    wiring: ApiClients,
+    clients: ApiClients,
     kinds: Sequence[Kind],
-    theirs: Sequence[Kind],
-    showcase: PageSource,
+    pod_engine_kinds: Sequence[Kind],
+    page_source: PageSource,
     live: LiveScheduler,
     side: BatchComponents,
 ) -> InformerSet:
-    """One watch a kind; pods that have ended are watched, too: gangs count them."""
-    shared, own = frozenset(theirs), side.live.handle_event
+    """One watch a kind. Pods that have ended are watched too, because gangs count them."""
+    shared, own = frozenset(pod_engine_kinds), side.live.handle_event
 
-    def hear_both(old: KubeObject | None, new: KubeObject | None) -> None:
+    def handle_in_both(old: KubeObject | None, new: KubeObject | None) -> None:
         live.handle_event(old, new)
         own(old, new)
 
     return InformerSet(
-        wiring.client.informer(
+        clients.client.informer(
             resource,
-            showcase.with_page_updates(hear_both if kind in shared else own),
+            page_source.with_page_updates(handle_in_both if kind in shared else own),
             selection=EVERYTHING,
             complaint=side.event_recorders.report_unreadable,
         )
         for kind in kinds
-        if (resource := wiring.served_resources.get(kind)) is not None
+        if (resource := clients.served_resources.get(kind)) is not None
     )

@@ -35,7 +35,7 @@ from bayplan.scheduler.live.plugin_reloader import PluginSource
 
 
 def known_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> Registry:
-    """Every plugin that can be named in a configuration: shipped, installed, and from folders."""
+    """Every plugin that a configuration may enable: shipped, installed, and from folders."""
     registry = with_installed_plugins(default_plugins().with_plugins(*gpu_policies(), GpuSharing))
     for folder in folders:
         registry = with_plugins_from(registry, folder, trust_writable=trust_writable)
@@ -43,7 +43,7 @@ def known_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False)
 
 
 def known_batch_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> BatchPluginSet:
-    """Every plugin that a tier can name: shipped, installed, and from folders."""
+    """Every plugin that a tier may name: shipped, installed, and from folders."""
     plugins = default_batch_plugins().with_plugins(*installed_plugins(PluginKind.BATCH_PLUGIN))
     for folder in folders:
         plugins = plugins.with_plugins(
@@ -53,7 +53,8 @@ def known_batch_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = 
 
 
 def known_actions(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> ActionSet:
-    """Every action that a session can run: shipped, installed, and from folders. Made anew: an action remembers."""
+    """Every action that a session can run: shipped, installed, and from folders. A new set, because actions have
+    state."""
     actions = default_actions().with_classes(*installed_plugins(PluginKind.ACTION))
     for folder in folders:
         actions = actions.with_classes(*plugins_in_folder(folder, PluginKind.ACTION, trust_writable=trust_writable))
@@ -63,7 +64,7 @@ def known_actions(folders: Iterable[Path] = (), *, trust_writable: bool = False)
 def plugin_source(
     text: str | None, folders: Sequence[Path], *, trust_writable: bool = False, features: FeatureGates | None = None
 ) -> PluginSource:
-    """The plugins of folders for the configuration of a text, to be loaded as often as their files change."""
+    """The plugins of folders for a configuration text; they are loaded again when their files change."""
     return PluginSource(
         lambda: file_versions(folders),
         lambda: known_plugins(folders, trust_writable=trust_writable),
@@ -72,31 +73,31 @@ def plugin_source(
 
 
 def configured(text: str | None, registry: Registry, features: FeatureGates | None = None) -> Configuration:
-    """A configuration from the text of a file, or the default one; `features`: which gates are on."""
+    """A configuration from the text of a file, or the default one. `features`: the feature gates."""
     kinds = registry.args_kinds
     gates = [name for name, _, on in (features or FeatureGates()).all() if on]
     return load(text, args_kinds=kinds, gates=gates) if text is not None else load_default(kinds, gates)
 
 
 def batch_configured(text: str | None, actions: ActionSet | None = None) -> BatchConfiguration:
-    """The batch engine's configuration from the text of a file, or the built-in one; `actions`: what it may name."""
+    """The batch configuration from the text of a file, or the built-in one. `actions`: those that it may name."""
     if text is None:
         return load_default_batch()
     return load_batch(text) if actions is None else load_batch(text, tuple(actions))
 
 
 def read_objects(paths: Iterable[Path]) -> list[KubeObject]:
-    """The objects of files and folders, completed as an API server completes what it stores.
+    """The objects of files and folders, with the defaults of an API server.
 
-    Documents whose kind a scheduler does not look at are passed over; an object that a server would refuse is an
-    `ObjectError` that names its place.
+    Documents of kinds that the scheduler ignores are skipped; an object that the API server would reject is an
+    `ObjectError` with its place.
     """
     loaded = load_manifests(paths)
     return list(with_all_defaults(loaded.objects, loaded.places))
 
 
 def filled_cache(objects: Iterable[KubeObject]) -> Cache:
-    """A cache that has seen the objects; pods without a node are left to whoever schedules them."""
+    """A cache with the objects. Pods without a node are left out; the scheduler adds them."""
     cache = Cache()
     for item in objects:
         if isinstance(item, Node):

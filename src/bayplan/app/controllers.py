@@ -1,4 +1,4 @@
-"""How do controllers run on an API server? One client with a limit of its own, and a lease if there may be others."""
+"""Composition of the controllers on an API server: a client with a rate limit, and a lease for several replicas."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ LEASE_NAMESPACE = "kube-system"
 
 
 class ControllersProcess:
-    """The controllers, and whether they may work."""
+    """The controllers with their lease."""
 
     def __init__(self, controllers: ControllerManager, election: LeaderElector | None) -> None:
         self.controllers = controllers
         self.election = election
 
     async def run(self) -> None:
-        """Work until cancelled, from when the lease is held; `LeaseLost` when it is held no longer."""
+        """Acquire the lease and work until cancelled. Raises `LeaseLost` when the lease is lost."""
         if self.election is None:
             await self.controllers.run()
             return
         await self.election.acquire()
-        holding = asyncio.ensure_future(self.election.renew_until_lost())
-        working = asyncio.ensure_future(self.controllers.run())
+        renewal = asyncio.ensure_future(self.election.renew_until_lost())
+        work = asyncio.ensure_future(self.controllers.run())
         try:
-            await asyncio.wait((holding, working), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((renewal, work), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
-            holding.cancel()
-            answers = await asyncio.gather(holding, return_exceptions=True)
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            renewal.cancel()
+            results = await asyncio.gather(renewal, return_exceptions=True)
             self.election.report_unsent()
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise answer
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
 
     async def synced(self) -> None:
-        """Return when everything that existed has been heard of."""
+        """Return when all informers have synced."""
         await self.controllers.synced()
 
 
@@ -78,10 +78,9 @@ async def controllers_process(
     clock: LoopClock | None = None,
     chance: random.Random | None = None,
 ) -> AsyncIterator[ControllersProcess]:
-    """Controllers on an API server. `only`: their names. `schedulers`: of sessions: whose pods get groups, the first of
-    them that of jobs that name none. `inherits`: their groups get annotations of who owns the pods. `leader_elect`:
-    work only while holding a lease. `listen_address`: where health and metrics are served, if they are;
-    `health_address`: where health alone is."""
+    """Controllers on an API server. `only`: their names. `schedulers`: schedulers whose pods get PodGroups; the first
+    is the default of jobs. `inherits`: PodGroups inherit annotations of the pods' owners. `leader_elect`: work only
+    while renewal a lease. `listen_address`: serves health and metrics; `health_address`: serves health only."""
     clock, chance = clock or SystemClock(), chance or random.Random()
     agent = f"bayplan/{__version__}/controllers"
     async with AsyncExitStack() as stack:
@@ -90,9 +89,9 @@ async def controllers_process(
         )
         election: LeaderElector | None = None
         if leader_elect:
-            patience_s = ElectionTimings().renew_s / 2  # a request that gets no answer must leave time for another one
+            request_timeout_s = ElectionTimings().renew_s / 2  # a lost request must leave time for a retry
             lease_client = await stack.enter_async_context(
-                Client(target, clock=clock, chance=chance, user_agent=agent, timeout_s=patience_s)
+                Client(target, clock=clock, chance=chance, user_agent=agent, timeout_s=request_timeout_s)
             )
             identity = f"{platform.node()}_{uuid.UUID(int=chance.getrandbits(128), version=4)}"
             election = LeaderElector(lease_client, identity=identity, name=lease_name, namespace=lease_namespace)
@@ -113,7 +112,7 @@ async def controllers_process(
 async def _serve_health(
     process: ControllersProcess, registry: MetricsRegistry, address: str, clock: LoopClock
 ) -> AsyncIterator[None]:
-    """Over plain HTTP, as vc-controller-manager does: whether the controllers live, and what they count."""
+    """Serve health and metrics over plain HTTP, as vc-controller-manager does."""
     metrics = ProcessMetrics(registry, started_at=clock.now().timestamp())
     add_build_info(registry, version=__version__, emulated=RELEASE)
     views = ServerViews(metrics=registry, healthz=_checks(process), started_at=metrics.started_at)
@@ -138,7 +137,8 @@ async def fake_kubelet(
     burst: int = 200,
     seed: int | None = None,
 ) -> AsyncIterator[FakeKubelet]:
-    """A fake kubelet on an API server. Leases go their own way: their number is bounded by the time between two."""
+    """A fake kubelet on an API server. Leases use a client without rate limit: the renewal interval bounds their
+    number."""
     clock, chance = SystemClock(), random.Random(seed)
     async with (
         Client(target, clock=clock, chance=chance, user_agent="bayplan-kubelet", qps=qps, burst=burst) as client,

@@ -1,8 +1,8 @@
-"""Which loop does a process run on that serves many connections? The fastest that is installed.
+"""Event loop of a process that serves many connections: uvloop if it is installed.
 
-uvloop reads and writes sockets in C: about a twelfth of what a whole cluster in one process costs. Whoever has not
-installed it (`pip install bayplan[fast]`) runs on Python's own loop, with the same answers. A scheduler alone paces its
-loop instead (`pacing`), which uvloop cannot.
+uvloop reads and writes sockets in C, which saves about a twelfth of the cost of a whole cluster in one process. Without
+it (`pip install bayplan[fast]`) Python's own loop gives the same results. A scheduler process instead batches wake-ups
+(`wakeup_batching`), which uvloop does not support.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where do probes ask? On an address of its own over plain HTTP, as Volcano's managers serve their health."""
+"""Health endpoints for probes on an address of their own over plain HTTP, as Volcano's managers have them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bayplan.telemetry.metrics import MetricsRegistry
 
 @asynccontextmanager
 async def insecure_server(address: str, routes: Mapping[str, InsecureHandler], clock: LoopClock) -> AsyncIterator[None]:
-    """A plain server within the block."""
+    """Run a plain HTTP server within the block."""
     server = InsecureServer(address, routes, clock=clock)
     await server.start()
     try:
@@ -24,7 +24,7 @@ async def insecure_server(address: str, routes: Mapping[str, InsecureHandler], c
 
 @asynccontextmanager
 async def health_server(address: str, checks: Sequence[Check], clock: LoopClock) -> AsyncIterator[None]:
-    """`/healthz` and its sisters within the block; nothing where there is no address."""
+    """Serve `/healthz`, `/livez` and `/readyz` within the block; no server without an address."""
     if not address:
         yield
         return

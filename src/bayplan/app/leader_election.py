@@ -1,4 +1,4 @@
-"""Who may decide? Elections with the events that tell people of them."""
+"""Leader elections with their events."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from bayplan.config.model import LeaderElection
 from bayplan.telemetry.events import NORMAL, EventRecorder, ObjectReference
 
 _EVENT_FLUSH_TIMEOUT_S = 2.0
-"""How long the event of an election may take that tells of our end."""
+"""Timeout for send_task the last event of an election at the end of the process."""
 
 
 @asynccontextmanager
 async def election_event_recorder(client: Client, name: str) -> AsyncIterator[EventRecorder]:
-    """Who speaks of elections: as core events, in the name of a scheduler, and heard out at the end."""
+    """Recorder of election events: core events in the name of a scheduler, flushed at the end."""
     sink = EventSink(client, resource=CORE_EVENTS, senders=1)
-    sending = asyncio.ensure_future(sink.run())
+    send_task = asyncio.ensure_future(sink.run())
     try:
         yield EventRecorder(name, host=platform.node(), clock=client.clock, chance=client.chance, post=sink.post)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_EVENT_FLUSH_TIMEOUT_S):
                 await sink.drained()
     finally:
-        sending.cancel()
+        send_task.cancel()
 
 
 def build_election(
-    lease: LeaderElection, client: Client, identity: str, speaker: EventRecorder, port: int = 0
+    lease: LeaderElection, client: Client, identity: str, recorder: EventRecorder, port: int = 0
 ) -> LeaderElector:
-    """A candidate for a lease. `identity`: who we are; made up where that is not said. `port`: where we serve."""
+    """A candidate for a lease. `identity`: generated if empty. `port`: the serving port of this process."""
     identity = identity or f"{platform.node()}_{uuid.UUID(int=client.chance.getrandbits(128), version=4)}"
 
     def tell(note: str) -> None:
@@ -48,7 +48,7 @@ def build_election(
             uid=meta.get("uid", ""),
             resource_version=meta.get("resourceVersion", ""),
         )
-        speaker.record(about, type=NORMAL, reason="LeaderElection", action="", note=note)
+        recorder.record(about, type=NORMAL, reason="LeaderElection", action="", note=note)
 
     election = LeaderElector(
         client,

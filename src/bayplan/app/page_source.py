@@ -1,4 +1,4 @@
-"""What the page reads of a process, whichever engines run in it, and the door on loopback that shows it."""
+"""Data of a process for the web page, with any engines; and the page's server on loopback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EventHandler = Callable[[KubeObject | None, KubeObject | None], None]
 
 
 class PageSource:
-    """One process, as the page sees it, before and while it runs."""
+    """The page's view of one process, before and while it runs."""
 
     def __init__(self, clock: LoopClock, why: ExplainFunction) -> None:
         self.why = why
@@ -44,12 +44,12 @@ class PageSource:
         self.viewers = PageStreams(views, clock)
 
     def attach_scheduler(self, live: LiveScheduler, metrics: SchedulerMetrics) -> None:
-        """A pod engine decides here."""
+        """Add the pod engine."""
         self._pods, self._counts = live, (metrics, self._counts[1])
         self._decisions.append(RecordedDecisions(live.engine.records))
 
     def attach_batch(self, live: BatchRunLoop, metrics: BatchMetrics) -> None:
-        """A batch engine decides here."""
+        """Add the batch engine."""
         self._counts = self._counts[0], metrics
         self._sessions.records = live.engine.records
         self._decisions.append(self._sessions)
@@ -59,7 +59,7 @@ class PageSource:
         self._process = process
 
     def with_page_updates(self, handler: EventHandler) -> EventHandler:
-        """A handler of informers that tells those who look on, too."""
+        """A handler for informers that also updates open pages."""
         changed = self.viewers.on_change
 
         def both(old: KubeObject | None, new: KubeObject | None) -> None:
@@ -84,15 +84,15 @@ class PageSource:
 
 
 @asynccontextmanager
-async def serve_page(address: str, showcase: PageSource, clock: LoopClock) -> AsyncIterator[str]:
-    """Where the page is, for whoever is on this machine; nowhere if no address was given."""
+async def serve_page(address: str, source: PageSource, clock: LoopClock) -> AsyncIterator[str]:
+    """Serve the page on loopback and yield its URL; empty without an address."""
     if not address:
         yield ""
         return
-    door = LoopbackPageServer(address, showcase.viewers, why=showcase.why, clock=clock)
-    await door.start()
-    log.info("the page is at %s", door.url)
+    server = LoopbackPageServer(address, source.viewers, why=source.why, clock=clock)
+    await server.start()
+    log.info("the page is at %s", server.url)
     try:
-        yield door.url
+        yield server.url
     finally:
-        await door.close()
+        await server.close()

@@ -1,9 +1,9 @@
-"""The life of a scheduler process: watch, be elected, decide, and stop in order.
+"""Lifecycle of a scheduler process: sync informers, acquire the lease, schedule, and shut down in order.
 
-A follower keeps its informers warm and decides nothing. Who leads decides until it is told to stop or loses the lease.
-Told to stop, it begins nothing new and finishes what is under way. It gives the lease up if no write is left that may
-still take effect; else the lease expires by itself. Having lost the lease, it ends at once, and the guard of the client
-lets no write out meanwhile.
+A standby keeps its informers in sync and decides nothing. The leader decides until it is stopped or loses the lease.
+When stopped, it starts nothing new and finishes the bindings in flight. It releases the lease only if no write is left
+that may still take effect; else the lease expires by itself. After a lost lease the process ends at once, and the guard
+of the client refuses writes meanwhile.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from bayplan.objects.meta import KubeObject
 log = logging.getLogger(__name__)
 
 STOPPED_EXIT_CODE, LEASE_LOST_EXIT_CODE = 0, 1
-"""Exit codes: told to stop, and no longer the leader."""
+"""Exit codes: stopped on request, and no longer the leader."""
 
 _DRAIN_TIMEOUT_S = 20.0
-"""How long what is under way may take when the process is told to stop."""
+"""Timeout for work in flight when the process stops."""
 
 
 class InformerSource(Protocol):
-    """Informers, as `client.Informers` are."""
+    """Informers, as in `client.Informers`."""
 
     async def run(self) -> None: ...
     async def wait_synced(self) -> None: ...
@@ -39,7 +39,7 @@ class InformerSource(Protocol):
 
 
 class EngineLoop(Protocol):
-    """One engine, or both: `LiveScheduler` is one."""
+    """One engine, or both: `LiveScheduler` implements it."""
 
     async def handle_pending_events(self) -> None: ...
     async def handle_events(self) -> None: ...
@@ -52,7 +52,7 @@ class EngineLoop(Protocol):
 
 
 class LeaderLease(Protocol):
-    """An election, as `client.Election` is."""
+    """An election, as in `client.Election`."""
 
     @property
     def leading(self) -> bool: ...
@@ -66,23 +66,23 @@ class LeaderLease(Protocol):
 
 @dataclass(slots=True)
 class SchedulerProcess:
-    """Runs one live scheduler until it is told to `stop`."""
+    """Runs one live scheduler until `stop` is called."""
 
     engine_loop: EngineLoop
     informers: InformerSource
     election: LeaderLease | None = None
-    flush_events: Callable[[], Awaitable[None]] | None = None  # waits until everything was told that is to be told
+    flush_events: Callable[[], Awaitable[None]] | None = None  # waits until all events are sent
     drain_timeout_s: float = _DRAIN_TIMEOUT_S
     on_synced: Callable[[], object] = lambda: None
     before_deciding: Sequence[Callable[[], Awaitable[None]]] = ()
     describe: Callable[[InformerSource], Iterable[str]] = lambda _: ()
-    """What is known and who waits, in lines for a log."""
+    """Lines for a log about the known objects and the pending pods."""
     background_tasks: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
-    """What else runs as long as the process does, and ends it when it breaks."""
+    """Tasks that run as long as the process does, and end it when they fail."""
     drain_beside: Sequence[Callable[[], Awaitable[None]]] = ()
-    """Finish what else writes beside the engines, at the same time."""
+    """Functions that finish other writes of the process, at the same time as the engines."""
     page_url: str = ""
-    """Where people on this machine can look at it."""
+    """The URL of the page on this machine."""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     def stop(self) -> None:
@@ -93,18 +93,18 @@ class SchedulerProcess:
         return self._stop.is_set()
 
     def pods(self) -> list[Pod]:
-        """Every pod that is known, for whoever leads: others' numbers would count twice."""
+        """Every known pod on the leader; none on a standby, whose numbers would count twice."""
         return [each for each in self.informers.objects("pods") if isinstance(each, Pod)] if self.is_leading else []
 
     async def dump(self) -> None:
-        """Write into the log what is known and who waits, and whether that is what the API server says."""
+        """Log the known objects and pending pods, and whether they equal those of the API server."""
         await self.engine_loop.handle_pending_events()
         for line in self.describe(self.informers):
             log.info("%s", line)
 
     @property
     def is_ready(self) -> bool:
-        """Whether everything that exists is known, and nobody said stop."""
+        """Whether the informers have synced and the process is not stopping."""
         return self.informers.synced and not self._stop.is_set()
 
     @property
@@ -112,69 +112,69 @@ class SchedulerProcess:
         return self.election is None or self.election.leading
 
     async def run(self) -> int:
-        """Returns an exit code."""
-        stopping = asyncio.ensure_future(self._stop.wait())
-        watching = asyncio.gather(self.informers.run(), *(work() for work in self.background_tasks))
-        observing = None if self.election is None else asyncio.ensure_future(self.election.observe())
-        deciding: asyncio.Task[None] | None = None
-        holding: asyncio.Future[None] | None = None
+        """Run the process; returns its exit code."""
+        stop_task = asyncio.ensure_future(self._stop.wait())
+        informers_task = asyncio.gather(self.informers.run(), *(work() for work in self.background_tasks))
+        observe_task = None if self.election is None else asyncio.ensure_future(self.election.observe())
+        engine_task: asyncio.Task[None] | None = None
+        renewal: asyncio.Future[None] | None = None
         try:
-            if not await _completes_first(self.informers.wait_synced(), stopping, watching):
+            if not await _completes_first(self.informers.wait_synced(), stop_task, informers_task):
                 return STOPPED_EXIT_CODE
-            if not await _completes_first(self.engine_loop.handle_pending_events(), stopping, watching):
+            if not await _completes_first(self.engine_loop.handle_pending_events(), stop_task, informers_task):
                 return STOPPED_EXIT_CODE
             self.on_synced()
             log.info("caches are synchronised")
             if self.election is not None:
-                await _cancel_and_wait(observing)
-                if not await self._acquire_lease(self.election, stopping, watching):
+                await _cancel_and_wait(observe_task)
+                if not await self._acquire_lease(self.election, stop_task, informers_task):
                     return STOPPED_EXIT_CODE
-                holding = asyncio.ensure_future(self.election.renew_until_lost())
-            if not await _completes_first(self._prepare(), stopping, watching):
+                renewal = asyncio.ensure_future(self.election.renew_until_lost())
+            if not await _completes_first(self._prepare(), stop_task, informers_task):
                 return STOPPED_EXIT_CODE
-            deciding = asyncio.ensure_future(self.engine_loop.run())
-            running = [task for task in (stopping, watching, deciding, holding) if task is not None]
+            engine_task = asyncio.ensure_future(self.engine_loop.run())
+            running = [task for task in (stop_task, informers_task, engine_task, renewal) if task is not None]
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            if stopping.done():
-                return await self._shut_down(holding)
-            return _exit_code(watching, deciding, holding)
+            if stop_task.done():
+                return await self._shut_down(renewal)
+            return _exit_code(informers_task, engine_task, renewal)
         finally:
-            await _cancel_and_wait(deciding)
+            await _cancel_and_wait(engine_task)
             if self.election is not None and self.engine_loop.has_open_writes:
                 self.election.retain()
             await self.engine_loop.abandon()
-            for task in (observing, watching, stopping, holding):
+            for task in (observe_task, informers_task, stop_task, renewal):
                 await _cancel_and_wait(task)
             if self.election is not None:
                 self.election.report_unsent()
 
     async def _acquire_lease(self, election: LeaderLease, *ends: asyncio.Future[Any]) -> bool:
-        """Wait for the lease, and keep the caches true meanwhile."""
-        following = asyncio.ensure_future(self.engine_loop.handle_events())
+        """Wait for the lease, and keep the caches up to date meanwhile."""
+        event_task = asyncio.ensure_future(self.engine_loop.handle_events())
         try:
-            return await _completes_first(election.acquire(), *ends, following)
+            return await _completes_first(election.acquire(), *ends, event_task)
         finally:
-            await _cancel_and_wait(following)
+            await _cancel_and_wait(event_task)
 
     async def _prepare(self) -> None:
-        """What comes before the first decision. A leader first learns what its predecessor wrote last."""
-        catching_up = () if self.election is None else (self.informers.catch_up(),)
-        await asyncio.gather(*catching_up, *(each() for each in self.before_deciding))
+        """Prepare the first decision. A new leader first reads the latest writes of its predecessor."""
+        catch_up = () if self.election is None else (self.informers.catch_up(),)
+        await asyncio.gather(*catch_up, *(each() for each in self.before_deciding))
         await self.engine_loop.handle_pending_events()
 
-    async def _shut_down(self, holding: asyncio.Future[None] | None) -> int:
-        """Begin nothing new, and let what is under way come to its end, unless the lease is lost meanwhile."""
+    async def _shut_down(self, renewal: asyncio.Future[None] | None) -> int:
+        """Start nothing new and let work in flight finish, unless the lease is lost meanwhile."""
         self.engine_loop.stop_scheduling()
-        finishing = asyncio.ensure_future(self._drain())
+        drain_task = asyncio.ensure_future(self._drain())
         try:
-            ends = [task for task in (finishing, holding) if task is not None]
+            ends = [task for task in (drain_task, renewal) if task is not None]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if not finishing.done():
-                return _exit_code(holding)
-            finishing.result()
+            if not drain_task.done():
+                return _exit_code(renewal)
+            drain_task.result()
             return STOPPED_EXIT_CODE
         finally:
-            await _cancel_and_wait(finishing)
+            await _cancel_and_wait(drain_task)
 
     async def _drain(self) -> None:
         try:
@@ -184,12 +184,13 @@ class SchedulerProcess:
                     await self.flush_events()
         except TimeoutError:
             log.warning(
-                "still under way after %.0f s, and left alone: a restart finds out how it ended", self.drain_timeout_s
+                "work is still in flight after %.0f s; stop_task without its result, which the next start reads back",
+                self.drain_timeout_s,
             )
 
 
 async def _completes_first(work: Awaitable[object], *ends: asyncio.Future[Any]) -> bool:
-    """Whether work was done before any of the others ended; one that broke raises."""
+    """Whether `work` ended before any of `ends`. Exceptions are raised."""
     task = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait((task, *ends), return_when=asyncio.FIRST_COMPLETED)
@@ -218,4 +219,4 @@ async def _cancel_and_wait(task: asyncio.Future[Any] | None) -> None:
         task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # whatever it is, it came of the cancelling: nobody has to hear of it
+            task.exception()  # a consequence of the cancellation

@@ -1,4 +1,4 @@
-"""Composition of the pod engine: configuration, cluster and clock become a running scheduler."""
+"""Composition of the pod engine: builds a running scheduler from configuration, cluster and clock."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ _UNWATCHED_KINDS = {"PodGroup", "ResourceQuota", "PriorityClass", "BindRequest"}
 _WATCHED_KINDS = tuple(
     kind for kind in KINDS if not kind.group.endswith("volcano.sh") and kind.name not in _UNWATCHED_KINDS
 )
-"""What the pod engine reads of a cluster."""
+"""The kinds that the pod engine watches."""
 
 _MAX_CONCURRENT_BIND_REQUESTS = 16
-"""Further ones would need connections of their own, and no pod is bound sooner for them: the binder is slower."""
+"""More would need additional connections and bind no pod sooner, because the binder is slower."""
 
 _MAX_QUEUED_EVENTS, _MAX_WAKEUP_DELAY_BUSY_S = 1500, 0.05
-"""So many events may wait for the binder's sake. With more, news are not let wait for long: each event is answered."""
+"""With more waiting events than this, event senders are not limited and wake-ups are delayed at most 0.05 s."""
 
 _NOT_ENDED_PODS = Selection(field_selector="status.phase!=Succeeded,status.phase!=Failed")
 
@@ -77,7 +77,7 @@ def build_engine(
     clock: Clock | None = None,
     seed: int | None = None,
 ) -> PodEngine:
-    """A pod engine on a cache. `seed` makes ties fall the same way every time."""
+    """A pod engine on a cache. With a `seed`, ties between nodes are broken the same way every time."""
     return PodEngine(configuration, registry, cache, clock=clock or SystemClock(), chance=random.Random(seed))
 
 
@@ -95,11 +95,10 @@ async def scheduler_process(
     set_verbosity: Callable[[int], None] | None = None,
     pace: WakeupDelay | None = None,
 ) -> AsyncIterator[SchedulerProcess]:
-    """A pod engine on a cluster. Clients have limits of their own: decisions, events, the lease, and who may see what.
+    """A pod engine on a cluster, with separate clients for decisions, events, the lease and access reviews.
 
-    `plugins`: where they come from, if they are to be loaded again when they change. `set_verbosity`: of the log.
-    `pace`: of the loop that it runs on, where it has one of its own.
-    """
+    `plugins`: their source, if they are reloaded when their files change. `set_verbosity`: of the log. `pace`: the
+    wake-up delay of the loop, if the process has a batching loop."""
     clock, chance = clock or SystemClock(), chance or random.Random()
     options = options or ProcessOptions()
     settings = options.settings
@@ -109,7 +108,7 @@ async def scheduler_process(
             monitor_scheduler(configuration, target, options, clock=clock, chance=chance, set_verbosity=set_verbosity)
         )
         watched = watched_kinds(options, configuration)
-        wiring = await ApiClients.connect(
+        clients = await ApiClients.connect(
             target,
             stack,
             watched,
@@ -120,51 +119,58 @@ async def scheduler_process(
             burst=connection.burst,
             needed=[kind for kind in watched if kind.struct is BindRequest],
         )
-        live = wire_scheduler(configuration, registry, Cache(), wiring, monitor, options, clock=clock, chance=chance)
+        live = wire_scheduler(configuration, registry, Cache(), clients, monitor, options, clock=clock, chance=chance)
         if pace is not None:
-            pace.max_delay_s = partial(_max_wakeup_delay_s, live, wiring.event_sink)
+            pace.max_delay_s = partial(_max_wakeup_delay_s, live, clients.event_sink)
         names = [profile.scheduler_name for profile in configuration.profiles]
-        following = await BindRequestWatch.create(live.bind_requests, wiring, names)
-        hear = monitor.page_source.with_page_updates(live.handle_event)
+        request_watch = await BindRequestWatch.create(live.bind_requests, clients, names)
+        handle_event = monitor.page_source.with_page_updates(live.handle_event)
         informers = _informers(
-            wiring.client, wiring.served_resources, watched, hear, following.selections, only_latest=live.all_by_binder
+            clients.client,
+            clients.served_resources,
+            watched,
+            handle_event,
+            request_watch.selections,
+            only_latest=live.all_by_binder,
         )
-        election = await wiring.build_election(
+        election = await clients.build_election(
             [(lease, configuration.profiles[0].scheduler_name)], identity, options.serving.secure_port
         )
-        reloading = () if plugins is None else (PluginReloader(live, plugins, clock, settings.plugin_poll_seconds).run,)
+        reload_tasks = (
+            () if plugins is None else (PluginReloader(live, plugins, clock, settings.plugin_poll_seconds).run,)
+        )
         process = SchedulerProcess(
             live,
             informers,
             election,
-            flush_events=wiring.event_sink.drained,
+            flush_events=clients.event_sink.drained,
             drain_timeout_s=settings.stop_seconds,
             on_synced=freeze_periodically,
             before_deciding=(
-                *wiring.warm_connections(live.binding_cycles.max_concurrent),
-                *following.startup_tasks(live.handle_event),
+                *clients.warm_connections(live.binding_cycles.max_concurrent),
+                *request_watch.startup_tasks(live.handle_event),
             ),
             describe=lambda known: compare_cache(live, known.objects("nodes"), known.objects("pods")).lines(),
-            background_tasks=(*reloading, *following.background_tasks(clock)),
+            background_tasks=(*reload_tasks, *request_watch.background_tasks(clock)),
             page_url=page,
         )
-        monitor.attach(process, live, binder=BinderStatusReader.for_engine(wiring.client, settings, lease))
+        monitor.attach(process, live, binder=BinderStatusReader.for_engine(clients.client, settings, lease))
         yield process
 
 
 def watched_kinds(options: ProcessOptions, configuration: Configuration) -> tuple[ObjectKind, ...]:
-    """What the pod engine reads of a cluster, with the feature gates and the plugins that are on."""
+    """The kinds that the pod engine watches with the enabled feature gates and plugins."""
     groups = (kind_of(PodGroup),) if options.serving.features.enabled(GENERIC_WORKLOAD) else ()
     return (*_WATCHED_KINDS, *groups, *((kind_of(BindRequest),) if uses_bind_requests(configuration) else ()))
 
 
 def uses_bind_requests(configuration: Configuration) -> bool:
-    """Whether some profile has its pods bound by the binder."""
+    """Whether the binder binds the pods of some profile."""
     return any(_binds_through_requests(profile) for profile in configuration.profiles)
 
 
 def gpu_sharing_schedulers(configuration: Configuration) -> list[str]:
-    """The schedulers whose pods may share GPUs: those that give parts out, and have the binder see to it."""
+    """The schedulers whose pods may share GPUs: their profile enables GpuSharing and binds through the binder."""
     sharing = (each for each in configuration.profiles if GpuSharing.name in each.plugins.enabled_names())
     return [each.scheduler_name for each in sharing if _binds_through_requests(each)]
 
@@ -177,26 +183,26 @@ def wire_scheduler(
     configuration: Configuration,
     registry: Registry,
     cache: Cache,
-    wiring: ApiClients,
+    clients: ApiClients,
     monitor: SchedulerMonitor,
     options: ProcessOptions,
     *,
     clock: LoopClock,
     chance: random.Random,
 ) -> LiveScheduler:
-    """A live pod engine that writes through the clients of a process, and is counted by its monitor."""
-    services, network = _http_services(configuration, clock, wiring.stack)
-    client, offered = wiring.client, wiring.served_resources
+    """A live pod engine that writes through the clients of a process and reports to its monitor."""
+    services, network = _http_services(configuration, clock, clients.stack)
+    client, served = clients.client, clients.served_resources
     live = new_live_scheduler(
         configuration,
         registry,
         cache,
         client,
-        _profile_event_recorders(configuration, wiring.event_sink),
+        _profile_event_recorders(configuration, clients.event_sink),
         clock=clock,
         chance=chance,
-        claims=offered.get(kind_of(ResourceClaim)),
-        pod_groups=offered.get(kind_of(PodGroup)),
+        claims=served.get(kind_of(ResourceClaim)),
+        pod_groups=served.get(kind_of(PodGroup)),
         extenders=ExtenderClient(services, may_write=client.check_guard) if services else None,
         options=options,
         post=network.post_ok,
@@ -218,29 +224,29 @@ def wire_scheduler(
         if all(_binds_through_requests(profile) for profile in configuration.profiles):
             live.all_by_binder = True
             live.binding_cycles.limit_concurrency(_MAX_CONCURRENT_BIND_REQUESTS)
-    live.writes.crash_point = wiring.crash_points
-    wiring.event_sink.gives_way = partial(_should_limit_event_senders, live, wiring.event_sink)
-    wiring.stack.callback(live.engine.close)
+    live.writes.crash_point = clients.crash_points
+    clients.event_sink.gives_way = partial(_should_limit_event_senders, live, clients.event_sink)
+    clients.stack.callback(live.engine.close)
     return live
 
 
 def _should_limit_event_senders(live: LiveScheduler, sink: EventSink) -> bool:
-    """Whether few are to send events, for the sake of bindings that are on their way. The binder writes them too, and
-    takes longer; where answers are let gather few senders send few events each time, so too many must not heap up."""
+    """Whether few senders send events, in favour of bindings in flight. With the binder, which writes events too and
+    takes longer, only while few events wait: with batched wake-ups, few senders send few events each time."""
     if live.pods_at_binder and sink.waiting <= _MAX_QUEUED_EVENTS:
         return True
     return live.is_writing and not live.max_event_delay_s()
 
 
 def _max_wakeup_delay_s(live: LiveScheduler, sink: EventSink) -> float:
-    leeway_s = live.max_event_delay_s()
-    return leeway_s if sink.waiting <= _MAX_QUEUED_EVENTS else min(leeway_s, _MAX_WAKEUP_DELAY_BUSY_S)
+    delay_s = live.max_event_delay_s()
+    return delay_s if sink.waiting <= _MAX_QUEUED_EVENTS else min(delay_s, _MAX_WAKEUP_DELAY_BUSY_S)
 
 
 def _http_services(
     configuration: Configuration, clock: LoopClock, stack: AsyncExitStack
 ) -> tuple[Mapping[ExtenderConfig, HttpService], HttpService]:
-    """What is asked outside the cluster: each extender, and whatever plugins post to."""
+    """HTTP services outside the cluster: one for each extender, and one for posts of plugins."""
     agent = f"bayplan/{__version__}"
     services, network = (
         extender_transports(configuration.extenders, clock, user_agent=agent),
@@ -253,33 +259,33 @@ def _http_services(
 
 def _informers(
     client: Client,
-    offered: ServedResources,
+    served: ServedResources,
     watched: Sequence[ObjectKind],
-    hear: EventHandler,
+    handle_event: EventHandler,
     requests: Sequence[Selection],
     *,
     only_latest: bool = False,
 ) -> InformerSet:
-    """One watch for each kind that matters here and that the API server has, and of BindRequests one for each of
-    `requests`.
+    """One watch for each watched kind that the API server serves, and for BindRequests one for each of `requests`.
 
-    `only_latest`: the binder changes each pod twice within milliseconds, and that it is bound is all there is to it."""
+    `only_latest`: skip intermediate states. The binder changes each pod twice within milliseconds; only the binding
+    matters."""
     selections: dict[type[KubeObject], Sequence[Selection]] = {Pod: (_NOT_ENDED_PODS,), BindRequest: requests}
     return InformerSet(
         client.informer(
             resource,
-            hear,
+            handle_event,
             selection=selection,
             only_latest=only_latest and kind.struct is Pod,
         )
         for kind in watched
-        if (resource := offered.get(kind)) is not None
+        if (resource := served.get(kind)) is not None
         for selection in selections.get(kind.struct, (EVERYTHING,))
     )
 
 
 def _profile_event_recorders(configuration: Configuration, sink: EventSink) -> ProfileEvents:
-    """Every profile speaks in its own name."""
+    """One recorder for each profile, in its name."""
     client = sink.client
     return ProfileEvents(
         {

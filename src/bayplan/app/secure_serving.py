@@ -1,7 +1,7 @@
-"""What a scheduler process shows of itself, and the server that shows it: metrics, health, configuration, flags.
+"""Metrics, health, configuration and flags of a scheduler process, and the HTTPS server that serves them.
 
-Made by the composition root before anything in the cluster is asked, so that probes are answered from the start. Views
-read the process when somebody asks; nothing here waits for it.
+The composition root starts it before the process connects to the cluster, so that probes are answered from the start.
+Views read the process at each request and never wait for it.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ log = logging.getLogger(__name__)
 
 COMPONENT = "kube-scheduler"
 _REVIEW_QPS, _REVIEW_BURST, _REVIEW_S = 200.0, 400, 10.0
-_SYNCHRONOUS_OPERATIONS = ("Filter", "Score")  # nothing of the kind is ever under way while somebody scrapes
+_SYNCHRONOUS_OPERATIONS = ("Filter", "Score")  # these are synchronous, so none runs during a scrape
 
 
 class ServableMonitor(Protocol):
-    """What the server needs of whoever watches a process."""
+    """The views and metrics that the server needs from a monitor."""
 
     access: AccessMetrics
 
@@ -114,19 +114,19 @@ class SchedulerMonitor:
         self.page_source = PageSource(clock, self._why)
 
     def observer(self, target: ConnectionConfig) -> RequestObserver:
-        """For a client: how its requests end."""
+        """Observer of a client's requests."""
         return self._requests.observer(target.url.netloc)
 
     def attach(
         self,
         process: SchedulerProcess,
         live: LiveScheduler,
-        *others: Explainer,
+        *more_explainers: Explainer,
         binder: BinderStatusReader | None = None,
     ) -> None:
-        """Read this process, and the pod engine in it, from now on; `others` explain pods that it does not place."""
+        """Use this process and its pod engine from now on. `more_explainers` explain pods of the other engine."""
         self._process, self._live = process, live
-        self._explainers, self._binder = (LivePodExplainer(live), *others), binder
+        self._explainers, self._binder = (LivePodExplainer(live), *more_explainers), binder
         self.page_source.attach_scheduler(live, self.metrics)
         self.page_source.attach_process(process)
 
@@ -175,7 +175,7 @@ class SchedulerMonitor:
         return self._process.pods() if self._process is not None else ()
 
     def _gather(self) -> None:
-        """What is counted when somebody asks."""
+        """Update gauges at a scrape."""
         process = self._process
         lease = self._configuration.leader_election
         if lease.leader_elect:
@@ -193,20 +193,20 @@ class SchedulerMonitor:
 
 
 def _allowed_labels(flags: ServingFlags) -> dict[str, list[str]]:
-    """The values that labels may have; what a file says wins, and a file that says nothing is told."""
-    told: dict[str, str] = dict(flags.allow_metric_labels)
+    """The allowed label values. The manifest file overrides the flag; an unreadable one is logged and ignored."""
+    labels: dict[str, str] = dict(flags.allow_metric_labels)
     if flags.allow_metric_labels_manifest:
         try:
             read = yaml.safe_load(Path(flags.allow_metric_labels_manifest).read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError) as fault:
-            log.error("--allow-metric-labels-manifest cannot be read and is left out: %s", fault)
+            log.error("cannot read the file of --allow-metric-labels-manifest, which is ignored: %s", fault)
             read = None
         if isinstance(read, Mapping):
-            told |= {str(key): str(value) for key, value in read.items()}
-    return {key: value.split(",") for key, value in told.items()}
+            labels |= {str(key): str(value) for key, value in read.items()}
+    return {key: value.split(",") for key, value in labels.items()}
 
 
-# the server
+# Server.
 
 
 @asynccontextmanager
@@ -219,7 +219,7 @@ async def monitor_scheduler(
     chance: random.Random,
     set_verbosity: Callable[[int], None] | None = None,
 ) -> AsyncIterator[tuple[SchedulerMonitor, str]]:
-    """A loop that is watched, what is served of it, and where its page is."""
+    """A watched loop, the HTTPS server and the page. Yields the monitor and the URL of the page."""
     settings = options.settings
     monitor = SchedulerMonitor(configuration, options.serving, clock)
     async with (
@@ -240,10 +240,10 @@ async def serve_secure(
     chance: random.Random,
     set_verbosity: Callable[[int], None] | None = None,
 ) -> AsyncIterator[Server | None]:
-    """The server as flags want it; none where its port is 0. It answers probes before anything in the cluster is asked.
+    """The HTTPS server according to the flags; None if its port is 0. It serves probes before the process connects.
 
-    Users are reviewed with the rights of the kubeconfigs that flags name for that, else with our own, over clients with
-    limits of their own: a scrape never waits for bindings, and no lease keeps it from its answer.
+    TokenReviews and SubjectAccessReviews use the kubeconfigs that flags name, by default the scheduler's own. Their
+    clients have rate limits of their own, so a scrape waits neither for bindings nor for a lease.
     """
     if not flags.secure_port:
         yield None
@@ -251,15 +251,15 @@ async def serve_secure(
     async with AsyncExitStack() as stack:
 
         async def reviewer(kubeconfig: str) -> Client:
-            way = load_connection_config(Path(kubeconfig), env=os.environ) if kubeconfig else target
+            connection = load_connection_config(Path(kubeconfig), env=os.environ) if kubeconfig else target
             client = Client(
-                way,
+                connection,
                 clock=clock,
                 chance=chance,
                 qps=_REVIEW_QPS,
                 burst=_REVIEW_BURST,
                 timeout_s=_REVIEW_S,
-                observer=monitor.observer(way),
+                observer=monitor.observer(connection),
             )
             return await stack.enter_async_context(client)
 
@@ -270,10 +270,10 @@ async def serve_secure(
         server = Server(monitor.views(set_verbosity), _secure_serving(flags), users, clock=clock)
         await server.start()
         stack.push_async_callback(server.close)
-        keeper = ClientAuthorityReloader(_client_ca_options(flags), tokens, clock, server.trust)
-        await keeper.refresh()
-        keeping = asyncio.create_task(keeper.run(), name="authorities of clients")
-        stack.callback(keeping.cancel)
+        reloader = ClientAuthorityReloader(_client_ca_options(flags), tokens, clock, server.trust)
+        await reloader.refresh()
+        reload_task = asyncio.create_task(reloader.run(), name="authorities of clients")
+        stack.callback(reload_task.cancel)
         yield server
 
 

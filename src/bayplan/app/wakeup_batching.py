@@ -1,11 +1,11 @@
-"""When does the loop look whether something has arrived? At once, unless what can arrive may wait for company.
+"""Event loop that batches wake-ups: it may let socket events gather for some milliseconds before it handles them.
 
-A process that is woken for every answer and every change of a pod pays for the waking more than for the work: its code
-and data have left the processor's caches each time. Where nobody is the worse for it, what arrives gathers for some
-milliseconds and is taken together. Who knows how long that may be is asked before each rest. Nothing waits longer than
-that: what has come while others worked or paused is taken at once, and what ends a rest waits once for company. Whoever
-connects, a probe say, waits so once and not at each step of that: there is no leeway for a while after a connection was
-opened. On one that is kept each question waits.
+A process that wakes up for every response and every pod change pays more for the wake-ups than for the work: each time
+the processor's caches have lost its code and data. Where a delay harms nothing, events gather and are handled together.
+`WakeupDelay` is asked for the longest delay before each sleep, and no event waits longer. Events that arrived during
+work or a sleep are handled at once; the event that ends a sleep waits once for more. After a new connection, such as a
+probe's, there is no delay for a while, so it waits once and not at each of its steps. On a kept-alive connection each
+request waits.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 _NO_BATCHING_AFTER_CONNECT_S = 0.2
-"""How long nothing gathers once somebody has connected."""
+"""Time without batching after a connection was opened."""
 
 
 class WakeupDelay:
-    """How long what arrives may wait. Until somebody says so, it does not."""
+    """The longest delay of events. By default 0."""
 
     def __init__(self) -> None:
         self.max_delay_s: Callable[[], float] = lambda: 0.0
 
 
 class BatchingSelector(selectors.DefaultSelector):
-    """A selector that looks, while there is leeway, only so long after it looked last."""
+    """A selector that, while a delay is allowed, polls at most once per delay."""
 
     def __init__(
         self,
@@ -45,37 +45,37 @@ class BatchingSelector(selectors.DefaultSelector):
         self._pace = pace
         self._now_s = now_s
         self._sleep = sleep
-        self._looked_s = float("-inf")
-        self._attentive_until_s = float("-inf")
+        self._selected_s = float("-inf")
+        self._no_batching_until_s = float("-inf")
 
     def register(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
-        self._attentive_until_s = self._now_s() + _NO_BATCHING_AFTER_CONNECT_S
+        self._no_batching_until_s = self._now_s() + _NO_BATCHING_AFTER_CONNECT_S
         return super().register(fileobj, events, data)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """As every selector does. With a timeout of zero others have work to do, and nobody rests."""
+        """Select events. A timeout of zero means that tasks are ready to run, so there is no delay."""
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
-        leeway_s = self._pace.max_delay_s()
-        at_once = leeway_s <= 0 or self._now_s() <= self._attentive_until_s
-        found = super().select(timeout) if at_once else self._select_batch(leeway_s, timeout)
-        self._looked_s = self._now_s()
+        delay_s = self._pace.max_delay_s()
+        at_once = delay_s <= 0 or self._now_s() <= self._no_batching_until_s
+        found = super().select(timeout) if at_once else self._select_batch(delay_s, timeout)
+        self._selected_s = self._now_s()
         return found
 
-    def _select_batch(self, leeway_s: float, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What has come, as much of it as may come together, and no timer later than without."""
+    def _select_batch(self, delay_s: float, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Select events as a batch. No timer fires later than without batching."""
         ends_s = float("inf") if timeout is None else self._now_s() + timeout
-        self._pause(self._looked_s + leeway_s, ends_s)
+        self._pause(self._selected_s + delay_s, ends_s)
         found = super().select(0)
         if found:
-            return found  # it has waited long enough
+            return found  # waited for the delay already
         found = super().select(None if timeout is None else max(0.0, ends_s - self._now_s()))
-        if not found or not self._pause(self._now_s() + leeway_s, ends_s):
+        if not found or not self._pause(self._now_s() + delay_s, ends_s):
             return found
         return super().select(0)
 
     def _pause(self, until_s: float, ends_s: float) -> bool:
-        """Rest until then, and not beyond the end; whether that took any time."""
+        """Sleep until `until_s`, at most until `ends_s`. Returns whether it slept."""
         pause_s = min(until_s, ends_s) - self._now_s()
         if pause_s > 0:
             self._sleep(pause_s)
@@ -83,5 +83,5 @@ class BatchingSelector(selectors.DefaultSelector):
 
 
 def batching_loop_factory(pace: WakeupDelay) -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes the loop of a process, for `asyncio.Runner`."""
+    """Loop factory for `asyncio.Runner`."""
     return lambda: asyncio.SelectorEventLoop(BatchingSelector(pace))

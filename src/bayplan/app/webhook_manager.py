@@ -1,4 +1,4 @@
-"""How do the webhooks become a process? Queues and namespaces by watch, doors, settings, a certificate, a port."""
+"""Composition of the admission webhooks: watches of queues and namespaces, settings, certificate and HTTPS server."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ log = logging.getLogger(__name__)
 Tree = dict[str, Any]
 DEFAULT_SERVICE_NAME = "volcano-admission-service"
 _MIN_REMAINING_VALIDITY = timedelta(days=30)
-"""A certificate of ours that is good for less is made anew at the start."""
+"""A certificate of Bayplan that expires sooner than this is renewed at the start."""
 _REGISTRATION_WAIT_S = 300
-"""For so many seconds registrations of others' making are waited for; Volcano waits as long."""
+"""Time to wait for webhook configurations that another tool creates; Volcano waits as long."""
 _KINDS = {
     True: GroupVersionResource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", namespaced=False),
     False: GroupVersionResource(
@@ -75,7 +75,7 @@ class WebhookManagerOptions:
     paths: Sequence[str] = DEFAULT_WEBHOOKS
     settings: AdmissionSettings = field(default_factory=AdmissionSettings)
     health_address: str = ""
-    """Where probes are answered without TLS, if they are."""
+    """The address of health probes without TLS; empty: none."""
     qps: float = 50.0
     burst: int = 100
 
@@ -84,13 +84,13 @@ class WebhookManagerOptions:
 
 
 class _WatchedObjects:
-    """What decisions depend on, kept by watches; by none where they depend on the object alone, for a cluster without
-    Volcano has no queues."""
+    """Queues and namespaces from watches, for webhooks that need them. Without such webhooks nothing is watched: a
+    cluster without Volcano has no queues."""
 
-    def __init__(self, client: Client, doors: Sequence[AdmissionWebhook]) -> None:
+    def __init__(self, client: Client, webhooks: Sequence[AdmissionWebhook]) -> None:
         self._queues: Informer = client.informer(_QUEUE_RESOURCE, _ignore)
         self._spaces: Informer = client.informer(_NAMESPACE_RESOURCE, _ignore)
-        needed = any(door.needs_context for door in doors)
+        needed = any(webhook.needs_context for webhook in webhooks)
         self.informers = InformerSet([self._queues, self._spaces] if needed else [])
 
     def queues(self) -> Mapping[str, Tree]:
@@ -105,7 +105,7 @@ class _WatchedObjects:
 
 
 def _ignore(_old: KubeObject | None, _new: KubeObject | None) -> None:
-    """The stores are all that is wanted."""
+    """Ignore the event: only the informers' stores are used."""
 
 
 def _tree(item: KubeObject) -> Tree:
@@ -118,7 +118,7 @@ def _tree(item: KubeObject) -> Tree:
 async def webhook_manager_process(
     target: ConnectionConfig, options: WebhookManagerOptions
 ) -> AsyncIterator[WebhookServer]:
-    """The webhooks, listening, once the queues are known."""
+    """The webhook server, listening once the queues are known."""
     clock = SystemClock()
     limits: dict[str, Any] = {"qps": options.qps, "burst": options.burst}
     async with (
@@ -126,7 +126,7 @@ async def webhook_manager_process(
         health_server(options.health_address, (), clock),
     ):
         watched = _WatchedObjects(client, options.webhooks())
-        running = asyncio.create_task(watched.informers.run())
+        informers_task = asyncio.create_task(watched.informers.run())
         try:
             await watched.informers.wait_synced()
             webhooks = AdmissionHandler(options.webhooks(), watched, options.settings)
@@ -138,35 +138,35 @@ async def webhook_manager_process(
             finally:
                 await server.close()
         finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            informers_task.cancel()
+            await asyncio.gather(informers_task, return_exceptions=True)
 
 
 async def register_webhooks(client: Client, manifests: Sequence[Tree]) -> None:
-    """Make an API server ask us, whether it asked somebody of this name before or not."""
+    """Create or update the webhook configurations, so that the API server calls Bayplan."""
     for body in manifests:
         resource = _KINDS[body["kind"].startswith("Mutating")]
         try:
             await client.create(resource, body)
         except AlreadyExists:
             found = await client.get_raw(resource, "", body["metadata"]["name"])
-            said = {**found["metadata"].get("annotations", {}), **body["metadata"].get("annotations", {})}
-            metadata = {**found["metadata"], "annotations": said}
+            annotations = {**found["metadata"].get("annotations", {}), **body["metadata"].get("annotations", {})}
+            metadata = {**found["metadata"], "annotations": annotations}
             await client.update(resource, {**found, "metadata": metadata, "webhooks": body["webhooks"]})
 
 
-async def update_ca_bundles(client: Client, doors: Sequence[AdmissionWebhook], authority: bytes) -> None:
-    """Say in the registrations that somebody else makes, such as Volcano's chart, who signed our certificate.
+async def update_ca_bundles(client: Client, webhooks: Sequence[AdmissionWebhook], authority: bytes) -> None:
+    """Set the CA bundle in webhook configurations that another tool creates, such as Volcano's chart.
 
-    They are waited for: a chart makes them when everything else is there."""
+    Waits for them: a chart creates them last."""
     bundle = base64.b64encode(authority).decode()
-    for door in doors:
-        resource, name = _KINDS[door.mutating], door.registration(DEFAULT_SERVICE_NAME)
+    for webhook in webhooks:
+        resource, name = _KINDS[webhook.mutating], webhook.registration(DEFAULT_SERVICE_NAME)
         found = await _wait_for_configuration(client, resource, name)
         hooks = found.get("webhooks") or []
         if any(hook["clientConfig"].get("caBundle") != bundle for hook in hooks):
-            told = [{**hook, "clientConfig": {**hook["clientConfig"], "caBundle": bundle}} for hook in hooks]
-            await client.update(resource, {**found, "webhooks": told})
+            updated = [{**hook, "clientConfig": {**hook["clientConfig"], "caBundle": bundle}} for hook in hooks]
+            await client.update(resource, {**found, "webhooks": updated})
 
 
 async def _wait_for_configuration(client: Client, resource: GroupVersionResource, name: str) -> Tree:
@@ -177,14 +177,13 @@ async def _wait_for_configuration(client: Client, resource: GroupVersionResource
             log.info("waiting for %s %s", resource.plural, name)
             await client.clock.sleep(1.0)
     raise ServingError(
-        f"there is no {name} among the {resource.plural} after {_REGISTRATION_WAIT_S} s; make it, or "
-        "have us make it with "
-        "--webhook-service"
+        f"the API server has no {name} in {resource.plural} after {_REGISTRATION_WAIT_S} s; create it, or let "
+        "bayplan create it with --webhook-service"
     )
 
 
 def webhook_manifests(
-    doors: Sequence[AdmissionWebhook],
+    webhooks: Sequence[AdmissionWebhook],
     *,
     url: str = "",
     service: str = "",
@@ -193,17 +192,17 @@ def webhook_manifests(
     authority: bytes = b"",
     sharing: Sequence[str] = (DEFAULT_SCHEDULER,),
 ) -> list[Tree]:
-    """The registrations of these doors, reached by URL or by a service of the cluster. `sharing`: the schedulers whose
-    pods may share GPUs."""
+    """Webhook configurations, with a URL or a service of the cluster. `sharing`: the schedulers whose pods may share
+    GPUs."""
     client: Tree = {"url": url} if url else {"service": {"name": service, "namespace": namespace, "port": port}}
     if authority:
         client["caBundle"] = base64.b64encode(authority).decode()
-    return webhook_configurations(doors, name=service or DEFAULT_SERVICE_NAME, client=client, sharing=sharing)
+    return webhook_configurations(webhooks, name=service or DEFAULT_SERVICE_NAME, client=client, sharing=sharing)
 
 
 def ensure_certificate(folder: Path, names: Sequence[str]) -> tuple[Path, Path]:
-    """A certificate of our own for these names, and its key, in a folder; made where there is none that will do. An API
-    server that is shown one for other names, or one that is over, refuses whatever the webhooks are asked about."""
+    """A self-signed certificate for these names, and its key, in a folder; created if there is no valid one. An API
+    server rejects all requests to a webhook whose certificate has other names or has expired."""
     certificate, key = folder / "webhooks.crt", folder / "webhooks.key"
     if not key.exists() or not _is_certificate_valid(certificate, names, datetime.now(UTC)):
         pair = self_signed(names, datetime.now(UTC))
@@ -215,20 +214,20 @@ def ensure_certificate(folder: Path, names: Sequence[str]) -> tuple[Path, Path]:
 
 
 def _is_certificate_valid(path: Path, names: Sequence[str], now: datetime) -> bool:
-    """Whether a certificate is there, good for all these names, and for a while yet."""
+    """Whether the certificate exists, has all these names, and does not expire soon."""
     try:
         found = x509.load_pem_x509_certificate(path.read_bytes())
         known = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (OSError, ValueError, x509.ExtensionNotFound):
         return False
-    good_for = {*known.get_values_for_type(x509.DNSName), *map(str, known.get_values_for_type(x509.IPAddress))}
+    valid_names = {*known.get_values_for_type(x509.DNSName), *map(str, known.get_values_for_type(x509.IPAddress))}
     return {
         _certificate_name(name) for name in names
-    } <= good_for and found.not_valid_after_utc - now > _MIN_REMAINING_VALIDITY
+    } <= valid_names and found.not_valid_after_utc - now > _MIN_REMAINING_VALIDITY
 
 
 def _certificate_name(name: str) -> str:
-    """A host name or an address as certificates spell it."""
+    """A host name or an address in the spelling of certificates."""
     try:
         return str(ip_address(name))
     except ValueError:
@@ -241,4 +240,6 @@ def parse_resource_groups(text: str) -> tuple[ResourceGroup, ...]:
         tree = yaml.safe_load(text) or {}
         return tuple(ResourceGroup.parse(each) for each in tree.get("resourceGroups") or ())
     except (yaml.YAMLError, AttributeError, TypeError, ValueError) as fault:
-        raise ConfigError(f"the admission configuration cannot be read: {fault}", stage="decoding") from None
+        raise ConfigError(
+            f"the admission configuration cannot be read: {fault}; see its resourceGroups", stage="decoding"
+        ) from None

@@ -101,19 +101,19 @@ def test_where_there_is_no_loop() -> None:
         assert told == cluster.url
         folder = cluster.kubeconfig.parent
     assert not folder.exists()
-    with pytest.raises(UsageError, match="is not up"):
+    with pytest.raises(UsageError, match="is not started"):
         _ = cluster.url
 
 
 @async_test
 async def test_what_it_cannot_be_asked_for() -> None:
     cluster = Cluster(nodes=0)
-    with pytest.raises(UsageError, match="is not up"):
+    with pytest.raises(UsageError, match="is not started"):
         _ = cluster.client
     async with cluster:
         with pytest.raises(UsageError, match="is up already"):
             await cluster.start()
-        with pytest.raises(UsageError, match="await instead"):
+        with pytest.raises(UsageError, match="use await"):
             cluster.run(cluster.pods())
         with pytest.raises(ObjectError, match=r"no metadata\.name"):
             await cluster.apply({"apiVersion": "v1", "kind": "Pod"})
@@ -137,11 +137,15 @@ def test_nodes_that_are_none(nodes: Any, words: str) -> None:
 
 
 def test_configurations_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"config='nope.yaml' is no configuration; give a file as Path\('nope.yaml'\)"):
+    with pytest.raises(
+        UsageError, match=r"config='nope.yaml' is not a configuration; give a file as Path\('nope.yaml'\)"
+    ):
         Cluster(config="nope.yaml")
-    with pytest.raises(UsageError, match=r"batch='nope.conf' is no configuration; give a file as Path"):
+    with pytest.raises(UsageError, match=r"batch='nope.conf' is not a configuration; give a file as Path"):
         Cluster(batch="nope.conf")
-    with pytest.raises(UsageError, match=r"config: .*/nope cannot be read: No such file or directory; name a file"):
+    with pytest.raises(
+        UsageError, match=r"config: .*/nope cannot be read: No such file or directory; give a readable file"
+    ):
         Cluster(config=tmp_path / "nope")
     with pytest.raises(UsageError, match="leave out scheduler=False"):
         Cluster(batch=True, scheduler=False)

@@ -23,11 +23,11 @@ def renewed(seconds_ago: float, *, lasts_s: int | None = 15) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("spec", "state", "sentence"),
     [
-        pytest.param({}, FREE, f"nobody holds the lease {LEASE}; see whether `bayplan binder` runs", id="no holder"),
+        pytest.param({}, FREE, f"no binder holds the lease {LEASE}; see whether `bayplan binder` runs", id="no holder"),
         pytest.param(
             {"holderIdentity": ""},
             FREE,
-            f"nobody holds the lease {LEASE}; see whether `bayplan binder` runs",
+            f"no binder holds the lease {LEASE}; see whether `bayplan binder` runs",
             id="empty",
         ),
         pytest.param({"holderIdentity": "b-1"}, HELD, f"b-1 holds the lease {LEASE}", id="never renewed"),
@@ -36,13 +36,13 @@ def renewed(seconds_ago: float, *, lasts_s: int | None = 15) -> dict[str, Any]:
         pytest.param(
             renewed(18),
             EXPIRED,
-            f"b-1 holds the lease {LEASE} no more: it expired 3 s ago; see whether `bayplan binder` runs",
+            f"b-1 no longer holds the lease {LEASE}: it expired 3 s ago; see whether `bayplan binder` runs",
             id="expired",
         ),
         pytest.param(
             renewed(2, lasts_s=None),
             EXPIRED,
-            f"b-1 holds the lease {LEASE} no more: it expired 2 s ago; see whether `bayplan binder` runs",
+            f"b-1 no longer holds the lease {LEASE}: it expired 2 s ago; see whether `bayplan binder` runs",
             id="of no length",
         ),
     ],

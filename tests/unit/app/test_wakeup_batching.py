@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from bayplan.app import _binding_goes_first, _leeway_s
+from bayplan.app.scheduler import _max_wakeup_delay_s, _should_limit_event_senders
 from bayplan.app.wakeup_batching import BatchingSelector, WakeupDelay, batching_loop_factory
 from bayplan.client import EventSink
 from bayplan.clock import ManualClock
@@ -170,10 +170,10 @@ def test_few_send_events_for_the_sake_of_bindings(
 ) -> None:
     live = SimpleNamespace(with_the_binder=with_binder, is_writing=writing, leeway_s=lambda: leeway_s)
     sink = cast(EventSink, SimpleNamespace(waiting=events))
-    assert _binding_goes_first(cast(LiveScheduler, live), sink) == few
+    assert _should_limit_event_senders(cast(LiveScheduler, live), sink) == few
 
 
 def test_news_are_not_let_wait_for_long_while_many_events_are_to_be_answered() -> None:
     live = cast(LiveScheduler, SimpleNamespace(leeway_s=lambda: 0.25))
     few, many = (cast(EventSink, SimpleNamespace(waiting=waiting)) for waiting in (1500, 1501))
-    assert (_leeway_s(live, few), _leeway_s(live, many)) == (0.25, 0.05)
+    assert (_max_wakeup_delay_s(live, few), _leeway_s(live, many)) == (0.25, 0.05)
