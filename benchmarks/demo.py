@@ -94,7 +94,7 @@ def cluster_up(folder: Path, nodes: int, sampling: Path | None) -> Iterator[tupl
         assert process.stdout is not None
         try:
             for line in process.stdout:
-                if line.startswith("Ctrl-C ends it"):
+                if line.startswith("Ctrl-C stops it"):
                     break
             else:
                 raise click.ClickException("the cluster did not come up")

@@ -247,7 +247,7 @@ def test_the_webhooks_want_nothing_but_to_be_asked(cluster_of_rules: Cluster, tm
     (found,) = [tree for tree in ADMISSION.objects() if tree["kind"] == "Deployment"]
     (container,) = found["spec"]["template"]["spec"]["containers"]
     here = ("--listen-address=127.0.0.1", "--port=0", f"--kubeconfig={cluster.kubeconfig(ADMISSION.name)}")
-    asked = "the API server asks service bayplan-system/bayplan-gpu-admission from now on"
+    asked = "the API server now calls service bayplan-system/bayplan-gpu-admission"
     for number in range(2):  # the second finds the registrations of the first
         log = tmp_path / f"webhooks-{number}.log"
         command = [sys.executable, "-m", "bayplan", *container["args"], *here, f"--cert-dir={tmp_path / str(number)}"]

@@ -327,7 +327,7 @@ def forgotten(corner: BinderHarness, *, edited: bool = False) -> list[str]:
         if edited:
             corner.api.patch("BindRequest", "web", {"metadata": {"annotations": {"example.com/seen": "yes"}}})
         wait_until(
-            lambda: any("no binder has said anything" in each for each in corner.event_notes("web")),
+            lambda: any("no binder has updated" in each for each in corner.event_notes("web")),
             "somebody complains",
         )
         wait_until(

@@ -45,14 +45,14 @@ def test_in_a_pipe(env: dict[str, str]) -> None:
     assert "spread: zone-0 has 8, zone-1 has 8, zone-2 has 8" in out
     assert "40 of 40 pods of jobs Succeeded" in out
     assert "4 of 4 pods of the gang Running" in out
-    assert "later starts whole or not at all, and says why: " in out
+    assert "later starts as a whole or not at all: " in out
     assert "2 of 2 pods of the other queue's gang Running" in out
-    assert "product has its half: sweep goes on with 2 pods, which is its least" in out
-    assert "was evicted for it, and its successor waits" in out
+    assert "product has its half: sweep continues with 2 pods, its minimum" in out
+    assert "was evicted for it, and its replacement is pending" in out
     assert "    0/50 nodes are available\n      17 Insufficient nvidia.com/gpu\n" in out
     assert "What to try next:\n  bayplan demo --keep" in out
-    assert re.search(r"look on in a browser: http://127\.0\.0\.1:\d+/page/\n", out)
-    assert re.search(r"its page, http://127\.0\.0\.1:\d+/page/, goes with it", out.splitlines()[-1])
+    assert re.search(r"open in a browser: http://127\.0\.0\.1:\d+/page/\n", out)
+    assert re.search(r"its page, http://127\.0\.0\.1:\d+/page/, stops with it", out.splitlines()[-1])
     assert left(env) == []
 
 
@@ -140,7 +140,7 @@ def test_kept_up_for_others(env: dict[str, str]) -> None:
         assert demo.stdout is not None
         try:
             for line in demo.stdout:
-                if line.startswith("and in a browser: "):
+                if line.startswith("page: "):
                     break
             with urllib.request.urlopen(line.split()[-1], timeout=DEADLINE_S) as page:
                 assert b"<title>Bayplan</title>" in page.read()

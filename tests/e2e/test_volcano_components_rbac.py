@@ -284,7 +284,7 @@ def test_the_webhooks_are_denied_nothing_and_no_rule_is_idle(tmp_path: Path) -> 
             with running(ADMISSION, kubeconfig, tmp_path, *mine):  # the second finds the registrations of the first
                 wait_until(
                     lambda: (
-                        "the API server asks service volcano-system/volcano-admission-service from now on"
+                        "the API server now calls service volcano-system/volcano-admission-service"
                         in (tmp_path / "process.log").read_text()
                     ),
                     "the webhooks are registered",

@@ -99,7 +99,7 @@ def test_a_pod_that_waits_for_the_binder_says_so(cluster: Cluster, namespace: st
             0,
         )
         assert alone["sentence"].startswith(f"{namespace}/web is to go to {node}")
-        assert alone["waitsFor"] == f"the binder to take up the bind request {namespace}/web"
+        assert alone["waitsFor"] == f"the binder to handle the bind request {namespace}/web"
         assert alone["binder"]["state"] == "absent"
         with corner.binder(*binder):
             wait_until(lambda: asked(corner, port, "web")["binder"]["state"] == "held", "a binder is there")

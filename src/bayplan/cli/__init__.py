@@ -1,4 +1,4 @@
-"""The command line: one file a verb, imported when the verb is used."""
+"""The command line: one module per command, imported when the command is used."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from bayplan import __version__
 from bayplan.errors import BayplanError
 
 _VERBS = {
-    "admission": "Serve Volcano's webhooks: what they fill in and what they refuse.",
-    "apply": "Make a cluster have what manifests say.",
+    "admission": "Serve Volcano's admission webhooks: defaulting and validation.",
+    "apply": "Create or update objects of a cluster from manifests.",
     "batch": "Schedule gangs and queues, in vc-scheduler's place; check and show its configuration.",
-    "binder": "Bind the pods for which schedulers have made BindRequests.",
+    "binder": "Bind the pods of BindRequests that schedulers create.",
     "cluster": "Run a Kubernetes API on this machine, with nothing but Python.",
     "completion": "Print a script that completes commands in bash, zsh or fish.",
     "config": "Check and show a KubeSchedulerConfiguration.",
-    "conformance": "Compare Bayplan with recorded answers of the real scheduler.",
+    "conformance": "Compare Bayplan with recorded decisions of the real scheduler.",
     "controllers": "Run the controllers of a cluster, in kube-controller-manager's place.",
-    "crds": "Print the definitions of Volcano's kinds and of BindRequests that a cluster lacks.",
+    "crds": "Print the CRDs of Volcano and of BindRequests that a cluster lacks.",
     "delete": "Delete objects of a cluster.",
-    "demo": "See a cluster at work: pods land, spread, evict and are refused, in half a minute.",
-    "get": "Show what there is in a cluster.",
+    "demo": "Run a cluster with example workloads and watch its decisions, in half a minute.",
+    "get": "Show objects of a cluster.",
     "job": "Run, list, view, suspend, resume and delete Volcano's jobs.",
-    "kubeconfig": "Print how kubectl reaches the cluster of `bayplan cluster up`.",
-    "kubelet": "Run fake nodes on an API server: Ready nodes, Running pods, nothing behind them.",
-    "place": "Place the pods of a cluster in files, and show where each went and why.",
-    "plugin": "Start a plugin of your own, and see which ones there are.",
-    "podgroup": "List, view and delete Volcano's groups of pods.",
-    "queue": "List, make, open, close and delete Volcano's queues.",
+    "kubeconfig": "Print the kubeconfig of the cluster of `bayplan cluster up`.",
+    "kubelet": "Run fake nodes on an API server: Ready nodes and Running pods without containers.",
+    "place": "Schedule the pods of manifests offline, and show each decision with its reason.",
+    "plugin": "Create a plugin from a template, and list plugins.",
+    "podgroup": "List, view and delete Volcano's PodGroups.",
+    "queue": "List, create, open, close and delete Volcano's queues.",
     "record": "Write a cluster and its decisions to one file.",
-    "replay": "Make the decisions of a recording again, and show the first that differs.",
+    "replay": "Repeat the decisions of a recording, and show the first difference.",
     "run": "Schedule all pods of a cluster: single ones, gangs and queues, by two engines on one cache.",
     "scheduler": "Schedule the pods of a cluster, in kube-scheduler's place.",
     "simulate": "Replay a trace, and compare how well policies fill a cluster.",
-    "sweep": "Simulate workloads, policies and seeds in all combinations; a table and a page of results.",
-    "top": "Watch nodes fill, pods wait and decisions come.",
-    "whatif": "Show what would land, move, wait and cost if a cluster were different.",
-    "why": "Say why a pod is on its node, or on none, and what would have to change.",
+    "sweep": "Simulate all combinations of workloads, policies and seeds; write a table and a report.",
+    "top": "Watch nodes, pending pods and the rate of decisions.",
+    "whatif": "Show what a change of a cluster would do to its pods and its cost.",
+    "why": "Explain why a pod is on its node, or pending, and what would have to change.",
 }
 
 _PACKAGES = {
@@ -61,7 +61,7 @@ _PACKAGES = {
 
 
 class _LazyGroup(click.Group):
-    """Knows its verbs by name and loads each from its own module: `--help` stays quick."""
+    """Lists the commands by name and imports the module of one when it is used, so `--help` stays fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_VERBS)
@@ -81,23 +81,23 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="bayplan")
 def cli() -> None:
-    """Bayplan: the Kubernetes scheduler that people extend in Python.
+    """Bayplan: a Kubernetes scheduler that is extended in Python.
 
     \b
-    See it at work:
+        Run the demo:
       bayplan demo
-    Run a cluster of your own, and use it:
+        Run your own cluster, and use it:
       bayplan cluster up --detach --nodes 10 --zones 3
       bayplan get nodes
-    Try it on a cluster in files:
+        Try it on manifests in files:
       bayplan place -f examples/cluster
-    See what a configuration really runs:
+        Show the effective configuration:
       bayplan config show examples/config/bin-packing.yaml
     """
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script: errors that a person can mend are one sentence and an exit code."""
+    """The console script. An error that the user can fix becomes one sentence and an exit code."""
     try:
         cli.main(args=list(arguments) if arguments is not None else None, prog_name="bayplan", standalone_mode=False)
     except click.exceptions.Exit as done:
@@ -116,31 +116,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(141)
     except OSError as fault:
         _discard_output()
-        with contextlib.suppress(OSError):  # a device that is full may be both of ours
+        with contextlib.suppress(OSError):  # both streams may go to the full device
             click.echo(f"error: {_as_single_line(_os_error_message(fault))}", err=True)
         sys.exit(1)
 
 
 def _os_error_message(fault: OSError) -> str:
-    """What the system refused, and where; without a file it was what we print into."""
+    """The failed operation and its file. Without a file name, the error is about the output."""
     why = fault.strerror or str(fault)
     if fault.filename is None and fault.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG):
-        return f"cannot write the output: {why}; send it where there is room"
+        return f"cannot write the output: {why}; free space on the device or redirect the output"
     if fault.filename is None:
-        return f"the system refused: {why}; try again, and report it if it stays"
-    return f"cannot use {fault.filename}: {why}; make it readable and writable for you, or name another"
+        return f"a system call failed: {why}; try again, and report it if it persists"
+    return f"cannot use {fault.filename}: {why}; make it readable and writable, or give another file"
 
 
 def _discard_output() -> None:
-    """What is still waiting to be printed is dropped: the interpreter would try once more at its end, and complain."""
+    """Drop buffered output. The interpreter would otherwise flush it once more at exit, and report an error."""
     try:
         sys.stdout.flush()
     except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 def _as_single_line(text: str) -> str:
-    """kube-scheduler's own words have line breaks at times; a sentence has none."""
+    """The text in one line: messages of kube-scheduler contain line breaks at times."""
     return " ".join(line.strip() for line in text.splitlines())

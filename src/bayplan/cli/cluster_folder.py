@@ -1,7 +1,7 @@
-"""Where does an embedded cluster keep what others must know of it, and is it running?
+"""Folder of an embedded cluster: certificate, token, kubeconfig, log and the record of the running process.
 
-One folder a cluster: certificate, token and kubeconfig, a log when it runs detached, and `running.json`, which is true
-as long as somebody holds the lock beside it. A process that is killed lets go of the lock, so nothing is ever stale.
+The log exists if the cluster runs detached. `running.json` is valid as long as a process holds the lock next to it. A
+process that is killed loses the lock, so the record is never stale.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class ClusterFolderError(BayplanError):
 
 @dataclass(frozen=True, slots=True)
 class RunningCluster:
-    """What a running cluster tells about itself."""
+    """The record of a running cluster."""
 
     pid: int
     url: str
     data: str = ""
     starts: int = 1
-    """How often it came up in this process; a reset counts."""
+    """Number of starts in this process; a reset is one."""
     page: str = ""
-    """Where its page is."""
+    """The URL of its page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class ClusterFolder:
     @classmethod
     def named(cls, name: str, env: Mapping[str, str]) -> ClusterFolder:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", name):
-            raise UsageError(f'a cluster cannot be called "{name}"; use letters, digits, "-", "_" and "."')
+            raise UsageError(f'invalid cluster name "{name}"; use letters, digits, "-", "_" and "."')
         state = env.get("XDG_STATE_HOME") or str(Path(env.get("HOME") or "~").expanduser() / ".local" / "state")
         return cls(Path(state) / "bayplan" / "clusters" / name, name)
 
     @classmethod
     def serving(cls, url: str, env: Mapping[str, str]) -> RunningCluster | None:
-        """The cluster of this user that runs at an address, if one does."""
+        """This user's running cluster at an address, if there is one."""
         folders = cls.named(DEFAULT_NAME, env).path.parent.glob("*")
         known = (cls(folder, folder.name).running() for folder in folders)
         return next((each for each in known if each is not None and each.url == url), None)
@@ -71,7 +71,7 @@ class ClusterFolder:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Be the one process that runs this cluster."""
+        """Hold the lock of the process that runs this cluster."""
         with self._writable():
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = (self.path / "lock").open("w")
@@ -82,7 +82,7 @@ class ClusterFolder:
                 known = self.running()
                 where = f" at {known.url}" if known else ""
                 raise ClusterFolderError(
-                    f'the cluster "{self.name}" is up already{where}; end it with `bayplan cluster down`, '
+                    f'the cluster "{self.name}" is up already{where}; stop it with `bayplan cluster down`, '
                     "or start another one with --name"
                 ) from None
             try:
@@ -97,7 +97,7 @@ class ClusterFolder:
             new.replace(self._record)
 
     def running(self) -> RunningCluster | None:
-        """The cluster that runs here now, if one does."""
+        """The running cluster of this folder, if there is one."""
         try:
             with (self.path / "lock").open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -117,26 +117,24 @@ class ClusterFolder:
         return found
 
     def stop(self, wait_s: float = 60.0) -> bool:
-        """End the cluster; whether there was one."""
+        """Stop the cluster. Returns whether it was running."""
         found = self.running()
         if found is None:
             return False
         os.kill(found.pid, signal.SIGTERM)
-        self._wait_until(
-            lambda: self.running() is None, wait_s, f"did not end within {wait_s:g} s; look into {self.log}"
-        )
+        self._wait_until(lambda: self.running() is None, wait_s, f"did not stop within {wait_s:g} s; see {self.log}")
         return True
 
     def reset(self, wait_s: float = 300.0) -> RunningCluster:
-        """Let the cluster that runs begin anew."""
+        """Restart the running cluster without its objects."""
         before = self.require_running()
         os.kill(before.pid, signal.SIGHUP)
 
-        def anew() -> bool:
+        def has_restarted() -> bool:
             now = self.running()
             return now is not None and now.starts > before.starts
 
-        self._wait_until(anew, wait_s, f"did not begin anew within {wait_s:g} s; look into {self.log}")
+        self._wait_until(has_restarted, wait_s, f"did not restart within {wait_s:g} s; see {self.log}")
         return self.require_running()
 
     def _wait_until(self, done: Callable[[], bool], wait_s: float, complaint: str) -> None:
@@ -154,10 +152,10 @@ class ClusterFolder:
             raise self._folder_error(fault) from None
 
     def _folder_error(self, fault: OSError) -> ClusterFolderError:
-        """A folder that cannot be made, read or written is told with its path, and how another one is chosen."""
+        """An error of the folder, with its path and the way to choose another one."""
         return ClusterFolderError(
-            f"cannot use {fault.filename or self.path} for what clusters of this user keep: {fault.strerror}; "
-            "set XDG_STATE_HOME to a folder that you may write to"
+            f"cannot use {fault.filename or self.path} for the clusters of this user: {fault.strerror}; "
+            "set XDG_STATE_HOME to a writable folder"
         )
 
     @property

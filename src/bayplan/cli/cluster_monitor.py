@@ -1,7 +1,7 @@
-"""What does a cluster look like right now? Nodes with what is used on them, pods that wait, decisions a second.
+"""State of a cluster for display: nodes with their requests, pending pods, decisions a second.
 
-Kept by two watches, so it serves any cluster and any scheduler: a decision is a pod that got a node, or one that was
-told why it gets none. Read by `bayplan top` and by the demo as often as they like.
+Two watches keep it up to date, so it works with any cluster and scheduler. A decision is a pod that got a node, or one
+that the scheduler reported as unschedulable. `bayplan top` and the demo read it at any rate.
 Cost: one watch of nodes, one of pods, and a few additions a change.
 """
 
@@ -26,20 +26,20 @@ ENDED_PHASES = ("Succeeded", "Failed")
 
 @dataclass(slots=True)
 class NodeRequests:
-    """One node: what it offers and what is asked of it."""
+    """One node with its allocatable and requested resources."""
 
     name: str
     zone: str = ""
     ready: bool = False
     unschedulable: bool = False
     has_object: bool = False
-    """Whether the node itself was seen, or only a pod that says it is there."""
+    """Whether the Node object was seen, and not only a pod that is bound to it."""
     allocatable: dict[str, int] = field(default_factory=dict)
     requested: dict[str, int] = field(default_factory=dict)
     pods: int = 0
 
     def share(self, resource: str) -> float:
-        """How much of a resource is used; 0 where there is none."""
+        """The requested share of a resource; 0 if the node has none."""
         offered = self.allocatable.get(resource, 0)
         return self.requested.get(resource, 0) / offered if offered else 0.0
 
@@ -51,16 +51,16 @@ class NodeRequests:
 
 @dataclass(frozen=True, slots=True)
 class PendingCounts:
-    """Pods without a node, by what they wait for."""
+    """Pods without a node, by state."""
 
     active: int = 0
-    """To be tried, or tried again: nobody has said yet why not."""
+    """Not yet reported as unschedulable: they wait for an attempt."""
     unschedulable: int = 0
     gated: int = 0
 
 
 class ClusterMonitor:
-    """Follows one cluster. `run` it; then read it whenever you like."""
+    """Monitors one cluster. `run` it in a task and read it at any time."""
 
     def __init__(self, client: Client, *, changed: Callable[[], None] = lambda: None) -> None:
         self._clock = client.clock
@@ -68,7 +68,7 @@ class ClusterMonitor:
         self.nodes: dict[str, NodeRequests] = {}
         self.pods: dict[tuple[str, str], Pod] = {}
         self.placed: deque[Pod] = deque(maxlen=50)
-        """The pods that got a node lately, the newest last."""
+        """The pods that got a node most recently, the newest last."""
         self.placements = 0
         self.refusals = 0
         self._decided: deque[float] = deque()
@@ -77,7 +77,7 @@ class ClusterMonitor:
         self._informers = InformerSet([client.informer(nodes, self._on_node), client.informer(pods, self._on_pod)])
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Monitor until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._informers.run())
             group.create_task(self._note_synced())
@@ -87,11 +87,11 @@ class ClusterMonitor:
 
     @property
     def connection_errors(self) -> list[str]:
-        """Why nothing comes, in words."""
+        """Why the watches have not synced."""
         return self._informers.not_synced()
 
     def decisions_per_second(self) -> float:
-        """Over the last few seconds."""
+        """The rate over the last few seconds."""
         since = self._clock.monotonic_s() - WINDOW_S
         while self._decided and self._decided[0] < since:
             self._decided.popleft()
@@ -106,7 +106,7 @@ class ClusterMonitor:
         return PendingCounts(counts[""], counts["Unschedulable"], counts["SchedulingGated"])
 
     def pods_with_prefix(self, prefix: str) -> list[Pod]:
-        """Pods whose names begin so, in the order of their names."""
+        """Pods whose names start with `prefix`, by name."""
         return [pod for (_, name), pod in sorted(self.pods.items()) if name.startswith(prefix)]
 
     async def _note_synced(self) -> None:
@@ -159,5 +159,5 @@ class ClusterMonitor:
 
 
 def _occupies_node(pod: Pod) -> bool:
-    """Whether a pod takes room on a node."""
+    """Whether a pod occupies resources of a node."""
     return bool(pod.spec.node_name) and pod.status.phase not in ENDED_PHASES

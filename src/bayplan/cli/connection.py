@@ -1,9 +1,9 @@
-"""Which cluster does a command mean, and what is said when it cannot be asked? One rule for every verb that asks one.
+"""Selection of the cluster for a command, and its error messages. All commands with an API server use it.
 
-It is the cluster that kubectl means: `--kubeconfig`, else the files of KUBECONFIG, else ~/.kube/config, else the pod's
-own. Only where kubectl would have none it is the cluster of `bayplan cluster up`, so that a beginner need not set
-anything, and nobody's command goes elsewhere because a cluster was started or ended in another window.
-`--cluster NAME` names one of `bayplan cluster up` outright.
+It is kubectl's cluster: `--kubeconfig`, else the files of KUBECONFIG, else ~/.kube/config, else the pod's service
+account. Only if kubectl would find fault it is the cluster of `bayplan cluster up`. So a beginner need not configure
+anything, and starting or stopping a cluster in another terminal never redirects a command.
+`--cluster NAME` selects one of `bayplan cluster up`.
 """
 
 from __future__ import annotations
@@ -40,29 +40,31 @@ _QPS, _BURST = 200.0, 400
 
 @dataclass(frozen=True, slots=True)
 class ClusterConnection:
-    """What the options say about the cluster."""
+    """The options that select the cluster."""
 
     kubeconfig: Path | None = None
     context: str = ""
     cluster: str = ""
 
     def target(self, env: Mapping[str, str] | None = None) -> ConnectionConfig:
-        """The cluster that is meant."""
+        """The connection to the selected cluster."""
         env = os.environ if env is None else env
         if self.cluster:
             if self.kubeconfig is not None or self.context:
-                raise UsageError("--cluster names a cluster of its own; leave out --kubeconfig and --context")
+                raise UsageError(
+                    "--cluster selects a cluster of `bayplan cluster up`; leave out --kubeconfig and --context"
+                )
             return _embedded_target(ClusterFolder.named(self.cluster, env), env)
         try:
             return load_connection_config(self.kubeconfig, env=env, context=self.context)
-        except KubeconfigError as none:
-            if self.kubeconfig is not None or self.context or not str(none).startswith("there is no API server"):
+        except KubeconfigError as fault:
+            if self.kubeconfig is not None or self.context or not str(fault).startswith("there is no API server"):
                 raise
             folder = ClusterFolder.named(DEFAULT_NAME, env)
             if folder.running() is None:
                 raise KubeconfigError(
-                    "there is no cluster to talk to: KUBECONFIG and ~/.kube/config hold none, and none of "
-                    "`bayplan cluster up` is running; start one, or name a kubeconfig with --kubeconfig"
+                    "there is no cluster to connect to: KUBECONFIG and ~/.kube/config have fault, and no cluster of "
+                    "`bayplan cluster up` is running; start one, or give a kubeconfig with --kubeconfig"
                 ) from None
             return _embedded_target(folder, env)
 
@@ -74,7 +76,7 @@ def _embedded_target(folder: ClusterFolder, env: Mapping[str, str]) -> Connectio
 
 @asynccontextmanager
 async def open_client(target: ConnectionConfig, *, qps: float = _QPS, burst: int = _BURST) -> AsyncIterator[Client]:
-    """A client of a person: in haste, but not alone in the world."""
+    """A client for an interactive command, with a rate limit."""
     agent = f"bayplan/{__version__}"
     async with Client(
         target, clock=SystemClock(), chance=random.Random(), user_agent=agent, qps=qps, burst=burst
@@ -83,12 +85,12 @@ async def open_client(target: ConnectionConfig, *, qps: float = _QPS, burst: int
 
 
 def run_with_client(connection: ClusterConnection, work: Callable[[Client], Awaitable[T]]) -> T:
-    """Do something with a client of the cluster that is meant; what goes wrong is told with what to do about it."""
+    """Run `work` with a client of the selected cluster. Errors say what to do."""
     return run_with_target(connection.target(), work)
 
 
 def run_with_target(target: ConnectionConfig, work: Callable[[Client], Awaitable[T]]) -> T:
-    """The same for a cluster that is known already."""
+    """Run `work` with a client of a known cluster."""
 
     async def run() -> T:
         async with open_client(target) as client:
@@ -100,30 +102,30 @@ def run_with_target(target: ConnectionConfig, work: Callable[[Client], Awaitable
 
 @contextmanager
 def explain_api_errors(target: ConnectionConfig) -> Iterator[None]:
-    """A refusal of the API server as one sentence, and what to do."""
+    """An error of the API server becomes one sentence with what to do."""
     try:
         yield
     except KubeconfigError:
         raise
     except Unauthorized as fault:
         raise ApiError(
-            f"{target.server} does not know us: {fault.details}; renew the credentials in "
+            f"{target.server} does not accept the credentials: {fault.details}; renew them in "
             f"{_credentials_origin(target)}, "
             "or choose another --context"
         ) from None
     except Forbidden as fault:
         raise ApiError(
-            f"{fault.details}; ask for that right, or choose another --context or --namespace", code=fault.code
+            f"{fault.details}; ask for that permission, or choose another --context or --namespace", code=fault.code
         ) from None
     except Unreachable as fault:
         raise Unreachable(
-            f"{_with_full_stop(fault)} The address is from {_credentials_origin(target)}.", sent=fault.sent
+            f"{_add_full_stop(fault)} The address is from {_credentials_origin(target)}.", sent=fault.sent
         ) from None
     except NotFound as fault:
-        raise ApiError(f"{fault.details}; look at what is there with `bayplan get`", code=fault.code) from None
+        raise ApiError(f"{fault.details}; list existing objects with `bayplan get`", code=fault.code) from None
 
 
-def _with_full_stop(fault: BayplanError) -> str:
+def _add_full_stop(fault: BayplanError) -> str:
     text = str(fault).rstrip()
     return text if text.endswith((".", "?")) else f"{text}."
 

@@ -1,4 +1,4 @@
-"""What several verbs share: options, how files are read, and an engine that is closed when the verb is done."""
+"""Functions that several commands share: reading files, loading plugins, and an engine for the time of a command."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def load_plugins(folders: tuple[Path, ...], *, trust_writable: bool) -> Registry
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; standard input for `-`."""
+    """The text of a file; `-` is the standard input."""
     try:
         if str(path) == "-":
             text = sys.stdin.read()
-            text.encode()  # what is no UTF-8 may have been let in under the names of bytes
+            text.encode()  # invalid UTF-8 may have been decoded to surrogates
             return text
         return path.read_text(encoding="utf-8")
     except OSError as fault:
-        raise UsageError(f"{path} cannot be read: {fault.strerror}") from None
+        raise UsageError(f"cannot read {path}: {fault.strerror}; give a readable file") from None
     except UnicodeError:
-        raise UsageError(f"{path} is not text") from None
+        raise UsageError(f"{path} is not UTF-8 text; give a text file") from None
 
 
 @contextmanager
 def open_engine(config: Path | None, registry: Registry, cache: Cache, *, seed: int) -> Iterator[PodEngine]:
-    """An engine with the configuration of a file, or with the default one; what its plugins hold is released."""
+    """An engine with the configuration of a file, or with the default one. Its plugins are closed at the end."""
     text = read_text(config) if config is not None else None
     with explain_config_errors(config, registry):
         engine = build_engine(configured(text, registry), registry, cache, seed=seed)
@@ -50,12 +50,12 @@ def open_engine(config: Path | None, registry: Registry, cache: Cache, *, seed: 
 
 @contextmanager
 def explain_config_errors(config: Path | str | None, registry: Registry) -> Iterator[None]:
-    """Whatever is wrong with the configuration is told with the file and what to do about it."""
+    """A configuration error gets the file name and what to do."""
     try:
         yield
     except ConfigError as fault:
         if fault.stage == BINDER_STAGE:
-            raise  # it stands in another file, which it names
+            raise  # the error names its own file
         place = f"{config}: " if config is not None else ""
         raise ConfigError(f"{place}{_shorten(str(fault))}; {_remedy(fault, registry)}", stage=fault.stage) from None
 
@@ -74,12 +74,12 @@ _MAX_MESSAGE_CHARS = 1000
 
 
 def _shorten(text: str) -> str:
-    """kube-scheduler quotes a whole file at times."""
+    """Shorten a message: kube-scheduler quotes a whole file at times."""
     return text if len(text) <= _MAX_MESSAGE_CHARS else f"{text[:_MAX_MESSAGE_CHARS]}…"
 
 
 def _remedy(fault: ConfigError, registry: Registry) -> str:
-    """kube-scheduler's words say what is wrong and never what to do about it."""
+    """What to do: messages of kube-scheduler only say what is wrong."""
     if not _UNKNOWN_PLUGIN.search(str(fault)):
         return "see docs/configuration.md"
     names = ", ".join(sorted(entry.name for entry in registry))

@@ -1,7 +1,7 @@
-"""How does a command that waits for others end when somebody says stop? In order, once, and without a traceback.
+"""Signal handling of commands: SIGINT and SIGTERM end a command in order, once, and without a traceback.
 
-SIGINT and SIGTERM cancel the command's own task; what it opened is closed on the way out. Signals that come meanwhile
-change nothing: closing takes a second at most. The handler raises nowhere, so no import and no callback can be hit.
+They cancel the command's own task; resources are closed on the way out. Further signals have no effect meanwhile:
+closing takes a second at most. The handler never raises, so it cannot interrupt an import or a callback.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _finishing_tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
 
 
 def ignore_further_signals() -> None:
-    """The task that calls this has done its work and only closes what it opened: a signal need not end it any more."""
+    """Mark the current task as finished except for closing its resources: a signal no longer cancels it."""
     task = asyncio.current_task()
-    assert task is not None, "only a task can end"
+    assert task is not None, "call this in a task"
     _finishing_tasks.add(task)
 
 
 def run_until_stopped(work: Coroutine[Any, Any, T]) -> T:
-    """What the work gives; `click.Abort` where it was stopped."""
+    """Run `work` and return its result. Raises `click.Abort` if a signal stopped it."""
     stopped = False
     before = {}
     try:
@@ -50,7 +50,7 @@ def run_until_stopped(work: Coroutine[Any, Any, T]) -> T:
                 if not loop.is_closed():
                     loop.call_soon_threadsafe(cancel)
 
-            if threading.current_thread() is threading.main_thread():  # no other one hears of signals
+            if threading.current_thread() is threading.main_thread():  # only the main thread gets signals
                 before = {number: signal.signal(number, stop) for number in SIGNALS}
             return loop.run_until_complete(task)
     except asyncio.CancelledError:
@@ -63,22 +63,22 @@ def run_until_stopped(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def wait_until_stopped(work: Coroutine[Any, Any, None], *, beside: Coroutine[Any, Any, None]) -> None:
-    """Work until a signal comes, and return as after an ordinary end: for commands that are meant to be stopped.
+    """Work until a signal arrives, and return normally: for commands that are meant to be stopped.
 
-    What the work dies of is raised. `beside`: runs as long, and may end before. A second signal ends whatever the
-    command does after this."""
+    An exception of `work` is raised. `beside` runs at the same time and may end earlier. After the return a second
+    signal has its default effect."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, stop.set)
-    working, other, stopping = (asyncio.ensure_future(each) for each in (work, beside, stop.wait()))
+    work_task, beside_task, stop_task = (asyncio.ensure_future(each) for each in (work, beside, stop.wait()))
     try:
-        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((work_task, stop_task), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (working, other, stopping):
+        for task in (work_task, beside_task, stop_task):
             task.cancel()
-        await asyncio.gather(other, stopping, return_exceptions=True)
+        await asyncio.gather(beside_task, stop_task, return_exceptions=True)
         with suppress(asyncio.CancelledError):
-            await working
+            await work_task
         for number in SIGNALS:
             loop.remove_signal_handler(number)

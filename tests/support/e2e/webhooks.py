@@ -31,7 +31,7 @@ def run_webhooks(cluster: Cluster, folder: Path, doors: str, *flags: str) -> Ite
         served = subprocess.Popen([*command, *given, *flags], stdout=subprocess.PIPE, text=True, env={**os.environ})
         assert served.stdout is not None
         lines = [served.stdout.readline(), served.stdout.readline()]
-        assert lines[1].startswith("the API server asks https://127.0.0.1:"), lines
+        assert lines[1].startswith("the API server now calls https://127.0.0.1:"), lines
     try:
         yield
     finally:

@@ -548,7 +548,7 @@ def scenario(**fields: Any) -> dict[str, Any]:
         pytest.param(
             lines(scenario(nodes=[], steps=[{"bogus": 1}])),
             "mine 1",
-            'steps[0] does not know "bogus"',
+            'steps[0] has the unknown action "bogus"',
             id="unknown-step",
         ),
         pytest.param(lines(scenario(nodes=[], steps=[{}])), "mine 1", "steps[0] has 0 actions", id="empty-step"),

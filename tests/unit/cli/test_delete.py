@@ -193,9 +193,9 @@ def test_which_objects_are_meant(
 @pytest.mark.parametrize(
     ("what", "labels", "every", "words"),
     [
-        (["pod", "a"], "app=web", False, "a name says all; leave out -l and --all"),
-        (["pod", "a"], "", True, "a name says all; leave out -l and --all"),
-        (["pods"], "", False, "which pods? name them, or say -l LABELS or --all"),
+        (["pod", "a"], "app=web", False, "a name selects one object; leave out -l and --all"),
+        (["pod", "a"], "", True, "a name selects one object; leave out -l and --all"),
+        (["pods"], "", False, "no pods selected; give names, -l LABELS or --all"),
     ],
     ids=["name and labels", "name and all", "a kind alone"],
 )

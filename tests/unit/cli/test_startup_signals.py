@@ -190,7 +190,7 @@ def test_a_dump_signal_before_everything_is_known_is_one_line(
     files: list[Any] = []
     assert _run(process, files.append, starting=(number,) if starting else ()) == 7
     assert (process.dumps, files) == (0, [])
-    assert caplog.messages == [f"{number.name}: nothing is written, because the start is not complete yet"]
+    assert caplog.messages == [f"{number.name}: no state is written, because the start is not complete yet"]
 
 
 def test_dump_signals_write_once_everything_is_known() -> None:

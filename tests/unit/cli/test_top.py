@@ -262,7 +262,7 @@ def test_the_picture_of_a_wide_terminal() -> None:
     )
     assert seen.shown() == [
         "nodes 1/2 ready   pods 1   cpu 19%   memory 12%",
-        "waiting: 1 to be tried, 1 unschedulable, 1 gated   decisions: 0/s",
+        "pending: 1 in queue, 1 unschedulable, 1 gated   decisions: 0/s",
         "",
         "NODE  STATUS                       ZONE   PODS  CPU                FREE  MEMORY                 FREE  GPU",
         "a     Ready                        z1    1/110  38%  ████░░░░░░░░   2.5     25%  ███░░░░░░░░░  3.0Gi  1/2",
@@ -298,7 +298,7 @@ def test_devices_have_a_column_each_as_many_as_fit(width: int, devices: list[str
     lines = Seen(made("node", capacity={GPU: "8", NIC: "1"})).shown(width)
     text = " ".join(lines)
     assert [title for title in ("NIC", "GPU") if f" {title} " in f"{text} "] == devices
-    words = f"no room for {left_out}; -o json has all"
+    words = f"hidden columns: {left_out}; -o json shows all"
     assert ("no room" in text) == bool(left_out)
     assert not left_out or words in text
 

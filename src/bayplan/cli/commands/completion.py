@@ -1,4 +1,4 @@
-"""`bayplan completion`: a script that teaches a shell what can follow `bayplan`."""
+"""`bayplan completion`: completion scripts for shells."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    """Print a script that completes verbs, options, kinds and names of objects at the Tab key.
+    """Print a script that completes commands, options, resource types and object names with the Tab key.
 
     \b
     Examples:

@@ -1,6 +1,6 @@
-"""How does the demo go? It starts a cluster, lets things happen in it one after another, and tells what came of each.
+"""Scenario of the demo: starts a cluster, creates workloads one after another, and prints the result of each step.
 
-Imported by `bayplan run_demo` before its loop begins. Cost: some five seconds, most of them the jobs' own.
+Imported by `bayplan demo` before its loop starts. Cost: some five seconds, most of it the run time of the jobs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLUSTER_NAME = "demo"
 STEP_TIMEOUT_S = 60.0
 Tree = story.Tree
 _PAUSE_S = 0.15
-"""Between objects, for people who look on; nobody else waits."""
+"""Pause between objects, so that a person can watch; none without a terminal."""
 
 
 async def run_demo(*, keep: bool) -> None:
@@ -45,18 +45,18 @@ async def run_demo(*, keep: bool) -> None:
         view = ClusterMonitor(client)
         screen = stack.enter_context(Screen(view))
         await stack.enter_async_context(_run_screen(view, screen))
-        telling = _DemoScenario(cluster, view, screen, client).run()
-        await cluster.wait_unless_failed(asyncio.ensure_future(telling))
+        scenario = _DemoScenario(cluster, view, screen, client).run()
+        await cluster.wait_unless_failed(asyncio.ensure_future(scenario))
         screen.close()
         _print_next_steps()
         if keep:
             await _keep_running(cluster, folder)
-        click.echo(f"\nits page, {cluster.page_url}, goes with it; `bayplan run_demo --keep` keeps both")
+        click.echo(f"\nits page, {cluster.page_url}, stops with it; `bayplan demo --keep` keeps both")
         ignore_further_signals()
 
 
 def _folder(stack: AsyncExitStack, *, keep: bool) -> ClusterFolder:
-    """Where its certificate is: where others find it, or where nobody has to."""
+    """The folder of the cluster: a permanent one with `--keep`, else a temporary one."""
     if keep:
         folder = ClusterFolder.named(CLUSTER_NAME, os.environ)
         stack.enter_context(folder.lock())
@@ -91,7 +91,7 @@ async def _run_screen(view: ClusterMonitor, screen: Screen) -> AsyncIterator[Non
 
 
 class _DemoScenario:
-    """The demo, step by step. Each waits for what it tells of."""
+    """The steps of the demo. Each waits for its result before it prints it."""
 
     def __init__(self, cluster: InProcessCluster, view: ClusterMonitor, screen: Screen, client: Client) -> None:
         self._cluster = cluster
@@ -103,12 +103,12 @@ class _DemoScenario:
     async def run(self) -> None:
         await self._cluster.ready()
         self._screen.print_line(f"{len(self._view.nodes)} nodes are Ready in {story.ZONES} zones")
-        self._screen.print_line(f"look on in a browser: {self._cluster.page_url}")
+        self._screen.print_line(f"open in a browser: {self._cluster.page_url}")
         await self._web(story.web(), story.WEB_PODS)
         await self._jobs(story.jobs(), story.JOBS * story.PODS_PER_JOB)
         await self._queues(story.queues(), story.sweep(), story.second_sweep(), story.release())
         await self._preemption(story.training(), story.urgent(), story.TRAINING_PODS)
-        await self._giant(story.oversized_pod())
+        await self._unschedulable(story.oversized_pod())
 
     async def _web(self, objects: list[Tree], count: int) -> None:
         self._screen.print_step(f"a web deployment of {count} pods that spreads over the zones")
@@ -121,26 +121,26 @@ class _DemoScenario:
         self._screen.print_line("spread: " + ", ".join(f"{zone} has {zones[zone]}" for zone in sorted(zones)))
 
     async def _jobs(self, objects: list[Tree], count: int) -> None:
-        self._screen.print_step(f"a batch of {len(objects)} jobs, {count} pods that end by themselves")
+        self._screen.print_step(f"a batch of {len(objects)} jobs with {count} pods that complete")
         await self._apply(objects)
         await self._until("pods of jobs Succeeded", count, lambda: self._in_phase("render-", "Succeeded"))
-        self._screen.print_line(f"all {len(objects)} jobs are done, and the room they took is free again")
+        self._screen.print_line(f"all {len(objects)} jobs are complete, and their resources are free again")
 
     async def _queues(self, queues: list[Tree], sweep: Tree, later: Tree, release: Tree) -> None:
         self._screen.print_step(
-            "two queues of equal weight: a gang takes all GPUs, the next waits, another reclaims its half"
+            "two queues of equal weight: a gang takes all GPUs, the next waits, the other queue reclaims its half"
         )
         await self._apply([*queues, sweep])
         await self._until("pods of the gang Running", story.SWEEP_PODS, lambda: self._in_phase("sweep-", "Running"))
         await self._apply([later])
         await self._until(
-            "pods of the next gang waiting", story.SECOND_SWEEP_PODS, lambda: len(self._refused("later-"))
+            "pods of the next gang waiting", story.SECOND_SWEEP_PODS, lambda: len(self._unschedulable_pods("later-"))
         )
-        self._screen.print_line(f"later starts whole or not at all, and says why: {self._why('later-')}")
+        self._screen.print_line(f"later starts as a whole or not at all: {self._why('later-')}")
         await self._apply([release])
         await self._until("pods of the other queue's gang Running", story.RELEASE_PODS, self._released)
         left = self._in_phase("sweep-", "Running")
-        self._screen.print_line(f"{story.QUEUES[1]} has its half: sweep goes on with {left} pods, which is its least")
+        self._screen.print_line(f"{story.QUEUES[1]} has its half: sweep continues with {left} pods, its minimum")
         await self._remove(sweep, later, release)
         await self._until("GPU pool free again", 1, lambda: int(not self._gangs()))
 
@@ -158,24 +158,24 @@ class _DemoScenario:
         )
 
     async def _preemption(self, objects: list[Tree], urgent: Tree, count: int) -> None:
-        self._screen.print_step(f"training takes all GPUs ({count} pods of 8); then an urgent pod wants 8 of them")
+        self._screen.print_step(f"training takes all GPUs ({count} pods of 8); then an urgent pod requests 8 of them")
         await self._apply(objects)
         await self._until("training pods Running", count, lambda: self._in_phase("train-", "Running"))
         before = {pod.name for pod in self._view.pods_with_prefix("train-")}
         await self._apply([urgent])
         await self._until("urgent pod Running", 1, lambda: self._in_phase("urgent", "Running"))
-        await self._until("training pod waiting in turn", 1, lambda: len(self._refused("train-")))
+        await self._until("replacement pod pending", 1, lambda: len(self._unschedulable_pods("train-")))
         node = self._view.pods["default", "urgent"].spec.node_name
         evicted = sorted(before - {pod.name for pod in self._view.pods_with_prefix("train-")})
         self._screen.print_line(
-            f"urgent runs on {node}: {', '.join(evicted)} was evicted for it, and its successor waits"
+            f"urgent runs on {node}: {', '.join(evicted)} was evicted for it, and its replacement is pending"
         )
 
-    async def _giant(self, pod: Tree) -> None:
-        self._screen.print_step("a pod that wants 16 GPUs on one node in zone-1")
+    async def _unschedulable(self, pod: Tree) -> None:
+        self._screen.print_step("a pod that requests 16 GPUs on one node in zone-1")
         await self._apply([pod])
-        await self._until("pod refused", 1, lambda: len(self._refused("giant")))
-        self._screen.print_line("giant stays pending, and says why:")
+        await self._until("pod unschedulable", 1, lambda: len(self._unschedulable_pods("giant")))
+        self._screen.print_line("giant stays pending:")
         for line in split_reasons(unschedulable_message(self._view.pods["default", "giant"])[1]):
             self._screen.print_line(f"  {line}")
 
@@ -190,23 +190,23 @@ class _DemoScenario:
         for tree in jobs:
             name = tree["metadata"]["name"]
             await self._client.delete(VC_JOBS, name=name, namespace="default")
-            self._screen.print_line(f"deleted job {name}, and its pods go")
+            self._screen.print_line(f"deleted job {name} and its pods")
 
     async def _until(self, what: str, count: int, now: Callable[[], int]) -> None:
-        """Wait until so many are so far; who waits in vain says for what."""
+        """Wait until `count` is reached. A timeout names what is missing."""
         try:
             async with asyncio.timeout(STEP_TIMEOUT_S):
                 await self._screen.wait_for_count(what, count, now)
         except TimeoutError:
             raise click.ClickException(
-                f"{now()} of {count} {what} after {STEP_TIMEOUT_S:g} s; the machine is too busy for a demo, try "
+                f"{now()} of {count} {what} after {STEP_TIMEOUT_S:g} s; the machine is too busy for the demo; try "
                 "again later"
             ) from None
 
     def _in_phase(self, prefix: str, phase: str) -> int:
         return sum(pod.status.phase == phase for pod in self._view.pods_with_prefix(prefix))
 
-    def _refused(self, prefix: str) -> list[str]:
+    def _unschedulable_pods(self, prefix: str) -> list[str]:
         found = self._view.pods_with_prefix(prefix)
         return [
             pod.name for pod in found if not pod.spec.node_name and unschedulable_message(pod)[0] == "Unschedulable"
@@ -214,23 +214,23 @@ class _DemoScenario:
 
 
 def split_reasons(message: str) -> list[str]:
-    """kube-scheduler's sentence in lines: how many nodes, then each reason, then what preemption could do about it."""
+    """Split kube-scheduler's message into lines: the number of nodes, each reason, and the result of preemption."""
     head, _, rest = message.partition(": ")
-    first, *others = rest.split(". ")
+    first, *more = rest.split(". ")
     lines = [head, *(f"  {reason.strip().rstrip('.')}" for reason in re.split(r", (?=\d)", first))]
-    return [*lines, *(other.strip().rstrip(".") for other in others if other.strip())]
+    return [*lines, *(other.strip().rstrip(".") for other in more if other.strip())]
 
 
 def _print_next_steps() -> None:
     lines = [
         "",
-        "that was all of it. What to try next:",
-        "  bayplan demo --keep                                   the same, and look around afterwards, on its page too",
+        "the demo is complete. Next steps:",
+        "  bayplan demo --keep                                   the same, with the cluster and its page kept up",
         "  bayplan cluster up --detach --nodes 50 --zones 3      a cluster of your own",
-        "  bayplan get pods -A --watch                           what happens in it",
-        "  bayplan top                                           how full it is",
-        "  bayplan place -f examples/cluster                     place pods of files, and see why there",
-        "  bayplan plugin new MyPlugin --dir plugins              change how pods are placed, in Python",
+        "  bayplan get pods -A --watch                           its pods and their changes",
+        "  bayplan top                                           its usage",
+        "  bayplan place -f examples/cluster                     schedule pods of files, with reasons",
+        "  bayplan plugin new MyPlugin --dir plugins              change the placement of pods, in Python",
     ]
     click.echo("\n".join(lines))
 
@@ -247,7 +247,7 @@ async def _keep_running(cluster: InProcessCluster, folder: ClusterFolder) -> Non
         f"  bayplan why giant --cluster {CLUSTER_NAME}",
         f"  bayplan top --cluster {CLUSTER_NAME}",
         "",
-        f"and in a browser: {cluster.page_url}",
+        f"page: {cluster.page_url}",
     ]
     click.echo("\n".join(lines))
     await cluster.wait_unless_failed(asyncio.ensure_future(asyncio.Event().wait()))

@@ -1,7 +1,7 @@
-"""How does the demo look? A plan of the nodes that fills as pods land, or plain lines where nobody looks on.
+"""Screen of the demo: a plan of the nodes that is redrawn on a terminal, or plain lines elsewhere.
 
-On a terminal the plan stays at the bottom and what was said moves up; each node is one sign, the fuller the higher.
-In a pipe, a log, a dumb or narrow terminal and with NO_COLOR every placement of the first few is a line, then counts.
+On a terminal the plan stays at the bottom and printed lines scroll up; each node is one symbol whose height shows its
+usage. In a pipe, a log, a dumb or narrow terminal and with NO_COLOR only the first placements of a step are printed.
 Cost: ten frames a second.
 """
 
@@ -22,12 +22,12 @@ from bayplan.objects.resources import CPU
 
 _FRAME_S = 0.1
 _MAX_PLACEMENT_LINES = 3
-"""So many placements of each step are told one by one."""
+"""Number of placements that are printed for each step."""
 _USAGE_SYMBOLS = "·▁▂▃▄▅▆▇█"
 
 
 class Screen:
-    """Where the demo speaks. Enter it, `run` it, and say things."""
+    """The output of the demo. Enter it, `run` it in a task, and print to it."""
 
     def __init__(self, view: ClusterMonitor) -> None:
         self._view = view
@@ -35,10 +35,10 @@ class Screen:
         self._console = stdout_console() if self.watched else plain_console()
         self._live: Live | None = None
         self._waiting = ""
-        self._told = 0
-        self._seen = 0
+        self._printed = 0
+        self._placements_seen = 0
         self._steps = 0
-        self._began = time.monotonic()
+        self._started_s = time.monotonic()
 
     def __enter__(self) -> Screen:
         if self.watched:
@@ -50,7 +50,7 @@ class Screen:
         self.close()
 
     def close(self) -> None:
-        """Leave the last picture on the terminal, and draw no more."""
+        """Leave the last plan on the terminal and stop drawing."""
         if self._live is not None:
             live, self._live = self._live, None
             live.stop()
@@ -70,13 +70,13 @@ class Screen:
 
     def print_step(self, text: str) -> None:
         self._steps += 1
-        self._told = 0
-        seconds = time.monotonic() - self._began
+        self._printed = 0
+        seconds = time.monotonic() - self._started_s
         title = Text.assemble((f"\n{self._steps}. {text}", "bold"), (f" ({seconds:.1f} s)", "dim"))
         self._console.print(title)
 
     async def wait_for_count(self, what: str, count: int, now: Callable[[], int]) -> None:
-        """Wait until so many are so far, and show how it goes."""
+        """Wait until the count is reached, and show the progress."""
         while (reached := now()) < count:
             self._waiting = f"{reached} of {count} {what}"
             await asyncio.sleep(_FRAME_S / 2)
@@ -84,36 +84,36 @@ class Screen:
         self.print_line(f"{reached} of {count} {what}")
 
     def _print_placements(self) -> None:
-        """The first few of a step, each as a line: pods land while one looks on."""
-        new = self._view.placements - self._seen
-        self._seen = self._view.placements
+        """Print the first placements of a step, each as a line."""
+        new = self._view.placements - self._placements_seen
+        self._placements_seen = self._view.placements
         for pod in list(self._view.placed)[-new:] if new else ():
-            if self._told < _MAX_PLACEMENT_LINES:
-                self._told += 1
+            if self._printed < _MAX_PLACEMENT_LINES:
+                self._printed += 1
                 node = self._view.nodes.get(pod.spec.node_name)
                 zone = f" in {node.zone}" if node is not None and node.zone else ""
                 self._console.print(Text(f"  {pod.key} placed on {pod.spec.node_name}{zone}", style="green"))
-            elif self._told == _MAX_PLACEMENT_LINES:
-                self._told += 1
+            elif self._printed == _MAX_PLACEMENT_LINES:
+                self._printed += 1
                 self._console.print(Text("  …", style="dim"))
 
     def _frame(self) -> RenderableType:
         return Group(Text(), self._plan(), Text(self._waiting, style="yellow"))
 
     def _plan(self) -> RenderableType:
-        """One sign a node, a line a zone."""
+        """One symbol a node, one line a zone."""
         zones: dict[str, list[NodeRequests]] = {}
         for node in sorted(self._view.nodes.values(), key=lambda each: each.name):
             zones.setdefault(node.zone, []).append(node)
-        lines = [Text("one sign a node, by the CPUs that are asked of it:", style="dim")]
+        lines = [Text("one symbol a node, by requested CPUs:", style="dim")]
         for zone in sorted(zones):
             pods = sum(node.pods for node in zones[zone])
-            signs = Text.assemble(*(_node_symbol(node) for node in zones[zone]))
-            lines.append(Text.assemble(f"{zone or 'no zone'} ", signs, f" {pods} pods"))
+            symbols = Text.assemble(*(_node_symbol(node) for node in zones[zone]))
+            lines.append(Text.assemble(f"{zone or 'no zone'} ", symbols, f" {pods} pods"))
         waiting = self._view.pending_counts()
         rate = self._view.decisions_per_second()
         pending = waiting.active + waiting.unschedulable + waiting.gated
-        lines.append(Text(f"{pending} waiting, {rate:.0f} decisions a second", style="dim"))
+        lines.append(Text(f"{pending} pending, {rate:.0f} decisions a second", style="dim"))
         return Group(*lines)
 
 

@@ -1,6 +1,6 @@
-"""What happens in the demo? The nodes and the workloads of one afternoon, as manifests.
+"""Nodes and workloads of the demo, as manifests.
 
-Read by `bayplan demo`, in the order of this file. Nothing here waits or prints.
+Used by `bayplan demo`, in the order of this file. No function here waits or prints.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ tiers:
 - plugins: [{name: priority}, {name: gang}, {name: conformance}]
 - plugins: [{name: predicates}, {name: proportion}, {name: nodeorder}]
 """
-"""Gangs, and queues that share by weight and take back what is theirs."""
+"""Gangs, and queues that share by weight and reclaim their share."""
 
 
 def web() -> list[Tree]:
-    """Replicas that keep to their pool and spread over the zones."""
+    """Replicas that run in one pool and spread over the zones."""
     spread = {
         "maxSkew": 1,
         "topologyKey": ZONE,
@@ -48,43 +48,43 @@ def web() -> list[Tree]:
 
 
 def jobs() -> list[Tree]:
-    """Work that ends by itself after a second or two."""
+    """Jobs that complete after a second or two."""
     return [_job(number) for number in range(1, JOBS + 1)]
 
 
 def queues() -> list[Tree]:
-    """Two teams of equal weight: each is due half of the machines, and may use all while the other needs none."""
+    """Two queues of equal weight: each deserves half of the GPUs, and may use all while the other needs none."""
     kind = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
     return [{**kind, "metadata": {"name": name}, "spec": {"weight": 1, "reclaimable": True}} for name in QUEUES]
 
 
 def sweep() -> Tree:
-    """A gang that takes all GPUs, and could go on with half of them."""
+    """A gang that takes all GPUs and can continue with half of them."""
     return _gang("sweep", QUEUES[0], SWEEP_PODS, SWEEP_MIN_MEMBER)
 
 
 def second_sweep() -> Tree:
-    """Another one of the same team, for which nothing is left."""
+    """A second gang of the same queue, for which no GPU is left."""
     return _gang("later", QUEUES[0], SECOND_SWEEP_PODS, SECOND_SWEEP_PODS)
 
 
 def release() -> Tree:
-    """A gang of the other team, which is due what it asks for."""
+    """A gang of the other queue, within its deserved share."""
     return _gang("release", QUEUES[1], RELEASE_PODS, RELEASE_PODS)
 
 
 def training() -> list[Tree]:
-    """Pods that take whole machines, and may be asked to leave."""
+    """Pods that take whole nodes and can be preempted."""
     return [_priority("patient", -10), _priority("urgent", 1000), _training()]
 
 
 def urgent() -> Tree:
-    """A pod for which one of them has to go."""
+    """A pod that preempts one of them."""
     return _pod("urgent", _spec({"cpu": "4", GPU: "8"}, priorityClassName="urgent"))
 
 
 def oversized_pod() -> Tree:
-    """A pod that no node can take."""
+    """A pod that fits no node."""
     return _pod("giant", _spec({"cpu": "4", GPU: "16"}, nodeSelector={ZONE: "zone-1"}))
 
 
@@ -99,14 +99,14 @@ def _job(number: int) -> Tree:
     }
 
 
-def _gang(name: str, queue: str, pods: int, least: int) -> Tree:
+def _gang(name: str, queue: str, pods: int, min_member: int) -> Tree:
     pod = _spec({"cpu": "4", GPU: "8"}, restartPolicy="OnFailure", terminationGracePeriodSeconds=1)
     task = {"name": "worker", "replicas": pods, "template": {"metadata": {}, "spec": pod}}
     return {
         "apiVersion": "batch.volcano.sh/v1alpha1",
         "kind": "Job",
         "metadata": {"name": name},
-        "spec": {"schedulerName": "volcano", "queue": queue, "minAvailable": least, "tasks": [task]},
+        "spec": {"schedulerName": "volcano", "queue": queue, "minAvailable": min_member, "tasks": [task]},
     }
 
 

@@ -1,6 +1,6 @@
-"""What the verbs about Volcano's kinds share: vcctl's options for the API server.
+"""Options that select the API server, of vcctl and of Bayplan.
 
-Which cluster is meant where nothing is said is the rule of all verbs, in `connection`.
+The default cluster is the same for all commands, see `connection`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def server_options(command: F) -> F:
-    """`--kubeconfig`, `--context` and `--master`, short as vcctl has them."""
+    """`--kubeconfig`, `--context` and `--master`, with vcctl's short forms."""
     kubeconfig = click.option(
         "--kubeconfig",
         "-k",
         type=click.Path(path_type=Path),
-        help="Default: KUBECONFIG, ~/.kube/config, or the pod's.",
+        help="Default: KUBECONFIG, ~/.kube/config, or the pod's service account.",
     )
-    context = click.option("--context", default="", help="A context of the kubeconfig other than the current one.")
+    context = click.option("--context", default="", help="A context of the kubeconfig instead of the current one.")
     master = click.option("--master", "-s", default="", help="The API server's address, instead of the kubeconfig's.")
     return kubeconfig(context(master(command)))
 
 
 def resolve_server(kubeconfig: Path | None, context: str, master: str) -> ConnectionConfig:
-    """The cluster that is meant; `master` replaces its address."""
+    """The selected cluster; `master` replaces its address."""
     if master:
         return load_connection_config(kubeconfig, env=os.environ, context=context, server=master)
     return ClusterConnection(kubeconfig, context).target()
@@ -53,12 +53,12 @@ def connection_options(command: F) -> F:
             "--context",
             default="",
             shell_complete=complete_contexts,
-            help="A context of the kubeconfig other than the current one.",
+            help="A context of the kubeconfig instead of the current one.",
         ),
         click.option(
             "--kubeconfig",
             type=click.Path(path_type=Path),
-            help="Default: KUBECONFIG, ~/.kube/config, the pod's, then the cluster of `bayplan cluster up`.",
+            help="Default: KUBECONFIG, ~/.kube/config, the pod's service account, the cluster of `bayplan cluster up`.",
         ),
     ):
         option(joined)
@@ -71,5 +71,5 @@ def namespace_option(command: F) -> F:
         "--namespace",
         default="",
         shell_complete=complete_namespaces,
-        help="Default: the one of the context, usually `default`.",
+        help="Default: the namespace of the context, usually `default`.",
     )(command)

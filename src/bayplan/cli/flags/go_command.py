@@ -1,7 +1,7 @@
-"""A command whose flags have the manners of kube-scheduler's: Go's ways to write them, Go's words when they are wrong.
+"""A click command with kube-scheduler's flags: the flag syntax of Go, and Go's messages for wrong flags.
 
-`--flag` and `--flag=false` for what is on or off, `_` for `-`, `-v=2`, lists with commas that may come several times.
-What is not a flag is refused; so is one that nobody knows.
+Supports `--flag` and `--flag=false` for switches, `_` for `-`, `-v=2`, and lists with commas that may be repeated.
+Arguments that are not flags, and unknown flags, are refused.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from bayplan.codec.go_flags import go_bool
 from bayplan.errors import UsageError
 
 Reader = Callable[[str], Any]
-"""Makes a value of a text, or raises `ValueError` with the words of Go."""
+"""Parses the text of a flag, or raises `ValueError` with Go's message."""
 
 
-IGNORED_SECTION = "Accepted, without effect here"
-"""The section of flags that others' manifests have and that turn nothing."""
+IGNORED_SECTION = "Accepted, without effect in Bayplan"
+"""The section of flags that manifests of upstream contain and that have no effect."""
 
 IGNORED_CHART_WORDS = ("2>&1",)
-"""What Volcano's chart writes among the flags as if a shell read them. Its programs pass over any word."""
+"""Words between the flags of Volcano's chart, which are meant for a shell. Volcano's programs ignore any word."""
 
 
 class FlagError(UsageError):
-    """A flag that cannot be meant. kube-scheduler ends with 1 then."""
+    """An invalid flag. kube-scheduler exits with 1 for it."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag: how its text is read, and what holds without it."""
+    """One flag: its parser and its default."""
 
     name: str
     read: Reader
@@ -44,8 +44,8 @@ class Flag:
     section: str = ""
     repeatable: bool = False  # several texts make one list
     short: str = ""
-    displayed_default: str = ""  # the default, where it does not speak for itself
-    bare: bool = False  # a list that is told without brackets
+    displayed_default: str = ""  # the default in help texts, if it differs
+    bare: bool = False  # a list that is written without brackets
 
     @property
     def is_switch(self) -> bool:
@@ -64,7 +64,7 @@ class Flag:
         )
 
     def value(self, given: Any) -> Any:
-        """What holds: what was given, or the default."""
+        """The effective value: the given one, or the default."""
         if not self.repeatable:
             return self.default if given is None else given
         return tuple(item for each in given for item in each) if given else self.default
@@ -94,23 +94,23 @@ class _FlagValueType(click.ParamType[Any]):
 
 
 class GoCommand(click.Command):
-    """A command made of `Flag`s."""
+    """A command with `Flag`s."""
 
     def __init__(
         self,
         *args: Any,
         flags: Sequence[Flag],
         ignored: Collection[str] = (),
-        others: str = "Bayplan's own",
+        options_section: str = "Bayplan's own",
         suggests: bool = False,
         **more: Any,
     ) -> None:
-        """`ignored`: words that are passed over. `others`: the section of options that are no `Flag`. `suggests`: what
-        cannot be meant is a wrong call, with advice on flags that nobody knows, and ends as our own commands do and
-        not as kube-scheduler."""
+        """`ignored`: words that are skipped. `options_section`: the help section of options that are not a `Flag`.
+        `suggests`: a wrong flag is a usage error with advice and exit code 2, as in Bayplan's own commands, instead of
+        kube-scheduler's error."""
         super().__init__(*args, **more)
         self._suggests = suggests
-        self.flags, self._ignored, self._others = flags, ignored, others
+        self.flags, self._ignored, self._options_section = flags, ignored, options_section
         self.params = [*(flag.option() for flag in flags), *self.params]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -127,15 +127,15 @@ class GoCommand(click.Command):
         except click.NoSuchOption as fault:
             if self._suggests:
                 near = f"did you mean {fault.possibilities[0]}?" if fault.possibilities else "leave it out."
-                told = f"unknown flag: {fault.option_name}; {near} See bayplan {self.name} --help"
-                raise UsageError(told) from None
+                message = f"unknown flag: {fault.option_name}; {near} See bayplan {self.name} --help"
+                raise UsageError(message) from None
             raise FlagError(f"unknown flag: {fault.option_name}") from None
         if any(ctx.args) and not isinstance(self, click.Group):
             raise FlagError(f'"{ctx.command_path}" does not take any arguments, got {json.dumps(ctx.args)}')
         return rest
 
     def _to_click_arguments(self, args: Iterable[str]) -> Iterator[str]:
-        """Switches get the value that Go lets one leave out; nothing that follows one is its value."""
+        """Add the values that Go lets users leave out. The word after a switch is never its value."""
         switches = {flag.name for flag in self.flags if flag.is_switch}
         ours = {name for option in self.params for name in option.opts if getattr(option, "is_flag", False)}
         waiting = iter(args)
@@ -153,7 +153,7 @@ class GoCommand(click.Command):
                 yield f"{name}{equals}{value}"
             elif isinstance(self, click.Group) and not name.startswith("-"):
                 yield arg
-                yield from waiting  # a command, and what is its own
+                yield from waiting  # a subcommand and its arguments
                 return
             else:
                 yield f"{name}{value}" if equals and name.startswith("-") else arg
@@ -163,31 +163,31 @@ class GoCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
-        homes = {flag.name.replace("-", "_"): flag.section for flag in self.flags}
+        section_names = {flag.name.replace("-", "_"): flag.section for flag in self.flags}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
-                sections.setdefault(homes.get(param.name or "", self._others), []).append(record)
+                sections.setdefault(section_names.get(param.name or "", self._options_section), []).append(record)
         for section, records in sections.items():
             with formatter.section(section):
                 formatter.write_dl(records)
 
     def values(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The value of every flag by its name, and none of the others."""
+        """The values of all flags by name, without other options."""
         return {flag.name: flag.value(given[flag.name.replace("-", "_")]) for flag in self.flags}
 
     def ignored_flags(self, given: dict[str, Any]) -> list[str]:
-        """The flags that were given and turn nothing, by their names."""
-        idle = (flag.name for flag in self.flags if flag.section == IGNORED_SECTION)
-        return [name for name in idle if given[name.replace("-", "_")] not in (None, ())]
+        """The names of the given flags that have no effect."""
+        unused = (flag.name for flag in self.flags if flag.section == IGNORED_SECTION)
+        return [name for name in unused if given[name.replace("-", "_")] not in (None, ())]
 
     def texts(self, given: dict[str, Any]) -> dict[str, str]:
-        """The same as texts, in the way of Go: what was not given as what holds without it, lists in brackets."""
+        """The same as texts in Go's format: defaults included, lists in brackets."""
         return {flag.name: flag.text(given[flag.name.replace("-", "_")]) for flag in self.flags}
 
 
 class GoGroup(GoCommand, click.Group):
-    """The same with commands below it, whose arguments it leaves to them."""
+    """A group with `Flag`s; its subcommands parse their own arguments."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)

@@ -1,6 +1,6 @@
-"""What of kube-controller-manager's flags and names is taken, as manifests have them, kubeadm's above all?
+"""Flags and controller names of kube-controller-manager that are accepted, as in kubeadm's manifests.
 
-None of these flags turns anything here, and whoever gives one is told. Upstream documents what each means; a line each.
+None of these flags has an effect in Bayplan, and a warning says so. Upstream documents their meaning; one line each.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from bayplan.controllers import CONTROLLER_NAMES
 
 log = logging.getLogger(__name__)
 
-_INSECURE_SERVING_NOTE = "Health and metrics are served on --listen-address, openly."
-_NO_TLS_NOTE = "Nothing is served over TLS."
-_NO_SIGNING_NOTE = "Certificates are signed by nobody here."
-_NO_ADDRESSES_NOTE = "Addresses are given to no node and no service."
-_LEASE_NOTE = "It is upstream's default."
+_INSECURE_SERVING_NOTE = "Health and metrics are served on --listen-address, without authentication."
+_NO_TLS_NOTE = "Bayplan serves nothing over TLS here."
+_NO_SIGNING_NOTE = "Bayplan has no signing controller."
+_NO_ADDRESSES_NOTE = "Bayplan assigns no node or service addresses."
+_LEASE_NOTE = "Bayplan uses upstream's default."
 
 
 def _ignored_flags(text: str, *names: str) -> list[Flag]:
@@ -50,30 +50,33 @@ KUBE_CONTROLLER_FLAGS = (
     *_ignored_flags(
         _NO_SIGNING_NOTE, "cluster-signing-cert-file", "cluster-signing-key-file", "cluster-signing-duration"
     ),
-    *_ignored_flags("Service account tokens are made by nobody here.", "service-account-private-key-file"),
-    *_ignored_flags("Namespaces get the authority that the server publishes.", "root-ca-file"),
+    *_ignored_flags("Bayplan creates no service account tokens.", "service-account-private-key-file"),
+    *_ignored_flags("Namespaces get the CA that the API server publishes.", "root-ca-file"),
     *_ignored_flags(_NO_ADDRESSES_NOTE, "cluster-cidr", "service-cluster-ip-range", "node-cidr-mask-size"),
     *_ignored_bool_flags(_NO_ADDRESSES_NOTE, "allocate-node-cidrs", "configure-cloud-routes"),
-    *_ignored_flags("There is no cloud.", "cloud-provider", "cloud-config", "cluster-name"),
-    *_ignored_flags("Volumes of plugins are made by nobody here.", "flex-volume-plugin-dir"),
-    *_ignored_flags("Pods that have ended are kept.", "terminated-pod-gc-threshold"),
-    *_ignored_bool_flags("All controllers are one user.", "use-service-account-credentials"),
-    *_ignored_bool_flags("There is no Go to profile.", "profiling", "contention-profiling"),
-    *_ignored_flags("text is written.", "logging-format"),
-    Flag("node-monitor-grace-period", go_duration, GoDuration.of_seconds(50), "It is 50 s.", IGNORED_SECTION),
+    *_ignored_flags("Bayplan has no cloud provider.", "cloud-provider", "cloud-config", "cluster-name"),
+    *_ignored_flags("Bayplan has no FlexVolume plugins.", "flex-volume-plugin-dir"),
+    *_ignored_flags("Terminated pods are kept.", "terminated-pod-gc-threshold"),
+    *_ignored_bool_flags("All controllers use one user.", "use-service-account-credentials"),
+    *_ignored_bool_flags("Bayplan has no Go profiler.", "profiling", "contention-profiling"),
+    *_ignored_flags("The format is text.", "logging-format"),
+    Flag("node-monitor-grace-period", go_duration, GoDuration.of_seconds(50), "Fixed at 50 s.", IGNORED_SECTION),
     Flag(
         "node-monitor-period",
         go_duration,
         GoDuration.of_seconds(5),
-        "Nodes are looked at when it is time.",
+        "Nodes are checked when their grace period ends.",
         IGNORED_SECTION,
     ),
-    Flag("node-startup-grace-period", go_duration, GoDuration.of_seconds(60), "It is 60 s.", IGNORED_SECTION),
+    Flag("node-startup-grace-period", go_duration, GoDuration.of_seconds(60), "Fixed at 60 s.", IGNORED_SECTION),
     Flag("leader-elect-lease-duration", go_duration, GoDuration.of_seconds(15), _LEASE_NOTE, IGNORED_SECTION),
     Flag("leader-elect-renew-deadline", go_duration, GoDuration.of_seconds(10), _LEASE_NOTE, IGNORED_SECTION),
     Flag("leader-elect-retry-period", go_duration, GoDuration.of_seconds(2), _LEASE_NOTE, IGNORED_SECTION),
-    Flag("leader-elect-resource-lock", str, "leases", "It is a lease.", IGNORED_SECTION),
-    *(Flag(f"concurrent-{name}-syncs", go_int, None, "There are no threads.", IGNORED_SECTION) for name in _CONCURRENT),
+    Flag("leader-elect-resource-lock", str, "leases", "The lock is a Lease.", IGNORED_SECTION),
+    *(
+        Flag(f"concurrent-{name}-syncs", go_int, None, "Bayplan has no worker threads.", IGNORED_SECTION)
+        for name in _CONCURRENT
+    ),
 )
 
 _LEGACY_NAMES = {
@@ -101,7 +104,7 @@ _LEGACY_NAMES = {
 """kube-controller-manager's aliases."""
 
 _VOLCANO_NAMES = frozenset({"cronjob", "job"})
-"""Short names of Volcano's as well, which they are unless Kubernetes' stand beside them."""
+"""Short names that Volcano's controllers have too. They mean Volcano's, unless names of Kubernetes' are listed."""
 
 _UNSUPPORTED_CONTROLLERS = frozenset(
     [
@@ -158,11 +161,11 @@ _UNSUPPORTED_CONTROLLERS = frozenset(
         "volumeattributesclass-protection-controller",
     ]
 )
-"""What only kube-controller-manager has."""
+"""Controllers of kube-controller-manager that Bayplan does not have."""
 
 
 def expand_controller_names(patterns: Iterable[str]) -> list[str]:
-    """The words of `--controllers` with today's names for old ones, and without controllers that nobody has here."""
+    """The words of `--controllers` with current names for old ones, and without unsupported controllers."""
     words = [each.strip() for each in patterns if each.strip()]
     bare = {_without_sign(word) for word in words}
     among_kubernetes = not bare.isdisjoint(
@@ -173,7 +176,7 @@ def expand_controller_names(patterns: Iterable[str]) -> list[str]:
         name = _without_sign(word)
         if name in _UNSUPPORTED_CONTROLLERS:
             if not word.startswith("-"):
-                log.warning("--controllers: Bayplan has no %s; the others run", name)
+                log.warning("--controllers: Bayplan has no %s; it is ignored", name)
         elif name in _LEGACY_NAMES and (among_kubernetes or name not in _VOLCANO_NAMES):
             found.append(f"{'-' if word.startswith('-') else ''}{_LEGACY_NAMES[name]}")
         else:

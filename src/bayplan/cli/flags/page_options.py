@@ -1,4 +1,4 @@
-"""The option about the page, for every verb that runs a scheduler."""
+"""The option for the page, of every command that runs a scheduler."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def page_option(default: str = "") -> Callable[[F], F]:
         default=default,
         show_default=default or "none",
         metavar="HOST:PORT",
-        help="Show the page of the cluster to everybody on this machine. Loopback alone; port 0: one that is free.",
+        help="Serve the page on this loopback address, to all users of the machine. Port 0: a free port.",
     )
 
 
 def with_page_address(settings: BayplanSettings, address: str) -> BayplanSettings:
-    """The flag wins over the file."""
+    """The settings with the address of the flag, which overrides the file."""
     from msgspec.structs import replace
 
     return replace(settings, page_address=address) if address else settings

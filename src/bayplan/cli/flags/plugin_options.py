@@ -1,4 +1,4 @@
-"""The options about plugins, for every verb that loads some; apart from what loads them, so that help stays quick."""
+"""The options for plugins. Separate from the code that loads plugins, so that --help stays fast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def plugin_options(command: F) -> F:
     """`--plugins-dir` and `--trust-writable-plugins`."""
     trust = click.option(
-        "--trust-writable-plugins", is_flag=True, help="Load plugin files even if others may write them."
+        "--trust-writable-plugins", is_flag=True, help="Load plugin files even if other users may write them."
     )
     folders = click.option(
         "--plugins-dir",

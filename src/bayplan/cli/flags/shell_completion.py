@@ -1,7 +1,7 @@
-"""What could come next on the command line? Kinds and names of objects, namespaces and contexts, for the Tab key.
+"""Shell completion of resource types, object names, namespaces and contexts.
 
-Asked by a shell through the scripts of `bayplan completion`. Whatever goes wrong, or takes longer than a moment, offers
-nothing: a Tab is no place for an error.
+Called by a shell through the scripts of `bayplan completion`. Any error or delay gives no completions, because a Tab
+key must not print errors.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _TIMEOUT_S = 2.0
 
 
 def complete_kinds(context: click.Context, _: click.Parameter, unfinished: str) -> list[CompletionItem]:
-    """Kinds for the first word, names of objects of that kind for those after it, and behind a slash."""
+    """Resource types for the first word; object names of that type for the next words and after a slash."""
     before = [word for word in context.params.get("what") or () if word]
     kind, slash, _name = unfinished.partition("/")
 
-    async def look(client: Client) -> list[str]:
+    async def fetch(client: Client) -> list[str]:
         if slash:
             return [f"{kind}/{name}" for name in await _list_names(client, kind, _current_namespace(context, client))]
         if before and "/" not in before[0]:
             return await _list_names(client, before[0], _current_namespace(context, client))
         return await _list_kinds(client)
 
-    return _complete_from_server(context, unfinished, look)
+    return _complete_from_server(context, unfinished, fetch)
 
 
 def complete_pods(context: click.Context, _: click.Parameter, unfinished: str) -> list[CompletionItem]:
-    async def look(client: Client) -> list[str]:
+    async def fetch(client: Client) -> list[str]:
         return await _list_names(client, "pods", _current_namespace(context, client))
 
-    return _complete_from_server(context, unfinished, look)
+    return _complete_from_server(context, unfinished, fetch)
 
 
 def complete_namespaces(context: click.Context, _: click.Parameter, unfinished: str) -> list[CompletionItem]:
@@ -48,7 +48,7 @@ def complete_namespaces(context: click.Context, _: click.Parameter, unfinished: 
 
 
 def complete_contexts(context: click.Context, _: click.Parameter, unfinished: str) -> list[CompletionItem]:
-    """Those of the kubeconfig; no server is asked."""
+    """The contexts of the kubeconfig, without a request to a server."""
     from bayplan.client.auth.kubeconfig import kubeconfig_paths, load_merged
 
     named = context.params.get("kubeconfig")
@@ -60,24 +60,24 @@ def complete_contexts(context: click.Context, _: click.Parameter, unfinished: st
 
 
 def _complete_from_server(
-    context: click.Context, unfinished: str, look: Callable[[Client], Awaitable[list[str]]]
+    context: click.Context, unfinished: str, fetch: Callable[[Client], Awaitable[list[str]]]
 ) -> list[CompletionItem]:
-    """What the cluster that the options mean has to offer."""
+    """Completions from the selected cluster."""
     from bayplan.cli.connection import ClusterConnection, open_client
 
     given = context.params
 
-    async def ask() -> list[str]:
+    async def run() -> list[str]:
         connection = ClusterConnection(
             Path(given["kubeconfig"]) if given.get("kubeconfig") else None,
             given.get("context") or "",
             given.get("cluster") or "",
         )
         async with asyncio.timeout(_TIMEOUT_S), open_client(connection.target()) as client:
-            return await look(client)
+            return await fetch(client)
 
     try:
-        return _matching_items(unfinished, asyncio.run(ask()))
+        return _matching_items(unfinished, asyncio.run(run()))
     except Exception:
         return []
 
@@ -93,8 +93,8 @@ def _current_namespace(context: click.Context, client: Client) -> str:
 async def _list_kinds(client: Client) -> list[str]:
     from bayplan.client import discover_rest_mapper
 
-    catalogue = await discover_rest_mapper(client.transport)
-    return sorted({kind.resource.plural for kind in catalogue if "list" in kind.verbs})
+    mapper = await discover_rest_mapper(client.transport)
+    return sorted({kind.resource.plural for kind in mapper if "list" in kind.verbs})
 
 
 async def _list_names(client: Client, word: str, namespace: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Output for people, in tables that never cut a name, and for programs: the same value as JSON or YAML."""
+"""Output for people, in tables that never truncate a name, and for programs, as JSON or YAML."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bayplan.codec.yaml_scalars import resolve_scalar
 
 _UNLIMITED_WIDTH = 100_000
 _LINE_BREAKS = frozenset("\x85\u2028\u2029\ufeff")
-"""What YAML reads as the end of a line, or not at all, unless it is escaped; only double quotes let it be."""
+"""Characters that YAML reads as a line break, or not at all, unless they are escaped in double quotes."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that a reader of Kubernetes' or Volcano's files would take for something else, such as `y`."""
+    """Quotes every text that a YAML reader of Kubernetes or Volcano would take for another type, such as `y`."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
-        """What stands in two places is written twice: people read one place at a time."""
+        """Write a repeated value twice: people read one place at a time."""
         return True
 
 
@@ -36,7 +36,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def print_value(value: Any, form: str) -> None:
-    """Print plain data in the form that was asked for."""
+    """Print plain data as JSON or YAML."""
     if form == "json":
         click.echo(json.dumps(value, indent=2))
     else:
@@ -50,10 +50,10 @@ def yaml_text(value: Any, *, sort_keys: bool = False) -> str:
 
 
 def print_table(table: Table) -> None:
-    """Print a table as wide as the terminal, or as its words need: half a name is no name."""
+    """Print a table as wide as the terminal, or wider if names would be truncated."""
     console, endless = Console(), Console(width=_UNLIMITED_WIDTH)
     for column in table.columns:
-        if column.no_wrap:  # Rich takes its longest word for all that it needs, and then cuts the columns behind it
+        if column.no_wrap:  # Rich reserves only the longest word, and then truncates later columns
             texts = [*column.cells, *([column.header] if table.show_header else [])]
             column.min_width = max(
                 (Measurement.get(endless, endless.options, text).maximum for text in texts), default=None

@@ -1,4 +1,4 @@
-"""What the verbs that simulate share: a bar that shows how far they are."""
+"""Progress bar of the simulation commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bayplan.cli.output.terminal import stderr_console
 
 @contextmanager
 def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, where somebody sees it; told how many are done."""
+    """A bar on standard error if it is a terminal. Yields a function that takes the number of finished items."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = stderr_console()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -1,8 +1,8 @@
-"""How is something shown to a person, whatever they look at it with? Tables, colours and progress.
+"""Terminal output: tables, colours and progress.
 
-Colours come on a terminal alone, and not with NO_COLOR. What goes into a file or a pipe is as wide as it needs to be;
-on a narrow terminal long texts are folded and names stay whole. Progress goes to standard error, after a second, and
-only where somebody sees it.
+Colours are used on a terminal only, and not with NO_COLOR. Output to a file or pipe is as wide as it needs to be; on a
+narrow terminal long texts are wrapped and names are not. Progress goes to standard error, after a second, and only if
+it is a terminal.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _BAD = re.compile(r"Failed|NotReady.*|Error|.*BackOff|Evicted|OOMKilled|Unschedu
 
 
 def stdout_console() -> Console:
-    """Standard output."""
+    """A console for the standard output."""
     console = Console(highlight=False, soft_wrap=False)
     return console if console.is_terminal else plain_console()
 
 
 def plain_console() -> Console:
-    """Standard output as a file gets it, wherever it goes: no colours, nothing redrawn, lines as long as they are."""
+    """A console for the standard output in file format, also on a terminal: no colours, no redraw, no wrapping."""
     return Console(highlight=False, soft_wrap=False, force_terminal=False, color_system=None, width=_UNLIMITED_WIDTH)
 
 
 def supports_redraw(console: Console) -> bool:
-    """Whether a picture that changes in place can be looked at: not by who wants no colours, or has no room for it."""
+    """Whether the terminal can redraw in place: not without colours, and not if it is too narrow."""
     return (
         console.is_terminal
         and not console.is_dumb_terminal
@@ -53,12 +53,12 @@ def supports_redraw(console: Console) -> bool:
 
 
 def stderr_console() -> Console:
-    """Standard error."""
+    """A console for the standard error."""
     return Console(stderr=True, highlight=False)
 
 
 def status_cell(cell: str) -> Text:
-    """A cell; words that tell how something is have the colour of that."""
+    """A cell; status words are coloured."""
     for pattern, style in ((_GOOD, "green"), (_BAD, "red"), (_WAITING, "yellow")):
         if pattern.fullmatch(cell):
             return Text(cell, style=style)
@@ -66,7 +66,7 @@ def status_cell(cell: str) -> Text:
 
 
 class TablePrinter:
-    """Rows below titles, as wide as they need to be; rows that come later keep to the same columns."""
+    """Prints rows below titles with columns as wide as needed; later rows use the same columns."""
 
     def __init__(self, titles: Sequence[str], *, headed: bool = True) -> None:
         self._titles = [title.upper() for title in titles]
@@ -75,19 +75,19 @@ class TablePrinter:
         self._console = stdout_console()
 
     def show(self, rows: Sequence[Sequence[str]]) -> None:
-        """Print rows; with the first come the titles."""
+        """Print rows; the first call also prints the titles."""
         for row in rows:
             self._widths = [max(pair) for pair in zip(self._widths, map(len, row), strict=True)]
         if self._too_wide():
             self._print_folded(rows)
         else:
-            self._plain(rows)
+            self._print_aligned(rows)
         self._headed = False
 
     def _too_wide(self) -> bool:
         return sum(self._widths) + _COLUMN_GAP * (len(self._widths) - 1) > self._console.width
 
-    def _plain(self, rows: Sequence[Sequence[str]]) -> None:
+    def _print_aligned(self, rows: Sequence[Sequence[str]]) -> None:
         lines = [Text(self._pad_row(self._titles), style="bold")] if self._headed else []
         for row in rows:
             line = Text()
@@ -107,7 +107,7 @@ class TablePrinter:
         )
 
     def _print_folded(self, rows: Sequence[Sequence[str]]) -> None:
-        """A narrow terminal: the first column stays whole, the others fold."""
+        """On a narrow terminal: the first column is not wrapped, the other columns are."""
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_header=self._headed)
         for number, title in enumerate(self._titles):
             table.add_column(title, no_wrap=number == 0, overflow="fold")
@@ -121,7 +121,7 @@ class TablePrinter:
 
 
 def cell_text(cell: Any) -> str:
-    """A value of a Table as kubectl writes it."""
+    """A value of a Table in kubectl's format."""
     if cell is None:
         return "<none>"
     if isinstance(cell, bool):
@@ -131,7 +131,7 @@ def cell_text(cell: Any) -> str:
 
 @contextmanager
 def progress(text: str) -> Iterator[None]:
-    """Say what is being done, if it takes longer than a second and somebody looks on."""
+    """Show what the command does, if it takes longer than a second and the standard error is a terminal."""
     console = stderr_console()
     if not (console.is_terminal and sys.stderr.isatty()):
         yield

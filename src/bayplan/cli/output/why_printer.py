@@ -1,4 +1,4 @@
-"""How `why` is told in a terminal: one sentence, then what is behind it."""
+"""Output of `why` in a terminal: one sentence, then the details."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MIN_TEXT_WIDTH = 30
 
 
 def print_answer(answer: Answer) -> None:
-    """All of it, as far as there is something to tell."""
+    """Print all parts of the answer that are not empty."""
     click.echo(answer.sentence)
     _print_facts(answer)
     _print_failed_bindings(answer.excluded_nodes)
@@ -51,7 +51,7 @@ def _print_facts(answer: Answer) -> None:
         "since": _format_time(answer.since),
         "tried": f"{answer.attempts} time{'s' if answer.attempts != 1 else ''}" if answer.attempts else "",
         "tried next": _format_time(answer.next_try),
-        "decided": "just now, for this question" if answer.source == NOW else _format_time(answer.decided_at),
+        "decided": "now, for this request" if answer.source == NOW else _format_time(answer.decided_at),
     }
     width = max(map(len, facts))
     for name, fact in facts.items():
@@ -65,12 +65,12 @@ def _progress(request: BindRequestProgress) -> str:
     return f"{request.name} to {request.node}: {request.phase}, {request.failed_attempts}{limit} {many} failed"
 
 
-def _print_failed_bindings(given_up: Sequence[ExcludedNode]) -> None:
-    if not given_up:
+def _print_failed_bindings(excluded: Sequence[ExcludedNode]) -> None:
+    if not excluded:
         return
-    click.echo("\nNodes on which bindings were given up:")
+    click.echo("\nNodes with failed bindings:")
     table = _table("NODE", "TIMES", "TRIED AGAIN", "REASON")
-    for each in given_up:
+    for each in excluded:
         table.add_row(escape(each.node), str(each.times), _format_time(each.until) or "at once", escape(each.error))
     print_table(table)
 
@@ -96,7 +96,7 @@ def _by_plugin(each: RankedNode) -> str:
 def _print_reasons(reasons: Sequence[NodeRejection]) -> None:
     if not reasons:
         return
-    click.echo("\nNodes that were refused:")
+    click.echo("\nRejected nodes:")
     named = any(each.names for each in reasons)
     table = _table("NODES", "REASON", "PLUGIN", *(["WHICH"] if named else []))
     for each in reasons:
@@ -105,15 +105,15 @@ def _print_reasons(reasons: Sequence[NodeRejection]) -> None:
     print_table(table)
 
 
-def _names(refused: NodeRejection) -> str:
-    named = ", ".join(refused.names[:_MAX_NODE_NAMES])
-    more = refused.nodes - min(len(refused.names), _MAX_NODE_NAMES)
+def _names(rejected: NodeRejection) -> str:
+    named = ", ".join(rejected.names[:_MAX_NODE_NAMES])
+    more = rejected.nodes - min(len(rejected.names), _MAX_NODE_NAMES)
     return f"{named} and {more} more" if named and more > 0 else named
 
 
 def _print_changes(answer: Answer) -> None:
     if answer.changes:
-        click.echo(f"\nAny of these changes would do; the closest node is {answer.closest}:")
+        click.echo(f"\nAny of these changes is sufficient; the closest node is {answer.closest}:")
         _print_steps(answer.changes)
     elif answer.together:
         click.echo(f"\n{answer.no_change.capitalize()}. For {answer.closest}, together:")

@@ -182,9 +182,9 @@ def test_top_has_as_many_devices_as_fit() -> None:
     node = machine("a", fpga=1, gpu=2, nic=3)
     lines = drawn(Console(width=78), node)
     assert (lines[3].split()[-2:], lines[4].split()[-2:]) == (["FPGA", "GPU"], ["1/8", "2/8"])
-    assert lines[5] == "no room for example.com/nic; -o json has all"
+    assert lines[5] == "hidden columns: example.com/nic; -o json shows all"
     assert not any("no room" in line for line in drawn(Console(width=140), node))
-    assert any(line.startswith("no room for") for line in drawn(Console(width=25), node))
+    assert any(line.startswith("hidden columns:") for line in drawn(Console(width=25), node))
 
 
 def test_devices_of_one_name_keep_their_domains() -> None:

@@ -1,4 +1,4 @@
-"""`bayplan config`: is a configuration right, and what does it really run?"""
+"""`bayplan config`: checks a KubeSchedulerConfiguration and shows its effective content."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def command() -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @plugin_options
 def check(file: Path, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
-    """Say whether FILE ("-": standard input) is accepted; exit code 1 and the reason if not.
+    """Check whether FILE ("-": standard input) is valid; if not, print the reason and exit with code 1.
 
     \b
     Examples:
@@ -54,8 +54,8 @@ def check(file: Path, plugin_folders: tuple[Path, ...], trust_writable_plugins: 
 def show(file: Path | None, output: str, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
     """Show the effective configuration: the plugins of each profile at each point, in running order.
 
-    Without FILE ("-": standard input) the default configuration is shown. -o json and -o yaml print the whole
-    configuration with every default filled in, as kube-scheduler would have it, and `effective`, what runs.
+    Without FILE ("-": standard input) the default configuration is shown. -o json and -o yaml print the complete
+    configuration with all defaults, as kube-scheduler has it, and the effective plugins under `effective`.
 
     \b
     Examples:
@@ -92,7 +92,7 @@ def _print_profile(engine: PodEngine, name: str) -> None:
             table.add_row(point.key, "  ".join(described[point.key]))
     print_table(table)
     share = engine.sample_size(name)
-    click.echo(f"nodes looked at: {share}{f', because {share.reason}' if share.reason else ''}")
+    click.echo(f"evaluated nodes: {share}{f', because {share.reason}' if share.reason else ''}")
     if share.percentage == 0:
-        click.echo("percentageOfNodesToScore: 100 in the profile looks at all")
+        click.echo("set percentageOfNodesToScore: 100 in the profile to evaluate all nodes")
     click.echo()

@@ -1,4 +1,4 @@
-"""`bayplan plugin`: start a plugin of your own, and see which ones there are."""
+"""`bayplan plugin`: creates plugins from templates and lists plugins."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _OWN_MODULE_PREFIXES = ("bayplan.plugins.", "bayplan.batch.")
 
 @click.group("plugin")
 def command() -> None:
-    """Start a plugin of your own, and see which ones there are.
+    """Create a plugin from a template, and list plugins.
 
     \b
     Examples:
@@ -53,26 +53,26 @@ def command() -> None:
 
 @command.command("new")
 @click.argument("name")
-@click.option("--batch", is_flag=True, help="A plugin of the batch engine, for gangs and queues.")
+@click.option("--batch", is_flag=True, help="Create a plugin of the batch engine, for gangs and queues.")
 @click.option(
     "--form",
     type=click.Choice(TEMPLATE_NAMES),
     default=TEMPLATE_NAMES[0],
     show_default=True,
-    help="Whether it is asked about one node at a time (simple) or about the whole table of nodes (quick).",
+    help="Template: plugin_name for one node at a time (simple), or for the whole node table (fast).",
 )
 @click.option(
     "--dir",
     "folder",
     type=click.Path(path_type=Path),
     default=Path(),
-    help="Where to put the files; made if it is not there. Default: the current folder.",
+    help="The folder of the files; created if it does not exist. Default: the current folder.",
 )
 def new(name: str, batch: bool, form: str, folder: Path) -> None:
-    """Write a plugin that works, and its tests, as a start for your own.
+    """Write an example plugin and its tests as a starting point.
 
-    NAME is what configurations will call it: RackAware, or rack-aware for short. The batch engine's are called
-    rack-aware, however it is written here.
+    NAME is the name in configurations: RackAware, or rack-aware for short. Plugins of the batch engine are named
+    rack-aware in either spelling.
 
     \b
     Examples:
@@ -81,69 +81,69 @@ def new(name: str, batch: bool, form: str, folder: Path) -> None:
       bayplan plugin new --batch rack-aware --dir plugins
     """
     class_name, module = class_and_module_names(name)
-    called = plugin_slug(module) if batch else class_name
-    if called in (known_batch_plugins() if batch else known_plugins()):
-        raise UsageError(f'there is a plugin "{called}" already; choose another name')
+    plugin_name = plugin_slug(module) if batch else class_name
+    if plugin_name in (known_batch_plugins() if batch else known_plugins()):
+        raise UsageError(f'a plugin "{plugin_name}" exists already; choose another name')
     plugin, test = folder / f"{module}.py", folder / f"test_{module}.py"
     texts = (render_batch_plugin if batch else render_plugin)(form, name=class_name, module=module)
     if class_name in _imported_names(texts, module):
-        raise UsageError(f"a class {class_name} would hide the {class_name} that it needs; choose another name")
+        raise UsageError(f"a class {class_name} would hide the {class_name} that it imports; choose another name")
     _write(folder, dict(zip((plugin, test), texts, strict=True)))
     place = "a tier of a volcano-scheduler.conf" if batch else "a configuration"
     verb = "name" if batch else "enable"
     click.echo(f"wrote {plugin} and {test}")
     click.echo(f"test it:  python -m pytest {test}")
-    click.echo(f'run it:   {verb} "{called}" in {place} and add --plugins-dir {folder} to a command')
+    click.echo(f'run it:   {verb} "{plugin_name}" in {place} and add --plugins-dir {folder} to a command')
 
 
 def class_and_module_names(name: str) -> tuple[str, str]:
-    """The class and the module of a plugin, from whatever way its name was written."""
+    """The class and module names of a plugin, from either spelling of its name."""
     if not _NAME.match(name):
-        raise UsageError(f"{name!r} is no name for a plugin; use letters and digits, as in RackAware")
+        raise UsageError(f"{name!r} is not a valid plugin name; use letters and digits, as in RackAware")
     if len(name) > MAX_NAME_LENGTH:
-        raise UsageError(f"{name!r} is too long to be read in a table; use at most {MAX_NAME_LENGTH} letters")
+        raise UsageError(f"{name!r} is too long for tables; use at most {MAX_NAME_LENGTH} characters")
     class_name = "".join(part[0].upper() + part[1:] for part in re.split("[-_]", name))
     module = _WORD_STARTS.sub("_", class_name).lower()
     if is_ignored_file(f"{module}.py") or module == "test":
-        raise UsageError(f"a file {module}.py would be taken for tests and never for a plugin; choose another name")
+        raise UsageError(f"a file {module}.py would be loaded as a test and not as a plugin; choose another name")
     if keyword.iskeyword(class_name) or keyword.iskeyword(module) or module in sys.stdlib_module_names:
-        raise UsageError(f"a file {module}.py would hide something of Python's own; choose another name")
+        raise UsageError(f"a file {module}.py would hide a module of Python's standard library; choose another name")
     if module == _OWN_DISTRIBUTION or module in packages_distributions():
-        raise UsageError(f"a file {module}.py would hide the package {module}, which is installed; choose another name")
+        raise UsageError(f"a file {module}.py would hide the installed package {module}; choose another name")
     return class_name, module
 
 
 def _imported_names(texts: Iterable[str], module: str) -> set[str]:
-    """What files have from others than the module itself."""
+    """The names that the files import from modules other than `module`."""
     steps = [step for text in texts for step in ast.walk(ast.parse(text))]
     named = [step for step in steps if isinstance(step, ast.ImportFrom) and step.module != module]
     return {alias.asname or alias.name for step in named for alias in step.names}
 
 
 def _write(folder: Path, texts: dict[Path, str]) -> None:
-    """Write all files or none. Nobody else may write them: plugins run with the scheduler's rights."""
+    """Write all files or none. Only the user may write them: plugins run with the scheduler's rights."""
     taken = [path for path in texts if path.exists()]
     if taken:
-        raise UsageError(f"{taken[0]} exists already; nothing was written")
+        raise UsageError(f"{taken[0]} exists already; no file was written; choose another name or folder")
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         for path, text in texts.items():
             path.touch(mode=0o644, exist_ok=False)
             path.write_text(text, encoding="utf-8")
     except OSError as fault:
-        raise UsageError(f"{fault.filename or folder} cannot be written: {fault.strerror}") from None
+        raise UsageError(f"cannot write {fault.filename or folder}: {fault.strerror}; choose another --dir") from None
 
 
 @command.command("list")
-@click.option("--batch", is_flag=True, help="The plugins and actions of the batch engine.")
+@click.option("--batch", is_flag=True, help="List the plugins and actions of the batch engine.")
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @plugin_options
 def list_plugins(batch: bool, output: str, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
-    """Show every plugin that a configuration can name: its points, and where it comes from.
+    """List every plugin that a configuration can enable: its extension points, and where it comes from.
 
-    A plugin of the batch engine registers when a session opens, so one is opened, on an empty cluster and without
-    arguments, to see where. Points at which it registers only if its arguments or flags say so stand behind "if
-    configured", as far as the plugin declares them in `also_at`.
+    A plugin of the batch engine registers when a session opens. So the command opens one on an empty cluster without
+    arguments. Points that depend on arguments or flags are listed after "if configured", if the plugin declares them
+    in `also_at`.
 
     \b
     Examples:
@@ -186,19 +186,19 @@ def _batch_rows(folders: tuple[Path, ...], *, trust_writable: bool) -> list[dict
     ]
 
 
-def _batch_row(name: str, kind: str, points: list[str], by_default: bool, home: type[Any]) -> dict[str, Any]:
+def _batch_row(name: str, kind: str, points: list[str], by_default: bool, implementation: type[Any]) -> dict[str, Any]:
     return {
         "name": name,
         "kind": kind,
         "points": points,
-        "ifConfigured": [each for each in getattr(home, "also_at", ()) if each not in points],
+        "ifConfigured": [each for each in getattr(implementation, "also_at", ()) if each not in points],
         "byDefault": by_default,
-        "from": _origin(home),
+        "from": _origin(implementation),
     }
 
 
 def _batch_points(plugins: BatchPluginSet) -> dict[str, list[str]]:
-    """Where each plugin registers in a session on an empty cluster; whoever breaks there is named."""
+    """The points where each plugin registers in a session on an empty cluster. Plugins that fail are reported."""
     tier = tuple(PluginOption(name).with_default_flags() for name in plugins)
     engine = build_batch_engine(BatchConfiguration(tiers=(tier,)), Cache(), plugins=plugins)
     with engine.session() as session:
@@ -216,12 +216,12 @@ def _origin(plugin: type[Any]) -> str:
 
 
 def _display_path(path: Path) -> str:
-    """The path as a person here would write it."""
+    """The path, relative to the current folder if it is below it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    """A table that a terminal of 80 columns has room for: the file of a plugin from outside stands below its points."""
+    """A table for a terminal of 80 columns. The file of an external plugin is listed below its points."""
     titles = {"name": "NAME", "kind": "KIND", "byDefault": "BY DEFAULT", "points": "POINTS"}
     shown = [key for key in titles if key in rows[0]]
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -1,4 +1,4 @@
-"""`bayplan cluster`: a Kubernetes API on this machine, with nothing but Python."""
+"""`bayplan cluster`: a Kubernetes API on this machine, implemented in Python alone."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
     from bayplan.controllers.kubelet.node_pools import NodePool
 
 START_S = 300.0
-"""How long a detached cluster is waited for. One that fails is heard at once, so this is only for one that hangs: the
-three seconds of processor time can take a minute where twenty others want the same core."""
+"""Timeout for a detached start. A start that fails is noticed at once, so this is for one that hangs: three seconds of
+CPU time can take a minute on a core that twenty other processes use."""
 START_NODE_S = 0.02
 READY_PIPE = "BAYPLAN_READY_PIPE"
-"""The variable that tells a cluster that is started detached where its starter waits for a word."""
+"""The variable with the pipe on which a detached cluster reports to its starter that it is up."""
 
 name_option = click.option(
-    "--name", default=DEFAULT_NAME, show_default=True, help="Which cluster, where there are several."
+    "--name", default=DEFAULT_NAME, show_default=True, help="The name of the cluster, if there are several."
 )
 
 
 @click.group("cluster")
 def command() -> None:
-    """A Kubernetes API on this machine: kubectl and every other client take it for a cluster.
+    """Run a Kubernetes API on this machine that kubectl and other clients use like any cluster.
 
-    Nodes, controllers and a scheduler come with it, all in one process.
+    Nodes, controllers and a scheduler run with it in the same process.
 
     \b
     Examples:
@@ -64,7 +64,7 @@ def command() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UpOptions:
-    """What `cluster up` was told."""
+    """The options of `cluster up`."""
 
     name: str
     port: int
@@ -85,10 +85,10 @@ class _UpOptions:
     trust_writable_plugins: bool
     page_address: str
     kubelet_options: dict[str, str]
-    """How pods live that say nothing themselves, as flags with what they were given."""
+    """Flags about the lifecycle of pods without annotations for it, with their values."""
 
     def arguments(self) -> list[str]:
-        """The same as a command line, for a process of its own in another folder."""
+        """The options as a command line, for a process in another folder."""
         given = ["cluster", "up", "--name", self.name, "--port", str(self.port), "--host", self.host]
         given += ["--data-sync", self.data_sync]
         paths = {"--data": self.data, "--token-file": self.token_file, "--client-ca": self.client_ca}
@@ -111,7 +111,7 @@ class _UpOptions:
         return [*given, *(flag for flag, on in switches.items() if on)]
 
     def pools(self) -> list[NodePool]:
-        if set(self.nodes) <= {"0"}:  # an API server alone starts without all that nodes need
+        if set(self.nodes) <= {"0"}:  # an API server alone does not import code for nodes
             return []
         from bayplan.controllers.kubelet.node_pools import NodePool
 
@@ -160,14 +160,14 @@ class _UpOptions:
         )
 
     def batch_settings(self, own: BayplanSettings) -> BatchSettings | None:
-        """How the second engine runs; None where it does not."""
+        """The settings of the batch engine; None if it is off."""
         if not self.batch and self.scheduler_conf is None:
             return None
         from bayplan.app.batch import BatchSettings
         from bayplan.cli.engine_setup import read_text
 
         if self.scheduler_conf is not None:
-            read_text(self.scheduler_conf)  # one that cannot be read is told before anything is started
+            read_text(self.scheduler_conf)  # report an unreadable file before anything starts
         return BatchSettings(
             conf=self.scheduler_conf,
             plugin_folders=self.plugin_folders,
@@ -185,52 +185,59 @@ class _UpOptions:
     multiple=True,
     default=["3"],
     show_default="3",
-    help="How many, or a pool: gpu=20:cpu=96,memory=1Ti,nvidia.com/gpu=8. May be given several times; 0: none.",
+    help="A number, or a pool: gpu=20:cpu=96,memory=1Ti,nvidia.com/gpu=8. May be given several times; 0: no nodes.",
 )
-@click.option("--zones", type=click.IntRange(0, 1000), default=0, help="Spread the nodes over so many zones.")
+@click.option("--zones", type=click.IntRange(0, 1000), default=0, help="Spread the nodes over this many zones.")
 @kubelet_options
-@click.option("--scheduler/--no-scheduler", default=True, help="Whether pods are placed.  [default: scheduler]")
+@click.option("--scheduler/--no-scheduler", default=True, help="Run a scheduler.  [default: scheduler]")
 @click.option(
-    "--controllers/--no-controllers", default=True, help="Whether Deployments make pods.  [default: controllers]"
+    "--controllers/--no-controllers",
+    default=True,
+    help="Run the controllers.  [default: controllers]",
 )
 @click.option("--config", type=click.Path(path_type=Path), help="A KubeSchedulerConfiguration for the scheduler.")
-@click.option("--batch", is_flag=True, help="Volcano's kinds, and the engine that schedules gangs and queues, too.")
-@click.option("--scheduler-conf", type=click.Path(path_type=Path), help="A volcano-scheduler.conf for it.")
-@click.option("--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration for both, and the binder.")
+@click.option("--batch", is_flag=True, help="Add Volcano's resource types, and the engine for gangs and queues.")
+@click.option("--scheduler-conf", type=click.Path(path_type=Path), help="A volcano-scheduler.conf for that engine.")
+@click.option(
+    "--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration for both engines and the binder."
+)
 @plugin_options
 @page_option("127.0.0.1:0")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a port that is free.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a free port.")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Any other address lets others on the network try the token."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Bind address; any other is open to the network.",
 )
 @click.option(
     "--data",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep the objects in this file, over restarts and crashes; without it they are gone at the end.",
+    help="Store the objects in this file; they survive restarts and crashes. Default: memory.",
 )
 @click.option(
     "--data-sync",
     type=click.Choice(["full", "normal"]),
     default="full",
     show_default=True,
-    help="What a committed write in the file survives. full: a power loss; every group of writes waits for the disk. "
-    "normal: the end of the process, also by kill -9, but not a power loss; faster.",
+    help="Durability of a committed write. full: survives a power loss; every group of writes waits for the disk. "
+    "normal: survives the end of the process, also by kill -9, but not a power loss; faster.",
 )
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help='Further users, one a line: token,user,uid,"group1,group2". RBAC says what they may do.',
+    help='A file with additional users, one a line: token,user,uid,"group1,group2". RBAC decides about their rights.',
 )
 @click.option(
     "--client-ca",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Know users by certificates of this authority.",
+    help="Authenticate users by client certificates of this CA.",
 )
-def up(detach: bool, **told: Any) -> None:
-    """Start a cluster and say what to type next: an API server, nodes, controllers and a scheduler in one process.
+def up(detach: bool, **options: Any) -> None:
+    """Start a cluster with an API server, nodes, controllers and a scheduler in one process, and print the next steps.
 
-    Nodes are fake: pods that are placed on them are Running, and nothing runs. Pods of a Job end after two seconds,
-    unless they say otherwise by the annotation bayplan.dev/runs-for. All else is as on any cluster.
+    Nodes are fake: pods on them become Running, but no container runs. Pods of a Job complete after two seconds,
+    unless the annotation bayplan.dev/runs-for says otherwise. Everything else is as on any cluster.
 
     \b
     Examples:
@@ -242,10 +249,10 @@ def up(detach: bool, **told: Any) -> None:
       bayplan cluster up --batch --nodes gpu=20:cpu=96,nvidia.com/gpu=8
       bayplan cluster up --nodes 0 --no-scheduler --no-controllers --data ./cluster.db --port 6443
     """
-    settings = _UpOptions(kubelet_options=pop_kubelet_options(told), **told)
+    settings = _UpOptions(kubelet_options=pop_kubelet_options(options), **options)
     if settings.data is None and settings.data_sync != "full":
-        raise UsageError("--data-sync is about the file of --data; name one")
-    settings.manifests()  # what is wrong with them is told before anything is started
+        raise UsageError("--data-sync needs a file; give one with --data")
+    settings.manifests()  # report errors before anything starts
     if settings.kubelet_options:
         parse_kubelet_options(settings.kubelet_options)
     folder = ClusterFolder.named(settings.name, os.environ)
@@ -261,20 +268,20 @@ def up(detach: bool, **told: Any) -> None:
 @command.command("down")
 @name_option
 def down(name: str) -> None:
-    """End a cluster. Objects that are kept in a file stay there.
+    """Stop a cluster. Objects in a data file stay there.
 
     \b
     Examples:
       bayplan cluster down
     """
-    ended = ClusterFolder.named(name, os.environ).stop()
-    click.echo(f'the cluster "{name}" is down' if ended else f'the cluster "{name}" was not up')
+    stopped = ClusterFolder.named(name, os.environ).stop()
+    click.echo(f'the cluster "{name}" is down' if stopped else f'the cluster "{name}" was not up')
 
 
 @command.command("status")
 @name_option
 def status(name: str) -> None:
-    """Say whether a cluster is up, where, and what it holds; exit code 1 if it is not up.
+    """Show whether a cluster is up, its address and its files; exit code 1 if it is not up.
 
     \b
     Examples:
@@ -283,7 +290,7 @@ def status(name: str) -> None:
     folder = ClusterFolder.named(name, os.environ)
     running = folder.require_running()
     click.echo(f'the cluster "{name}" is up at {running.url} (process {running.pid})')
-    click.echo(f"objects are kept in {running.data or 'memory'}")
+    click.echo(f"objects are stored in {running.data or 'memory'}")
     if running.page:
         click.echo(f"page: {running.page}")
     click.echo(f"kubeconfig: {folder.kubeconfig}")
@@ -292,20 +299,20 @@ def status(name: str) -> None:
 @command.command("reset")
 @name_option
 def reset(name: str) -> None:
-    """Begin anew: every object is deleted, those of the file too. Address and credentials stay.
+    """Restart a cluster without its objects, also those of the data file. Address and credentials stay.
 
     \b
     Examples:
       bayplan cluster reset
     """
     running = ClusterFolder.named(name, os.environ).reset()
-    click.echo(f'the cluster "{name}" is as new, at {running.url}')
+    click.echo(f'the cluster "{name}" was reset, at {running.url}')
 
 
 def _start_detached(folder: ClusterFolder, settings: _UpOptions) -> None:
-    with folder.lock():  # refuses when it is up already
+    with folder.lock():  # fails if the cluster is up already
         pass
-    hears, tells = os.pipe()
+    read_end, write_end = os.pipe()
     with folder.log.open("wb") as log:
         child = subprocess.Popen(
             [sys.executable, "-m", "bayplan", *settings.arguments()],
@@ -313,25 +320,25 @@ def _start_detached(folder: ClusterFolder, settings: _UpOptions) -> None:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=(tells,),
-            env={**os.environ, READY_PIPE: str(tells)},
+            pass_fds=(write_end,),
+            env={**os.environ, READY_PIPE: str(write_end)},
         )
-    os.close(tells)
+    os.close(write_end)
     limit_s = START_S + START_NODE_S * settings.node_count
     running = None
     try:
-        with progress(f"starting a cluster of {settings.node_count} node(s)"), open(hears, "rb") as word:
-            # A word when it is up; the end of the pipe when it is gone; nothing while it still tries.
-            heard, _, _ = select.select([word], [], [], limit_s)
-            running = folder.running() if heard and word.read(1) else None
+        with progress(f"starting a cluster of {settings.node_count} node(s)"), open(read_end, "rb") as pipe:
+            # One byte when it is up; end of file when it has ended; no data while it still starts.
+            ready, _, _ = select.select([pipe], [], [], limit_s)
+            running = folder.running() if ready and pipe.read(1) else None
     finally:
-        if running is None:  # Ctrl-C too: nobody would know of one that comes up later
+        if running is None:  # also after Ctrl-C: a cluster that comes up later would stay unnoticed
             child.terminate()
             child.wait()
     if running is None:
-        said = folder.log.read_text(errors="replace").strip().removeprefix("error: ")
-        silence = "it said nothing" if heard else f"not within {limit_s:g} s"
-        raise ClusterFolderError(f"the cluster did not come up: {said or silence}")
+        output = folder.log.read_text(errors="replace").strip().removeprefix("error: ")
+        fallback = f"it ended without a message; see {folder.log}" if ready else f"no answer within {limit_s:g} s"
+        raise ClusterFolderError(f"the cluster did not come up: {output or fallback}")
     _print_next_steps(folder, running, settings, detached=True)
 
 
@@ -341,36 +348,36 @@ async def _serve(folder: ClusterFolder, settings: _UpOptions) -> None:
 
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     credentials = credentials_for(folder.path, settings.host)
-    stop, anew = _install_signal_events()
+    stop, restart = _install_signal_events()
     starts, port, data, page = 0, settings.port, settings.data, settings.page_address
     while not stop.is_set():
-        anew.clear()
+        restart.clear()
         async with contextlib.AsyncExitStack() as stack:
             cluster = _cluster(settings, credentials, port, page)
             if not await _start_unless_stopped(stack, cluster, stop):
                 return
             port, starts = cluster.port, starts + 1
-            shown = getattr(cluster, "page_url", "")
-            page = urlsplit(shown).netloc or page  # the same after a reset: pages that are open find it again
+            page_url = getattr(cluster, "page_url", "")
+            page = urlsplit(page_url).netloc or page  # the same after a reset, for open pages
             cluster.write_kubeconfig(folder.kubeconfig, folder.name)
             if not await _ready_unless_stopped(cluster, settings, stop):
                 return
-            kept = str(data.absolute()) if data else ""
-            running = RunningCluster(os.getpid(), cluster.url, kept, starts, shown)
+            stored = str(data.absolute()) if data else ""
+            running = RunningCluster(os.getpid(), cluster.url, stored, starts, page_url)
             folder.write_record(running)
             _notify_starter()
             _reduce_gc_frequency()
             if starts == 1:
                 _print_next_steps(folder, running, settings, detached=False)
-            await _wait_for_event(cluster, stop, anew)
-        if anew.is_set() and data is not None:
+            await _wait_for_event(cluster, stop, restart)
+        if restart.is_set() and data is not None:
             delete_files(data)
 
 
 def _notify_starter() -> None:
-    """Let whoever started this process detached know that the cluster is up."""
-    if told := os.environ.pop(READY_PIPE, ""):
-        with contextlib.suppress(BrokenPipeError), open(int(told), "wb") as pipe:  # he may have left
+    """Report to the starter of this detached process that the cluster is up."""
+    if descriptor := os.environ.pop(READY_PIPE, ""):
+        with contextlib.suppress(BrokenPipeError), open(int(descriptor), "wb") as pipe:  # the starter may have ended
             pipe.write(b"+")
 
 
@@ -382,7 +389,7 @@ def _cluster(
 
     users = read_tokens(settings.token_file) if settings.token_file is not None else {}
     host, data, sync, authority = settings.host, settings.data, settings.data_sync, settings.client_ca
-    if settings.is_api_only:  # starts in half the time: nothing that decides has to be loaded
+    if settings.is_api_only:  # starts in half the time, without the scheduler's imports
         return EmbeddedCluster(
             credentials, host=host, port=port, data=data, data_sync=sync, users=users, client_authority=authority
         )
@@ -409,32 +416,32 @@ def _cluster(
 async def _start_unless_stopped(
     stack: contextlib.AsyncExitStack, cluster: EmbeddedCluster | InProcessCluster, stop: asyncio.Event
 ) -> bool:
-    """Whether it has started, before somebody said stop: what a part of it waits for may never come."""
-    entering = asyncio.ensure_future(stack.enter_async_context(cluster))
-    stopping = asyncio.ensure_future(stop.wait())
-    await asyncio.wait((entering, stopping), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    is_up = entering.done()
+    """Start the cluster, and return whether it is up before `stop` is set: a component may wait forever."""
+    start_task = asyncio.ensure_future(stack.enter_async_context(cluster))
+    stop_task = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((start_task, stop_task), return_when=asyncio.FIRST_COMPLETED)
+    stop_task.cancel()
+    is_up = start_task.done()
     if not is_up:
-        entering.cancel()
-        await asyncio.wait([entering])
-    if not entering.cancelled():
-        entering.result()
+        start_task.cancel()
+        await asyncio.wait([start_task])
+    if not start_task.cancelled():
+        start_task.result()
     return is_up
 
 
 async def _ready_unless_stopped(
     cluster: EmbeddedCluster | InProcessCluster, settings: _UpOptions, stop: asyncio.Event
 ) -> bool:
-    """Whether all of it is there, before somebody said stop."""
+    """Wait until all components are ready. Returns False if `stop` is set first."""
     from bayplan.apiserver.embedded import EmbeddedCluster
 
     if isinstance(cluster, EmbeddedCluster):
         return True
-    with progress(f"{settings.node_count} node(s) are coming up"):
-        ready, stopping = asyncio.ensure_future(cluster.ready()), asyncio.ensure_future(stop.wait())
-        await asyncio.wait((ready, stopping), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+    with progress(f"waiting for {settings.node_count} node(s)"):
+        ready, stop_task = asyncio.ensure_future(cluster.ready()), asyncio.ensure_future(stop.wait())
+        await asyncio.wait((ready, stop_task), return_when=asyncio.FIRST_COMPLETED)
+        stop_task.cancel()
     if ready.done():
         ready.result()
         return True
@@ -443,7 +450,7 @@ async def _ready_unless_stopped(
 
 
 async def _wait_for_event(cluster: EmbeddedCluster | InProcessCluster, *ends: asyncio.Event) -> None:
-    """Wait for one of the events; a part of the cluster that breaks raises."""
+    """Wait for one of the events. Raises the exception of a component that fails."""
     from bayplan.apiserver.embedded import EmbeddedCluster
 
     waiting = asyncio.ensure_future(_wait_for_first(*ends))
@@ -454,18 +461,18 @@ async def _wait_for_event(cluster: EmbeddedCluster | InProcessCluster, *ends: as
 
 
 def _reduce_gc_frequency() -> None:
-    """A request makes thousands of dictionaries and hardly a cycle: looking for cycles at every 700th is a waste."""
+    """Collect garbage less often: a request creates thousands of dictionaries, and hardly any reference cycle."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 
 
 def _install_signal_events() -> tuple[asyncio.Event, asyncio.Event]:
-    stop, anew = asyncio.Event(), asyncio.Event()
+    stop, restart = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, anew.set)
-    return stop, anew
+    loop.add_signal_handler(signal.SIGHUP, restart.set)
+    return stop, restart
 
 
 async def _wait_for_first(*events: asyncio.Event) -> None:
@@ -479,20 +486,20 @@ async def _wait_for_first(*events: asyncio.Event) -> None:
 
 def _print_next_steps(folder: ClusterFolder, running: RunningCluster, settings: _UpOptions, *, detached: bool) -> None:
     option = "" if folder.name == DEFAULT_NAME else f" --name {folder.name}"
-    kept = f"objects are kept in {running.data}" if running.data else "objects are kept in memory"
+    stored = f"objects are stored in {running.data}" if running.data else "objects are stored in memory"
     nodes = f" with {settings.node_count} node(s)" if settings.node_count else ""
     lines = [
-        f"a cluster{nodes} is up at {running.url}; {kept}",
+        f"a cluster{nodes} is up at {running.url}; {stored}",
         "",
-        "type next:",
+        "next steps:",
         f"  export KUBECONFIG={folder.kubeconfig}",
         "  kubectl get namespaces",
         *([] if settings.node_count else ["  bayplan kubelet --nodes 3 &"]),
         *([] if settings.scheduler else ["  bayplan scheduler &"]),
         "  kubectl run web --image=nginx",
         "  bayplan top",
-        *([f"  look at {running.page}"] if running.page else []),
+        *([f"  open {running.page}"] if running.page else []),
         "",
-        f"bayplan cluster down{option} ends it" if detached else "Ctrl-C ends it",
+        f"bayplan cluster down{option} stops it" if detached else "Ctrl-C stops it",
     ]
     click.echo("\n".join(lines))

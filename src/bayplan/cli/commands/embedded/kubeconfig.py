@@ -1,4 +1,4 @@
-"""`bayplan kubeconfig`: how other programs reach the embedded cluster."""
+"""`bayplan kubeconfig`: the kubeconfig of the embedded cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bayplan.cli.output.printers import print_value
 
 @click.command("kubeconfig")
 @name_option
-@click.option("--path", is_flag=True, help="Print where the file is, not what it says.")
+@click.option("--path", is_flag=True, help="Print the path of the file instead of its content.")
 def command(name: str, path: bool) -> None:
     """Print the kubeconfig of the cluster that `bayplan cluster up` started.
 

@@ -1,4 +1,4 @@
-"""`bayplan apply`: make a cluster have what manifests say."""
+"""`bayplan apply`: server-side apply of manifests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bayplan.objects.manifests import RawObject, raw_objects
 
 _STDIN = Path("/dev/stdin")
 _REQUEST_LEVEL_CODES = (0, 401, 429, 503, 504)
-"""Nobody answers, knows us or has time: the next object would fare no better."""
+"""Statuses that affect every request: no answer, unauthorized, overloaded. Further objects would fail the same way."""
 
 filename_option = click.option(
     "-f",
@@ -33,9 +33,9 @@ filename_option = click.option(
 @click.command("apply")
 @filename_option
 @namespace_option
-@click.option("--force-conflicts", is_flag=True, help="Take fields from whoever owns them.")
-@click.option("--field-manager", default="bayplan", show_default=True, help="In whose name fields are owned.")
-@click.option("--dry-run", is_flag=True, help="Let the server check everything and keep nothing.")
+@click.option("--force-conflicts", is_flag=True, help="Take over fields of other field managers.")
+@click.option("--field-manager", default="bayplan", show_default=True, help="The field manager's name.")
+@click.option("--dry-run", is_flag=True, help="Let the server validate all objects and store none.")
 @connection_options
 def command(
     files: tuple[Path, ...],
@@ -45,10 +45,10 @@ def command(
     dry_run: bool,
     connection: ClusterConnection,
 ) -> None:
-    """Make a cluster have what manifests say: what is missing is created, what differs is changed.
+    """Create or update objects from manifests.
 
-    It is server-side apply, as `kubectl apply --server-side` has it: fields that a manifest does not name are left to
-    whoever set them. What a definition brings (a CustomResourceDefinition) can be used further down in the same files.
+    It is server-side apply, as in `kubectl apply --server-side`: fields that a manifest does not name keep their
+    values. A CustomResourceDefinition can be followed by objects of its kind in the same files.
 
     \b
     Examples:
@@ -74,8 +74,8 @@ def command(
 
 
 async def _apply(applier: Applier, objects: Sequence[RawObject], *, dry_run: bool) -> None:
-    """One after another, as they stand; one that is refused does not keep the others from being applied."""
-    refused = 0
+    """Apply the objects in their order. A rejected object does not keep the rest from being applied."""
+    rejected = 0
     with progress(f"applying {len(objects)} object(s)"):
         for raw in objects:
             try:
@@ -83,32 +83,32 @@ async def _apply(applier: Applier, objects: Sequence[RawObject], *, dry_run: boo
             except ApiError as fault:
                 if fault.code in _REQUEST_LEVEL_CODES:
                     raise
-                told = f"{raw.place}: {raw.kind} {raw.name}: {' '.join(fault.details.split())}{_remedy(fault)}"
+                message = f"{raw.place}: {raw.kind} {raw.name}: {' '.join(fault.details.split())}{_remedy(fault)}"
             except ObjectError as fault:
-                told = str(fault)
+                message = str(fault)
             else:
                 click.echo(f"{applied}{' (server dry run)' if dry_run else ''}")
                 continue
-            refused += 1
-            click.echo(f"error: {told}", err=True)
-    if refused:
-        raise ApiError(f"{refused} of {len(objects)} object(s) were refused; correct them and apply again")
+            rejected += 1
+            click.echo(f"error: {message}", err=True)
+    if rejected:
+        raise ApiError(f"{rejected} of {len(objects)} object(s) were rejected; correct them and apply again")
 
 
 def _remedy(fault: ApiError) -> str:
-    """What to do, where the server's sentence does not say it."""
+    """What to do, if the server's message does not say it."""
     if "failed to create typed patch object" in fault.details:
-        return "; write the field as its kind has it: a number or true that is meant as a text needs quotes"
+        return "; use the type of the field: a number or true that is meant as text needs quotes"
     if fault.code == 403:
-        return "; ask for that right, or choose another --context or --namespace"
+        return "; ask for that permission, or choose another --context or --namespace"
     return ""
 
 
 def read_objects(files: Sequence[Path]) -> list[RawObject]:
-    """Every object of the files; standard input for -."""
+    """Every object of the files; `-` is the standard input."""
     if any(str(path) == "-" for path in files) and sys.stdin.isatty():
         click.echo("reading a manifest from the terminal; end it with Ctrl-D", err=True)
     found = list(raw_objects([_STDIN if str(path) == "-" else path for path in files]))
     if not found:
-        raise UsageError("there is no object in these files; a manifest starts with apiVersion and kind")
+        raise UsageError("these files contain no object; a manifest starts with apiVersion and kind")
     return found

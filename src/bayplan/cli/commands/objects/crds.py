@@ -1,4 +1,4 @@
-"""`bayplan crds`: the definitions of Volcano's kinds and of BindRequests, for a cluster that does not have them."""
+"""`bayplan crds`: the CRDs of Volcano and of BindRequests, for a cluster without them."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from bayplan.objects.volcano.definitions import (
 
 
 @click.command("crds")
-@click.option("--all", "everything", is_flag=True, help="Print all of them, whatever the cluster has.")
-@click.option("--install", is_flag=True, help="Create what the cluster lacks, instead of printing it.")
+@click.option("--all", "everything", is_flag=True, help="Print all CRDs, also those that the cluster has.")
+@click.option("--install", is_flag=True, help="Create the missing CRDs instead of printing them.")
 @click.option(
     "--only",
     "only",
     multiple=True,
     metavar="KIND",
-    help="This kind and no other, by its plural, such as bindrequests. May be given several times.",
+    help="Only this resource, by its plural, such as bindrequests. May be given several times.",
 )
 @server_options
 def command(
     everything: bool, install: bool, only: tuple[str, ...], kubeconfig: Path | None, context: str, master: str
 ) -> None:
-    """Print the CustomResourceDefinitions of Volcano's kinds, and of BindRequests, that the cluster does not have yet.
+    """Print the CustomResourceDefinitions of Volcano and of BindRequests that the cluster does not have yet.
 
     PodGroup, Queue, HyperNode, Numatopology, NodeShard, Job, CronJob, JobFlow, JobTemplate and Command, with the
-    groups, versions, fields and columns of Volcano 1.15; BindRequest with those of KAI-Scheduler. A definition that is
-    installed with the same version, such as Volcano's own, is left out, so applying what is printed never replaces it.
-    Where nothing is lacking, those that stand exactly so are printed, for kubectl to find them unchanged. Where no
-    cluster can be asked, all of them are printed.
+    groups, versions, fields and columns of Volcano 1.15; BindRequest with those of KAI-Scheduler. A CRD that is
+    installed with the same version, such as Volcano's own, is left out, so applying the output never replaces it. If
+    none is missing, the installed CRDs that are equal are printed, so that kubectl finds them unchanged. Without a
+    reachable cluster all CRDs are printed.
 
     \b
     Examples:
@@ -56,35 +56,35 @@ def command(
         _print(wanted)
         return
     try:
-        asking = partial(installed_crds, wanted=wanted)
-        installed = run_with_target(resolve_server(kubeconfig, context, master), asking)
+        read_installed = partial(installed_crds, wanted=wanted)
+        installed = run_with_target(resolve_server(kubeconfig, context, master), read_installed)
     except (KubeconfigError, Unreachable) as fault:
         if install or kubeconfig is not None or master or context:
             raise
-        click.echo(f"no cluster was asked what it has, so these are all: {fault}", err=True)
+        click.echo(f"cannot read the CRDs of the cluster, so all are printed: {fault}", err=True)
         installed = []
-    lacking = list(definitions_to_install(installed, wanted))
+    missing = list(definitions_to_install(installed, wanted))
     if install:
-        _install(resolve_server(kubeconfig, context, master), lacking)
-    elif lacking:
-        _print(lacking)
+        _install(resolve_server(kubeconfig, context, master), missing)
+    elif missing:
+        _print(missing)
     else:
         _print_unchanged(list(installed_definitions(installed, wanted)))
 
 
 def all_definitions() -> list[Definition]:
-    """Every kind that Bayplan works with and Kubernetes does not have."""
+    """The CRDs of all custom resources that Bayplan uses."""
     return [*volcano_definitions(), bind_request_definition()]
 
 
 def _select_definitions(only: tuple[str, ...]) -> list[Definition]:
-    """The kinds that are named, each by its plural, with its group or without; all where none is."""
+    """The CRDs with these plurals, with or without their group; all if `only` is empty."""
     known = all_definitions()
     names = {name: each for each in known for name in (each["spec"]["names"]["plural"], each["metadata"]["name"])}
     for name in only:
         if name not in names:
             plurals = ", ".join(each["spec"]["names"]["plural"] for each in known)
-            raise UsageError(f"--only {name}: there is no such kind here; known: {plurals}")
+            raise UsageError(f"--only {name}: unknown resource; use one of {plurals}")
     wanted = [names[name]["metadata"]["name"] for name in only]
     return [each for each in known if each["metadata"]["name"] in wanted] if only else known
 
@@ -94,27 +94,29 @@ def _print(definitions: list[Definition]) -> None:
 
 
 def _print_unchanged(unchanged: list[Definition]) -> None:
-    """For a cluster that has all of them. kubectl takes it for a fault when it is given nothing to apply, not even an
-    empty list; so it gets what it will find unchanged."""
+    """Print CRDs for a cluster that lacks none. kubectl fails if it gets nothing to apply, not even an empty list, so
+    it gets CRDs that it finds unchanged."""
     if unchanged:
-        click.echo("the cluster has all of them; these stand exactly so, and applying them changes nothing", err=True)
+        click.echo(
+            "the cluster has all CRDs; these equal the installed ones, so applying them changes nothing", err=True
+        )
         _print(unchanged)
     else:
         click.echo(
-            "the cluster has all of them, somebody else's; nothing is left to apply, and kubectl refuses to apply "
-            "nothing: `bayplan crds --install` does not mind",
+            "the cluster has all CRDs, from another installation; there is none to apply, and kubectl fails without "
+            "input: use `bayplan crds --install` instead",
             err=True,
         )
 
 
-def _install(target: ConnectionConfig, lacking: list[Definition]) -> None:
+def _install(target: ConnectionConfig, missing: list[Definition]) -> None:
     async def create(client: Client) -> None:
-        created = await create_crds(client, lacking)
+        created = await create_crds(client, missing)
         for name in created:
             click.echo(f"{name} created")
-        for name in (each["metadata"]["name"] for each in lacking if each["metadata"]["name"] not in created):
-            click.echo(f"{name} is there in another version, and is left as it is; whoever installed it can upgrade it")
+        for name in (each["metadata"]["name"] for each in missing if each["metadata"]["name"] not in created):
+            click.echo(f"{name} exists in another version and is unchanged; upgrade it with the tool that installed it")
 
     run_with_target(target, create)
-    if not lacking:
-        click.echo("the cluster has all of them")
+    if not missing:
+        click.echo("the cluster has all CRDs")

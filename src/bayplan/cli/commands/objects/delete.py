@@ -1,4 +1,4 @@
-"""`bayplan delete`: objects by file, by name or by labels, and wait until they are gone."""
+"""`bayplan delete`: deletes objects by file, name or labels, and waits until they are gone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CASCADES = {"background": "Background", "foreground": "Foreground", "orphan": "
 
 @dataclass(frozen=True, slots=True)
 class _DeletionTarget:
-    """One object that is to go."""
+    """One object to delete."""
 
     kind: KindMapping
     namespace: str
@@ -58,20 +58,22 @@ class _DeleteOptions:
 
 @click.command("delete")
 @click.argument("what", nargs=-1, metavar="[KIND [NAME]...]", shell_complete=complete_kinds)
-@click.option("-f", "--filename", "files", type=click.Path(path_type=Path), multiple=True, help="What manifests name.")
+@click.option(
+    "-f", "--filename", "files", type=click.Path(path_type=Path), multiple=True, help="Delete the objects of manifests."
+)
 @namespace_option
-@click.option("-l", "--selector", "labels", default="", help="All of a kind that have these labels: app=web.")
-@click.option("--all", "every", is_flag=True, help="All of a kind in the namespace.")
-@click.option("--grace-period", "grace_s", type=click.IntRange(0), default=None, help="Seconds to stop in; 0: at once.")
+@click.option("-l", "--selector", "labels", default="", help="Delete objects with these labels: app=web.")
+@click.option("--all", "every", is_flag=True, help="Delete all objects of the resource type in the namespace.")
+@click.option("--grace-period", "grace_s", type=click.IntRange(0), default=None, help="Seconds to stop; 0: at once.")
 @click.option(
     "--cascade",
     type=click.Choice(list(_CASCADES)),
     default="background",
     show_default=True,
-    help="What becomes of objects that belong to it.",
+    help="What happens to dependent objects.",
 )
-@click.option("--wait/--no-wait", default=True, help="Return when it is gone.  [default: wait]")
-@click.option("--ignore-not-found", "ignore_missing", is_flag=True, help="What is not there is no error.")
+@click.option("--wait/--no-wait", default=True, help="Return when the objects are gone.  [default: wait]")
+@click.option("--ignore-not-found", "ignore_missing", is_flag=True, help="Missing objects are not an error.")
 @connection_options
 def command(
     what: tuple[str, ...],
@@ -85,7 +87,7 @@ def command(
     ignore_missing: bool,
     connection: ClusterConnection,
 ) -> None:
-    """Delete objects of a cluster: by name, by labels, or what manifests name.
+    """Delete objects of a cluster: by name, by labels, or from manifests.
 
     \b
     Examples:
@@ -103,7 +105,7 @@ def command(
     async def work(client: Client) -> None:
         if objects:
             applier = Applier(client, namespace=namespace, everything_there=bool(namespace))
-            # Backwards: a namespace or a definition stands above what is in it.
+            # In reverse order: a namespace or a CRD comes before its objects.
             found = [_DeletionTarget(*await applier.locate(raw.tree, raw.place)) for raw in reversed(objects)]
         else:
             found = await _find_targets(client, what, namespace or client.target.namespace, labels, every=every)
@@ -115,18 +117,18 @@ def command(
 async def _find_targets(
     client: Client, what: Sequence[str], namespace: str, labels: str, *, every: bool
 ) -> list[_DeletionTarget]:
-    catalogue = await discover_rest_mapper(client.transport)
+    mapper = await discover_rest_mapper(client.transport)
     found: list[_DeletionTarget] = []
     for word, name in parse_targets(what):
-        for kind in catalogue.matching_kinds(word):
+        for kind in mapper.matching_kinds(word):
             own = namespace if kind.resource.namespaced else ""
             if name and (labels or every):
-                raise UsageError("a name says all; leave out -l and --all")
+                raise UsageError("a name selects one object; leave out -l and --all")
             if name:
                 found.append(_DeletionTarget(kind, own, name))
                 continue
             if not labels and not every:
-                raise UsageError(f"which {word}? name them, or say -l LABELS or --all")
+                raise UsageError(f"no {word} selected; give names, -l LABELS or --all")
             listing = TableQuery(resource=kind.resource, namespace=own, label_selector=labels).path()
             answer = await client.transport.request("GET", listing)
             items = msgspec.json.decode(answer.body, type=_DeletedList).items
@@ -138,45 +140,45 @@ async def _find_targets(
     return found
 
 
-async def _delete(client: Client, doomed: Sequence[_DeletionTarget], how: _DeleteOptions) -> None:
-    going: list[tuple[_DeletionTarget, str]] = []
-    with progress(f"deleting {len(doomed)} object(s)"):
-        for each in doomed:
+async def _delete(client: Client, target: Sequence[_DeletionTarget], how: _DeleteOptions) -> None:
+    deleted: list[tuple[_DeletionTarget, str]] = []
+    with progress(f"deleting {len(target)} object(s)"):
+        for each in target:
             uid = await _delete_one(client, each, how)
             if uid is not None:
                 click.echo(f"{each.kind.matches_name(each.name)} deleted")
-                going.append((each, uid))
+                deleted.append((each, uid))
         if how.wait:
-            for each, uid in going:
+            for each, uid in deleted:
                 await _wait_until_deleted(client, each, uid)
 
 
-async def _delete_one(client: Client, doomed: _DeletionTarget, how: _DeleteOptions) -> str | None:
-    """Delete it; its uid, or None when it was not there."""
+async def _delete_one(client: Client, target: _DeletionTarget, how: _DeleteOptions) -> str | None:
+    """Delete the object. Returns its uid, or None if it did not exist."""
     options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": how.propagation}
     if how.grace_s is not None:
         options["gracePeriodSeconds"] = how.grace_s
-    path = doomed.kind.resource.path(doomed.namespace, doomed.name)
+    path = target.kind.resource.path(target.namespace, target.name)
     try:
         known = await client.transport.request("GET", path)
-        uid = doomed.uid or msgspec.json.decode(known.body, type=_DeletedObject).metadata.uid
+        uid = target.uid or msgspec.json.decode(known.body, type=_DeletedObject).metadata.uid
         options["preconditions"] = {"uid": uid}
         await client.transport.request("DELETE", path, msgspec.json.encode(options))
     except NotFound:
-        if how.ignore_missing or doomed.uid:  # of those that were found by labels one may have gone by itself
+        if how.ignore_missing or target.uid:  # an object that was selected by labels may be gone already
             return None
         raise
     except Conflict:
-        if doomed.uid:
-            return None  # another one has taken its name since
+        if target.uid:
+            return None  # another object has the name now
         raise
     return uid
 
 
-async def _wait_until_deleted(client: Client, doomed: _DeletionTarget, uid: str) -> None:
-    """Wait until the object is gone, or another one has taken its name."""
-    path = doomed.kind.resource.path(doomed.namespace, doomed.name)
-    wanted = TableQuery(resource=doomed.kind.resource, namespace=doomed.namespace, name=doomed.name)
+async def _wait_until_deleted(client: Client, target: _DeletionTarget, uid: str) -> None:
+    """Wait until the object is gone, or another object has its name."""
+    path = target.kind.resource.path(target.namespace, target.name)
+    query = TableQuery(resource=target.kind.resource, namespace=target.namespace, name=target.name)
     while True:
         try:
             answer = await client.transport.request("GET", path)
@@ -186,9 +188,9 @@ async def _wait_until_deleted(client: Client, doomed: _DeletionTarget, uid: str)
         if known.metadata.uid != uid:
             return
         try:
-            async with aclosing(watch_objects(client.transport, wanted, known.metadata.resource_version)) as events:
-                async for happened, _ in events:
-                    if happened == "DELETED":
+            async with aclosing(watch_objects(client.transport, query, known.metadata.resource_version)) as events:
+                async for event_type, _ in events:
+                    if event_type == "DELETED":
                         return
         except (Gone, TimedOut):
             continue  # the next turn reads the object again

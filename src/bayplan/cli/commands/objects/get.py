@@ -1,4 +1,4 @@
-"""`bayplan get`: what there is in a cluster, as tables that the server makes, or as JSON and YAML."""
+"""`bayplan get`: objects of a cluster as tables of the server, or as JSON and YAML."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from bayplan.errors import ApiError, Gone, Invalid, Unreachable, UsageError
 
 _RETRY_S = 1.0
 _MAX_FAILED_WATCHES = 5
-"""So many times in a row nobody is there at all: then the server has ended, and is not just busy."""
+"""After this many refused connections in a row the server has ended and is not only overloaded."""
 _MAX_OUTAGE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetRequest:
-    """What the options ask for."""
+    """The options of one `get`."""
 
     namespace: str = ""
     all_namespaces: bool = False
@@ -62,19 +62,21 @@ class GetRequest:
 @click.command("get")
 @click.argument("what", nargs=-1, required=True, metavar="KIND [NAME]...", shell_complete=complete_kinds)
 @namespace_option
-@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="In all namespaces.")
-@click.option("-l", "--selector", "labels", default="", help="By labels: app=web,tier!=cache.")
-@click.option("--field-selector", "fields", default="", help="By fields: spec.nodeName=node-3,status.phase=Pending.")
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="List objects of all namespaces.")
+@click.option("-l", "--selector", "labels", default="", help="Select by labels: app=web,tier!=cache.")
+@click.option(
+    "--field-selector", "fields", default="", help="Select by fields: spec.nodeName=node-3,status.phase=Pending."
+)
 @click.option(
     "-o",
     "--output",
     type=click.Choice(["wide", "json", "yaml", "name"]),
     default=None,
-    help="wide: more columns; json, yaml: all of it; name: names alone.",
+    help="wide: more columns; json, yaml: listing objects; name: names only.",
 )
-@click.option("-w", "--watch", is_flag=True, help="Go on and show what changes, until Ctrl-C.")
-@click.option("--no-headers", is_flag=True, help="Rows alone.")
-@click.option("--show-managed-fields", is_flag=True, help="With json and yaml: who owns which field.")
+@click.option("-w", "--watch", is_flag=True, help="Show changes until Ctrl-C.")
+@click.option("--no-headers", is_flag=True, help="Print no column titles.")
+@click.option("--show-managed-fields", is_flag=True, help="With json and yaml: include managedFields.")
 @connection_options
 def command(
     what: tuple[str, ...],
@@ -88,10 +90,10 @@ def command(
     show_managed_fields: bool,
     connection: ClusterConnection,
 ) -> None:
-    """Show what there is in a cluster: your own, or the one of `bayplan cluster up`.
+    """Show objects of a cluster: your own, or the one of `bayplan cluster up`.
 
-    Kinds have the names that kubectl has for them (pods, po, deploy, deployments.apps, all), those of
-    CustomResourceDefinitions too; the server says which columns matter.
+    Resource types have kubectl's names (pods, po, deploy, deployments.apps, all), also those of
+    CustomResourceDefinitions; the server chooses the columns.
 
     \b
     Examples:
@@ -117,32 +119,32 @@ def command(
 
 @contextmanager
 def _explain_selector_errors(request: GetRequest) -> Iterator[None]:
-    """A selection that the server cannot make, as a sentence with what it can."""
+    """An unsupported selector becomes an error with the supported ones."""
     try:
         yield
     except Invalid as fault:
-        advice = "correct what you ask for"
+        advice = "correct the selector"
         if request.fields and "field" in fault.details:
             advice = (
-                "--field-selector takes metadata.name and metadata.namespace, and some fields more of some kinds, such "
-                "as spec.nodeName and status.phase of pods; -l selects by labels"
+                "--field-selector supports metadata.name and metadata.namespace, and further fields of some types, "
+                "such as spec.nodeName and status.phase of pods; -l selects by labels"
             )
         elif request.labels:
-            advice = "-l takes labels such as app=web,tier!=cache or 'tier in (web,api)'"
+            advice = "-l supports labels such as app=web,tier!=cache or 'tier in (web,api)'"
         raise ApiError(f"{fault.details}; {advice}", code=fault.code, reason=fault.reason) from None
 
 
 async def _get(client: Client, what: Sequence[str], request: GetRequest) -> None:
-    with progress(f"asking {client.target.server}"):
-        catalogue = await discover_rest_mapper(client.transport)
+    with progress(f"reading {client.target.server}"):
+        mapper = await discover_rest_mapper(client.transport)
     chosen = [
-        (kind, name) for word, name in parse_targets(what) for kind in (catalogue.matching_kinds(word) if word else ())
+        (kind, name) for word, name in parse_targets(what) for kind in (mapper.matching_kinds(word) if word else ())
     ]
     if any(name for _, name in chosen) and request.all_namespaces:
-        raise UsageError("an object of one name is in one namespace; leave out -A, or the name")
+        raise UsageError("an object with a name is in one namespace; leave out -A or the name")
     wanted = [(kind, request.to_query(kind, name, client.target.namespace)) for kind, name in chosen]
     if request.watch and len(wanted) != 1:
-        raise UsageError("--watch shows one kind, or one object; name one")
+        raise UsageError("--watch shows one resource type or one object; give one")
     with _explain_selector_errors(request):
         if request.watch:
             await _watch(client, *wanted[0], request)
@@ -153,12 +155,12 @@ async def _get(client: Client, what: Sequence[str], request: GetRequest) -> None
 
 
 def parse_targets(what: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Kinds, each with a name or none: `pods`, `pods,nodes`, `pod a b`, `pod/a node/b`."""
+    """Resource types, each with a name or none: `pods`, `pods,nodes`, `pod a b`, `pod/a node/b`."""
     if any("/" in word for word in what):
         for word in what:
             kind, slash, name = word.partition("/")
             if not slash or not kind or not name:
-                raise UsageError(f'"{word}" is no object; write all of them as KIND/NAME, or KIND and then names')
+                raise UsageError(f'"{word}" is not an object; give KIND/NAME for all, or KIND followed by names')
             yield kind, name
         return
     kinds, *names = what
@@ -166,17 +168,17 @@ def parse_targets(what: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield from ((kind, name) for name in names or [""])
 
 
-# tables
+# Tables.
 
 
 async def _print_tables(client: Client, wanted: Sequence[tuple[KindMapping, TableQuery]], request: GetRequest) -> None:
-    with progress(f"asking {client.target.server}"):
+    with progress(f"reading {client.target.server}"):
         tables = await asyncio.gather(*(read_table(client.transport, each) for _, each in wanted))
     shown = _merge_tables([(kind, table) for (kind, _), table in zip(wanted, tables, strict=True) if table.rows])
     if not shown:
         where = "" if request.all_namespaces else f" in the namespace {request.namespace or client.target.namespace}"
         namespaced = any(kind.resource.namespaced for kind, _ in wanted)
-        click.echo(f"there are none{where if namespaced else ''}", err=True)
+        click.echo(f"no objects found{where if namespaced else ''}", err=True)
         return
     several = len({kind.resource for kind, _ in shown}) > 1
     for number, (kind, table) in enumerate(shown):
@@ -186,7 +188,7 @@ async def _print_tables(client: Client, wanted: Sequence[tuple[KindMapping, Tabl
 
 
 def _merge_tables(tables: Sequence[tuple[KindMapping, Table]]) -> list[tuple[KindMapping, Table]]:
-    """Objects that were asked for one by one, as one table a kind."""
+    """Merge tables of single objects to one table per resource type."""
     found: dict[object, tuple[KindMapping, Table]] = {}
     for kind, table in tables:
         known = found.get(kind.resource)
@@ -196,7 +198,7 @@ def _merge_tables(tables: Sequence[tuple[KindMapping, Table]]) -> list[tuple[Kin
 
 
 class _Printer:
-    """Rows of one kind, in columns that stay where they are."""
+    """Prints rows of one resource type in fixed columns."""
 
     def __init__(self, kind: KindMapping, request: GetRequest, *, prefixed: bool = False) -> None:
         self._kind = kind
@@ -233,12 +235,12 @@ class _Printer:
         return [row.object.metadata.namespace, *cells] if self._shows_namespace else cells
 
 
-# objects
+# Objects.
 
 
 async def _print_objects(client: Client, wanted: Sequence[tuple[KindMapping, TableQuery]], request: GetRequest) -> None:
     items: list[dict[str, Any]] = []
-    with progress(f"asking {client.target.server}"):
+    with progress(f"reading {client.target.server}"):
         for kind, each in wanted:
             answer = await client.transport.request("GET", each.path())
             items.extend(_items(msgspec.json.decode(answer.body), kind))
@@ -246,12 +248,12 @@ async def _print_objects(client: Client, wanted: Sequence[tuple[KindMapping, Tab
     if len(wanted) == 1 and wanted[0][1].name:
         print_value(shown[0], request.output)
     else:
-        whole = {"apiVersion": "v1", "items": shown, "kind": "List", "metadata": {"resourceVersion": ""}}
-        print_value(whole, request.output)
+        listing = {"apiVersion": "v1", "items": shown, "kind": "List", "metadata": {"resourceVersion": ""}}
+        print_value(listing, request.output)
 
 
 def _items(tree: dict[str, Any], kind: KindMapping) -> list[dict[str, Any]]:
-    """The objects of an answer; those of a list do not say what they are."""
+    """The objects of a response. Items of a list get the kind and apiVersion that they lack."""
     if "items" not in tree or not str(tree.get("kind", "")).endswith("List"):
         return [tree]
     head = {"apiVersion": kind.resource.api_version, "kind": kind.kind}
@@ -264,14 +266,14 @@ def _printable_object(tree: dict[str, Any], request: GetRequest) -> dict[str, An
     return tree
 
 
-# watching
+# Watch.
 
 
 async def _watch(client: Client, kind: KindMapping, wanted: TableQuery, request: GetRequest) -> None:
-    """Show what is there and what changes, over the ends of single watches too; who stays away is not waited for."""
+    """Show objects and their changes. Restarts a watch that ends; gives up when the server stays outage."""
     printer = _Printer(kind, request)
     version = ""
-    away = _WatchOutage(client.clock)
+    outage = _WatchOutage(client.clock)
     while True:
         if not version:
             table = await read_table(client.transport, wanted)
@@ -282,59 +284,59 @@ async def _watch(client: Client, kind: KindMapping, wanted: TableQuery, request:
                 printer.show(table)
         try:
             began_s = client.clock.monotonic_s()
-            async with aclosing(_follow(client, kind, wanted, request, printer, version)) as versions:
+            async with aclosing(_print_watch(client, kind, wanted, request, printer, version)) as versions:
                 async for shown in versions:
                     version = shown
-            away.record_success()
+            outage.record_success()
         except Gone:
-            version = ""  # too much has happened since: what is there is shown anew
+            version = ""  # the history is gone: list again
         except ApiError as fault:
             if 400 <= fault.code < 500:
                 raise
             if client.clock.monotonic_s() - began_s > _RETRY_S:
-                away.record_success()  # the watch stood for a while before it was cut
-            away.record_failure(fault)
+                outage.record_success()  # the watch worked for a while
+            outage.record_failure(fault)
             await client.clock.sleep(_RETRY_S)
 
 
 class _WatchOutage:
-    """How long has nobody answered? Told once a time, and no longer waited for when it lasts."""
+    """Tracks an outage of the watch: reports it once, and raises its error when it lasts."""
 
     def __init__(self, clock: LoopClock) -> None:
         self._clock = clock
         self._since_s: float | None = None
-        self._unanswered = 0
+        self._refused_connections = 0
 
     def record_failure(self, fault: ApiError) -> None:
-        """Say that the watch was cut, or raise what keeps it so."""
+        """Report the first failure of an outage; raise the error of a long one."""
         now_s = self._clock.monotonic_s()
         if self._since_s is None:
             self._since_s = now_s
-            click.echo(f"the watch was cut ({fault}); going on", err=True)
-        self._unanswered += isinstance(fault, Unreachable) and not fault.sent
-        if self._unanswered >= _MAX_FAILED_WATCHES or now_s - self._since_s >= _MAX_OUTAGE_S:
+            click.echo(f"the watch was interrupted ({fault}); retrying", err=True)
+        self._refused_connections += isinstance(fault, Unreachable) and not fault.sent
+        if self._refused_connections >= _MAX_FAILED_WATCHES or now_s - self._since_s >= _MAX_OUTAGE_S:
             raise fault
 
     def record_success(self) -> None:
-        self._since_s, self._unanswered = None, 0
+        self._since_s, self._refused_connections = None, 0
 
 
-async def _follow(
+async def _print_watch(
     client: Client, kind: KindMapping, wanted: TableQuery, request: GetRequest, printer: _Printer, since: str
 ) -> AsyncGenerator[str, None]:
-    """Print one watch to its end; after each event yield the version up to which everything is printed."""
+    """Print the events of one watch. After each event yield the resource version that is printed."""
     if request.output in ("json", "yaml"):
         async with aclosing(watch_objects(client.transport, wanted, since)) as objects:
-            async for happened, text in objects:
+            async for event_type, text in objects:
                 tree = msgspec.json.decode(text)
-                if happened != "BOOKMARK":
+                if event_type != "BOOKMARK":
                     print_value(_printable_object(_items(tree, kind)[0], request), request.output)
                 if version := tree.get("metadata", {}).get("resourceVersion"):
                     yield version
         return
     async with aclosing(watch_table(client.transport, wanted, since)) as events:
-        async for happened, table in events:
-            if happened != "BOOKMARK":
+        async for event_type, table in events:
+            if event_type != "BOOKMARK":
                 printer.show(table)
             version = table.version or (table.rows[0].object.metadata.resource_version if table.rows else "")
             if version:

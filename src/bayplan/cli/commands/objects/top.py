@@ -1,4 +1,4 @@
-"""`bayplan top`: a live table of nodes, of pods that wait and of decisions a second."""
+"""`bayplan top`: a live table of nodes, pending pods and the rate of decisions."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ SORTS = ("cpu", "memory", "pods", "name")
 
 @click.command("top")
 @click.option("--interval", type=click.FloatRange(0.1, 60.0), default=1.0, show_default=True, help="Seconds.")
-@click.option("--sort", type=click.Choice(SORTS), default="cpu", show_default=True, help="Which nodes come first.")
-@click.option("--once", is_flag=True, help="Print it once and end; without a terminal that is what it does.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="json: all of it, once.")
+@click.option("--sort", type=click.Choice(SORTS), default="cpu", show_default=True, help="Order of the nodes.")
+@click.option("--once", is_flag=True, help="Print once and exit; the default without a terminal.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="json: all data, once.")
 @connection_options
 def command(interval: float, sort: str, once: bool, output: str, connection: ClusterConnection) -> None:
-    """Watch a cluster: nodes with what is used and free, pods that wait, decisions a second. Ctrl-C ends it.
+    """Watch a cluster: used and free resources of nodes, pending pods, decisions a second, until Ctrl-C.
 
-    What is used is what pods ask for, as a scheduler counts it. A decision is a pod that got a node, or one that was
-    told why it gets none. GPUs and other devices have a column each, as many as fit.
+    Used resources are requests, as the scheduler accounts them. A decision is a pod that got a node, or one that was
+    reported unschedulable. GPUs and other devices have a column each, as many as fit.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def command(interval: float, sort: str, once: bool, output: str, connection: Clu
       bayplan top --once --context staging
       bayplan top -o json
     """
-    with suppress(click.Abort):  # that is how it ends
+    with suppress(click.Abort):  # the normal end
         run_with_client(connection, lambda client: _top(client, interval, sort, once=once, as_json=output == "json"))
 
 
@@ -58,10 +58,10 @@ async def _top(client: Client, interval: float, sort: str, *, once: bool, as_jso
     console = terminal.stdout_console()
     with progress(f"reading {client.target.server}"):
         await _check_reachable(client)
-    following = asyncio.create_task(view.run())
+    monitor_task = asyncio.create_task(view.run())
     try:
         with progress(f"reading {client.target.server}"):
-            await _wait_synced(view, following)
+            await _wait_synced(view, monitor_task)
         if as_json:
             print_value(as_data(view, sort), "json")
             return
@@ -69,45 +69,45 @@ async def _top(client: Client, interval: float, sort: str, *, once: bool, as_jso
             console.print(render_screen(view, sort, console, rows=None), crop=False)
             return
         with Live(console=console, auto_refresh=False, screen=True) as live:
-            while not following.done():
+            while not monitor_task.done():
                 live.update(render_screen(view, sort, console, rows=console.height - 5), refresh=True)
                 await client.clock.sleep(interval)
-        following.result()
+        monitor_task.result()
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        monitor_task.cancel()
+        await asyncio.gather(monitor_task, return_exceptions=True)
 
 
 async def _check_reachable(client: Client) -> None:
-    """Who cannot be asked at all is found out by asking once: watches never give up, and say so each time."""
+    """Send one request of each kind. It fails if the server is unreachable, while watches retry forever."""
     await client.transport.request("GET", "/api/v1/nodes?limit=1")
     await client.transport.request("GET", "/api/v1/pods?limit=1")
 
 
-async def _wait_synced(view: ClusterMonitor, following: asyncio.Task[None]) -> None:
-    """Wait for the first picture."""
+async def _wait_synced(view: ClusterMonitor, monitor_task: asyncio.Task[None]) -> None:
+    """Wait for the initial lists."""
     ready = asyncio.create_task(view.ready())
-    await asyncio.wait((ready, following), return_when=asyncio.FIRST_COMPLETED)
-    if following.done():
-        following.result()
+    await asyncio.wait((ready, monitor_task), return_when=asyncio.FIRST_COMPLETED)
+    if monitor_task.done():
+        monitor_task.result()
 
 
 def render_screen(view: ClusterMonitor, sort: str, console: Console, *, rows: int | None) -> RenderableType:
-    """All of it, as wide as the terminal lets it be; at most so many nodes."""
+    """The screen, adapted to the width of the terminal; at most `rows` nodes."""
     nodes = sort_nodes((each for each in view.nodes.values() if each.has_object), sort)
     shown = nodes if rows is None else nodes[: max(rows, 1)]
     devices = device_resources(nodes)
     table, fit = _fit_table(shown, devices, console)
-    parts: list[RenderableType] = [_headline(nodes), _waiting(view), Text(), table]
+    parts: list[RenderableType] = [_headline(nodes), _pending_line(view), Text(), table]
     if fit < len(devices):
-        parts.append(Text(f"no room for {', '.join(devices[fit:])}; -o json has all", style="dim"))
+        parts.append(Text(f"hidden columns: {', '.join(devices[fit:])}; -o json shows all", style="dim"))
     if len(shown) < len(nodes):
         parts.append(Text(f"and {len(nodes) - len(shown)} more nodes", style="dim"))
     return Group(*parts)
 
 
 def as_data(view: ClusterMonitor, sort: str) -> dict[str, Any]:
-    """The same for programs: CPUs in cores, memory in bytes, everything else in its own units."""
+    """The same as data: CPUs in cores, memory in bytes, everything else in its own units."""
     waiting = view.pending_counts()
     nodes = sort_nodes((each for each in view.nodes.values() if each.has_object), sort)
     return {
@@ -125,8 +125,8 @@ def _node_data(node: NodeRequests) -> dict[str, Any]:
         }
         for name, total in node.allocatable.items()
     }
-    well = {"ready": node.ready, "unschedulable": node.unschedulable}
-    return {"name": node.name, "zone": node.zone, **well, "resources": amounts}
+    health = {"ready": node.ready, "unschedulable": node.unschedulable}
+    return {"name": node.name, "zone": node.zone, **health, "resources": amounts}
 
 
 def _units(resource: str, amount: int) -> float:
@@ -134,18 +134,18 @@ def _units(resource: str, amount: int) -> float:
 
 
 def device_resources(nodes: Iterable[NodeRequests]) -> list[str]:
-    """Resources that somebody else than Kubernetes has named, such as nvidia.com/gpu."""
+    """Extended resources such as nvidia.com/gpu."""
     return sorted({name for node in nodes for name in node.allocatable if is_extended_resource_name(name)})
 
 
 def node_status(node: NodeRequests) -> str:
-    """What keeps pods from it, in kubectl's words; nothing where nothing does."""
+    """Conditions that keep pods off the node, in kubectl's words; empty if there are none."""
     marks = ("" if node.ready else "NotReady", "SchedulingDisabled" if node.unschedulable else "")
     return ",".join(filter(None, marks))
 
 
 def sort_nodes(nodes: Iterable[NodeRequests], sort: str) -> list[NodeRequests]:
-    """The fullest first; equal ones by name."""
+    """The fullest nodes first; equal ones by name."""
     keys = {"cpu": lambda node: node.share(CPU), "memory": lambda node: node.share(MEMORY), "pods": lambda n: n.pods}
     found = sorted(nodes, key=lambda node: node.name)
     return found if sort == "name" else sorted(found, key=keys[sort], reverse=True)
@@ -162,17 +162,17 @@ def _share(nodes: Sequence[NodeRequests], resource: str) -> float:
     return sum(node.requested.get(resource, 0) for node in nodes) / offered if offered else 0.0
 
 
-def _waiting(view: ClusterMonitor) -> Text:
-    waiting = view.pending_counts()
+def _pending_line(view: ClusterMonitor) -> Text:
+    pending = view.pending_counts()
     return Text.assemble(
-        f"waiting: {waiting.active:,} to be tried, ",
-        (f"{waiting.unschedulable:,} unschedulable", "yellow" if waiting.unschedulable else ""),
-        f", {waiting.gated:,} gated   decisions: {view.decisions_per_second():,.0f}/s",
+        f"pending: {pending.active:,} in queue, ",
+        (f"{pending.unschedulable:,} unschedulable", "yellow" if pending.unschedulable else ""),
+        f", {pending.gated:,} gated   decisions: {view.decisions_per_second():,.0f}/s",
     )
 
 
 def _fit_table(nodes: Sequence[NodeRequests], devices: Sequence[str], console: Console) -> tuple[Table, int]:
-    """The table with gauges where there is room, as many devices as there is room for, and how many these are."""
+    """The table with bars and as many device columns as fit the terminal, and the number of these columns."""
     narrow = not _fits(_table(nodes, (), console, narrow=False), console)
     for count in range(len(devices), -1, -1):
         table = _table(nodes, devices[:count], console, narrow=narrow)
@@ -220,14 +220,14 @@ def _table(nodes: Sequence[NodeRequests], devices: Sequence[str], console: Conso
 
 
 def _title(device: str, devices: Sequence[str]) -> str:
-    """Without its domain, where no other one is called so: there is little room."""
+    """The device without its domain, unless another device has the same name."""
     own = device.rpartition("/")[2]
     alone = sum(each.rpartition("/")[2] == own for each in devices) == 1
     return (own if alone else device).upper()
 
 
 def _usage_cell(node: NodeRequests, resource: str) -> str:
-    """Used and all of it; a node that offers none has none."""
+    """Used and total; `-` for a node without the resource."""
     return f"{node.requested.get(resource, 0)}/{node.allocatable[resource]}" if resource in node.allocatable else "-"
 
 

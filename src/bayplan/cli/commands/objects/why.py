@@ -1,4 +1,4 @@
-"""`bayplan why`: why a pod is where it is, or nowhere, and the smallest change that would help."""
+"""`bayplan why`: why a pod is on its node, or pending, and the smallest change that helps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DEFAULT_LEASE = "kube-system/kube-scheduler"
 
 @dataclass(frozen=True, slots=True)
 class SchedulerAddress:
-    """How the scheduler is reached."""
+    """The address of the scheduler."""
 
     url: str
     lease: str
@@ -48,17 +48,17 @@ class SchedulerAddress:
 @click.command("why")
 @click.argument("pod", shell_complete=complete_pods)
 @namespace_option
-@click.option("--now", is_flag=True, help="Ask afresh about a pod that waits; else what was decided last is told.")
+@click.option("--now", is_flag=True, help="Evaluate a pending pod now. Default: show the last decision.")
 @click.option(
     "-f",
     "--filename",
     "files",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="A cluster in files instead: a manifest or a folder of manifests. May be given several times.",
+    help="Read the cluster from files: a manifest or a folder of manifests. May be given several times.",
 )
 @click.option("--config", type=click.Path(path_type=Path), help="With -f: a KubeSchedulerConfiguration.")
-@click.option("--url", default="", help="The scheduler's own address, such as https://10.0.0.7:10259.")
+@click.option("--url", default="", help="The address of the scheduler, such as https://10.0.0.7:10259.")
 @click.option(
     "--lease", default=_DEFAULT_LEASE, show_default=True, help="The lease that the scheduler holds, as namespace/name."
 )
@@ -66,9 +66,9 @@ class SchedulerAddress:
     "--certificate-authority",
     "authority",
     type=click.Path(path_type=Path),
-    help="With --url: the certificate of whoever signed the scheduler's.",
+    help="With --url: the CA certificate of the scheduler's certificate.",
 )
-@click.option("--insecure-skip-tls-verify", "insecure", is_flag=True, help="With --url: believe any certificate.")
+@click.option("--insecure-skip-tls-verify", "insecure", is_flag=True, help="With --url: accept any certificate.")
 @click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
 @plugin_options
 @connection_options
@@ -87,12 +87,12 @@ def command(
     trust_writable_plugins: bool,
     connection: ClusterConnection,
 ) -> None:
-    """Say why POD is on its node, or why it is on none and what would have to change.
+    """Explain why POD is on its node, or why it is pending and what would have to change.
 
-    The scheduler that leads is asked, through the API server and in your name: who may not get the pod is refused. What
-    it tells is what it decided, unless --now asks it to decide once more, without consequences. What is suggested was
-    tried out on the cluster of this moment. With -f nobody is asked: the pods of the files are placed first, as
-    `bayplan place` does it.
+    The command asks the leading scheduler through the API server, as you: you need the right to get the pod. The
+    answer is the last decision, unless --now makes the scheduler evaluate the pod again, without consequences.
+    Suggested changes were tried on the current state of the cluster. With -f no scheduler is asked: the pods of the
+    files are placed first, as by `bayplan place`.
 
     \b
     Examples:
@@ -107,7 +107,7 @@ def command(
         answer = _explain_in_files(files, config, registry, f"{namespace or 'default'}/{pod}", now=now)
     elif config is not None or plugin_folders:
         given = "--config" if config is not None else "--plugins-dir"
-        raise UsageError(f"{given} is for a cluster in files; a scheduler that runs has its own")
+        raise UsageError(f"{given} needs a cluster in files (-f); a running scheduler has its own configuration")
     else:
         answer = _ask_leader(
             connection, SchedulerAddress(url, lease, str(authority or ""), not insecure), namespace, pod, now=now
@@ -118,40 +118,51 @@ def command(
         print_value(msgspec.to_builtins(answer), output)
 
 
-# a scheduler that runs
+# A running scheduler.
 
 
-def _ask_leader(connection: ClusterConnection, way: SchedulerAddress, namespace: str, pod: str, *, now: bool) -> Answer:
+def _ask_leader(
+    connection: ClusterConnection, scheduler: SchedulerAddress, namespace: str, pod: str, *, now: bool
+) -> Answer:
     target = connection.target(os.environ)
     path = f"/why/{quote(namespace or target.namespace, safe='')}/{quote(pod, safe='')}{'?now=true' if now else ''}"
-    if not way.url and (here := ClusterFolder.serving(target.server, os.environ)) is not None and here.page:
-        target, way = (
-            ConnectionConfig(server=here.page),
-            SchedulerAddress(urljoin(here.page, "/"), way.lease, "", verify=True),
+    if (
+        not scheduler.url
+        and (embedded := ClusterFolder.serving(target.server, os.environ)) is not None
+        and embedded.page
+    ):
+        target, scheduler = (
+            ConnectionConfig(server=embedded.page),
+            SchedulerAddress(urljoin(embedded.page, "/"), scheduler.lease, "", verify=True),
         )
     with explain_api_errors(target):
-        return run_until_stopped(fetch_answer(target, way, path))
+        return run_until_stopped(fetch_answer(target, scheduler, path))
 
 
-async def fetch_answer(target: ConnectionConfig, way: SchedulerAddress, path: str) -> Answer:
-    """Ask the scheduler itself where its address is known, else the API server's proxy."""
-    if way.url:
+async def fetch_answer(target: ConnectionConfig, scheduler: SchedulerAddress, path: str) -> Answer:
+    """Ask the scheduler at its address if it is known, else through the API server's proxy."""
+    if scheduler.url:
         direct = replace(
-            target, server=way.url.rstrip("/"), ca_file=way.authority, ca_data=b"", verify=way.verify, server_name=""
+            target,
+            server=scheduler.url.rstrip("/"),
+            ca_file=scheduler.authority,
+            ca_data=b"",
+            verify=scheduler.verify,
+            server_name="",
         )
-        async with open_client(direct) as scheduler:
-            reply = await scheduler.transport.request("GET", path)
+        async with open_client(direct) as client:
+            reply = await client.transport.request("GET", path)
             return _decode_answer(reply.body)
     async with open_client(target) as client:
         token = await client.transport.own_token()
         if not token:
             raise UsageError(
-                "the API server knows you by something else than a token, which its proxy cannot pass on; use a "
-                "context with a token, or name the scheduler's address with --url"
+                "the kubeconfig has no token, and the API server's proxy forwards only tokens; use a "
+                "context with a token, or give the scheduler's address with --url"
             )
-        namespace, _, name = way.lease.partition("/")
+        namespace, _, name = scheduler.lease.partition("/")
         if not name:
-            raise UsageError(f'--lease "{way.lease}" is no namespace/name, such as {_DEFAULT_LEASE}')
+            raise UsageError(f'--lease "{scheduler.lease}" is not NAMESPACE/NAME, such as {_DEFAULT_LEASE}')
         leader = await leader_proxy_path(client, namespace, name)
         reply = await client.transport.request("GET", f"{leader}{path}", headers={FORWARDED_TOKEN: token})
         return _decode_answer(reply.body)
@@ -162,11 +173,11 @@ def _decode_answer(body: bytes) -> Answer:
         return msgspec.json.decode(body, type=Answer)
     except msgspec.DecodeError as fault:
         raise ApiError(
-            f"what came back is no answer of a scheduler: {fault}; is it Bayplan that serves there?"
+            f"the response is not an answer of a scheduler: {fault}; check that Bayplan serves this address"
         ) from None
 
 
-# a cluster in files
+# A cluster in files.
 
 
 def _explain_in_files(
@@ -177,9 +188,12 @@ def _explain_in_files(
     pods = [each for each in objects if isinstance(each, Pod)]
     wanted = next((pod for pod in pods if pod.key == key), None)
     if wanted is None:
-        raise UsageError(f"there is no pod {key} in these files; -n names another namespace")
+        raise UsageError(f"there is no pod {key} in these files; give its namespace with -n")
     if wanted.spec.node_name:
-        raise UsageError(f"the files say that {wanted.key} is on {wanted.spec.node_name}; nobody decided that here")
+        raise UsageError(
+            f"in the files, {wanted.key} is already on {wanted.spec.node_name}, so there is no "
+            "decision; choose a pending pod"
+        )
     with open_engine(config, registry, filled_cache(objects), seed=0) as engine:
         explainer = PodExplainer(engine, SystemClock())
         outcomes = place_pods(engine, [pod for pod in pods if not pod.spec.node_name])

@@ -1,4 +1,4 @@
-"""`bayplan admission`: Volcano's webhooks, served over HTTPS, and how an API server is told of them."""
+"""`bayplan admission`: Volcano's webhooks over HTTPS, and their registration with an API server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def _parse_webhook_paths(text: str) -> tuple[AdmissionWebhook, ...]:
     try:
         return webhooks_for(each.strip() for each in text.split(",") if each.strip())
     except KeyError as fault:
-        raise UsageError(f"--enabled-admission: there is no {fault.args[0]}; there are {_ALL_WEBHOOK_PATHS}") from None
+        raise UsageError(
+            f"--enabled-admission: unknown webhook {fault.args[0]}; use some of {_ALL_WEBHOOK_PATHS}"
+        ) from None
 
 
 _gpu_scheduler_option = click.option(
@@ -58,7 +60,7 @@ _gpu_scheduler_option = click.option(
     multiple=True,
     default=(SHARING,),
     show_default=True,
-    help="Whose pods may share GPUs, for /gpus/mutate and /gpus/validate.",
+    help="Schedulers whose pods may share GPUs, for /gpus/mutate and /gpus/validate.",
 )
 
 
@@ -67,31 +69,41 @@ _gpu_scheduler_option = click.option(
     cls=GoGroup,
     flags=WEBHOOK_MANAGER_FLAGS,
     ignored=IGNORED_CHART_WORDS,
-    others="Options",
+    options_section="Options",
     invoke_without_command=True,
 )
-@click.option("--listen-address", default="", help="Default: every address.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8443, show_default=True, help="0 for any that is free.")
-@click.option("--tls-cert-file", default="", help="Default: a certificate of our own, in --cert-dir.")
+@click.option("--listen-address", default="", help="Default: all addresses.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8443, show_default=True, help="0: a free port.")
+@click.option("--tls-cert-file", default="", help="Default: a self-signed certificate in --cert-dir.")
 @click.option("--tls-private-key-file", default="", help="The key of --tls-cert-file.")
 @click.option("--cert-dir", type=click.Path(path_type=Path), default=Path("bayplan-admission"), show_default=True)
-@click.option("--enabled-admission", default=",".join(DEFAULT_WEBHOOKS), show_default=True, help="Which webhooks.")
-@click.option("--scheduler-name", multiple=True, default=("volcano",), show_default=True, help="Whose pods are judged.")
+@click.option(
+    "--enabled-admission", default=",".join(DEFAULT_WEBHOOKS), show_default=True, help="The webhooks to serve."
+)
+@click.option(
+    "--scheduler-name",
+    multiple=True,
+    default=("volcano",),
+    show_default=True,
+    help="Schedulers whose pods are checked.",
+)
 @_gpu_scheduler_option
 @click.option("--admission-conf", type=click.Path(path_type=Path), help="A file with resourceGroups.")
-@click.option("--max-queue-depth", type=int, default=MAX_DEPTH, show_default=True, help="How deep queues may stand.")
-@click.option("--webhook-url", default="", help="Tell the API server to ask us here, such as https://10.0.0.5:8443.")
-@click.option("--webhook-service", default="", metavar="NAMESPACE/NAME", help="Or to ask us by this service.")
-@click.option("--webhook-service-port", type=int, default=443, show_default=True, help="The service's port.")
-@click.option("--webhook-namespace", default="", help="Of the service in front of us, for a certificate of our own.")
-@click.option("--webhook-service-name", default="", help="Likewise its name.")
+@click.option("--max-queue-depth", type=int, default=MAX_DEPTH, show_default=True, help="Maximum depth of queues.")
+@click.option("--webhook-url", default="", help="Register the webhooks with this URL, such as https://10.0.0.5:8443.")
+@click.option(
+    "--webhook-service", default="", metavar="NAMESPACE/NAME", help="Register the webhooks with this service."
+)
+@click.option("--webhook-service-port", type=int, default=443, show_default=True, help="The port of the service.")
+@click.option("--webhook-namespace", default="", help="Namespace of the service, for the self-signed certificate.")
+@click.option("--webhook-service-name", default="", help="Name of the service, for the self-signed certificate.")
 @click.option(
     "--ca-cert-file",
     type=click.Path(path_type=Path),
-    help="Who signed --tls-cert-file; registrations that others made, such as Volcano's chart, are told.",
+    help="CA of --tls-cert-file. It is written into existing configurations, such as those of Volcano's chart.",
 )
 @click.option("--kube-api-qps", "qps", type=float, default=50.0, show_default=True, help="Requests a second.")
-@click.option("--kube-api-burst", "burst", type=int, default=100, show_default=True, help="Requests at once.")
+@click.option("--kube-api-burst", "burst", type=int, default=100, show_default=True, help="Burst of requests.")
 @server_options
 @click.version_option(__version__, prog_name="bayplan")
 @click.pass_context
@@ -121,12 +133,12 @@ def command(
     master: str,
     **given: Any,
 ) -> None:
-    """Serve Volcano's admission webhooks: what they fill in, what they refuse, with Volcano's paths and sentences.
+    """Serve Volcano's admission webhooks: defaulting and validation, with Volcano's paths and messages.
 
-    The API server has to be told of them: with --webhook-url or --webhook-service this command does so itself,
-    otherwise by `bayplan admission manifests`, or by Volcano's chart, whose flags are all taken. A cluster of `bayplan
-    cluster up` knows these webhooks by their names: there the manifests are enough, and this command is not needed.
-    --enabled-admission names those for pods that share GPUs, too.
+    The API server must be configured to call them. With --webhook-url or --webhook-service this command does it.
+    Otherwise use `bayplan admission manifests`, or Volcano's chart, whose flags are all accepted. A cluster of `bayplan
+    cluster up` has these webhooks built in: there the manifests are sufficient, and this command is not needed.
+    --enabled-admission can also enable the webhooks for pods that share GPUs.
 
     \b
     Examples:
@@ -138,19 +150,19 @@ def command(
     """
     if ctx.invoked_subcommand is not None:
         return
-    way = _WebhookAddress.from_flags(webhook_url, webhook_service, webhook_service_port)
+    address = _WebhookAddress.from_flags(webhook_url, webhook_service, webhook_service_port)
     assert isinstance(ctx.command, GoGroup)
     flags = ctx.command.values(given)
     start_volcano_logs(ctx, flags)
     warn_about_ignored_flags(ctx, given)
     certificate, key = tls_cert_file, tls_private_key_file
     if not certificate:
-        host = (urlsplit(way.url).hostname if way.url else listen_address) or "localhost"
-        in_front = (
-            way.service or webhook_service_name or DEFAULT_SERVICE_NAME,
-            way.namespace or webhook_namespace or "volcano-system",
+        host = (urlsplit(address.url).hostname if address.url else listen_address) or "localhost"
+        service = (
+            address.service or webhook_service_name or DEFAULT_SERVICE_NAME,
+            address.namespace or webhook_namespace or "volcano-system",
         )
-        names = [host, f"{'.'.join(in_front)}.svc", "localhost", "127.0.0.1"]
+        names = [host, f"{'.'.join(service)}.svc", "localhost", "127.0.0.1"]
         certificate, key = (str(each) for each in ensure_certificate(cert_dir, names))
     settings = AdmissionSettings(
         schedulers=scheduler_name,
@@ -174,11 +186,13 @@ def command(
         burst=burst,
     )
     target = resolve_server(kubeconfig, context, master)
-    asyncio.run(_serve(target, options, way, ca_cert_file or Path(certificate), theirs=ca_cert_file is not None))
+    asyncio.run(
+        _serve(target, options, address, ca_cert_file or Path(certificate), update_existing=ca_cert_file is not None)
+    )
 
 
 class _WebhookAddress(NamedTuple):
-    """How the API server is to reach us, where it is told."""
+    """The address that the API server uses, if this command registers the webhooks."""
 
     url: str
     namespace: str
@@ -187,13 +201,13 @@ class _WebhookAddress(NamedTuple):
 
     @classmethod
     def from_flags(cls, url: str, service: str, port: int) -> _WebhookAddress:
-        """By the flags."""
+        """From the flags."""
         if url and service:
-            raise UsageError("name either --webhook-url or --webhook-service")
+            raise UsageError("--webhook-url and --webhook-service exclude each other; give one of them")
         return cls(_parse_webhook_url(url, "--webhook-url"), *_parse_service(service, "--webhook-service"), port)
 
     def display_url(self, port: int) -> str:
-        """For people, and the URL that counts: the port on which we listen is only known now."""
+        """The address for messages, with the port if the URL has none: it is known only now."""
         if self.service:
             return f"service {self.namespace}/{self.service}"
         parts = urlsplit(self.url)
@@ -201,39 +215,44 @@ class _WebhookAddress(NamedTuple):
 
 
 def _parse_webhook_url(text: str, flag: str) -> str:
-    """Where an API server can ask us, as it wants it written; nothing of nothing."""
+    """An https URL for the API server; empty for an empty text."""
     try:
         parts = urlsplit(text)
         usable = parts.scheme == "https" and bool((parts.hostname or "").encode("idna")) and parts.port != 0
     except ValueError:
         usable = False
     if text and not usable:
-        raise UsageError(f"{flag}: {text!r} is no https://HOST:PORT")
+        raise UsageError(f"{flag}: {text!r} is invalid; give https://HOST:PORT")
     return text.rstrip("/")
 
 
 def _parse_service(text: str, flag: str) -> tuple[str, str]:
-    """Namespace and name of a service; nothing of nothing."""
+    """Namespace and name of a service; empty for an empty text."""
     namespace, slash, name = text.partition("/")
     if text and not (slash and namespace and name):
-        raise UsageError(f"{flag}: {text!r} is no NAMESPACE/NAME")
+        raise UsageError(f"{flag}: {text!r} is invalid; give NAMESPACE/NAME")
     return namespace, name
 
 
 async def _serve(
-    target: ConnectionConfig, options: WebhookManagerOptions, way: _WebhookAddress, authority: Path, *, theirs: bool
+    target: ConnectionConfig,
+    options: WebhookManagerOptions,
+    address: _WebhookAddress,
+    authority: Path,
+    *,
+    update_existing: bool,
 ) -> None:
-    """`theirs`: registrations that we do not make are told the authority."""
-    stop, starting, is_serving = asyncio.Event(), asyncio.current_task(), False
-    assert starting is not None
-    _on_signals(starting.cancel)  # the queues may never arrive
+    """`update_existing`: write the CA into webhook configurations that another tool creates."""
+    stop, main_task, is_serving = asyncio.Event(), asyncio.current_task(), False
+    assert main_task is not None
+    _on_signals(main_task.cancel)  # the queues may never arrive
     try:
         async with webhook_manager_process(target, options) as server:
             is_serving = True
             _on_signals(stop.set)
             click.echo(f"webhooks are served on port {server.port}: {', '.join(options.paths)}")
-            if way.url or way.service or theirs:
-                await _run_or_stop(_write_registrations(target, options, way, authority, server.port), stop)
+            if address.url or address.service or update_existing:
+                await _run_or_stop(_write_registrations(target, options, address, authority, server.port), stop)
             await stop.wait()
     except asyncio.CancelledError:
         if is_serving:
@@ -247,44 +266,46 @@ def _on_signals(act: Callable[[], object]) -> None:
 
 
 async def _write_registrations(
-    target: ConnectionConfig, options: WebhookManagerOptions, way: _WebhookAddress, authority: Path, port: int
+    target: ConnectionConfig, options: WebhookManagerOptions, address: _WebhookAddress, authority: Path, port: int
 ) -> None:
-    """Make the registrations if `way` says how the API server reaches us; else write the authority into those of the
+    """Register the webhooks if `address` has a URL or a service; else write the CA into the configurations of the
     chart."""
     async with open_client(target) as client:
-        if not (way.url or way.service):
+        if not (address.url or address.service):
             await update_ca_bundles(client, options.webhooks(), read_text(authority).encode())
             return
         bodies = webhook_manifests(
             options.webhooks(),
-            url="" if way.service else way.display_url(port),
-            service=way.service,
-            namespace=way.namespace,
-            port=way.port,
+            url="" if address.service else address.display_url(port),
+            service=address.service,
+            namespace=address.namespace,
+            port=address.port,
             authority=read_text(authority).encode(),
             sharing=options.settings.sharing_schedulers,
         )
         await register_webhooks(client, bodies)
-    click.echo(f"the API server asks {way.display_url(port)} from now on")
+    click.echo(f"the API server now calls {address.display_url(port)}")
 
 
 async def _run_or_stop(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
-    """Do something unless we are told to stop first."""
-    doing, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if doing.done():
-        doing.result()
-    doing.cancel()
-    await asyncio.gather(doing, stopping, return_exceptions=True)
+    """Run `work` unless `stop` is set first."""
+    task, stop_task = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    await asyncio.wait((task, stop_task), return_when=asyncio.FIRST_COMPLETED)
+    stop_task.cancel()
+    if task.done():
+        task.result()
+    task.cancel()
+    await asyncio.gather(task, stop_task, return_exceptions=True)
 
 
 @command.command("manifests")
-@click.option("--url", default="", help="Where the webhooks are, for an API server that knows no service.")
-@click.option("--service", default="", metavar="NAMESPACE/NAME", help="The service in front of the webhooks.")
-@click.option("--service-port", type=int, default=443, show_default=True, help="Its port.")
-@click.option("--ca-file", type=click.Path(path_type=Path), help="Who signed the webhooks' certificate.")
-@click.option("--enabled-admission", default=",".join(DEFAULT_WEBHOOKS), show_default=True, help="Which webhooks.")
+@click.option("--url", default="", help="URL of the webhooks, for an API server without access to services.")
+@click.option("--service", default="", metavar="NAMESPACE/NAME", help="The service of the webhooks.")
+@click.option("--service-port", type=int, default=443, show_default=True, help="The port of the service.")
+@click.option("--ca-file", type=click.Path(path_type=Path), help="The CA of the webhooks' certificate.")
+@click.option(
+    "--enabled-admission", default=",".join(DEFAULT_WEBHOOKS), show_default=True, help="The webhooks to register."
+)
 @_gpu_scheduler_option
 def manifests_command(
     url: str,
@@ -294,7 +315,7 @@ def manifests_command(
     enabled_admission: str,
     gpu_scheduler_name: tuple[str, ...],
 ) -> None:
-    """Print the objects that make an API server ask the webhooks.
+    """Print the webhook configurations that make an API server call the webhooks.
 
     \b
     Examples:
@@ -302,7 +323,7 @@ def manifests_command(
       bayplan admission manifests --service volcano-system/volcano-admission-service --ca-file ca.crt
     """
     if bool(url) == bool(service):
-        raise UsageError("name either --url https://HOST:PORT or --service NAMESPACE/NAME")
+        raise UsageError("give either --url https://HOST:PORT or --service NAMESPACE/NAME")
     url = _parse_webhook_url(url, "--url")
     namespace, name = _parse_service(service, "--service")
     authority = read_text(ca_file).encode() if ca_file is not None else b""

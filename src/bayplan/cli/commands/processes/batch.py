@@ -1,4 +1,4 @@
-"""`bayplan batch`: the batch engine's configuration, checked and shown."""
+"""`bayplan batch`: the batch engine; checks and shows its configuration."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from bayplan.codec.go_text import go_value
 from bayplan.errors import ConfigError
 
 _ARGUMENTS_READ_FROM = {"gangpreempt": "allocate", "gangreclaim": "allocate"}
-"""Actions that read some of their arguments from the section of another one."""
+"""Actions that read some of their arguments from the section of another action."""
 
 
 class _DefaultToRunGroup(click.Group):
-    """Flags right behind the name are those of `run`: people start vc-scheduler so."""
+    """A group whose flags without a command belong to `run`, as vc-scheduler is started."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
@@ -47,7 +47,7 @@ class _DefaultToRunGroup(click.Group):
 def command() -> None:
     """The batch engine: gangs, queues and fair share, configured like Volcano's scheduler.
 
-    Flags without a command are those of `run`.
+    Flags without a command belong to `run`.
 
     \b
     Examples:
@@ -78,15 +78,15 @@ def config() -> None:
 @click.option(
     "--strict",
     is_flag=True,
-    help="Look at arguments and metrics, too; exit code 1 if anything is passed over.",
+    help="Check arguments and metrics, too; exit code 1 if anything is ignored.",
 )
 @plugin_options
 def check(file: Path, strict: bool, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
-    """Say whether FILE ("-": standard input) is accepted; exit code 1 and the reason if not.
+    """Check whether FILE ("-": standard input) is valid; if not, print the reason and exit with code 1.
 
-    What Volcano passes over in silence is told: keys that it does not know, keys that are given twice, plugins that do
-    not exist, arguments of actions that do not run. With --strict so are arguments and keys of `metrics` that nobody
-    reads, and values of the wrong type.
+    The command reports what Volcano ignores silently: unknown and duplicate keys, plugins that do not exist, and
+    arguments of actions that do not run. With --strict it also reports arguments and keys of `metrics` that are not
+    used, and values of the wrong type.
 
     \b
     Examples:
@@ -98,13 +98,13 @@ def check(file: Path, strict: bool, plugin_folders: tuple[Path, ...], trust_writ
     plugins = known_batch_plugins(plugin_folders, trust_writable=trust_writable_plugins)
     actions = known_actions(plugin_folders, trust_writable=trust_writable_plugins)
     found = _load_file(file, actions)
-    counted = f"{len(found.plugins)} plugin(s) in {len(found.tiers)} tier(s)"
-    click.echo(f"{file} is valid: actions {', '.join(found.actions)}; {counted}")
+    summary = f"{len(found.plugins)} plugin(s) in {len(found.tiers)} tier(s)"
+    click.echo(f"{file} is valid: actions {', '.join(found.actions)}; {summary}")
     notes = [*_compatibility_warnings(found, plugins), *(_argument_warnings(found, plugins, actions) if strict else ())]
     for note in notes:
         click.echo(f"note: {note}")
     if strict and notes:
-        raise ConfigError(f"{file}: {len(notes)} thing(s) are passed over, see the notes", stage="validation")
+        raise ConfigError(f"{file}: {len(notes)} setting(s) are ignored; see the notes above", stage="validation")
 
 
 @config.command("show")
@@ -114,8 +114,8 @@ def check(file: Path, strict: bool, plugin_folders: tuple[Path, ...], trust_writ
 def show(file: Path | None, output: str, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
     """Show the effective configuration: actions in running order, the plugins of each tier, flags and arguments.
 
-    Without FILE ("-": standard input) the built-in configuration is shown. -o json and -o yaml print the file that
-    says the same in full, with every default filled in.
+    Without FILE ("-": standard input) the built-in configuration is shown. -o json and -o yaml print the equivalent
+    complete file, with all defaults.
 
     \b
     Examples:
@@ -142,16 +142,16 @@ def _load_file(file: Path, actions: ActionSet) -> BatchConfiguration:
 def _compatibility_warnings(found: BatchConfiguration, plugins: BatchPluginSet) -> list[str]:
     unknown = dict.fromkeys(each.name for each in found.plugins if each.name not in plugins)
     read = {*found.actions, *(_ARGUMENTS_READ_FROM.get(action, "") for action in found.actions)}
-    idle = dict.fromkeys(each.name for each in found.configurations if each.name not in read)
+    unused = dict.fromkeys(each.name for each in found.configurations if each.name not in read)
     return [
         *found.notes,
-        *(f"plugin {name!r} is not one of the built-in ones; unless it is your own, it is skipped" for name in unknown),
-        *(f"configurations: {name!r} is not among the actions, so its arguments are not read" for name in idle),
+        *(f"plugin {name!r} is not built in; it is ignored unless you add it" for name in unknown),
+        *(f"configurations: {name!r} is not an enabled action, so its arguments are ignored" for name in unused),
     ]
 
 
 def _argument_warnings(found: BatchConfiguration, plugins: BatchPluginSet, actions: ActionSet) -> Iterator[str]:
-    """Arguments that are not read, or not as they are given. Who declares nothing may read anything."""
+    """Arguments that are unused or have a wrong type. Plugins without declared arguments are not checked."""
     for option in found.plugins:
         yield from _invalid_argument_warnings(option.name, plugins.get(option.name), option.arguments)
     for each in found.configurations:

@@ -44,16 +44,18 @@ log = logging.getLogger(__name__)
 
 
 @click.command("run", cls=GoCommand, flags=VC_SCHEDULER_FLAGS, ignored=IGNORED_CHART_WORDS)
-@click.option("--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration: settings of Bayplan alone.")
+@click.option("--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration: Bayplan's own settings.")
 @click.option(
     "--secure-port",
     type=click.IntRange(0, 65535),
     default=0,
     show_default="none",
-    help="Answer `bayplan why` and show the page here, over TLS, to whoever may get the pods. The certificate is that "
-    "of --tls-cert-file and --tls-private-key-file, else our own.",
+    help="Serve `bayplan why` and the page on this port, over TLS, to users who may get the pods. The certificate is "
+    "that of --tls-cert-file and --tls-private-key-file, else a self-signed one.",
 )
-@click.option("--bind-address", default=NO_SECURE_PORT.bind_address, show_default=True, help="Where --secure-port is.")
+@click.option(
+    "--bind-address", default=NO_SECURE_PORT.bind_address, show_default=True, help="The address of --secure-port."
+)
 @page_option()
 @plugin_options
 @click.version_option(__version__, prog_name="bayplan")
@@ -72,9 +74,9 @@ def command(
     """Schedule the pods of gangs and queues, in vc-scheduler's place.
 
     Configuration files and flags are vc-scheduler's own; `bayplan batch --scheduler-conf FILE` is the same as `bayplan
-    batch run --scheduler-conf FILE`. Runs until it is told to stop (SIGTERM, SIGINT): then it finishes what is under
-    way, gives up the lease and ends with 0. It ends with 1 when it loses its lease or cannot start.
-    SIGUSR2 writes what it knows into its log, SIGUSR1 into a file of --cache-dump-dir.
+    batch run --scheduler-conf FILE`. Runs until SIGTERM or SIGINT: then it finishes bindings in flight, releases the
+    lease and exits with 0. It exits with 1 when it loses its lease or cannot start.
+    SIGUSR2 logs its state, SIGUSR1 writes it to a file in --cache-dump-dir.
 
     \b
     Examples:
@@ -91,8 +93,10 @@ def command(
         log.warning("%s", sentence)
     own = BayplanSettings() if settings is None else load_settings(read_text(settings), str(settings))
     own = with_page_address(own, page_address)
-    division = MultiScheduler.from_environment(os.environ)
-    engine = batch_settings(flags, plugin_folders, trust_writable=trust_writable_plugins, own=own, division=division)
+    multi_scheduler = MultiScheduler.from_environment(os.environ)
+    engine = batch_settings(
+        flags, plugin_folders, trust_writable=trust_writable_plugins, own=own, multi_scheduler=multi_scheduler
+    )
     kubeconfig = flags["kubeconfig"]
     target = load_connection_config(Path(kubeconfig) if kubeconfig else None, env=os.environ, server=flags["master"])
     process = batch_process(
@@ -120,9 +124,9 @@ def batch_settings(
     *,
     trust_writable: bool,
     own: BayplanSettings,
-    division: MultiScheduler | None = None,
+    multi_scheduler: MultiScheduler | None = None,
 ) -> BatchSettings:
-    """What the flags say; what is wrong with it is told before anybody is waited for."""
+    """The settings from the flags. Errors are reported before the command connects to the API server."""
     options = BatchOptions(
         scheduler_name=flags["scheduler-name"],
         schedule_period=flags["schedule-period"],
@@ -134,7 +138,7 @@ def batch_settings(
         sharding_mode=flags["scheduler-sharding-mode"],
         sharding_name=flags["scheduler-sharding-name"],
         queue_admission=is_queue_admission_enabled(flags["feature-gates"]),
-        multi_scheduler=division,
+        multi_scheduler=multi_scheduler,
         max_concurrent_writes=own.writes_at_once,
         slice_s=own.slice_milliseconds / 1e3,
     )
@@ -148,7 +152,7 @@ def batch_settings(
     check_election(lease)
     conf = Path(flags["scheduler-conf"]) if flags["scheduler-conf"] else None
     if conf is None and flags["disable-default-scheduler-config"]:
-        raise FlagError("--disable-default-scheduler-config needs a file; name one with --scheduler-conf")
+        raise FlagError("--disable-default-scheduler-config needs a file; give one with --scheduler-conf")
     found = BatchSettings(
         options=options,
         conf=conf,
@@ -162,7 +166,7 @@ def batch_settings(
 
 
 def insecure_serving_options(flags: Mapping[str, Any]) -> InsecureServingOptions:
-    """What everybody may read of the process."""
+    """The endpoints without TLS and authorization."""
     return InsecureServingOptions(
         health=flags["enable-healthz"],
         health_address=flags["healthz-address"],
@@ -173,13 +177,13 @@ def insecure_serving_options(flags: Mapping[str, Any]) -> InsecureServingOptions
 
 
 def dump_handler(flags: Mapping[str, Any]) -> Callable[[SchedulerProcess], None] | None:
-    """What SIGUSR1 does, if it is to do anything."""
+    """The handler of SIGUSR1, unless it is disabled."""
     folder = Path(flags["cache-dump-dir"])
     return (lambda running: _write_dump(running, folder)) if flags["cache-dumper"] else None
 
 
 def _validate_engine(settings: BatchSettings, *, strict: bool) -> None:
-    """Build the engine once: plugins that cannot be loaded, and a file that must be good and is not, end it here."""
+    """Build the engine once, to report plugins that cannot be loaded, and an invalid file if it is mandatory."""
     clock = SystemClock()
     engine = settings.build_engine(Cache(), clock)
     try:
@@ -199,4 +203,4 @@ def _write_dump(running: SchedulerProcess, folder: Path) -> None:
     except OSError as fault:
         log.error("cannot write %s: %s", path, fault)
         return
-    log.info("what is known is written to %s", path)
+    log.info("the state is written to %s", path)

@@ -1,4 +1,4 @@
-"""`bayplan binder`: carries out BindRequests, in the place of KAI-Scheduler's binder or beside it."""
+"""`bayplan binder`: carries out BindRequests, in place of KAI-Scheduler's binder or beside it."""
 
 from __future__ import annotations
 
@@ -41,26 +41,28 @@ from bayplan.telemetry.logs import LogOptions, start_logs
 
 _OPTIONS = "Options"
 _FLAGS = (
-    Flag("leader-elect", go_bool, True, "Work only holding a lease.", _OPTIONS),
+    Flag("leader-elect", go_bool, True, "Work only while holding a lease.", _OPTIONS),
     Flag(
         "kube-api-qps",
         go_float32,
         2000.0,
-        "Requests a second; 0 or less: no limit.",
+        "Requests a second; 0 or less: unlimited.",
         _OPTIONS,
         displayed_default="2000",
     ),
-    Flag("kube-api-burst", go_int32, 4000, "Requests at once.", _OPTIONS),
-    Flag("v", go_level, None, "How much is logged.", _OPTIONS, short="v", displayed_default="warnings"),
+    Flag("kube-api-burst", go_int32, 4000, "Burst of requests.", _OPTIONS),
+    Flag("v", go_level, None, "Log verbosity.", _OPTIONS, short="v", displayed_default="warnings"),
 )
-"""What is written as the schedulers' flags of these names are."""
+"""Flags with the syntax of the schedulers' flags of these names."""
 
 
-@click.command("binder", cls=GoCommand, flags=_FLAGS, others=_OPTIONS, suggests=True)
+@click.command("binder", cls=GoCommand, flags=_FLAGS, options_section=_OPTIONS, suggests=True)
 @click.option(
-    "--kubeconfig", type=click.Path(path_type=Path), help="Default: KUBECONFIG, ~/.kube/config, or the pod's."
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    help="Default: KUBECONFIG, ~/.kube/config, or the pod's service account.",
 )
-@click.option("--context", default="", help="A context of the kubeconfig other than the current one.")
+@click.option("--context", default="", help="A context of the kubeconfig instead of the current one.")
 @click.option("--master", default="", help="The API server's address, instead of the kubeconfig's.")
 @click.option(
     "--settings",
@@ -68,15 +70,17 @@ _FLAGS = (
     help="A BayplanConfiguration: binderPlugins, binderWorkers, binderPluginSeconds, resourceReservation.",
 )
 @plugin_options
-@click.option(
-    "--all", "takes_all", is_flag=True, help="Take every BindRequest, also those that other schedulers have made."
-)
+@click.option("--all", "takes_all", is_flag=True, help="Handle every BindRequest, also those of other schedulers.")
 @click.option("--no-leader-elect", is_flag=True, help="The same as --leader-elect=false.")
 @click.option(
-    "--leader-elect-resource-namespace", "namespace", default=LEASE_NAMESPACE, show_default=True, help="Of that lease."
+    "--leader-elect-resource-namespace",
+    "namespace",
+    default=LEASE_NAMESPACE,
+    show_default=True,
+    help="Namespace of the lease.",
 )
-@click.option("--listen-address", default="", help="Where health and metrics are served, such as :8082.")
-@click.option("--list", "listing", is_flag=True, help="Print the plugins in the order in which they run, and end.")
+@click.option("--listen-address", default="", help="The address of health and metrics, such as :8082.")
+@click.option("--list", "listing", is_flag=True, help="Print the plugins in their running order, and exit.")
 @click.pass_context
 def command(
     invocation: click.Context,
@@ -94,11 +98,11 @@ def command(
     listing: bool,
     **given: Any,
 ) -> None:
-    """Bind the pods for which schedulers have made BindRequests, until stopped.
+    """Bind the pods of BindRequests that schedulers create, until stopped.
 
-    It takes the requests that Bayplan's engines make (they carry a label), so that it may run beside KAI-Scheduler's
-    own binder. Pods are bound with volumes, devices and whatever plugins prepare; what fails is tried again, and then
-    given up with a sentence in the request. It can be killed at any point: the next one goes on.
+    It handles the requests of Bayplan's engines (they carry a label), so it may run beside KAI-Scheduler's own binder.
+    It prepares volumes, devices and whatever plugins add, and binds the pods. Failures are retried, and finally
+    reported in the status of the request. It can be killed at any point: the next instance continues.
 
     \b
     Examples:
@@ -134,7 +138,7 @@ def command(
 
 
 def _configure_logs(invocation: click.Context, verbosity: int | None) -> None:
-    """Warnings, or with -v whatever is logged at that level, in klog's lines."""
+    """Log warnings, or with -v everything up to that level, in klog's format."""
     if verbosity is None:
         logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
         return
@@ -142,9 +146,9 @@ def _configure_logs(invocation: click.Context, verbosity: int | None) -> None:
 
 
 async def _run(settings: BinderSettings, target: ConnectionConfig, own: BayplanSettings, address: str) -> None:
-    begun: asyncio.Future[BinderProcess] = asyncio.get_running_loop().create_future()
+    started: asyncio.Future[BinderProcess] = asyncio.get_running_loop().create_future()
     await wait_until_stopped(
-        _run_until_stopped(settings, target, own, address, begun), beside=_print_ready(begun, target)
+        _run_until_stopped(settings, target, own, address, started), beside=_print_ready(started, target)
     )
     click.echo("stopped")
 
@@ -154,7 +158,7 @@ async def _run_until_stopped(
     target: ConnectionConfig,
     own: BayplanSettings,
     address: str,
-    begun: asyncio.Future[BinderProcess],
+    started: asyncio.Future[BinderProcess],
 ) -> None:
     clock = SystemClock()
     monitor = BinderMonitor(clock)
@@ -164,17 +168,17 @@ async def _run_until_stopped(
     ):
         if isinstance(process.election, LeaderElector):
             process.election.on_new_leader = partial(_print_leader, process, process.election)
-        begun.set_result(process)
+        started.set_result(process)
         await process.run()
 
 
 def _print_leader(process: BinderProcess, election: LeaderElector, leader: str) -> None:
-    """Who waits says for whom: somebody may have started a second one without knowing of the first."""
+    """Report the leader to the user of a standby, who may not know that another binder runs."""
     if leader and leader != election.identity and not process.ready.is_set():
         click.echo(f"the binder waits for the lease {election.lock}, which {leader} holds")
 
 
-async def _print_ready(begun: asyncio.Future[BinderProcess], target: ConnectionConfig) -> None:
-    process = await begun
+async def _print_ready(started: asyncio.Future[BinderProcess], target: ConnectionConfig) -> None:
+    process = await started
     await process.ready.wait()
-    click.echo(f"the binder is at work on {target.server}")
+    click.echo(f"the binder is running on {target.server}")

@@ -1,4 +1,4 @@
-"""`bayplan controllers`: what a controller manager does, on any API server."""
+"""`bayplan controllers`: the controllers, on any API server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bayplan.controllers import CONTROLLER_NAMES, make_default_class, select_con
 from bayplan.errors import UsageError
 
 _DEFAULT_METRICS_ADDRESS = ":8081"
-"""Where vc-controller-manager serves its metrics unless it is told otherwise."""
+"""The default address of vc-controller-manager's metrics."""
 
 
 @click.command(
@@ -35,7 +35,7 @@ _DEFAULT_METRICS_ADDRESS = ":8081"
     cls=GoCommand,
     flags=(*CONTROLLER_MANAGER_FLAGS, *KUBE_CONTROLLER_FLAGS),
     ignored=IGNORED_CHART_WORDS,
-    others="Options",
+    options_section="Options",
     suggests=True,
 )
 @click.option(
@@ -44,24 +44,26 @@ _DEFAULT_METRICS_ADDRESS = ":8081"
     default="*",
     show_default=True,
     metavar="LIST",
-    help="Which, with commas: * all, volcano all of Volcano's, a name that one, a minus before it all but that. Names "
-    "are Kubernetes' or Volcano's, short ones too.",
+    help="The controllers to run, separated by commas. *: all; volcano: all of Volcano's; NAME: this one; -NAME: all "
+    "but this one. Names are those of Kubernetes or Volcano, or their short forms.",
 )
-@click.option("--list", "listing", is_flag=True, help="Print their names and end.")
+@click.option("--list", "listing", is_flag=True, help="Print the names of all controllers and exit.")
 @click.option(
-    "--kubeconfig", type=click.Path(path_type=Path), help="Default: KUBECONFIG, ~/.kube/config, or the pod's."
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    help="Default: KUBECONFIG, ~/.kube/config, or the pod's service account.",
 )
-@click.option("--context", default="", help="A context of the kubeconfig other than the current one.")
+@click.option("--context", default="", help="A context of the kubeconfig instead of the current one.")
 @click.option("--master", default="", help="The API server's address, instead of the kubeconfig's.")
 @click.option("--kube-api-qps", "qps", type=float, default=200.0, show_default=True, help="Requests a second.")
-@click.option("--kube-api-burst", "burst", type=int, default=400, show_default=True, help="Requests at once.")
-@click.option("--leader-elect-resource-name", "lease_name", default=LEASE_NAME, show_default=True, help="That lease.")
+@click.option("--kube-api-burst", "burst", type=int, default=400, show_default=True, help="Burst of requests.")
+@click.option("--leader-elect-resource-name", "lease_name", default=LEASE_NAME, show_default=True, help="The lease.")
 @click.option(
     "--leader-elect-resource-namespace",
     "lease_namespace",
     default=LEASE_NAMESPACE,
     show_default=True,
-    help="Of that lease.",
+    help="Namespace of the lease.",
 )
 @click.option(
     "--scheduler-name",
@@ -69,14 +71,14 @@ _DEFAULT_METRICS_ADDRESS = ":8081"
     multiple=True,
     default=("volcano",),
     show_default=True,
-    help="Whose pods get a PodGroup, as `bayplan batch run` has it; may come several times. Volcano's jobs go to the "
-    "first.",
+    help="Schedulers whose pods get PodGroups, as in `bayplan batch run`. May be given several times; the first is the "
+    "default of Volcano's jobs.",
 )
 @click.option("--listen-address", default="", metavar="HOST:PORT", help="Serve /healthz, /livez and /metrics there.")
 @click.option(
     "--default-storage-class",
     is_flag=True,
-    help="Make a default StorageClass whose volumes are made at once, with nothing behind them.",
+    help="Create a default StorageClass whose volumes are provisioned at once, without real storage.",
 )
 @click.version_option(__version__, prog_name="bayplan")
 @click.pass_context
@@ -97,11 +99,11 @@ def command(
     default_storage_class: bool,
     **given: Any,
 ) -> None:
-    """Run the controllers of a cluster until stopped: deployments, jobs, volumes, garbage, nodes and the rest.
+    """Run the controllers of a cluster until stopped: deployments, jobs, volumes, garbage collection, nodes and so on.
 
-    They are plain API clients in the place of kube-controller-manager, under its names. Do not run them where another
-    controller manager does the same work, unless --controllers leaves that work to it. The flags of
-    vc-controller-manager are taken, too, and those of kube-controller-manager that manifests have.
+    They are plain API clients with the controller names of kube-controller-manager. Do not run a controller where
+    another controller manager does the same work; exclude it with --controllers. The flags of vc-controller-manager
+    are accepted, too, and those of kube-controller-manager that manifests contain.
 
     \b
     Examples:

@@ -18,22 +18,24 @@ from bayplan.controllers import FakeKubelet, NodeTemplate
 
 
 @click.command("kubelet")
-@click.option("--nodes", "count", type=click.IntRange(0), default=10, show_default=True, help="How many nodes.")
+@click.option("--nodes", "count", type=click.IntRange(0), default=10, show_default=True, help="Number of nodes.")
 @click.option(
     "--node-template",
     type=click.Path(path_type=Path),
-    help="A Node manifest: capacity, labels, taints, images. Texts in it may say {index}, {index%3} or {index/40}.",
+    help="A Node manifest: capacity, labels, taints, images. It may contain {index}, {index%3} or {index/40}.",
 )
 @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The number of the first node.")
 @kubelet_options
 @click.option("--remove-nodes", is_flag=True, help="Delete the nodes at the end.")
 @click.option(
-    "--kubeconfig", type=click.Path(path_type=Path), help="Default: KUBECONFIG, ~/.kube/config, or the pod's."
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    help="Default: KUBECONFIG, ~/.kube/config, or the pod's service account.",
 )
-@click.option("--context", default="", help="A context of the kubeconfig other than the current one.")
+@click.option("--context", default="", help="A context of the kubeconfig instead of the current one.")
 @click.option("--master", default="", help="The API server's address, instead of the kubeconfig's.")
-@click.option("--qps", type=float, default=100.0, show_default=True, help="Requests a second; leases come on top.")
-@click.option("--burst", type=int, default=200, show_default=True, help="Requests at once.")
+@click.option("--qps", type=float, default=100.0, show_default=True, help="Requests a second, without leases.")
+@click.option("--burst", type=int, default=200, show_default=True, help="Burst of requests.")
 def command(
     count: int,
     node_template: Path | None,
@@ -44,13 +46,13 @@ def command(
     master: str,
     qps: float,
     burst: int,
-    **told: Any,
+    **lifecycle: Any,
 ) -> None:
-    """Run fake nodes on an API server, until stopped: Ready nodes, Running pods, nothing behind them.
+    """Run fake nodes on an API server, until stopped: Ready nodes and Running pods without containers.
 
-    It registers the nodes, renews their leases and keeps them Ready. A pod that is bound to one of them is told to be
-    Running; it ends when its time is over, is resized when it asks for that, and goes when it is deleted. Pods of a
-    Job take two seconds, all others forever. A pod may speak for itself by annotations:
+    It registers the nodes, renews their leases and keeps them Ready. A pod that is bound to one of them becomes
+    Running. It completes after its run time, is resized on request, and goes when it is deleted. Pods of a Job run
+    for two seconds, all other pods forever. Annotations of a pod override this:
 
     \b
       bayplan.dev/starts-after: 2s     bayplan.dev/ready-after: 5s
@@ -75,7 +77,7 @@ def command(
         capacity: {cpu: "64", memory: 512Gi, pods: "110", nvidia.com/gpu: "8"}
     """
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
-    habits = parse_kubelet_options(pop_kubelet_options(told))
+    habits = parse_kubelet_options(pop_kubelet_options(lifecycle))
     template = NodeTemplate.read(node_template) if node_template is not None else NodeTemplate()
     target = load_connection_config(kubeconfig, env=os.environ, context=context, server=master)
 

@@ -1,7 +1,7 @@
 """Runs a scheduler process under a command: handles its signals and returns its exit code.
 
-SIGTERM and SIGINT stop the process. SIGUSR2 writes what it knows into the log, SIGUSR1 into a file. Before the watches
-have delivered everything there is nothing to write; the log says so, and the process goes on.
+SIGTERM and SIGINT stop the process. SIGUSR2 logs its state, SIGUSR1 writes it to a file. Before the informers have
+synced there is no state to write; the log says so, and the process continues.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ async def run_process(
     process: AbstractAsyncContextManager[SchedulerProcess],
     dump_file: Callable[[SchedulerProcess], None] | None = None,
 ) -> int:
-    """An exit code; a process that is stopped before it has begun ends as one that had. `dump_file`: for SIGUSR1."""
-    starting = asyncio.current_task()
-    assert starting is not None
-    _add_stop_handlers(starting.cancel)
+    """Run the process; returns its exit code, also if it is stopped while it starts. `dump_file`: handles SIGUSR1."""
+    main_task = asyncio.current_task()
+    assert main_task is not None
+    _add_stop_handlers(main_task.cancel)
     dumps = _StateDumper(dump_file)
-    begun = False
+    has_started = False
     with _dump_signal_handlers(dumps):
         try:
             async with process as running:
-                begun = True
+                has_started = True
                 _add_stop_handlers(running.stop)
                 dumps.process = running
                 return await running.run()
         except asyncio.CancelledError:
-            if begun:
+            if has_started:
                 raise
             return STOPPED_EXIT_CODE
 
 
 @dataclass(slots=True)
 class _StateDumper:
-    """Writes what a process knows, when a signal asks for it."""
+    """Writes the state of a process on a signal."""
 
     to_file: Callable[[SchedulerProcess], None] | None
     process: SchedulerProcess | None = None
@@ -52,7 +52,7 @@ class _StateDumper:
 
     def start(self, number: int) -> None:
         if self.process is None or not self.process.informers.synced:
-            log.info("%s: nothing is written, because the start is not complete yet", signal.Signals(number).name)
+            log.info("%s: no state is written, because the start is not complete yet", signal.Signals(number).name)
         elif number == signal.SIGUSR2:
             task = asyncio.get_running_loop().create_task(self.process.dump())
             self._tasks.add(task)
@@ -63,8 +63,8 @@ class _StateDumper:
 
 @contextmanager
 def _dump_signal_handlers(dumps: _StateDumper) -> Iterator[None]:
-    """Handlers as long as the block lasts. Those of the loop would leave the default action, which kills, behind them
-    when the loop is closed; these leave the ones that were there before."""
+    """Install signal handlers for the block, and restore the previous ones. Handlers of the loop would restore the
+    default action, which kills the process, when the loop is closed."""
     loop = asyncio.get_running_loop()
 
     def handle(number: int, _: FrameType | None) -> None:

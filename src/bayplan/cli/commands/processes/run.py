@@ -35,27 +35,28 @@ _VC_DEFAULTS = {flag.name: flag.default for flag in VC_SCHEDULER_FLAGS}
 
 
 def _as_run_flag(flag: Flag) -> Flag:
-    """A flag of vc-scheduler as it is told here. The lease that all others of the election are about is not its own."""
+    """A flag of vc-scheduler, adapted. Its lease has only a namespace flag here; the other election flags are
+    shared."""
     if flag.name != _LOCK_NAMESPACE_FLAG:
         return flag
-    note = "Where Volcano's lease is; --leader-elect-resource-namespace is of kube-scheduler's."
+    note = "Namespace of Volcano's lease; --leader-elect-resource-namespace is for kube-scheduler's."
     return replace(flag, help=note, displayed_default=LOCK_NAMESPACE)
 
 
 RUN_FLAGS = (*KUBE_SCHEDULER_FLAGS, *map(_as_run_flag, _VC_ONLY_FLAGS))
-"""kube-scheduler's flags, and those of vc-scheduler. One that both have means what it does to kube-scheduler."""
+"""The flags of kube-scheduler and vc-scheduler. A flag of both has kube-scheduler's meaning."""
 
 
 @click.command("run", cls=GoCommand, flags=RUN_FLAGS)
-@click.option("--binder", "with_binder", is_flag=True, help="Carry out BindRequests as well, as `bayplan binder` does.")
+@click.option("--binder", "with_binder", is_flag=True, help="Also run the binder, as `bayplan binder` does.")
 @partial(scheduler_command, other_gates=VOLCANO_GATES)
 def command(start: ProcessSetup, *, with_binder: bool) -> None:
     """Schedule all pods of a cluster: single ones, gangs and queues, by two engines on one cache.
 
-    Flags are kube-scheduler's (`bayplan scheduler`) and vc-scheduler's (`bayplan batch run`); one that both have means
-    what it does to kube-scheduler. Neither engine takes room that the other has given away or evicted for. It decides
-    only while it holds the leases of both schedulers, so that an old one stays out, and stops both engines when it
-    loses one. SIGUSR2 writes what it knows into its log, SIGUSR1 what sessions know into a file of --cache-dump-dir.
+    Flags are those of kube-scheduler (`bayplan scheduler`) and vc-scheduler (`bayplan batch run`); a flag of both has
+    kube-scheduler's meaning. Neither engine uses resources that the other has assigned or freed by evictions. The
+    process decides only while it holds the leases of both schedulers, so that no other scheduler runs, and stops both
+    engines when it loses one. SIGUSR2 logs its state, SIGUSR1 writes the sessions' state to a file in --cache-dump-dir.
 
     \b
     Examples:
@@ -74,11 +75,11 @@ def command(start: ProcessSetup, *, with_binder: bool) -> None:
     )
     election = start.configuration.leader_election
     named = {"resource_name": batch.lease.resource_name, "resource_namespace": batch.lease.resource_namespace}
-    batch = replace(batch, lease=replace_struct(election, **named))  # the same timings, Volcano's own lease
+    batch = replace(batch, lease=replace_struct(election, **named))  # Volcano's lease with the same timings
     _warn_about_lease_namespace(start.flags, batch.lease)
     served = {profile.scheduler_name for profile in start.configuration.profiles}
-    if twice := sorted(served.intersection(batch.options.scheduler_name)):
-        raise FlagError(f"both engines would serve {', '.join(twice)}; give one of them another name")
+    if duplicates := sorted(served.intersection(batch.options.scheduler_name)):
+        raise FlagError(f"both engines would serve {', '.join(duplicates)}; give one of them another schedulerName")
     process = combined_process(
         start.configuration,
         start.registry,
@@ -95,7 +96,7 @@ def command(start: ProcessSetup, *, with_binder: bool) -> None:
 
 
 def _warn_about_lease_namespace(flags: Mapping[str, Any], lease: LeaderElection) -> None:
-    """Volcano's chart says where its lease is by a flag that means kube-scheduler's here: an old one would go on."""
+    """Warn if the namespace flag of Volcano's chart is set: here it means kube-scheduler's lease."""
     given = flags["leader-elect-resource-namespace"]
     if (
         lease.leader_elect
@@ -103,15 +104,15 @@ def _warn_about_lease_namespace(flags: Mapping[str, Any], lease: LeaderElection)
         and not flags[_LOCK_NAMESPACE_FLAG]
     ):
         log.warning(
-            "--leader-elect-resource-namespace says where kube-scheduler's lease is; Volcano's is %s in %s, "
-            "unless --lock-object-namespace says otherwise",
+            "--leader-elect-resource-namespace is for kube-scheduler's lease; Volcano's is %s in %s, "
+            "unless --lock-object-namespace sets its namespace",
             lease.resource_name,
             lease.resource_namespace,
         )
 
 
 def _binder_settings(start: ProcessSetup) -> BinderSettings:
-    """How the binder runs beside the engines: a lease of its own where they have one."""
+    """The settings of the binder beside the engines; it has a lease of its own if they have."""
     return BinderSettings.from_settings(
         start.options.settings,
         "--settings",

@@ -21,10 +21,10 @@ from bayplan.cli.flags.kube_scheduler_flags import KUBE_SCHEDULER_FLAGS
 def command(start: ProcessSetup) -> None:
     """Schedule the pods of a cluster, in kube-scheduler's place.
 
-    Configuration files and flags are kube-scheduler's own. Runs until it is told to stop (SIGTERM, SIGINT): then it
-    finishes what is under way, gives up the lease and ends with 0. It ends with 1 when it loses its lease or cannot
-    start, and with 70 when a plugin held it for too long.
-    SIGUSR2 writes what it knows into its log, and whether that is what the API server says.
+    Configuration files and flags are kube-scheduler's own. Runs until SIGTERM or SIGINT: then it finishes bindings in
+    flight, releases the lease and exits with 0. It exits with 1 when it loses its lease or cannot start, and with 70
+    when a plugin blocks it for too long.
+    SIGUSR2 logs its state, and whether it equals that of the API server.
 
     \b
     Examples:

@@ -1,6 +1,6 @@
-"""What does a scheduler process begin with? Flags, files and plugins, found sound before anybody is waited for.
+"""Setup of a scheduler process: reads and validates flags, files and plugins before it connects to the API server.
 
-Shared by `bayplan scheduler` and `bayplan run`, which both take kube-scheduler's flags.
+Shared by `bayplan scheduler` and `bayplan run`, which both have kube-scheduler's flags.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProcessSetup:
-    """Everything that a process was told."""
+    """The validated setup of a process."""
 
     flags: dict[str, Any]
     logs: LogControl
@@ -57,20 +57,18 @@ class ProcessSetup:
 
     @property
     def reload_source(self) -> PluginSource | None:
-        """Where plugins are loaded from again when they change; None where they cannot."""
+        """The source of plugins, if they can be reloaded; else None."""
         return self.plugins if self.plugin_folders else None
 
 
 def scheduler_command(command: Callable[..., None], other_gates: Container[str] = ()) -> Callable[..., None]:
-    """A command that gets all of it as one value, and the options that are its own alone by their names.
+    """A command that gets the setup as one value, and its own options by name.
 
-    `other_gates`: feature gates that kube-scheduler does not know and the command does.
+    `other_gates`: feature gates that the command knows in addition to kube-scheduler's.
     """
 
     @click.option("--no-leader-elect", is_flag=True, help="The same as --leader-elect=false.")
-    @click.option(
-        "--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration: settings of Bayplan alone."
-    )
+    @click.option("--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration: Bayplan's own settings.")
     @page_option()
     @plugin_options
     @click.version_option(__version__, prog_name="bayplan")
@@ -117,7 +115,7 @@ def _load_setup(
     registry = plugins.registry()
     with explain_config_errors(path, registry):
         configuration = apply_flags(configured(text, registry, features), flags, alone=path is None)
-        build_engine(configuration, registry, Cache()).close()  # what is wrong is told before anybody is waited for
+        build_engine(configuration, registry, Cache()).close()  # report errors before connecting to the API server
     kubeconfig = configuration.client_connection.kubeconfig
     target = load_connection_config(Path(kubeconfig) if kubeconfig else None, env=os.environ, server=flags["master"])
     return ProcessSetup(flags, logs, options, configuration, registry, target, plugins, folders, trust_writable)
@@ -135,25 +133,27 @@ def process_options(
     )
     for gate in features.ineffective_gates():
         log.warning(
-            "feature gate %s cannot be turned here; it stays %s", gate, "off" if features.set_gates[gate] else "on"
+            "feature gate %s cannot be changed in Bayplan; it stays %s",
+            gate,
+            "off" if features.set_gates[gate] else "on",
         )
     for gate, near in features.unknown():
         if gate in other_gates:
             continue
-        hint = f"; the nearest that is known is {near}" if near else ""
-        log.warning("feature gate %s is not known here and turns nothing%s", gate, hint)
+        hint = f"; did you mean {near}?" if near else ""
+        log.warning("feature gate %s is unknown to Bayplan and has no effect%s", gate, hint)
     serving = ServingFlags.from_flags(flags, features=features, texts=texts)
     if faults := serving.validate():
         raise FlagError(faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]")
     own = BayplanSettings() if settings is None else load_settings(read_text(settings), str(settings))
-    parked = flags["pod-max-in-unschedulable-pods-duration"]
+    max_unschedulable = flags["pod-max-in-unschedulable-pods-duration"]
     return ProcessOptions(
-        settings=with_page_address(own, page_address), serving=serving, max_in_unschedulable_pods=parked
+        settings=with_page_address(own, page_address), serving=serving, max_in_unschedulable_pods=max_unschedulable
     )
 
 
 def apply_flags(configuration: Configuration, flags: Mapping[str, Any], *, alone: bool) -> Configuration:
-    """Flags about the election always count; the others count where there is no file."""
+    """Apply flags: election flags always, other flags only without a configuration file."""
     election = replace(configuration.leader_election, **_set_flags(flags, ELECTION_FIELDS))
     check_election(election)
     connection = configuration.client_connection
@@ -172,7 +172,7 @@ def _write_configuration(configuration: Configuration, path: Path) -> None:
     try:
         path.write_text(yaml_text(dump(built_configuration(configuration)), sort_keys=True), encoding="utf-8")
     except OSError as fault:
-        raise FlagError(f"--write-config-to {path} cannot be written: {fault.strerror}; name another file") from None
+        raise FlagError(f"--write-config-to {path} cannot be written: {fault.strerror}; give another file") from None
     log.info("the configuration is written to %s", path)
 
 

@@ -1,4 +1,4 @@
-"""Which cluster is studied, and with which configuration? Options that `record`, `replay` and `whatif` share."""
+"""Source of a cluster and its configuration: options that `record`, `replay` and `whatif` share."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def configuration_options(command: F) -> F:
 
 
 def source_option(command: F) -> F:
-    """`--from`, where a cluster may come from files."""
+    """`--from`, for commands that can read a cluster from files."""
     return click.option(
         "--from",
         "files",
         type=click.Path(path_type=Path),
         multiple=True,
-        help="A recording, or manifests or folders of them, instead of a live cluster. May be given several times.",
+        help="Read a recording, manifests or folders of manifests, not a live cluster. May be given several times.",
     )(command)
 
 
@@ -59,36 +59,36 @@ class ClusterSource:
     at: datetime
     bound_at: Mapping[str, datetime] = field(default_factory=dict)
     is_observed: bool = False
-    """Whether decisions are read off the cluster, and not made for it."""
+    """Whether decisions are read from the cluster instead of being computed."""
     recording: Recording | None = None
 
 
 def read_source(files: tuple[Path, ...], connection: ClusterConnection) -> ClusterSource:
-    """The cluster of the files, or the live one where none is named."""
+    """The cluster of the files, or the live one without files."""
     if not files:
-        seen = run_with_client(connection, read_cluster)
-        for note in seen.notes:
+        observed = run_with_client(connection, read_cluster)
+        for note in observed.notes:
             click.echo(f"note: {note}", err=True)
-        return ClusterSource(tuple(seen.objects), SystemClock().now(), seen.bound_at, is_observed=True)
+        return ClusterSource(tuple(observed.objects), SystemClock().now(), observed.bound_at, is_observed=True)
     recordings = [path for path in files if is_recording(path)]
     if recordings:
         if len(files) > 1:
-            raise UsageError(f"{recordings[0]} is a recording, which is a whole cluster; name nothing else beside it")
+            raise UsageError(f"{recordings[0]} is a recording, which is a whole cluster; give no other file with it")
         recording = read_recording(recordings[0])
         is_observed = recording.header.decisions == OBSERVED
         at = recording.header.until or recording.header.at
         return ClusterSource(recording.objects_at_end(), at, is_observed=is_observed, recording=recording)
     loaded = load_manifests(files)
     for note in loaded.skipped:
-        click.echo(f"not looked at: {note}", err=True)
+        click.echo(f"ignored: {note}", err=True)
     objects = tuple(with_all_defaults(loaded.objects, loaded.places))
     return ClusterSource(objects, _newest_timestamp(objects))
 
 
 def _newest_timestamp(objects: tuple[KubeObject, ...]) -> datetime:
-    """When the cluster of files is: files of one content are to be decided about alike, whatever the time is."""
-    told = [item.metadata.creation_timestamp for item in objects if item.metadata.creation_timestamp is not None]
-    return max(told, default=ManualClock().now())
+    """The time of a cluster in files: equal files must give equal decisions, at any wall-clock time."""
+    timestamps = [item.metadata.creation_timestamp for item in objects if item.metadata.creation_timestamp is not None]
+    return max(timestamps, default=ManualClock().now())
 
 
 def resolve_setup(
@@ -100,7 +100,7 @@ def resolve_setup(
     batch_schedulers: tuple[str, ...] = (DEFAULT_SCHEDULER,),
     recorded: Recording | None = None,
 ) -> EngineSetup:
-    """How the schedulers are set up: as the options say, else as it is recorded."""
+    """The setup of the schedulers: from the options, else from the recording."""
     found = (
         EngineSetup.from_header(recorded.header)
         if recorded is not None
@@ -119,7 +119,7 @@ def resolve_setup(
 
 
 def check_setup(setup: EngineSetup, config: Path | str | None, scheduler_conf: Path | str | None) -> None:
-    """Whatever is wrong with a configuration is told with its file, before anything is decided."""
+    """Validate the configurations before any decision. Errors name the file."""
     registry = setup.registry()
     with explain_config_errors(config, registry):
         build_engine(configured(setup.configuration, registry), registry, Cache(), seed=0).close()

@@ -1,4 +1,4 @@
-"""`bayplan conformance`: does Bayplan say what the real scheduler said?"""
+"""`bayplan conformance`: compares Bayplan's decisions with recorded ones of the real scheduler."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _MAX_DIFFERENCES_PER_LINE = 5
 
 @dataclass(slots=True)
 class _ConformanceTally:
-    """How many lines of each family were compared, agreed, failed, or had nothing to compare with."""
+    """Number of lines by family: evaluated, compared, in agreement, failed."""
 
     compared: Counter[str] = field(default_factory=Counter)
     agreed: Counter[str] = field(default_factory=Counter)
     answered: Counter[str] = field(default_factory=Counter)
     differing: list[tuple[ScenarioLine, list[Disagreement]]] = field(default_factory=list)
     failed: list[tuple[ScenarioLine, str]] = field(default_factory=list)
-    """Lines that could not be answered and have nothing to compare with; the others differ."""
+    """Lines that failed and have no recorded answer. Failed lines with one count as different."""
 
     def add(self, line: ScenarioLine, got: dict[str, Any]) -> list[Disagreement]:
         self.answered[line.family] += 1
@@ -56,15 +56,15 @@ class _ConformanceTally:
 
 @click.command("conformance")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--family", help="Only the lines whose name starts with this word, e.g. spread.")
-@click.option("--answers", type=click.Path(path_type=Path), help="Write what Bayplan said, one line a scenario.")
+@click.option("--family", help="Run only lines whose name starts with this word, e.g. spread.")
+@click.option("--answers", type=click.Path(path_type=Path), help="Write Bayplan's answers, one line a scenario.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def command(file: Path, family: str | None, answers: Path | None, output: str) -> None:
-    """Run recorded scenarios and compare with the recorded answers.
+    """Run recorded scenarios and compare the results with the recorded answers.
 
-    FILE ("-": standard input) holds one JSON object a line, plain or gzip. Prints every disagreement as expected
-    against got, a table by family and, last, AGREE n of m. Lines without a recorded answer are only answered. The
-    exit code is 0 only when every line could be answered and all agree.
+    FILE ("-": standard input) has one JSON object a line, plain or gzip. Prints every disagreement with expected and
+    actual value, a table by family and, last, AGREE n of m. Lines without a recorded answer are only evaluated. The
+    exit code is 0 only when every line could be evaluated and all agree.
 
     \b
     Examples:
@@ -90,7 +90,7 @@ def _run(lines: list[ScenarioLine], answers: Path | None, *, quiet: bool) -> _Co
     progress = Console(stderr=True)
     shown: Iterable[ScenarioLine] = lines
     if progress.is_terminal:
-        shown = track(lines, "asking", console=progress, transient=True)
+        shown = track(lines, "evaluating", console=progress, transient=True)
     with _AnswersFile(answers) as sink:
         for line in shown:
             got = run_scenario(line, registry)
@@ -105,7 +105,7 @@ def _run(lines: list[ScenarioLine], answers: Path | None, *, quiet: bool) -> _Co
 
 
 class _AnswersFile:
-    """The file for answers as a context; nothing where none was asked for."""
+    """Context manager of the file for answers; None without one."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -116,7 +116,7 @@ class _AnswersFile:
             try:
                 self._stream = self._path.open("w", encoding="utf-8")
             except OSError as fault:
-                raise UsageError(f"{self._path} cannot be written: {fault.strerror}") from None
+                raise UsageError(f"cannot write {self._path}: {fault.strerror}; give another --answers file") from None
         return self._stream
 
     def __exit__(self, *failure: object) -> None:

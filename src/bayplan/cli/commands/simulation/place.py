@@ -1,4 +1,4 @@
-"""`bayplan place`: a cluster from files, its pods placed, and why each went where it did."""
+"""`bayplan place`: schedules the pods of a cluster in files and shows the reason of each decision."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MIN_TEXT_WIDTH = 30
     help="A manifest or a folder of manifests. May be given several times.",
 )
 @click.option("--config", type=click.Path(path_type=Path), help="A KubeSchedulerConfiguration.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Decides between equally good nodes.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed for ties between nodes.")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
 )
@@ -48,10 +48,10 @@ def command(
     plugin_folders: tuple[Path, ...],
     trust_writable_plugins: bool,
 ) -> None:
-    """Place the pending pods of a cluster in files, and show where each went and why.
+    """Schedule the pending pods of a cluster in files, and show each decision with its reason.
 
-    Pods are taken in the order of a real queue: higher priority first, then as they stand in the files. A pod that
-    fits nowhere may evict others, and is then tried again. Nothing outside this process is touched.
+    Pods are taken in the order of the scheduling queue: higher priority first, then in the order of the files. A pod
+    that fits no node may evict other pods and is then tried again. Nothing outside this process is changed.
 
     \b
     Examples:
@@ -62,12 +62,12 @@ def command(
     loaded = load_manifests(files)
     objects = list(with_all_defaults(loaded.objects, loaded.places))
     for note in loaded.skipped:
-        click.echo(f"not looked at: {note}", err=True)
-    waiting = [pod for pod in objects if isinstance(pod, Pod) and not pod.spec.node_name]
-    if not waiting:
-        raise UsageError("there is no pending pod in these files; a pod without spec.nodeName is one")
+        click.echo(f"ignored: {note}", err=True)
+    pending = [pod for pod in objects if isinstance(pod, Pod) and not pod.spec.node_name]
+    if not pending:
+        raise UsageError("these files contain no pending pod; add one without spec.nodeName")
     with open_engine(config, registry, filled_cache(objects), seed=seed) as engine:
-        outcomes = place_pods(engine, waiting)
+        outcomes = place_pods(engine, pending)
         if output in ("json", "yaml"):
             print_value(_as_data(outcomes), output)
             return
@@ -92,7 +92,7 @@ def _print_pods(outcomes: list[PlacementOutcome]) -> None:
 
 
 def _print_scores(outcomes: list[PlacementOutcome]) -> None:
-    """What each plugin gave to the best nodes; one that gave nothing is left out."""
+    """The scores of the best nodes by plugin. Scores of zero are left out."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("POD", no_wrap=True)
     table.add_column("NODE", no_wrap=True)

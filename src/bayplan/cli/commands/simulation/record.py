@@ -1,4 +1,4 @@
-"""`bayplan record`: a cluster and its decisions in one file, to be studied elsewhere."""
+"""`bayplan record`: writes a cluster and its decisions to one file."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from bayplan.sim.recordings.recording_file import (
 
 @click.command("record")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--anonymous", "is_anonymous", is_flag=True, help="Replace names, labels and images by numbered ones.")
-@click.option("--follow", is_flag=True, help="Go on until Ctrl-C, and record what happens meanwhile.")
-@click.option("--for", "for_text", metavar="DURATION", help="The same for so long: 90s, 10m, 2h.")
-@click.option("--seed", type=int, default=0, show_default=True, help="With --from: decides between equally good nodes.")
+@click.option("--anonymous", "is_anonymous", is_flag=True, help="Replace names, labels and images by numbers.")
+@click.option("--follow", is_flag=True, help="Record changes until Ctrl-C.")
+@click.option("--for", "for_text", metavar="DURATION", help="Record changes for this time: 90s, 10m, 2h.")
+@click.option("--seed", type=int, default=0, show_default=True, help="With --from: seed for ties between nodes.")
 @click.option(
     "--batch-scheduler-name",
     "batch_schedulers",
     multiple=True,
     default=(DEFAULT_SCHEDULER,),
     show_default=True,
-    help="Pods with this schedulerName are the batch engine's. May be given several times.",
+    help="schedulerName of the batch engine's pods. May be given several times.",
 )
 @source_option
 @configuration_options
@@ -73,12 +73,12 @@ def command(
     trust_writable_plugins: bool,
     connection: ClusterConnection,
 ) -> None:
-    """Write a cluster and its decisions to FILE, packed where the name ends in .gz.
+    """Write a cluster and its decisions to FILE, compressed if the name ends in .gz.
 
-    Of a live cluster it is what there is at this moment, and which pods were given which nodes, in the order in which
-    that happened; with --follow or --for also all that is decided, comes and goes from now on until the end of the
-    recording. Of files (--from) both engines decide about the pods that wait, and that is recorded. --config and
-    --scheduler-conf say with which configuration decisions were made; they go into the file. Nothing is changed.
+    Of a live cluster it records the current objects and the order in which pods were bound to nodes. With --follow or
+    --for it also records all decisions and changes until the end of the recording. For files (--from) both engines
+    decide about the pending pods, and these decisions are recorded. --config and --scheduler-conf are the
+    configurations of the schedulers; they are stored in the file. The cluster is not changed.
 
     \b
     Examples:
@@ -91,7 +91,7 @@ def command(
     for_s = _seconds(for_text)
     follow |= for_s is not None
     if follow and files:
-        raise UsageError("--follow and --for watch a live cluster; leave out --from")
+        raise UsageError("--follow and --for need a live cluster; leave out --from")
     check_writable(file)
     source = None if follow else read_source(files, connection)
     setup = resolve_setup(
@@ -112,7 +112,7 @@ def command(
 
 
 def _seconds(text: str | None) -> float | None:
-    """A duration in seconds; None where none is given."""
+    """A duration in seconds; None without a text."""
     if text is None:
         return None
     try:
@@ -125,36 +125,36 @@ def _seconds(text: str | None) -> float | None:
 
 
 def record_live(connection: ClusterConnection, setup: EngineSetup, for_s: float | None) -> Recording:
-    """What happens in a live cluster, until it is over or somebody says stop."""
+    """Record a live cluster until the time is over or a signal arrives."""
     target, names = connection.target(), setup.scheduler_names()
 
-    def tell(following: ClusterRecorder) -> None:
-        for note in following.notes:
+    def print_start(recorder: ClusterRecorder) -> None:
+        for note in recorder.notes:
             click.echo(f"note: {note}", err=True)
         ends = f"for {for_s:g} seconds, or until Ctrl-C" if for_s is not None else "until Ctrl-C"
         click.echo(f"recording {target.server} {ends}", err=True)
 
     async def run() -> tuple[ClusterRecorder, datetime]:
         async with open_client(target) as client:
-            following = ClusterRecorder(
+            recorder = ClusterRecorder(
                 client,
                 is_batch=lambda pod: pod.scheduler_name in setup.batch_schedulers,
                 serves=lambda pod: pod.scheduler_name in names,
             )
-            await wait_until_stopped(following.run(for_s, lambda: tell(following)), beside=asyncio.sleep(0))
-            return following, client.clock.now()
+            await wait_until_stopped(recorder.run(for_s, lambda: print_start(recorder)), beside=asyncio.sleep(0))
+            return recorder, client.clock.now()
 
     with explain_api_errors(target):
-        following, until = asyncio.run(run())
-    if following.started_at is None:
+        recorder, until = asyncio.run(run())
+    if recorder.started_at is None:
         raise click.Abort
-    verdicts, changes = following.result()
-    header = _header(setup, following.started_at, decisions=OBSERVED, until=until)
-    return Recording(header, following.objects, tuple(verdicts), tuple(changes))
+    verdicts, changes = recorder.result()
+    header = _header(setup, recorder.started_at, decisions=OBSERVED, until=until)
+    return Recording(header, recorder.objects, tuple(verdicts), tuple(changes))
 
 
 def anonymise_recording(recording: Recording) -> Recording:
-    """The same with a number for every name; what was observed stays what it was."""
+    """The recording with numbers instead of names; recorded decisions stay."""
     names = Anonymiser([*recording.objects, *(change.item for change in recording.changes)])
     return Recording(
         replace_struct(recording.header, anonymous=True),
@@ -165,15 +165,15 @@ def anonymise_recording(recording: Recording) -> Recording:
 
 
 def record_snapshot(source: ClusterSource, setup: EngineSetup, seed: int, *, is_anonymous: bool = False) -> Recording:
-    """The recording of a cluster of one moment, or of one that was recorded before."""
+    """The recording of a cluster at one moment, or of an earlier recording."""
     if source.is_observed:
         recording = _record_observed_decisions(source, setup, seed)
         return anonymise_recording(recording) if is_anonymous else recording
     objects = source.objects
     if is_anonymous:
         objects = tuple(map(Anonymiser(objects).rename_object, objects))
-    with OfflineCluster(objects, setup, now=source.at, seed=seed) as still:
-        verdicts = still.run_until_stable(pending_pods(objects, still)).verdicts
+    with OfflineCluster(objects, setup, now=source.at, seed=seed) as cluster:
+        verdicts = cluster.run_until_stable(pending_pods(objects, cluster)).decisions
     header = _header(setup, source.at, seed=seed, anonymous=is_anonymous)
     return Recording(header, objects, tuple(verdicts))
 
@@ -208,6 +208,6 @@ def _header(setup: EngineSetup, at: datetime, **fields: Any) -> RecordingHeader:
 def _summary(recording: Recording) -> str:
     counts = Counter(kind_of(type(item)).plural for item in recording.objects)
     kinds = ", ".join(f"{counts[plural]} {plural}" for plural in ("nodes", "pods"))
-    others = sum(counts.values()) - counts["nodes"] - counts["pods"]
+    rest = sum(counts.values()) - counts["nodes"] - counts["pods"]
     changes = f", {len(recording.changes)} changes" if recording.header.until is not None else ""
-    return f"{kinds}, {others} other objects, {len(recording.decisions)} decisions{changes}"
+    return f"{kinds}, {rest} other objects, {len(recording.decisions)} decisions{changes}"

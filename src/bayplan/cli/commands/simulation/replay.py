@@ -1,4 +1,4 @@
-"""`bayplan replay`: the decisions of a recording made again, and the first that differs."""
+"""`bayplan replay`: repeats the decisions of a recording and shows the first difference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bayplan.sim.recordings.recording_file import read_recording
 
 @click.command("replay")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--seed", type=int, default=None, help="Another one than the recording's.")
+@click.option("--seed", type=int, default=None, help="A seed instead of the recorded one.")
 @click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
 @configuration_options
 @plugin_options
@@ -29,11 +29,11 @@ def command(
     plugin_folders: tuple[Path, ...],
     trust_writable_plugins: bool,
 ) -> None:
-    """Make the decisions of FILE again, and show the first that differs; exit code 1 if one does.
+    """Repeat the decisions of FILE and show the first difference; exit code 1 if there is one.
 
-    Of equally good nodes the recorded one counts as the same. After a difference the replay goes on from what was
-    recorded, so that the number of differences means something. With --config or --scheduler-conf it shows what another
-    configuration would have decided. The same recording, configuration and seed give the same output, byte for byte.
+    Choosing another node with the same score is no difference. After a difference the replay continues from the
+    recorded decision, so the number of differences is meaningful. With --config or --scheduler-conf it shows the
+    decisions of another configuration. The same recording, configuration and seed give the same output, byte for byte.
 
     \b
     Examples:

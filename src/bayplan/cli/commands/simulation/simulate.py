@@ -1,4 +1,4 @@
-"""`bayplan simulate`: a trace replayed by the engine of a live scheduler, and how it compares."""
+"""`bayplan simulate`: replays a trace with the engine of a live scheduler and compares the result."""
 
 from __future__ import annotations
 
@@ -37,21 +37,25 @@ from bayplan.sim.virtual_time.policies import POLICIES, policy_manifest
     type=click.Choice(["openb", "csv", "recording"]),
     default="openb",
     show_default=True,
-    help="What the files are.",
+    help="The format of the files.",
 )
-@click.option("--pods", type=click.Path(path_type=Path), required=True, help="The pods: CSV, also with .gz.")
-@click.option("--nodes", type=click.Path(path_type=Path), help="The nodes; without it the 1,213 GPU nodes of OpenB.")
-@click.option("--policy", type=click.Choice(list(POLICIES)), help="Who places pods; of openb fgd unless told.")
-@click.option("--seeds", type=click.IntRange(1), default=10, show_default=True, help="How many runs. (openb)")
+@click.option("--pods", type=click.Path(path_type=Path), required=True, help="The pods: CSV, or CSV with .gz.")
+@click.option("--nodes", type=click.Path(path_type=Path), help="The nodes. Default: the 1,213 GPU nodes of OpenB.")
+@click.option("--policy", type=click.Choice(list(POLICIES)), help="The placement policy; default with openb: fgd.")
+@click.option("--seeds", type=click.IntRange(1), default=10, show_default=True, help="Number of runs. (openb)")
 @click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True, help="The seed of the first run.")
-@click.option("--processes", type=click.IntRange(1), help="How many runs at the same time; else one a core. (openb)")
-@click.option("--show-config", is_flag=True, help="Print the configuration that would run. (openb)")
+@click.option("--processes", type=click.IntRange(1), help="Parallel runs. Default: one a core. (openb)")
+@click.option("--show-config", is_flag=True, help="Print the configuration of the policy. (openb)")
 @click.option(
-    "--engine", type=click.Choice(["pod", "batch"]), default="pod", show_default=True, help="Who decides. (csv)"
+    "--engine", type=click.Choice(["pod", "batch"]), default="pod", show_default=True, help="The engine. (csv)"
 )
-@click.option("--config", type=click.Path(path_type=Path), help="The engine's configuration, not a policy. (csv)")
-@click.option("--column", "columns", multiple=True, help="FIELD=NAME: a column that is called otherwise. (csv)")
-@click.option("--every", type=click.FloatRange(1.0), default=3600.0, show_default=True, help="Seconds a sample. (csv)")
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="The engine's configuration, instead of a policy. (csv)"
+)
+@click.option("--column", "columns", multiple=True, help="FIELD=NAME: a column with another name. (csv)")
+@click.option(
+    "--every", type=click.FloatRange(1.0), default=3600.0, show_default=True, help="Seconds between samples. (csv)"
+)
 @click.option("--samples", type=click.Path(path_type=Path), help="A file for the samples, as CSV. (csv)")
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def command(
@@ -70,14 +74,14 @@ def command(
     samples: Path | None,
     output: str,
 ) -> None:
-    """Replay a trace by the pod engine of a live scheduler, and show how well it fills the cluster.
+    """Replay a trace with the pod engine of a live scheduler, and show how well it fills the cluster.
 
-    openb: pods come one after another in a random order until they have asked for 1.3 times the GPUs that there are;
-    one that fits nowhere is gone. How much of the GPUs is allocated is shown beside what was published.
-    csv: pods come and go at the times of the table, and wait where there is no room; shown is what was allocated, how
-    long pods waited and how fair it was. recording: the same for a file of `bayplan record`, whose pods stay.
-    Without --policy and --config the default profile places them, and shares out the GPUs of nodes that have some by
-    GpuBestFit. With --engine batch every tenant has a queue, and gangs start together.
+    openb: pods arrive one after another in a random order until they have requested 1.3 times the GPUs of the cluster;
+    a pod that fits no node is dropped. The allocated share of the GPUs is shown with the published one.
+    csv: pods arrive and complete at the times of the table, and wait for free resources; the output has allocation,
+    waiting times and fairness. recording: the same for a file of `bayplan record`, whose pods do not complete.
+    Without --policy and --config the default profile places them, and GpuBestFit shares the GPUs of nodes with GPUs.
+    With --engine batch every tenant has a queue, and gangs start together.
     The same seeds give the same numbers on every machine.
 
     \b
@@ -88,9 +92,9 @@ def command(
       bayplan simulate --trace csv --pods jobs.csv --nodes nodes.csv --column arrival=submit_time --samples load.csv
     """
     if trace != "openb":
-        _reject_options("seeds", "processes", "show_config", because="of use with --trace openb alone; leave out")
+        _reject_options("seeds", "processes", "show_config", because="only valid with --trace openb; leave out")
         if trace == "recording":
-            _reject_options("columns", because="of use with --trace csv alone; a recording has no columns")
+            _reject_options("columns", because="only valid with --trace csv; a recording has no columns")
         simulate_csv(
             trace,
             pods,
@@ -106,7 +110,7 @@ def command(
         )
         return
     _reject_options(
-        "engine", "config", "columns", "every", "samples", because="of use with --trace csv or recording; leave out"
+        "engine", "config", "columns", "every", "samples", because="only valid with --trace csv or recording; leave out"
     )
     chosen = policy or "fgd"
     if show_config:
@@ -116,7 +120,7 @@ def command(
 
 
 def _reject_options(*parameters: str, because: str) -> None:
-    """An option that would be heard by nobody is refused."""
+    """Refuse options that have no effect."""
     context = click.get_current_context()
     flags = {each.name: each.opts[0] for each in context.command.params}
     given = [name for name in parameters if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
@@ -126,7 +130,7 @@ def _reject_options(*parameters: str, because: str) -> None:
 
 def _simulate_openb(pods: Path, nodes: Path | None, policy: str, seeds: range, processes: int, output: str) -> None:
     cluster = load_nodes(nodes)
-    read_openb_pods(pods)  # what is wrong with it is told once, and not by every process
+    read_openb_pods(pods)  # report errors once, and not in every process
     jobs = [SweepJob(pods, nodes, policy, seed) for seed in seeds]
     with progress_bar(f"{policy} on {workload_name(pods)}", len(jobs)) as told:
         runs = run_jobs_in_order(run_job, jobs, processes, told)
@@ -141,20 +145,20 @@ def _simulate_openb(pods: Path, nodes: Path | None, policy: str, seeds: range, p
 def _print(summary: RunSummary, runs: list[OpenbRun], nodes: list[TraceNode], known: PublishedResult | None) -> None:
     gpus = gpu_capacity(nodes) // 1000
     click.echo(f"{summary.policy} on {summary.workload} (openb): {len(nodes)} nodes, {gpus} GPUs, {len(runs)} runs\n")
-    apart = differences(summary)
+    deviations = differences(summary)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("LOAD", "GPU ALLOCATION", "DEVIATION", *(("PUBLISHED", "DIFFERENCE") if known else ())):
         table.add_column(title, justify="right", no_wrap=True)
     for load, mean in summary.mean.items():
         cells = [f"{load}%", f"{mean:.2f}%", f"{summary.deviation[load]:.2f}"]
         if known:
-            cells += [f"{known.mean[load]:.2f}%", f"{apart[load]:+.2f}"]
+            cells += [f"{known.mean[load]:.2f}%", f"{deviations[load]:+.2f}"]
         table.add_row(*cells)
     print_table(table)
     if not known and published_result(summary.workload, summary.policy):
-        click.echo("\nwhat was published about this workload is about other nodes")
+        click.echo("\nthe published results of this workload are for other nodes")
     elif not known:
-        click.echo("\nnothing was published about this workload")
+        click.echo("\nthere are no published results of this workload")
 
 
 def _as_data(
@@ -168,14 +172,14 @@ def _as_data(
         "nodes": len(nodes),
         "gpus": gpu_capacity(nodes) // 1000,
     }
-    apart = differences(summary)
+    deviations = differences(summary)
     for load in LOADS:
         data[f"gpu_allocation_at_{load}_mean"] = _rounded(summary.mean.get(load))
         data[f"gpu_allocation_at_{load}_sd"] = _rounded(summary.deviation.get(load))
     data["published"] = known and {
         **{f"gpu_allocation_at_{load}_mean": known.mean[load] for load in LOADS},
         **{f"gpu_allocation_at_{load}_sd": known.deviation[load] for load in LOADS},
-        **{f"difference_at_{load}": _rounded(apart.get(load)) for load in LOADS},
+        **{f"difference_at_{load}": _rounded(deviations.get(load)) for load in LOADS},
     }
     data["runs"] = [
         {

@@ -1,4 +1,4 @@
-"""`bayplan simulate --trace csv`: a table of arrivals and durations, replayed in virtual time."""
+"""`bayplan simulate --trace csv`: replays a table of arrivals and durations in virtual time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SAMPLE_COLUMNS = tuple(field.name for field in fields(Sample))
 
 
 def column_names(given: Sequence[str]) -> dict[str, str]:
-    """`field=name` for each column that is called otherwise."""
+    """Parse `field=name` for each column with another name."""
     names: dict[str, str] = {}
     for text in given:
         field, _, name = text.partition("=")
@@ -67,7 +67,7 @@ def simulate_csv(
     samples: Path | None,
     output: str,
 ) -> None:
-    """Replay, and print what came of it; samples go into a file while time passes."""
+    """Replay the trace and print the result; samples are written to their file during the replay."""
     names = column_names(columns)
     if trace == "recording":
         recorded, listed = read_recorded_trace(pods)
@@ -75,19 +75,19 @@ def simulate_csv(
     else:
         cluster, listed = read_nodes(nodes), None
 
-    def arriving() -> Iterable[TracePod]:
+    def arrivals() -> Iterable[TracePod]:
         return read_csv_pods(pods, names) if listed is None else listed
 
     if policy is not None and (config is not None or engine == "batch"):
-        raise UsageError("--policy says who places pods, and so do --config and --engine batch; give one of them")
+        raise UsageError("--policy excludes --config and --engine batch; give one of them")
     with ExitStack() as stack:
         if engine == "batch":
-            make = stack.enter_context(_batch_engine_factory(cluster, config, seed))
+            factory = stack.enter_context(_batch_engine_factory(cluster, config, seed))
         else:
-            found = _configuration(arriving, policy, config, gpus=gpu_capacity(cluster) > 0)
-            make = stack.enter_context(_pod_engine_factory(cluster, *found, config, seed))
+            found = _configuration(arrivals, policy, config, gpus=gpu_capacity(cluster) > 0)
+            factory = stack.enter_context(_pod_engine_factory(cluster, *found, config, seed))
         sink = stack.enter_context(_sample_writer(samples))
-        totals = TraceReplay(cluster, make).run(arriving(), every_s=every_s, sink=sink)
+        totals = TraceReplay(cluster, factory).run(arrivals(), every_s=every_s, sink=sink)
     if output == "table":
         _print(pods, len(cluster), totals)
     else:
@@ -108,10 +108,10 @@ def _pod_engine_factory(
             build_node_cache(nodes),
             clock=clock,
             chance=random.Random(seed),
-            records=DecisionRing(0),  # nobody asks why a pod of a trace went where it went
+            records=DecisionRing(0),  # decisions of a trace are not explained
         )
     try:
-        yield lambda placed, evicted: PodEngineSimulation(engine, clock, placed=placed, evicted=evicted)
+        yield lambda placed, evicted: PodEngineSimulation(engine, clock, on_placed=placed, on_evicted=evicted)
     finally:
         engine.close()
 
@@ -124,16 +124,16 @@ def _batch_engine_factory(nodes: Sequence[TraceNode], config: Path | None, seed:
         configuration = batch_configured(None if config is None else read_text(config), actions)
     engine = build_batch_engine(configuration, build_node_cache(nodes), clock=clock, chance=random.Random(seed))
     try:
-        yield lambda placed, evicted: BatchEngineSimulation(engine, clock, placed=placed, evicted=evicted)
+        yield lambda placed, evicted: BatchEngineSimulation(engine, clock, on_placed=placed, on_evicted=evicted)
     finally:
         engine.close()
 
 
 def _configuration(
-    arriving: Callable[[], Iterable[TracePod]], policy: str | None, config: Path | None, *, gpus: bool
+    arrivals: Callable[[], Iterable[TracePod]], policy: str | None, config: Path | None, *, gpus: bool
 ) -> tuple[Configuration, Registry]:
     if policy is not None:
-        return policy_configuration(policy, arriving())
+        return policy_configuration(policy, arrivals())
     registry = known_plugins()
     text = read_text(config) if config is not None else yaml_text(default_manifest()) if gpus else None
     with explain_config_errors(config, registry):
@@ -148,7 +148,7 @@ def _sample_writer(path: Path | None) -> Iterator[Callable[[Sample], None]]:
     try:
         file = path.open("w", encoding="utf-8", newline="")
     except OSError as fault:
-        raise UsageError(f"{path} cannot be written: {fault.strerror}") from None
+        raise UsageError(f"cannot write {path}: {fault.strerror}; give another --samples file") from None
     with file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_SAMPLE_COLUMNS)

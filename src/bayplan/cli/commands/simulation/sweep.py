@@ -1,4 +1,4 @@
-"""`bayplan sweep`: workloads, policies and seeds in all combinations, into one table and one page."""
+"""`bayplan sweep`: simulates all combinations of workloads, policies and seeds; writes a table and a report."""
 
 from __future__ import annotations
 
@@ -36,20 +36,22 @@ from bayplan.sim.virtual_time.policies import POLICIES, parse_policy
     type=click.Path(path_type=Path),
     multiple=True,
     required=True,
-    help="A list of pods, CSV, also with .gz. May be given several times.",
+    help="A list of pods: CSV, or CSV with .gz. May be given several times.",
 )
-@click.option("--nodes", type=click.Path(path_type=Path), help="The nodes; without it the 1,213 GPU nodes of OpenB.")
+@click.option("--nodes", type=click.Path(path_type=Path), help="The nodes. Default: the 1,213 GPU nodes of OpenB.")
 @click.option(
     "--policy",
     "policies",
     multiple=True,
-    help="A policy, or several with weights: fgd:2+bestfit:1. May be given several times; without it all are run.",
+    help="A policy, or several with weights: fgd:2+bestfit:1. May be given several times. Default: all policies.",
 )
-@click.option("--seeds", type=click.IntRange(1), default=10, show_default=True, help="How many runs of each.")
+@click.option("--seeds", type=click.IntRange(1), default=10, show_default=True, help="Number of runs of each.")
 @click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True, help="The seed of the first run.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The results: a .csv or a .parquet.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="The file of the results: .csv or .parquet."
+)
 @click.option("--report", "page", type=click.Path(path_type=Path), help="An HTML page with tables and plots.")
-@click.option("--processes", type=click.IntRange(1), help="How many runs at the same time; else one a core.")
+@click.option("--processes", type=click.IntRange(1), help="Parallel runs. Default: one a core.")
 @click.option("--ray", "address", help="Run on a Ray cluster at this address; `local` starts one here.")
 def command(
     pods: tuple[Path, ...],
@@ -62,10 +64,10 @@ def command(
     processes: int | None,
     address: str | None,
 ) -> None:
-    """Run every workload with every policy and every seed, and collect what came of it.
+    """Run every workload with every policy and every seed, and collect the results.
 
-    What is done is kept beside the results in FILE.partial: a sweep that was stopped goes on where it was when the same
-    command is given again. The same seeds give the same results, on one process, on many and on Ray.
+    Finished runs are stored beside the results in FILE.partial: when an interrupted sweep is started again with the
+    same arguments, it continues. The same seeds give the same results, on one process, on many and on Ray.
 
     \b
     Examples:
@@ -74,13 +76,15 @@ def command(
       bayplan sweep --pods a.csv --out results.csv --ray auto
     """
     if out.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"--out is a .csv or a .parquet; got {out}")
+        raise UsageError(f"--out must be a .csv or .parquet file; got {out}")
     for path in filter(None, (out, page)):
         if not path.absolute().parent.is_dir():
-            raise UsageError(f"{path} cannot be written: there is no folder {path.parent}; make it, or name another")
+            raise UsageError(
+                f"cannot write {path}: the folder {path.parent} does not exist; create it, or give another"
+            )
         if path.is_dir():
-            raise UsageError(f"{path} cannot be written: it is a folder; name a file in it")
-    if out.suffix == ".parquet":  # what is missing is told now, and not after an hour of runs
+            raise UsageError(f"cannot write {path}: it is a folder; give a file name")
+    if out.suffix == ".parquet":  # report missing packages now, and not after an hour of runs
         import_optional("pyarrow", wanted_for="Parquet", extra="sweep")
     if page is not None:
         import_optional("matplotlib", wanted_for="a report", extra="sweep")
@@ -98,7 +102,7 @@ def command(
     )
     journal = SweepJournal(out.with_name(f"{out.name}.partial"))
     with progress_bar(f"{len(pods)} workloads, {len(chosen)} policies", len(jobs)) as told:
-        found = run_sweep(jobs, journal, spread, told=told)
+        found = run_sweep(jobs, journal, spread, on_progress=told)
     (write_csv if out.suffix == ".csv" else write_parquet)(out, found)
     if page is not None:
         page.write_text(render_report([each.run for each in found], compared=compared), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`bayplan whatif`: what would land, move, wait and cost if something were different."""
+"""`bayplan whatif`: shows what a change of a cluster would do to its pods and its cost."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _MIN_TEXT_WIDTH = 30
 
 @click.command("whatif")
 @click.option(
-    "-f", "--filename", "change", type=click.Path(path_type=Path), required=True, help="What is to be different."
+    "-f", "--filename", "change", type=click.Path(path_type=Path), required=True, help="The file with the change."
 )
 @source_option
-@click.option("--seed", type=int, default=0, show_default=True, help="Decides between equally good nodes.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed for ties between nodes.")
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @configuration_options
 @plugin_options
@@ -54,10 +54,11 @@ def command(
     trust_writable_plugins: bool,
     connection: ClusterConnection,
 ) -> None:
-    """Show what would land, move, wait and cost if a cluster were different, as the file of -f says.
+    """Show which pods a change of a cluster would place, move or leave pending, and what it would cost.
 
-    The cluster is the live one, a recording or manifests (--from). The change is a WhatIf: nodes that come or go,
-    another configuration, other priorities, prices; further documents are objects that come. Nothing is changed.
+    The cluster is the live one, a recording or manifests (--from). The change in the file of -f is a WhatIf: nodes to
+    add or remove, another configuration, other priorities, prices; further documents are objects to add. The cluster
+    is not changed.
 
     \b
     Examples:
@@ -76,18 +77,18 @@ def command(
       priorities: {classes: {urgent: 5000}}
       prices: {perHour: {m7.large: 0.10}}
     """
-    wish = read_whatif_file(change)
+    change_spec = read_whatif_file(change)
     source = read_source(files, connection)
     setup = resolve_setup(
         config, scheduler_conf, plugin_folders, trust_writable=trust_writable_plugins, recorded=source.recording
     )
-    check_setup(apply_to_setup(setup, wish), f"{change}: configuration", f"{change}: batchConfiguration")
-    answer = run_whatif(source.objects, wish, setup, now=source.at, seed=seed)
+    check_setup(apply_to_setup(setup, change_spec), f"{change}: configuration", f"{change}: batchConfiguration")
+    answer = run_whatif(source.objects, change_spec, setup, now=source.at, seed=seed)
     if output != "table":
         print_value(answer.as_data(), output)
         return
     _print_pod_changes("land", answer.lands, _describe_placement)
-    _print_pod_changes("move", answer.moves, lambda fate: f"{fate.now} -> {fate.then}")
+    _print_pod_changes("move", answer.moves, lambda outcome: f"{outcome.now} -> {outcome.then}")
     _print_pod_changes("wait", answer.waits, _describe_pending)
     if answer.gone:
         click.echo(f"{_pods(len(answer.gone))} would go with their node\n")
@@ -98,28 +99,30 @@ def _pods(count: int) -> str:
     return f"{count} pod{'' if count == 1 else 's'}"
 
 
-def _describe_placement(fate: PodOutcomeChange) -> str:
-    if not fate.without:
-        return fate.then
-    return fate.then if fate.without == fate.then else f"{fate.then} ({fate.without} without the change)"
+def _describe_placement(outcome: PodOutcomeChange) -> str:
+    if not outcome.without:
+        return outcome.then
+    return outcome.then if outcome.without == outcome.then else f"{outcome.then} ({outcome.without} without the change)"
 
 
-def _describe_pending(fate: PodOutcomeChange) -> str:
-    return f"was on {fate.now}" if fate.now else ""
+def _describe_pending(outcome: PodOutcomeChange) -> str:
+    return f"was on {outcome.now}" if outcome.now else ""
 
 
-def _print_pod_changes(title: str, fates: Sequence[PodOutcomeChange], where: Callable[[PodOutcomeChange], str]) -> None:
-    click.echo(f"{_pods(len(fates))} would {title}")
-    if fates:
+def _print_pod_changes(
+    title: str, outcomes: Sequence[PodOutcomeChange], where: Callable[[PodOutcomeChange], str]
+) -> None:
+    click.echo(f"{_pods(len(outcomes))} would {title}")
+    if outcomes:
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column("POD", no_wrap=True)
         table.add_column("WHERE", no_wrap=True)
         table.add_column("WHY", overflow="fold", min_width=_MIN_TEXT_WIDTH)
-        for fate in fates[:_MAX_ROWS]:
-            table.add_row(escape(f"  {fate.pod}"), escape(where(fate)), escape(fate.why))
+        for outcome in outcomes[:_MAX_ROWS]:
+            table.add_row(escape(f"  {outcome.pod}"), escape(where(outcome)), escape(outcome.why))
         print_table(table)
-    if len(fates) > _MAX_ROWS:
-        click.echo(f"  and {len(fates) - _MAX_ROWS} more; -o json lists all")
+    if len(outcomes) > _MAX_ROWS:
+        click.echo(f"  and {len(outcomes) - _MAX_ROWS} more; -o json lists all")
     click.echo()
 
 

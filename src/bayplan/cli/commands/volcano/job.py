@@ -1,4 +1,4 @@
-"""`bayplan job`: Volcano's jobs, as `vcctl job` has them."""
+"""`bayplan job`: Volcano's jobs, as in `vcctl job`."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def command() -> None:
 
 @command.command("list")
 @_namespace_option
-@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
-@click.option("-q", "--queue", default="", help="Only those of this queue.")
-@click.option("-S", "--scheduler", default="", help="Only those of this scheduler.")
-@click.option("--selector", default="", help="Only those whose name contains this.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="List jobs of all namespaces.")
+@click.option("-q", "--queue", default="", help="Only jobs of this queue.")
+@click.option("-S", "--scheduler", default="", help="Only jobs of this scheduler.")
+@click.option("--selector", default="", help="Only jobs whose name contains this.")
 @output_option
 @vcctl_options
 def list_(
@@ -95,12 +95,12 @@ def list_(
 def _row(job: Tree) -> list[Any]:
     meta, spec, status = job["metadata"], job.get("spec") or {}, job.get("status") or {}
     tasks = spec.get("tasks") or []
-    least = spec.get("minAvailable") or sum(min_available(task) for task in tasks)
+    min_pods = spec.get("minAvailable") or sum(min_available(task) for task in tasks)
     kind = (meta.get("labels") or {}).get("volcano.sh/job-type") or "Batch"
     created = str(meta.get("creationTimestamp", ""))[:10]
     phase = (status.get("state") or {}).get("phase", "")
     counted = [status.get(key, 0) for key in _COUNTS]
-    return [meta["name"], created, phase, kind, sum(replicas(task) for task in tasks), least, *counted]
+    return [meta["name"], created, phase, kind, sum(replicas(task) for task in tasks), min_pods, *counted]
 
 
 @command.command("view")
@@ -110,7 +110,7 @@ def _row(job: Tree) -> list[Any]:
 @output_option
 @vcctl_options
 def view(job: str | None, name: str | None, namespace: str, output: str | None, where: ServerArguments) -> None:
-    """Show a job: what it asks for, where it stands, and what was said of it.
+    """Show a job: its spec, its status and its events.
 
     \b
     Examples:
@@ -123,8 +123,8 @@ def view(job: str | None, name: str | None, namespace: str, output: str | None, 
         found = await client.get_raw(VC_JOBS, namespace, chosen)
         answer = await client.transport.request("GET", CORE_EVENTS.path(namespace))
         events = msgspec.json.decode(answer.body).get("items") or []
-        mine = [each for each in events if each["involvedObject"].get("uid") == found["metadata"]["uid"]]
-        return found, mine
+        own = [each for each in events if each["involvedObject"].get("uid") == found["metadata"]["uid"]]
+        return found, own
 
     found, events = run_with_server(where, read)
     if output is not None:
@@ -170,18 +170,20 @@ def _print_job(job: Tree, events: list[Tree]) -> None:
 @_name_option
 @click.option("-n", "--namespace", help="The namespace of the job.  [default: the file's, or default]")
 @click.option("-i", "--image", default="busybox", show_default=True, help="The image of its containers.")
-@click.option("-m", "--min", "least", type=int, default=1, show_default=True, help="How many pods must run together.")
-@click.option("-r", "--replicas", "count", type=int, default=1, show_default=True, help="How many pods.")
-@click.option("-R", "--requests", default=_DEFAULT_AMOUNTS, show_default=True, help="What a pod asks for.")
-@click.option("-L", "--limits", default=_DEFAULT_AMOUNTS, show_default=True, help="What a pod may take.")
-@click.option("-S", "--scheduler", default="volcano", show_default=True, help="Who places it.")
-@click.option("-f", "--filename", type=click.Path(path_type=Path), help="A file with a Job, instead of all these.")
+@click.option(
+    "-m", "--min", "min_pods", type=int, default=1, show_default=True, help="minAvailable: pods that must run together."
+)
+@click.option("-r", "--replicas", "count", type=int, default=1, show_default=True, help="Number of pods.")
+@click.option("-R", "--requests", default=_DEFAULT_AMOUNTS, show_default=True, help="Resource requests of a pod.")
+@click.option("-L", "--limits", default=_DEFAULT_AMOUNTS, show_default=True, help="Resource limits of a pod.")
+@click.option("-S", "--scheduler", default="volcano", show_default=True, help="The schedulerName of its pods.")
+@click.option("-f", "--filename", type=click.Path(path_type=Path), help="A file with a Job, instead of these options.")
 @vcctl_options
 def run(
     name: str | None,
     namespace: str | None,
     image: str,
-    least: int,
+    min_pods: int,
     count: int,
     requests: str,
     limits: str,
@@ -189,7 +191,7 @@ def run(
     filename: Path | None,
     where: ServerArguments,
 ) -> None:
-    """Make a job of like pods, or the job of a file.
+    """Create a job of equal pods, or the job of a file.
 
     \b
     Examples:
@@ -200,36 +202,36 @@ def run(
         body = _read_job(filename)
         named = (body.get("metadata") or {}).get("namespace")
         if namespace and named and namespace != named:
-            raise UsageError(f"{filename} names the namespace {named}; leave out --namespace {namespace}")
+            raise UsageError(f"{filename} has the namespace {named}; leave out --namespace {namespace}")
         namespace = namespace or named
     else:
         body = build_job(
             require_name(None, name, "job"),
             image,
-            least,
+            min_pods,
             count,
             _parse_amounts(requests),
             _parse_amounts(limits),
             scheduler,
         )
-    made = run_with_server(where, lambda client: client.create(VC_JOBS, body, namespace=namespace or "default"))
-    click.echo(f"run job {msgspec.json.decode(made)['metadata']['name']} successfully")
+    created = run_with_server(where, lambda client: client.create(VC_JOBS, body, namespace=namespace or "default"))
+    click.echo(f"run job {msgspec.json.decode(created)['metadata']['name']} successfully")
 
 
 def _read_job(path: Path) -> Tree:
     try:
         found = [each.value for each in read_manifests(path)]
     except OSError as fault:
-        raise UsageError(f"{path} cannot be read: {fault.strerror}") from None
+        raise UsageError(f"cannot read {path}: {fault.strerror}; give a readable --filename") from None
     jobs = [each for each in found if each.get("kind") == "Job" and each.get("apiVersion") == VC_JOBS.api_version]
     if len(jobs) != 1 or len(found) != 1:
         raise UsageError(
-            f"{path} must hold one Job of {VC_JOBS.api_version} and nothing else; use kubectl for the rest"
+            f"{path} must contain one Job of {VC_JOBS.api_version} and nothing else; use kubectl for other objects"
         )
     return jobs[0]
 
 
-def build_job(name: str, image: str, least: int, count: int, requests: Tree, limits: Tree, scheduler: str) -> Tree:
+def build_job(name: str, image: str, min_pods: int, count: int, requests: Tree, limits: Tree, scheduler: str) -> Tree:
     """The job of a command line."""
     container: Tree = {"image": image, "name": name, "imagePullPolicy": "IfNotPresent"}
     container["resources"] = {"requests": requests, "limits": limits}
@@ -239,12 +241,12 @@ def build_job(name: str, image: str, least: int, count: int, requests: Tree, lim
         "spec": {"restartPolicy": "Never", "containers": [container]},
     }
     task = {"name": "task", "replicas": count, "template": template}
-    spec = {"minAvailable": least, "schedulerName": scheduler, "tasks": [task]}
+    spec = {"minAvailable": min_pods, "schedulerName": scheduler, "tasks": [task]}
     return {"apiVersion": VC_JOBS.api_version, "kind": "Job", "metadata": {"name": name}, "spec": spec}
 
 
 def _parse_amounts(text: str) -> Tree:
-    """`cpu=1,memory=100Mi` as an object has it."""
+    """Parse `cpu=1,memory=100Mi` to a resource map."""
     found: Tree = {}
     for part in text.split(",") if text else ():
         name, equals, amount = part.partition("=")
@@ -264,7 +266,7 @@ def _parse_amounts(text: str) -> Tree:
 @_namespace_option
 @vcctl_options
 def suspend(job: str | None, name: str | None, namespace: str, where: ServerArguments) -> None:
-    """Stop a job and take its running pods away, so that it can be resumed.
+    """Stop a job and delete its running pods, so that it can be resumed.
 
     \b
     Examples:
@@ -280,7 +282,7 @@ def suspend(job: str | None, name: str | None, namespace: str, where: ServerArgu
 @_namespace_option
 @vcctl_options
 def resume(job: str | None, name: str | None, namespace: str, where: ServerArguments) -> None:
-    """Start a suspended job again.
+    """Resume a suspended job.
 
     \b
     Examples:
@@ -306,7 +308,7 @@ def _send_job_command(where: ServerArguments, action: str, name: str, namespace:
 @_namespace_option
 @vcctl_options
 def delete(job: str | None, name: str | None, namespace: str, where: ServerArguments) -> None:
-    """Delete a job, with its pods.
+    """Delete a job and its pods.
 
     \b
     Examples:

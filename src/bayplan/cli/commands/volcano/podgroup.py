@@ -1,4 +1,4 @@
-"""`bayplan podgroup`: the groups of pods that Volcano's queues hold."""
+"""`bayplan podgroup`: Volcano's PodGroups, as in `vcctl`."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def command() -> None:
 
 @command.command("list")
 @_namespace_option
-@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
-@click.option("-q", "--queue", default="", help="Only those of this queue.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="List pod groups of all namespaces.")
+@click.option("-q", "--queue", default="", help="Only pod groups of this queue.")
 @output_option
 @vcctl_options
 def list_(namespace: str, all_namespaces: bool, queue: str, output: str | None, where: ServerArguments) -> None:
@@ -89,7 +89,7 @@ def _row(group: Tree) -> list[object]:
 @output_option
 @vcctl_options
 def view(group: str | None, name: str | None, namespace: str, output: str | None, where: ServerArguments) -> None:
-    """Show a pod group: what it waits for, in the scheduler's own words, and its pods.
+    """Show a pod group: its status, its conditions with the scheduler's messages, and its pods.
 
     \b
     Examples:
@@ -101,8 +101,8 @@ def view(group: str | None, name: str | None, namespace: str, output: str | None
     async def read(client: Client) -> tuple[Tree, list[Tree]]:
         found = await client.get_raw(POD_GROUPS, namespace, chosen)
         pods = await list_trees(client, PODS, namespace)
-        mine = [pod for pod in pods if (pod["metadata"].get("annotations") or {}).get(GROUP_NAME) == chosen]
-        return found, mine
+        members = [pod for pod in pods if (pod["metadata"].get("annotations") or {}).get(GROUP_NAME) == chosen]
+        return found, members
 
     found, pods = run_with_server(where, read)
     if output is not None:

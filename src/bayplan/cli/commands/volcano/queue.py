@@ -1,4 +1,4 @@
-"""`bayplan queue`: Volcano's queues, as `vcctl queue` has them."""
+"""`bayplan queue`: Volcano's queues, as in `vcctl queue`."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from bayplan.objects.volcano.constants import (
 _HEADER = ("Name", "Weight", "State", "Parent", *QUEUE_COUNT_PHASES)
 _name_option = click.option("-n", "--name", help="The name of the queue.")
 _COMMAND_NAMESPACE = "default"
-"""Where commands for queues are put: queues have no namespace, commands have one."""
+"""The namespace of Commands for queues: queues have no namespace, Commands have one."""
 
 
 @click.group("queue")
 def command() -> None:
-    """List, make, open, close and delete queues.
+    """List, create, open, close and delete queues.
 
     \b
     Examples:
@@ -53,7 +53,7 @@ def command() -> None:
 @output_option
 @vcctl_options
 def list_(where: ServerArguments, output: str | None) -> None:
-    """List all queues, with how many groups of each are in which phase.
+    """List all queues with the number of their pod groups by phase.
 
     \b
     Examples:
@@ -72,8 +72,8 @@ def list_(where: ServerArguments, output: str | None) -> None:
 
 def _row(queue: Tree, counts: Counter[str]) -> list[object]:
     spec, status = queue.get("spec") or {}, queue.get("status") or {}
-    said = (spec.get("weight", 0), status.get("state", ""), spec.get("parent", ""))
-    return [queue["metadata"]["name"], *said, *(counts[phase] for phase in QUEUE_COUNT_PHASES)]
+    columns = (spec.get("weight", 0), status.get("state", ""), spec.get("parent", ""))
+    return [queue["metadata"]["name"], *columns, *(counts[phase] for phase in QUEUE_COUNT_PHASES)]
 
 
 @command.command("get")
@@ -106,12 +106,12 @@ def get(queue: str | None, name: str | None, where: ServerArguments, output: str
 @command.command("create")
 @click.argument("queue", required=False)
 @_name_option
-@click.option("-w", "--weight", type=click.IntRange(1, 65535), default=1, show_default=True, help="Its share.")
+@click.option("-w", "--weight", type=click.IntRange(1, 65535), default=1, show_default=True, help="Its weight.")
 @click.option("-S", "--state", type=click.Choice([OPEN, CLOSED]), default=OPEN, show_default=True)
-@click.option("--parent", default="", help="The queue that it stands below; root by default.")
+@click.option("--parent", default="", help="The parent queue. Default: root.")
 @vcctl_options
 def create(queue: str | None, name: str | None, weight: int, state: str, parent: str, where: ServerArguments) -> None:
-    """Make a queue.
+    """Create a queue.
 
     \b
     Examples:
@@ -121,25 +121,25 @@ def create(queue: str | None, name: str | None, weight: int, state: str, parent:
     chosen = require_name(queue, name, "queue")
     spec = {"weight": weight, "reclaimable": True, **({"parent": parent} if parent else {})}
 
-    async def make(client: Client) -> None:
+    async def create_queue(client: Client) -> None:
         body = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": chosen}, "spec": spec}
         await client.create(QUEUES, body)
         if state != OPEN:
             patch = {"status": {"state": state}}
             await client.patch(QUEUES, patch, name=chosen, subresource="status", kind=MERGE_PATCH)
 
-    run_with_server(where, make)
+    run_with_server(where, create_queue)
     click.echo(f"create queue {chosen} successfully")
 
 
 @command.command("operate")
 @click.argument("queue", required=False)
 @_name_option
-@click.option("-a", "--action", required=True, type=click.Choice(["open", "close", "update"]), help="What to do.")
-@click.option("-w", "--weight", type=click.IntRange(0, 65535), default=0, help="With update: its new share.")
+@click.option("-a", "--action", required=True, type=click.Choice(["open", "close", "update"]), help="The action.")
+@click.option("-w", "--weight", type=click.IntRange(0, 65535), default=0, help="With update: the new weight.")
 @vcctl_options
 def operate(queue: str | None, name: str | None, action: str, weight: int, where: ServerArguments) -> None:
-    """Open or close a queue, or give it another weight.
+    """Open or close a queue, or change its weight.
 
     \b
     Examples:
@@ -167,7 +167,7 @@ def operate(queue: str | None, name: str | None, action: str, weight: int, where
 @_name_option
 @vcctl_options
 def delete(queue: str | None, name: str | None, where: ServerArguments) -> None:
-    """Delete a queue. Its jobs stay, and wait for a queue of this name.
+    """Delete a queue. Its jobs stay, and wait for a queue with this name.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What `bayplan queue`, `job` and `podgroup` share: lists as trees, commands, plain tables, JSON and YAML."""
+"""Functions that `bayplan queue`, `job` and `podgroup` share: lists, commands and output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUEUE_COUNT_PHASES = ("Inqueue", "Pending", "Running", "Unknown", "Completed")
 
 
 def vcctl_options(command: F) -> F:
-    """Which API server, as one `where` that `run_with_server` takes."""
+    """Options of the API server, passed as one `where` to `run_with_server`."""
 
     def joined(*args: Any, kubeconfig: Path | None, context: str, master: str, **given: Any) -> Any:
         return command(*args, where=(kubeconfig, context, master), **given)
@@ -39,25 +39,25 @@ def vcctl_options(command: F) -> F:
 ServerArguments = tuple[Path | None, str, str]
 
 
-def run_with_server(where: ServerArguments, question: Callable[[Client], Any]) -> Any:
-    """What the API server answers."""
-    return run_with_target(resolve_server(*where), question)
+def run_with_server(where: ServerArguments, work: Callable[[Client], Any]) -> Any:
+    """Run `work` with a client of the API server and return its result."""
+    return run_with_target(resolve_server(*where), work)
 
 
 def output_option(command: F) -> F:
-    return click.option("-o", "--output", type=click.Choice(["json", "yaml"]), help="The objects themselves.")(command)
+    return click.option("-o", "--output", type=click.Choice(["json", "yaml"]), help="Print the objects.")(command)
 
 
 def require_name(argument: str | None, option: str | None, what: str) -> str:
-    """The name, given as vcctl wants it or simply as a word."""
+    """The name, given as an option as in vcctl, or as an argument."""
     name = argument or option
     if not name:
-        raise UsageError(f"which {what}? Give its name")
+        raise UsageError(f"no {what} selected; give its name")
     return name
 
 
 async def list_trees(client: Client, resource: GroupVersionResource, namespace: str = "") -> list[Tree]:
-    """Everything of a kind, as trees."""
+    """All objects of a resource, as trees."""
     answer = await client.transport.request("GET", resource.path(namespace))
     items: list[Tree] = msgspec.json.decode(answer.body).get("items") or []
     assert resource.kind is not None
@@ -65,12 +65,12 @@ async def list_trees(client: Client, resource: GroupVersionResource, namespace: 
 
 
 async def send_command(client: Client, resource: GroupVersionResource, item: Tree, action: str, namespace: str) -> None:
-    """Ask the controllers to do something to an object."""
+    """Create a Command for an object, which the controllers carry out."""
     assert resource.kind is not None
     meta = item["metadata"]
     target = {"apiVersion": resource.api_version, "kind": resource.kind.name, "name": meta["name"], "uid": meta["uid"]}
     owner = {**target, "controller": True, "blockOwnerDeletion": True}
-    owners = [owner] if meta.get("namespace", "") == namespace else []  # nobody owns across namespaces
+    owners = [owner] if meta.get("namespace", "") == namespace else []  # an owner must be in the same namespace
     body = {
         "apiVersion": COMMANDS.api_version,
         "kind": "Command",
@@ -84,7 +84,7 @@ async def send_command(client: Client, resource: GroupVersionResource, item: Tre
 def print_objects(
     items: Sequence[Tree], output: str | None, header: Sequence[str], row: Callable[[Tree], Sequence[Any]]
 ) -> None:
-    """Objects as a table, or as they are."""
+    """Print objects as a table, or as JSON or YAML."""
     if output is not None:
         print_value({"apiVersion": "v1", "kind": "List", "items": list(items)}, output)
     elif not items:
@@ -94,7 +94,7 @@ def print_objects(
 
 
 def print_columns(rows: Sequence[Sequence[Any]]) -> None:
-    """Columns as wide as their widest word, three blanks apart."""
+    """Print columns as wide as their widest cell, separated by three spaces."""
     texts = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(row[index]) for row in texts) for index in range(len(texts[0]))]
     for row in texts:
@@ -103,7 +103,7 @@ def print_columns(rows: Sequence[Sequence[Any]]) -> None:
 
 
 def count_pod_groups_by_queue(groups: Iterable[Tree]) -> dict[str, Counter[str]]:
-    """How many groups of each queue are in which phase."""
+    """Number of pod groups by queue and phase."""
     found: dict[str, Counter[str]] = {}
     for group in groups:
         queue = (group.get("spec") or {}).get("queue") or "default"

@@ -35,7 +35,7 @@ def test_from_up_to_down(tmp_path: Path) -> None:
     up = bayplan(tmp_path, "cluster", "up", "--detach", "--data", str(data), *pools)
     try:
         assert up.returncode == 0, up.stderr
-        assert f"objects are kept in {data}" in up.stdout
+        assert f"objects are stored in {data}" in up.stdout
         assert f"export KUBECONFIG={tmp_path}/bayplan/clusters/bayplan/kubeconfig" in up.stdout
         again = bayplan(tmp_path, "cluster", "up", "--detach")
         assert (again.returncode, "is up already at https://127.0.0.1:" in again.stderr) == (1, True)
@@ -43,7 +43,7 @@ def test_from_up_to_down(tmp_path: Path) -> None:
         server = json.loads(Path(path).read_text())["clusters"][0]["cluster"]["server"]
         assert server in bayplan(tmp_path, "cluster", "status").stdout
         assert f"server: {server}" in bayplan(tmp_path, "kubeconfig").stdout
-        assert f"is as new, at {server}" in bayplan(tmp_path, "cluster", "reset").stdout
+        assert f"was reset, at {server}" in bayplan(tmp_path, "cluster", "reset").stdout
         zone = ("-l", "topology.kubernetes.io/zone=zone-0", "-o", "name")
         nodes = bayplan(tmp_path, "get", "nodes", *zone, "--cluster", "bayplan").stdout.split()
         assert nodes == ["node/gpu-1", "node/web-0", "node/web-2"]
@@ -100,7 +100,7 @@ def test_how_commits_are_synced_is_passed_to_the_cluster_in_the_background(
     cluster.command(["up", "--detach", "--data", "x.db"], standalone_mode=False)
     cluster.command(["up", "--detach", "--data", "x.db", "--data-sync", "normal"], standalone_mode=False)
     assert [each[each.index("--data-sync") + 1] for each in given] == ["full", "normal"]
-    with pytest.raises(UsageError, match="--data-sync is about the file of --data; name one"):
+    with pytest.raises(UsageError, match="--data-sync needs a file; give one with --data"):
         cluster.command(["up", "--detach", "--data-sync", "normal"], standalone_mode=False)
 
 
@@ -166,7 +166,7 @@ def test_a_state_folder_that_is_none_is_one_sentence(
     ended = run(*arguments)
     assert ended.code == 1
     assert ended.err.startswith(f"error: cannot use {state}/bayplan/clusters")
-    assert ended.err.endswith("Not a directory; set XDG_STATE_HOME to a folder that you may write to\n")
+    assert ended.err.endswith("Not a directory; set XDG_STATE_HOME to a writable folder\n")
     assert ended.err.count("\n") == 1
 
 
@@ -177,8 +177,8 @@ def test_a_state_folder_that_cannot_be_made_is_one_sentence(
     ended = run("cluster", "up", "--nodes", "1")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == (
-        "error: cannot use /proc/bayplan for what clusters of this user keep: No such file or directory; "
-        "set XDG_STATE_HOME to a folder that you may write to\n"
+        "error: cannot use /proc/bayplan for the clusters of this user: No such file or directory; "
+        "set XDG_STATE_HOME to a writable folder\n"
     )
 
 

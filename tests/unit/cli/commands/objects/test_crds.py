@@ -34,7 +34,7 @@ def test_all_of_them_where_no_cluster_is_known(
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     found, err = printed(capsys)
     assert found == all_definitions()
-    assert "there is no cluster to talk to" in err
+    assert "there is no cluster to connect to" in err
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_what_is_installed_is_left_out_and_left_alone(capsys: pytest.CaptureFixt
     assert before == others
     assert created == [f"{name} created" for name in others]
     assert "properties" not in kept["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    stands = "the cluster has all of them; these stand exactly so, and applying them changes nothing\n"
+    stands = "the cluster has all CRDs; these equal the installed ones, so applying them changes nothing\n"
     assert after == [*others, stands]  # kubectl finds them unchanged; of nothing it would make a fault
 
 
@@ -112,7 +112,7 @@ def test_one_of_another_version_is_named_and_left_alone(capsys: pytest.CaptureFi
             return capsys.readouterr().out.splitlines()
 
     said = asyncio.run(run())
-    assert said[-1].startswith(f"{queue['metadata']['name']} is there in another version, and is left as it is")
+    assert said[-1].startswith(f"{queue['metadata']['name']} exists in another version and is unchanged")
     assert f"{queue['metadata']['name']} created" not in said
 
 
@@ -165,7 +165,7 @@ def test_one_kind_can_be_chosen_and_another_that_is_not_known_is_refused(
     with pytest.raises(SystemExit) as ended:
         main(["crds", "--all", "--only", "bindrequest"])
     assert ended.value.code == 2
-    assert "--only bindrequest: there is no such kind here; known: " in capsys.readouterr().err
+    assert "--only bindrequest: unknown resource; use one of " in capsys.readouterr().err
 
 
 def test_every_field_of_a_request_is_explained() -> None:

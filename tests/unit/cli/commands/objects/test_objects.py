@@ -120,7 +120,7 @@ def test_whole_objects(bayplan: InProcessCommandLine, form: str, read: Callable[
 
 
 def test_an_empty_list_says_so_and_is_no_error(bayplan: InProcessCommandLine) -> None:
-    assert bayplan("get", "ingresses") == (0, "", "there are none in the namespace default\n")
+    assert bayplan("get", "ingresses") == (0, "", "no objects found in the namespace default\n")
 
 
 def test_selectors(bayplan: InProcessCommandLine) -> None:
@@ -159,7 +159,7 @@ def test_a_watch_ends_when_the_server_has(tmp_path: Path) -> None:
         assert watch.stdout.readline().startswith("NAME ")
     _, said = watch.communicate(timeout=60)
     first, last = said.splitlines()
-    assert first.startswith("the watch was cut (")
+    assert first.startswith("the watch was interrupted (")
     assert last.startswith("error: ")
     assert "is it running? The address is from" in last
     assert watch.returncode == 1
@@ -179,7 +179,7 @@ def test_a_server_that_fails_for_long_ends_a_watch(capsys: pytest.CaptureFixture
         clock.advance(1.0)
     with pytest.raises(ServerError):
         away.record_failure(fault)
-    assert capsys.readouterr().err.count("the watch was cut") == 3
+    assert capsys.readouterr().err.count("the watch was interrupted") == 3
 
 
 @pytest.mark.parametrize(
@@ -253,8 +253,8 @@ def test_a_field_of_another_type_is_told_with_its_place_and_what_to_do(
     assert (ended.code, ended.out) == (1, "configmap/good created\n"), ended.err
     first, last = ended.err.splitlines()
     assert first.startswith(f"error: {path}, document 1: Pod bad: failed to create typed patch object ")
-    assert first.endswith("; write the field as its kind has it: a number or true that is meant as a text needs quotes")
-    assert last == "error: 1 of 2 object(s) were refused; correct them and apply again"
+    assert first.endswith("; use the type of the field: a number or true that is meant as text needs quotes")
+    assert last == "error: 1 of 2 object(s) were rejected; correct them and apply again"
     assert bayplan.lines("delete", "cm", "good") == ["configmap/good deleted"]
 
 
@@ -342,7 +342,7 @@ def test_top_without_a_terminal_is_one_picture(bayplan: InProcessCommandLine) ->
         pytest.param(
             ["get", "pods", "--field-selector", "foo=bar"],
             1,
-            "error: field label not supported: foo; --field-selector takes metadata.name and metadata.namespace",
+            "error: field label not supported: foo; --field-selector supports metadata.name and metadata.namespace",
             id="no-field",
         ),
         pytest.param(["get", "pods", "-l", "a=b=c"], 1, "; -l takes labels such as app=web", id="no-labels"),
@@ -366,10 +366,10 @@ def test_no_permission(cluster: Cluster, bayplan: InProcessCommandLine, tmp_path
     path.write_text(json.dumps(config))
     told = sentence(bayplan("get", "pods", "--kubeconfig", path))
     assert 'User "somebody" cannot list resource "pods"' in told
-    assert "ask for that right, or choose another --context" in told
+    assert "ask for that permission, or choose another --context" in told
     config["users"][0]["user"] = {"token": "wrong"}
     path.write_text(json.dumps(config))
-    assert "does not know us" in sentence(bayplan("get", "pods", "--kubeconfig", path))
+    assert "does not accept the credentials" in sentence(bayplan("get", "pods", "--kubeconfig", path))
 
 
 def test_nobody_there(cluster: Cluster, bayplan: InProcessCommandLine, tmp_path: Path, unused_port: int) -> None:

@@ -93,7 +93,7 @@ def test_a_pod_that_waits_in_files_and_as_data() -> None:
 
 def test_what_is_not_in_files() -> None:
     assert "there is no pod default/nobody in these files" in asked("-f", str(EXAMPLES), "nobody", raises=UsageError)
-    assert "--config is for a cluster in files" in asked("web-0", "--config", "x.yaml", raises=UsageError)
+    assert "--config needs a cluster in files" in asked("web-0", "--config", "x.yaml", raises=UsageError)
 
 
 def test_plugins_of_ones_own_have_their_say_in_files() -> None:
@@ -101,7 +101,7 @@ def test_plugins_of_ones_own_have_their_say_in_files() -> None:
     text = asked("-f", str(EXAMPLES), "web-0", *own, "--trust-writable-plugins")
     assert "FastDisks=" in text
     told = asked("web-0", "--plugins-dir", str(PLUGINS), raises=UsageError)
-    assert told == "--plugins-dir is for a cluster in files; a scheduler that runs has its own"
+    assert told == "--plugins-dir needs a cluster in files (-f); a running scheduler has its own configuration"
 
 
 # a scheduler that runs
@@ -134,7 +134,7 @@ async def test_who_has_no_token_is_told_what_to_do() -> None:
     async with FakeHttpServer(api_server) as server:
         with pytest.raises(UsageError, match="use a context with a token, or name the scheduler's address with --url"):
             await fetch_answer(server.target(), WAY, "/why/shop/web-0")
-        with pytest.raises(UsageError, match='--lease "nonsense" is no namespace/name'):
+        with pytest.raises(UsageError, match='--lease "nonsense" is not NAMESPACE/NAME'):
             await fetch_answer(server.target(token=Secret("t")), replace(WAY, lease="nonsense"), "/why/shop/web-0")
 
 
@@ -192,14 +192,14 @@ def test_the_binder_and_where_it_gave_up_are_printed(printed: Callable[[Answer],
         ExcludedNode(node="n3", times=1, error="gone"),
     )
     request = BindRequestProgress(name="d/p", node="n1", phase="Failed", failed_attempts=1, limit=3, reason="no volume")
-    lease = BinderLease(lease="l/b", state="free", sentence="nobody holds the lease l/b")
+    lease = BinderLease(lease="l/b", state="free", sentence="no binder holds the lease l/b")
     answer = Answer(pod="d/p", state="binding", request=request, binder=lease, excluded_nodes=given_up)
     told = printed(answer)
     for words in (
         "request d/p to n1: Failed, 1 of 3 attempts failed",
         "last error no volume",
-        "binder nobody holds the lease l/b",
-        "Nodes on which bindings were given up: NODE TIMES TRIED AGAIN REASON n2 2 2026-11-18 09:00:00 UTC no quota",
+        "binder no binder holds the lease l/b",
+        "Nodes with failed bindings: NODE TIMES TRIED AGAIN REASON n2 2 2026-11-18 09:00:00 UTC no quota",
         "n3 1 at once gone",
     ):
         assert words in told

@@ -81,12 +81,12 @@ def test_a_certificate_that_is_over_or_none_is_made_anew(text: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--webhook-url", "http://10.0.0.5:8443"], "'http://10.0.0.5:8443' is no https://HOST:PORT"),
-        (["--webhook-url", "10.0.0.5:8443"], "'10.0.0.5:8443' is no https://HOST:PORT"),
-        (["--webhook-url", "https://"], "'https://' is no https://HOST:PORT"),
-        (["--webhook-url", "https://a:http"], "'https://a:http' is no https://HOST:PORT"),
-        (["--webhook-url", "https://a..b:1"], "'https://a..b:1' is no https://HOST:PORT"),
-        (["manifests", "--url", "webhooks:8443"], "--url: 'webhooks:8443' is no https://HOST:PORT"),
+        (["--webhook-url", "http://10.0.0.5:8443"], "'http://10.0.0.5:8443' is invalid; give https://HOST:PORT"),
+        (["--webhook-url", "10.0.0.5:8443"], "'10.0.0.5:8443' is invalid; give https://HOST:PORT"),
+        (["--webhook-url", "https://"], "'https://' is invalid; give https://HOST:PORT"),
+        (["--webhook-url", "https://a:http"], "'https://a:http' is invalid; give https://HOST:PORT"),
+        (["--webhook-url", "https://a..b:1"], "'https://a..b:1' is invalid; give https://HOST:PORT"),
+        (["manifests", "--url", "webhooks:8443"], "--url: 'webhooks:8443' is invalid; give https://HOST:PORT"),
     ],
 )
 def test_an_address_that_is_none_is_told(run: CommandRunner, tmp_path: Path, arguments: list[str], said: str) -> None:
@@ -107,7 +107,7 @@ def test_a_configuration_that_cannot_be_read_is_told(run: CommandRunner, tmp_pat
 def test_the_flags_of_volcanos_chart_are_taken(run: CommandRunner, tmp_path: Path) -> None:
     told = run("admission", "--cert-dir", tmp_path, *CHART, "--kubeconfig", "/nowhere")
     assert (told.code, "/nowhere" in told.text) == (1, True), told.text
-    assert "--graceful-shutdown-time has no effect here" in told.text
+    assert "--graceful-shutdown-time has no effect in Bayplan" in told.text
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_a_file_that_is_not_there(run: CommandRunner, tmp_path: Path) -> None:
     assert run("check", tmp_path / "nowhere") == (
         2,
         "",
-        f"error: {tmp_path / 'nowhere'} cannot be read: No such file or directory\n",
+        f"error: cannot read {tmp_path / 'nowhere'}: No such file or directory; give a readable file\n",
     )
 
 
@@ -83,10 +83,13 @@ configurations: [{name: preempt}]
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.splitlines()[1:] == [
         "note: line 3: 'enableVictim' is an unknown key and is ignored; did you mean enabledVictim?",
-        "note: plugin 'mine' is not one of the built-in ones; unless it is your own, it is skipped",
-        "note: configurations: 'preempt' is not among the actions, so its arguments are not read",
+        "note: plugin 'mine' is not built in; it is ignored unless you add it",
+        "note: configurations: 'preempt' is not an enabled action, so its arguments are ignored",
     ]
-    assert run("check", "-", "--strict", text=text)[::2] == (1, "error: -: 3 thing(s) are passed over, see the notes\n")
+    assert run("check", "-", "--strict", text=text)[::2] == (
+        1,
+        "error: -: 3 setting(s) are ignored; see the notes above\n",
+    )
 
 
 def test_arguments_that_another_action_reads_are_not_idle(run: CommandRunner) -> None:
@@ -164,4 +167,8 @@ def test_plugins_and_actions_of_ones_own_are_known_where_their_folder_is(run: Co
 def test_bytes_that_are_no_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     given = io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8", errors="surrogateescape")
     monkeypatch.setattr("sys.stdin", given)  # as Python has it in the locale C
-    assert run_command(capsys, "batch", "config", "check", "-") == (2, "", "error: - is not text\n")
+    assert run_command(capsys, "batch", "config", "check", "-") == (
+        2,
+        "",
+        "error: - is not UTF-8 text; give a text file\n",
+    )

@@ -40,7 +40,7 @@ CHART = [
 def test_the_flags_of_volcanos_chart_are_taken(run: CommandRunner) -> None:
     told = run("controllers", *CHART, "--kubeconfig", "/nowhere")
     assert (told.code, "/nowhere" in told.text) == (1, True), told.text
-    assert "--worker-threads has no effect here" in told.text
+    assert "--worker-threads has no effect in Bayplan" in told.text
     assert "feature gate CSIStorage has no effect here" in told.text
 
 
@@ -76,8 +76,8 @@ def test_the_flags_of_kubeadms_manifest_are_taken(run: CommandRunner) -> None:
     assert (told.code, "/nowhere" in told.text) == (1, True), told.text
     assert "unknown" not in told.text
     for flag in ("allocate-node-cidrs", "bind-address", "concurrent-gc-syncs", "node-monitor-grace-period"):
-        assert f"--{flag} has no effect here" in told.text
-    assert "Bayplan has no bootstrapsigner; the others run" in told.text
+        assert f"--{flag} has no effect in Bayplan" in told.text
+    assert "Bayplan has no bootstrapsigner; the remaining controllers run" in told.text
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,10 @@ def test_the_names_are_listed_and_documented(run: CommandRunner) -> None:
     ("arguments", "code", "said"),
     [
         pytest.param(
-            ["--controllers", "jobs"], 2, "'jobs' is no controller; there are cronjob-controller", id="no name"
+            ["--controllers", "jobs"],
+            2,
+            "'jobs' is no controller; the controllers are cronjob-controller",
+            id="no name",
         ),
         pytest.param(["--kubeconfig", "/nowhere"], 1, "/nowhere", id="no such kubeconfig"),
         pytest.param(["--scheduler-name", ""], 2, "--scheduler-name must not be empty", id="a scheduler with no name"),

@@ -101,7 +101,7 @@ def test_what_has_no_effect_is_told_so_as_it_is_for_the_batch_engine_alone() -> 
     told = {flag.name: (flag.section, flag.help) for flag in RUN_FLAGS}
     idle = {"resync-period", "priority-class", "csi-storage", "node-worker-threads", "ca-cert-file"}
     of_batch = {flag.name: (flag.section, flag.help) for flag in batch_engine.flags}
-    assert {told[name][0] for name in idle} == {"Accepted, without effect here"}
+    assert {told[name][0] for name in idle} == {"Accepted, without effect in Bayplan"}
     assert all(told[name] == of_batch[name] for name in (*idle, "logtostderr"))
 
 
@@ -141,7 +141,7 @@ def test_each_lease_has_a_namespace_of_its_own(
     [
         pytest.param("SchedulingGatesQueueAdmission=true,GenericWorkload=true", [], id="one of each scheduler"),
         pytest.param("CSIStorage=true", ["feature gate CSIStorage has no effect here"], id="in vain"),
-        pytest.param("Nope=true", ["feature gate Nope is not known here and turns nothing"], id="of neither"),
+        pytest.param("Nope=true", ["feature gate Nope is unknown to Bayplan and has no effect"], id="of neither"),
     ],
 )
 def test_gates_of_either_scheduler_are_known(
@@ -153,7 +153,7 @@ def test_gates_of_either_scheduler_are_known(
     assert all(each in said for each in told)
 
 
-WARNED = "Volcano's is volcano in volcano-system, unless --lock-object-namespace says otherwise"
+WARNED = "Volcano's is volcano in volcano-system, unless --lock-object-namespace sets its namespace"
 
 
 @pytest.mark.parametrize(

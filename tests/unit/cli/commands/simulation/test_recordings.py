@@ -94,7 +94,7 @@ def test_a_recording_of_a_live_cluster_is_made_anonymous_later(run: CommandRunne
 
 def test_following_is_for_live_clusters_and_takes_a_duration(run: CommandRunner, tmp_path: Path) -> None:
     ended = run("record", tmp_path / "c.jsonl", "--for", "10m", "--from", CLUSTER)
-    assert (ended.code, ended.err) == (2, "error: --follow and --for watch a live cluster; leave out --from\n")
+    assert (ended.code, ended.err) == (2, "error: --follow and --for need a live cluster; leave out --from\n")
     for text in ("soon", "-3s", "0s"):
         ended = run("record", tmp_path / "c.jsonl", f"--for={text}")
         assert ended.code == 2
@@ -135,7 +135,7 @@ def test_what_if_of_a_cluster_that_was_followed_is_about_its_end(run: CommandRun
     objects = (make_node("old", cpu=4), make_pod("web", cpu=3))
     changes = (
         RecordedChange(make_node("new", cpu=4), after=1),
-        *(RecordedChange(item, gone=True, after=1) for item in objects),
+        *(RecordedChange(item, deleted=True, after=1) for item in objects),
     )
     late = RecordedChange(make_pod("late", cpu=3), after=1)
     write_recording(
@@ -181,7 +181,7 @@ def test_two_clusters_at_once_are_refused(run: CommandRunner, tmp_path: Path) ->
     run("record", path, "--from", CLUSTER)
     ended = run("whatif", "-f", wish(tmp_path), "--from", path, "--from", CLUSTER)
     assert ended.code == 2
-    assert ended.err.endswith("is a recording, which is a whole cluster; name nothing else beside it\n")
+    assert ended.err.endswith("is a recording, which is a whole cluster; give no other file with it\n")
 
 
 @pytest.mark.parametrize(

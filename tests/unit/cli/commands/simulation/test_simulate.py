@@ -44,7 +44,7 @@ def test_a_table_for_people(run: InProcessCommandLine, files: list[str]) -> None
     lines = run.lines("simulate", *files, "--policy", "fgd", "--seeds", 2, "--processes", 1)
     assert lines[0] == "fgd on pods (openb): 50 nodes, 200 GPUs, 2 runs"
     assert lines[2].split() == ["LOAD", "GPU", "ALLOCATION", "DEVIATION"]
-    assert lines[-1] == "nothing was published about this workload"
+    assert lines[-1] == "there are no published results of this workload"
     assert [line.split()[0] for line in lines[3:-2]] == ["90%", "100%", "130%"]
 
 
@@ -157,16 +157,16 @@ def test_gpus_of_a_table_are_shared_out_unless_somebody_else_is_told_to(
             "--column takes FIELD=NAME with a field",
         ),
         (["simulate", "--trace", "csv", "--pods", "x", "--policy", "fgd", "--config", "y"], "give one of them"),
-        (["sweep", "--pods", "none.csv", "--out", "/no/x.csv"], "/no/x.csv cannot be written: there is no folder /no"),
+        (["sweep", "--pods", "none.csv", "--out", "/no/x.csv"], "cannot write /no/x.csv: the folder /no does not exist"),
         (
             ["sweep", "--pods", "none.csv", "--out", "x.csv", "--report", "no/x.html"],
-            "no/x.html cannot be written: there is no folder no; make it",
+            "cannot write no/x.html: the folder no does not exist; create it",
         ),
-        (["sweep", "--pods", "none.csv", "--out", "x.csv", "--report", "."], ". cannot be written: it is a folder"),
-        (["sweep", "--pods", "none.csv", "--out", "x.txt"], "--out is a .csv or a .parquet; got x.txt"),
+        (["sweep", "--pods", "none.csv", "--out", "x.csv", "--report", "."], "cannot write .: it is a folder"),
+        (["sweep", "--pods", "none.csv", "--out", "x.txt"], "--out must be a .csv or .parquet file; got x.txt"),
         (
             ["sweep", "--pods", "none.csv", "--out", "x.csv", "--policy", "best"],
-            'there is no policy "best"; there are: random',
+            'unknown policy "best"; expected one of: random',
         ),
         (["sweep", "--pods", "none.csv", "--out", "x.csv", "--policy", "fgd:0"], "a whole number from 1 to 1000"),
         (["sweep", "--pods", "none.csv", "--out", "x.csv", "--policy", "fgd+fgd"], "names fgd twice"),
@@ -209,7 +209,7 @@ def test_on_other_nodes_nothing_is_compared(run: InProcessCommandLine, files: li
     options = ["--pods", pods, *files[2:], "--policy", "bestfit", "--seeds", 1, "--processes", 1]
     lines = run.lines("simulate", *options)
     assert lines[2].split() == ["LOAD", "GPU", "ALLOCATION", "DEVIATION"]
-    assert lines[-1] == "what was published about this workload is about other nodes"
+    assert lines[-1] == "the published results of this workload are for other nodes"
     assert json.loads("\n".join(run.lines("simulate", *options, "-o", "json")))["published"] is None
     run.lines("sweep", *options, "--out", tmp_path / "out.csv", "--report", page)
     assert "92.86" not in page.read_text()  # which is what was published
@@ -217,7 +217,7 @@ def test_on_other_nodes_nothing_is_compared(run: InProcessCommandLine, files: li
 
 def test_a_policy_twice_is_refused(run: InProcessCommandLine, files: list[str], tmp_path: Path) -> None:
     ended = run("sweep", *files, "--policy", "fgd", "--policy", "fgd", "--out", tmp_path / "out.csv")
-    assert "--policy fgd is there twice" in ended.err
+    assert "--policy fgd is given twice" in ended.err
 
 
 @pytest.mark.parametrize(("out", "library"), [("out.parquet", "pyarrow"), ("out.csv", "matplotlib")])

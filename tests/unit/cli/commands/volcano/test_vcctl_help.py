@@ -168,7 +168,7 @@ def test_a_job_is_run_viewed_suspended_resumed_and_deleted(tmp_path: Path, run: 
         assert (await commands.run("job delete hello")).code == 1
         for verb in ("view", "suspend", "delete"):
             ended = await commands.run(f"job {verb}")
-            assert (ended.code, "which job? Give its name" in ended.err) == (2, True)
+            assert (ended.code, "no job selected; give its name" in ended.err) == (2, True)
 
     with_volcano(tmp_path, run, steps)
 
