@@ -1,4 +1,4 @@
-"""What diagnoses and suggestions contribute to an answer: the part that explainers of both engines share."""
+"""Parts of an answer that the explainers of both engines share: rejections, decisions and suggestions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ NO_CHANGE_HELPS = (
 NO_SINGLE_CHANGE_IS_ENOUGH = "no single change is enough"
 NO_CHANGE_FOUND = "nothing that was tried helps, alone or together; there was more to try, so something may"
 NO_SINGLE_CHANGE_FOUND = "no single change that was tried is enough"
-"""The same where not everything was tried: that nothing helps is said only where it is certain."""
+"""The texts for an incomplete search: only a complete one proves that nothing helps."""
 NO_NODES_IN_CLUSTER = "there is no node in the cluster"
 NO_RECORD = "the record of the decision is no longer kept"
 
 
 def rejections_of_diagnosis(diagnosis: Diagnosis) -> tuple[NodeRejection, ...]:
-    """Every reason with the nodes that it holds for, most frequent first."""
+    """Every reason with its nodes, most frequent first."""
     masks: dict[tuple[str, str], BoolVector] = {}
     for reason in diagnosis.reasons():
         key = reason.plugin, reason.text
@@ -41,20 +41,20 @@ def rejections_of_diagnosis(diagnosis: Diagnosis) -> tuple[NodeRejection, ...]:
 
 
 def rejections_of_record(record: DecisionRecord, names: Sequence[str]) -> tuple[NodeRejection, ...]:
-    """The reasons of a record; `names`: the nodes of the rows that its bits speak of, none where that is not known."""
+    """The reasons of a record. `names`: node names of the rows that its bits refer to; empty if unknown."""
     found = []
     for reason in record.reasons:
         rows: list[int] = []
         if names and reason.bits:
             bits = np.unpackbits(np.frombuffer(reason.bits, dtype=np.uint8), count=len(names))
             rows = np.flatnonzero(bits)[:MAX_NAMES].tolist()
-        named = tuple(names[row] for row in rows)
-        found.append(NodeRejection(plugin=reason.plugin, text=reason.text, nodes=reason.nodes, names=named))
+        rejected = tuple(names[row] for row in rows)
+        found.append(NodeRejection(plugin=reason.plugin, text=reason.text, nodes=reason.nodes, names=rejected))
     return tuple(found)
 
 
 def with_decision(answer: Answer, record: DecisionRecord, reasons: tuple[NodeRejection, ...]) -> Answer:
-    """The answer with what was decided."""
+    """The answer with the fields of the decision's record."""
     best = record.best
     return replace(
         answer,
@@ -71,18 +71,18 @@ def with_decision(answer: Answer, record: DecisionRecord, reasons: tuple[NodeRej
 
 
 def with_placement(answer: Answer, record: DecisionRecord) -> Answer:
-    """Why a pod went to the node that it is on."""
-    told = with_decision(answer, record, rejections_of_record(record, ()))
-    return replace(told, sentence=f"{location_text(answer)}: {decision_sentence(record)}")
+    """The answer with the reason why the pod got its node."""
+    answer = with_decision(answer, record, rejections_of_record(record, ()))
+    return replace(answer, sentence=f"{location_text(answer)}: {decision_sentence(record)}")
 
 
 def location_text(answer: Answer) -> str:
-    """The pod and its node, in words that do not say more than is true: it may still have to get there."""
+    """The pod and its node. A pod that is not bound yet "is to go to" its node."""
     return f"{answer.pod} {'is on' if answer.state == PLACED else 'is to go to'} {answer.node}"
 
 
 def with_suggestions(answer: Answer, found: Suggestions, *, has_nodes: bool) -> Answer:
-    """The answer with what would help, or why nothing is suggested."""
+    """The answer with the changes that would help, or the reason why there are none."""
     if not has_nodes:
         return replace(answer, no_change=NO_NODES_IN_CLUSTER)
     if found.fits:

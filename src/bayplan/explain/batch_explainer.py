@@ -1,8 +1,8 @@
-"""Why, of a batch engine that is running: what its last session left to say of a pod, of its gang and of its queue.
+"""Explains the pods of a running batch engine: the last session's messages about the pod, its gang and its queue.
 
-Asked over HTTP. Whether a changed pod would find a node is asked of the same filters that sessions have as predicates,
-and of the room that is left; whether its gang and its queue let it start is told beside it, since no change of one pod
-decides that. Nothing is kept ready for questions but the records of what was bound, and what the last session decided.
+Called over HTTP. Whether a changed pod would find a node is checked with the filters that sessions use as predicates,
+and with the free resources of the nodes. Whether gang and queue let the pod start is a separate part of the answer: no
+change of one pod decides that. Only records of bound pods and the result of the last session are stored for this.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from bayplan.telemetry.plugin_timings import PluginTimings
 
 _REASON_OWNER = "why"
 _PREDICATE_FLAG = "enablePredicate"
-_NOT_BACKFILLED = "it asks for nothing, and backfill, which places such pods, is not among the actions"
+_NOT_BACKFILLED = "it requests no resources, and backfill, which places such pods, is not among the actions"
 _NOT_LOOKED_AT = "no session has looked at it yet"
 
 
@@ -76,12 +76,12 @@ class BatchExplainer:
         return self._live.event_handlers.is_responsible_for(pod)
 
     def find(self, namespace: str, name: str) -> Pod | None:
-        """The pod as last told."""
+        """The pod in its latest version."""
         return self._live.event_handlers.pods.get(f"{namespace}/{name}")
 
     async def answer(self, pod: Pod, *, now: bool = False) -> Answer:
-        """Why the pod is where it is. `now`: which nodes would take it is asked afresh, whatever the last session said;
-        whether its gang and its queue let it start is for sessions to decide."""
+        """Why the pod is where it is. `now`: run the filters again, whatever the last session found. Only sessions
+        decide whether gang and queue let the pod start."""
         job, assumed = self._job(pod), self._live.engine.cache.pod(pod.uid)
         answer = Answer(
             pod=pod.key,
@@ -96,14 +96,14 @@ class BatchExplainer:
         if pod.spec.node_name:
             return self._placed(replace(answer, state=PLACED, node=pod.spec.node_name), pod)
         if assumed is not None:
-            told = self._placed(replace(answer, state=BINDING, node=assumed.spec.node_name), pod)
-            return with_binding_progress(told, self._live.event_handlers.requests, pod)
-        told = await run_cooperatively(
+            answer = self._placed(replace(answer, state=BINDING, node=assumed.spec.node_name), pod)
+            return with_binding_progress(answer, self._live.event_handlers.requests, pod)
+        answer = await run_cooperatively(
             self._pending(replace(answer, state=PENDING), pod, job, now=now), self._live.clock
         )
-        return with_bind_failures(told, self._live.event_handlers.requests, pod, otherwise="")
+        return with_bind_failures(answer, self._live.event_handlers.requests, pod, otherwise="")
 
-    # what sessions said ------------------------------------------------------------------------------------------
+    # results of sessions
 
     def _job(self, pod: Pod) -> Job | None:
         group = pod.metadata.annotations.get(GROUP_NAME, "")
@@ -128,9 +128,9 @@ class BatchExplainer:
         )
 
     def _reason(self, pod: Pod, job: Job | None, message: PodMessage | None) -> str:
-        unread = self._live.engine.unreadable_pods.get(pod.uid)
-        if unread is not None:
-            return unread[1]
+        unreadable = self._live.engine.unreadable_pods.get(pod.uid)
+        if unreadable is not None:
+            return unreadable[1]
         if GROUP_NAME not in pod.metadata.annotations:
             return NO_POD_GROUP_MESSAGE
         if job is None or not job.has_group:
@@ -148,7 +148,7 @@ class BatchExplainer:
         if waits_for:
             return waits_for
         if job.is_pending():
-            return f"its group {job.uid} is not let into the queue {job.queue} yet"
+            return f"its group {job.uid} is not enqueued in queue {job.queue} yet"
         if NodeAccountFilter(self._live.engine).is_never_tried(pod):
             return _NOT_BACKFILLED
         return message.message if message is not None and message.message else _NOT_LOOKED_AT
@@ -156,9 +156,9 @@ class BatchExplainer:
     def _gang(self, job: Job) -> GangStatus:
         waiting = self._live.last_outcome.waiting
         members = [
-            GangMemberStatus(pod=task.key, reason=told.message)
+            GangMemberStatus(pod=task.key, reason=pod_message.message)
             for task in job.pending.values()
-            if (told := waiting.get(task.key)) is not None
+            if (pod_message := waiting.get(task.key)) is not None
         ]
         members.sort(key=lambda member: (not member.reason.startswith(("0/", "In hyperNode")), member.pod))
         return GangStatus(
@@ -172,13 +172,13 @@ class BatchExplainer:
 
     def _queue(self, name: str) -> QueueShare:
         gauges = self._live.last_outcome.final_gauges
-        mine = gauges.get(name, {})
+        shown = gauges.get(name, {})
         queue = self._live.engine.cluster_state.queues.get(name)
         return QueueShare(
             name=name,
-            share=mine.get("share"),
-            allocated=_texts(read_queue_gauges(mine, "allocated")),
-            deserved=_texts(read_queue_gauges(mine, "deserved")),
+            share=shown.get("share"),
+            allocated=_texts(read_queue_gauges(shown, "allocated")),
+            deserved=_texts(read_queue_gauges(shown, "deserved")),
             capability={} if queue is None else _texts(queue.capability),
             borrowers=tuple(
                 BorrowingQueue(queue=other, over=over)
@@ -187,52 +187,52 @@ class BatchExplainer:
             )[:MAX_NAMES],
         )
 
-    # what would help ---------------------------------------------------------------------------------------------
+    # suggestions
 
     def _pending(self, answer: Answer, pod: Pod, job: Job | None, *, now: bool) -> Generator[None, None, Answer]:
         answer = self._last_answer(answer, pod, job)
-        room = NodeAccountFilter(self._live.engine)
+        accounts = NodeAccountFilter(self._live.engine)
         what_if = FilterTrials(
-            self._filters(room),
-            partial(_gate_reason, room),
+            self._filters(accounts),
+            partial(_gate_reason, accounts),
             self._current_snapshot,
             self._live.clock.now,
-            room.shortages,
+            accounts.shortages,
         )
-        look = what_if.run_filters(pod)
+        report = what_if.run_filters(pod)
         message = self._live.last_outcome.waiting.get(pod.key)
-        seen = rejections_of_diagnosis(look.diagnosis)
-        feasible = int(look.feasible.sum())
-        answer = replace(answer, nodes=look.diagnosis.node_count, feasible=feasible, reasons=seen)
+        current = rejections_of_diagnosis(report.diagnosis)
+        feasible = int(report.feasible.sum())
+        answer = replace(answer, nodes=report.diagnosis.node_count, feasible=feasible, reasons=current)
         if now:
-            answer = replace(answer, source=NOW, sentence=f"{answer.sentence} {_current_answer(look)}")
+            answer = replace(answer, source=NOW, sentence=f"{answer.sentence} {_current_answer(report)}")
         elif message is not None:
-            answer = replace(answer, reasons=_count_reasons(message.counts, seen))
+            answer = replace(answer, reasons=_count_reasons(message.counts, current))
         yield
         found = yield from search_suggestions(what_if, pod)
         return with_suggestions(answer, found, has_nodes=bool(answer.nodes))
 
-    def _filters(self, room: NodeAccountFilter) -> FilterPoints:
-        """What sessions ask, in their order: room first. Pods that others nominated take room there, and nothing
-        else."""
+    def _filters(self, accounts: NodeAccountFilter) -> FilterPoints:
+        """The filters of sessions in their order: node accounts first. Nominated pods of other jobs count only
+        there."""
         engine = self._live.engine
         options = next((each for each in engine.configuration.plugins if each.name == PredicatesPlugin.name), None)
-        asked: list[Any] = [room]
+        plugins: list[Any] = [accounts]
         if options is not None and options.enabled(_PREDICATE_FLAG):
-            asked += build_filters(
+            plugins += build_filters(
                 engine.handle, Arguments(options.arguments, owner=_REASON_OWNER), _REASON_OWNER
             ).values()
         if engine.handle.bind_request_factory is not None:
-            asked.append(cached_plugin(engine.handle, _REASON_OWNER, GIVEN_UP))
+            plugins.append(cached_plugin(engine.handle, _REASON_OWNER, GIVEN_UP))
         return FilterPoints(
-            [each for each in asked if PRE_FILTER.extended_by(each)],
-            [each for each in asked if FILTER.extended_by(each)],
+            [each for each in plugins if PRE_FILTER.extended_by(each)],
+            [each for each in plugins if FILTER.extended_by(each)],
             PluginCaller(engine.handle.clock, PluginTimings()),
             Nominator(),
         )
 
     def _current_snapshot(self) -> Snapshot:
-        """The cluster of now; a session's own snapshot shows what it is trying out."""
+        """The current state of the cluster. A session's own snapshot contains its uncommitted changes."""
         cache = self._live.engine.cache
         if self._snapshot is None:
             self._snapshot = cache.snapshot()
@@ -240,20 +240,21 @@ class BatchExplainer:
         return self._snapshot
 
 
-def _current_answer(look: FilterReport) -> str:
-    if not look.pre_enqueue_status.ok:
-        return f"Asked now: {look.pre_enqueue_status.message}"
-    count = int(look.feasible.sum())
+def _current_answer(report: FilterReport) -> str:
+    if not report.pre_enqueue_status.ok:
+        return f"Current result: {report.pre_enqueue_status.message}"
+    count = int(report.feasible.sum())
     if not count:
-        return f"Asked now: {look.diagnosis.sentence()}"
+        return f"Current result: {report.diagnosis.sentence()}"
     return (
-        f"Asked now: {count} of {look.diagnosis.node_count} nodes would take it, if its gang and its queue let it start"
+        f"Current result: {count} of {report.diagnosis.node_count} nodes would take it, "
+        "if its gang and its queue let it start"
     )
 
 
-def _count_reasons(counts: Mapping[str, int], seen: Sequence[NodeRejection]) -> tuple[NodeRejection, ...]:
-    """What a session counted. It does not keep which nodes they were: they are named where as many say so now."""
-    known = {each.text: each for each in seen}
+def _count_reasons(counts: Mapping[str, int], current: Sequence[NodeRejection]) -> tuple[NodeRejection, ...]:
+    """The counts of a session. It does not store node names: they are added if as many nodes have the reason now."""
+    known = {each.text: each for each in current}
     found = []
     for text, nodes in sorted(counts.items(), key=lambda each: -each[1]):
         same = known.get(text)
@@ -262,8 +263,8 @@ def _count_reasons(counts: Mapping[str, int], seen: Sequence[NodeRejection]) -> 
     return tuple(found)
 
 
-def _gate_reason(room: NodeAccountFilter, pod: Pod) -> Status:
-    if room.is_never_tried(pod):
+def _gate_reason(accounts: NodeAccountFilter, pod: Pod) -> Status:
+    if accounts.is_never_tried(pod):
         return unresolvable(_NOT_BACKFILLED)
     gates = [gate.name for gate in pod.spec.scheduling_gates]
     return unresolvable(f"waiting for scheduling gates: [{' '.join(gates)}]") if gates else SUCCESS
@@ -274,6 +275,8 @@ def _texts(amounts: Amounts) -> dict[str, str]:
 
 
 def _above_deserved(gauges: Mapping[str, float]) -> dict[str, str]:
-    """What a queue holds beyond what it deserves; nothing for one that deserves nothing in particular."""
-    deserved, held = read_queue_gauges(gauges, "deserved"), read_queue_gauges(gauges, "allocated")
-    return {} if deserved.is_empty() else {k: v for k, v in _texts(excess_amounts(held, deserved)).items() if v != "0"}
+    """What a queue has allocated above what it deserves; empty if it deserves nothing in particular."""
+    deserved, allocated = read_queue_gauges(gauges, "deserved"), read_queue_gauges(gauges, "allocated")
+    if deserved.is_empty():
+        return {}
+    return {k: v for k, v in _texts(excess_amounts(allocated, deserved)).items() if v != "0"}

@@ -1,6 +1,6 @@
-"""What do BindRequests add to why? How far the binder has come with a pod, and where it was given up before.
+"""Adds BindRequests to an answer: how far the binder has come with a pod, and nodes where it gave up before.
 
-Asked by the explainers of both engines, about pods of engines whose bindings are the binder's. Cost: some lookups.
+Called by the explainers of both engines, for engines whose pods the binder binds. Cost: a few lookups.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ BINDING_NOT_WRITTEN = "the binding to be written"
 
 
 def with_binding_progress(answer: Answer, requests: BindRequestTracker | None, pod: Pod) -> Answer:
-    """Of a pod that counts on a node and is not seen there yet: what it waits for."""
+    """The answer for a pod that counts on a node and is not bound yet: what it waits for."""
     request = None if requests is None else requests.request_of(pod)
     if requests is None or request is None:
         return replace(answer, waits_for=BINDING_NOT_WRITTEN)
-    answer = _with_excluded_nodes(answer, requests, pod)
+    answer = _add_excluded_nodes(answer, requests, pod)
     in_s = requests.retry_in_s(request)
     return replace(
         answer,
@@ -36,28 +36,28 @@ def with_binding_progress(answer: Answer, requests: BindRequestTracker | None, p
 def with_bind_failures(
     answer: Answer, requests: BindRequestTracker | None, pod: Pod, *, otherwise: str | None
 ) -> Answer:
-    """Of a pod that waits: where it was given up, and the end of the pause where it is that which it waits for.
+    """The answer for a pending pod: excluded nodes, and the end of the exclusion if the pod waits for that.
 
-    `otherwise`: what else it waits for; None where it is about to be tried anyway."""
+    `otherwise`: what else it waits for; None if it will be tried anyway."""
     if requests is None or pod.uid not in requests.failures.records:
         return answer
-    answer, blocked_s = _with_excluded_nodes(answer, requests, pod), requests.failures.backoff_left_s(pod.uid)
+    answer, blocked_s = _add_excluded_nodes(answer, requests, pod), requests.failures.backoff_left_s(pod.uid)
     if blocked_s:
         total = sum(each.times for each in answer.excluded_nodes)
         pause = f"the pause after {total} bindings that were given up to end"
         return replace(answer, waits_for=pause, next_try=_time_in(requests, blocked_s))
-    kept = any(each.text == EXCLUDED_NODE_REASON for each in answer.reasons)
-    shut = [(each.until, each.node) for each in answer.excluded_nodes if each.until is not None]
-    if otherwise is None or not kept or not shut:
+    was_excluded = any(each.text == EXCLUDED_NODE_REASON for each in answer.reasons)
+    ends = [(each.until, each.node) for each in answer.excluded_nodes if each.until is not None]
+    if otherwise is None or not was_excluded or not ends:
         return answer
-    until, node = min(shut)
+    until, node = min(ends)
     pause = f"the pause after the binding to {node} that was given up to end"
     also = f", or {otherwise}" if otherwise else ""
     return replace(answer, waits_for=f"{pause}{also}", next_try=until)
 
 
 def request_progress(request: BindRequest) -> BindRequestProgress:
-    """How far a request has come."""
+    """The state of a request."""
     spec, status = request.spec, request.status
     return BindRequestProgress(
         name=request.key,
@@ -72,16 +72,17 @@ def request_progress(request: BindRequest) -> BindRequestProgress:
 
 
 def awaited_step(request: BindRequest) -> str:
-    """What has to happen before the pod is on its node."""
+    """The next step that brings the pod to its node."""
     if request.has_succeeded:
         return "the watch to show it on its node"
-    who = "the binder" if request.is_handled_by_bayplan else "another binder, or `bayplan binder --all`,"
-    again = request.was_attempted
-    return f"{who} to {'try' if again else 'take up'} the bind request {request.key}{' again' if again else ''}"
+    binder = "the binder" if request.is_handled_by_bayplan else "another binder, or `bayplan binder --all`,"
+    if request.was_attempted:
+        return f"{binder} to try the bind request {request.key} again"
+    return f"{binder} to handle the bind request {request.key}"
 
 
-def _with_excluded_nodes(answer: Answer, requests: BindRequestTracker, pod: Pod) -> Answer:
-    given_up = tuple(
+def _add_excluded_nodes(answer: Answer, requests: BindRequestTracker, pod: Pod) -> Answer:
+    excluded_nodes = tuple(
         ExcludedNode(
             node=each.node,
             times=each.times,
@@ -90,7 +91,7 @@ def _with_excluded_nodes(answer: Answer, requests: BindRequestTracker, pod: Pod)
         )
         for each in requests.failures.exclusions(pod.uid)
     )
-    return replace(answer, excluded_nodes=given_up)
+    return replace(answer, excluded_nodes=excluded_nodes)
 
 
 def _time_in(requests: BindRequestTracker, in_s: float) -> datetime:

@@ -1,4 +1,4 @@
-"""What a change is called, for people: an imperative of few words."""
+"""Texts of suggested changes: short instructions for users."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def _lower_requests(pod: Pod, change: SuggestedChange) -> str:
 
 
 def _lower_request(name: str, by: int, before: int) -> str:
-    called = "CPU" if name == CPU else name
-    return f"no {called}" if by >= before else f"{quantity(name, by)} less {called}"
+    label = "CPU" if name == CPU else name
+    return f"no {label}" if by >= before else f"{quantity(name, by)} less {label}"
 
 
 def _toleration(_: Pod, change: SuggestedChange) -> str:
@@ -67,11 +67,11 @@ def _requirement(pod: Pod, place: str) -> str:
     number, _, rest = place.removeprefix("nodeAffinity[").partition("].")
     where, _, index = rest.partition("[")
     term = node_affinity_terms(pod)[int(number)]
-    wanted: NodeSelectorRequirement = (term.match_fields if where == "matchFields" else term.match_expressions)[
+    requirement: NodeSelectorRequirement = (term.match_fields if where == "matchFields" else term.match_expressions)[
         int(index[:-1])
     ]
-    values = f" ({', '.join(wanted.values)})" if wanted.values else ""
-    return f"{wanted.key} {wanted.operator}{values}"
+    values = f" ({', '.join(requirement.values)})" if requirement.values else ""
+    return f"{requirement.key} {requirement.operator}{values}"
 
 
 def _spread(pod: Pod, change: SuggestedChange) -> str:
@@ -90,8 +90,8 @@ def _gates(_: Pod, change: SuggestedChange) -> str:
 
 def _evict(_: Pod, change: SuggestedChange) -> str:
     many = len(change.evict)
-    named = join_names(change.evict) if many <= _MAX_NAMES else f"{', '.join(change.evict[:_MAX_NAMES])} and others"
-    return f"evict {many} pod{'s' if many > 1 else ''} of lower priority from {change.node}: {named}"
+    pods = join_names(change.evict) if many <= _MAX_NAMES else f"{', '.join(change.evict[:_MAX_NAMES])} and more"
+    return f"evict {many} pod{'s' if many > 1 else ''} of lower priority from {change.node}: {pods}"
 
 
 def _missing(pod: Pod, change: SuggestedChange) -> str:

@@ -1,7 +1,7 @@
-"""Which engine says why? The one that serves the pod; of pods that nobody here serves, whoever knows them.
+"""Chooses the engine that explains a pod: the one that serves it, or else any engine that knows it.
 
-A pod that waits for the binder is told, beside that, how its request stands at the API server and who holds the
-binders' lease: two requests a question, and none for other pods.
+For a pod that waits for the binder, the answer also has the current BindRequest and the holder of the binder's lease.
+Cost: two API requests for such a pod, none for other pods.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bayplan.objects.kai.bind_request import BINDER_LEASE_NAME, BindRequest
 from bayplan.objects.kinds import kind_of
 from bayplan.telemetry.answers import ABSENT, EXPIRED, FREE, HELD, UNKNOWN, Answer, BinderLease
 
-NOT_LEADING_MESSAGE = "this instance does not lead, and has decided nothing; ask the one that does"
+NOT_LEADING_MESSAGE = "this instance is not the leader and has decided nothing; ask the leader"
 _DEFAULT_LEASE_NAMESPACE = "kube-system"
 _BINDER_HINT = "see whether `bayplan binder` runs"
 _REQUESTS = resource_of(kind_of(BindRequest))
@@ -39,30 +39,30 @@ class Explainer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BinderStatusReader:
-    """Looks for the binder on behalf of pods that wait for it."""
+    """Reads the state of the binder for pods that wait for it."""
 
     client: Client
     namespace: str
-    """Where the lease of binders is."""
+    """Namespace of the binder's lease."""
 
     @classmethod
     def for_engine(
         cls, client: Client, settings: BayplanSettings, lease: LeaderElection | None = None
     ) -> BinderStatusReader:
-        """Where settings say nothing of it the binder's lease is beside the engine's (`lease`), as in our manifests."""
+        """The default namespace of the binder's lease is that of the engine's lease, as in Bayplan's manifests."""
         namespace = lease.resource_namespace if lease is not None else _DEFAULT_LEASE_NAMESPACE
         return cls(client, settings.binder_lease_namespace or namespace)
 
     async def add_binder_status(self, answer: Answer) -> Answer:
-        """The answer about a pod that has a request, with the request as it is now, and whether a binder is there."""
+        """The answer for a pod that has a request, with the current request, and whether a binder runs."""
         if answer.request is None:
             return answer
-        answer = await self._with_current_request(answer, answer.request.name)
+        answer = await self._add_current_request(answer, answer.request.name)
         ours = answer.request is not None and answer.request.is_ours
         return replace(answer, binder=await self._lease()) if ours else answer
 
-    async def _with_current_request(self, answer: Answer, key: str) -> Answer:
-        """Of what the binder has begun an engine that watches failures alone has not heard."""
+    async def _add_current_request(self, answer: Answer, key: str) -> Answer:
+        """Read the request: an engine that watches only failures does not see the binder's progress."""
         namespace, _, name = key.partition("/")
         try:
             request = await self.client.get(BindRequest, namespace, name, resource=_REQUESTS)
@@ -87,22 +87,21 @@ class BinderStatusReader:
 def _lease_status(lease: str, spec: dict[str, Any], now: datetime) -> BinderLease:
     holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime") or ""
     if not holder:
-        return BinderLease(lease=lease, state=FREE, sentence=f"nobody holds the lease {lease}; {_BINDER_HINT}")
+        return BinderLease(lease=lease, state=FREE, sentence=f"no binder holds the lease {lease}; {_BINDER_HINT}")
     at = datetime.fromisoformat(renewed) if renewed else None
-    told = BinderLease(lease=lease, state=HELD, sentence="", holder=holder, renewed_at=at)
+    status = BinderLease(lease=lease, state=HELD, sentence="", holder=holder, renewed_at=at)
     ends = None if at is None else at + timedelta(seconds=spec.get("leaseDurationSeconds") or 0)
     if ends is None or ends >= now:
-        return replace(told, sentence=f"{holder} holds the lease {lease}")
-    text = (
-        f"{holder} holds the lease {lease} no more: it expired {(now - ends).total_seconds():.0f} s ago; {_BINDER_HINT}"
-    )
-    return replace(told, state=EXPIRED, sentence=text)
+        return replace(status, sentence=f"{holder} holds the lease {lease}")
+    age_s = (now - ends).total_seconds()
+    text = f"{holder} no longer holds the lease {lease}: it expired {age_s:.0f} s ago; {_BINDER_HINT}"
+    return replace(status, state=EXPIRED, sentence=text)
 
 
 async def explain_pod(
     explainers: Sequence[Explainer], namespace: str, name: str, *, now: bool, binder: BinderStatusReader | None = None
 ) -> Answer | None:
-    """The answer; None where no engine knows the pod."""
+    """The answer; None if no engine knows the pod."""
     known = [(each, pod) for each in explainers if (pod := each.find(namespace, name)) is not None]
     if not known:
         return None

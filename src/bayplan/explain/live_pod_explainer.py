@@ -1,7 +1,7 @@
-"""Why, of a scheduler that is running: the records of its decisions, and where each pod waits since when.
+"""Explains the pods of a running scheduler: the record of the decision, and the pod's place in the queue.
 
-Asked over HTTP. The loop has its turn between two looks at the cluster, so that a question holds nobody up; nothing is
-kept ready for questions, so that they cost nothing while nobody asks.
+Called over HTTP. The event loop runs between two filter runs, so that an answer blocks nothing. Nothing is stored for
+answers, so they cost nothing until one is requested.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class LivePodExplainer:
 
     def __init__(self, live: LiveScheduler) -> None:
         self._live = live
-        self._aside: Snapshot | None = None
-        # With extenders an attempt waits for answers on the engine's snapshot, which must stay as it is meanwhile.
-        snapshot = self._own_snapshot if live.call_extender is not None else None
+        self._private_snapshot: Snapshot | None = None
+        # With extenders, an attempt awaits responses with the engine's snapshot, which must not change meanwhile.
+        snapshot = self._refresh_private_snapshot if live.call_extender is not None else None
         self._pods = PodExplainer(live.engine, live.clock, snapshot)
 
     def serves(self, pod: Pod) -> bool:
         return self._live.engine.serves(pod)
 
     def find(self, namespace: str, name: str) -> Pod | None:
-        """The pod as the engine knows it: waiting, under way, or on a node. Cost: a walk over the pods on nodes."""
+        """The pod as the engine knows it: pending, assumed or bound. Cost: a walk over the pods in the cache."""
         live = self._live
         queued = live.queue.get(f"{namespace}/{name}")
         if queued is not None:
@@ -61,19 +61,20 @@ class LivePodExplainer:
             return with_binding_progress(self._pods.explain_placed(pod, BINDING), self._live.bind_requests, pod)
         queued = self._live.queue.get(pod.key)
         answer = await run_cooperatively(self._pods.explain_pending(pod, now=now), self._live.clock)
-        answer = self._with_queue(answer, queued)
-        parked = queued is not None and queued.pool is SubQueue.UNSCHEDULABLE
-        return with_bind_failures(answer, self._live.bind_requests, pod, otherwise=answer.waits_for if parked else None)
+        answer = self._add_queue_state(answer, queued)
+        is_unschedulable = queued is not None and queued.pool is SubQueue.UNSCHEDULABLE
+        otherwise = answer.waits_for if is_unschedulable else None
+        return with_bind_failures(answer, self._live.bind_requests, pod, otherwise=otherwise)
 
-    def _with_queue(self, answer: Answer, queued: QueuedPodInfo | None) -> Answer:
-        """With what the queue knows: since when, how often tried, what wakes it."""
+    def _add_queue_state(self, answer: Answer, queued: QueuedPodInfo | None) -> Answer:
+        """The answer with the queue's data: the pod's attempts, its age, and what wakes it."""
         if queued is None:
-            return replace(answer, waits_for="the attempt that is under way")
+            return replace(answer, waits_for="the current attempt")
         since = answer.since or queued.first_attempt or queued.timestamp
         answer = replace(answer, state=PENDING, since=since, attempts=queued.attempts)
         if answer.victims:
-            many = f"{join_names(answer.victims)} to leave {answer.nominated}"
-            return replace(answer, waits_for=many)
+            departure = f"{join_names(answer.victims)} to leave {answer.nominated}"
+            return replace(answer, waits_for=departure)
         if queued.pool is SubQueue.ACTIVE:
             return replace(answer, waits_for="its turn")
         if queued.pool in (SubQueue.BACKOFF, SubQueue.ERROR_BACKOFF):
@@ -81,30 +82,30 @@ class LivePodExplainer:
         return replace(answer, waits_for=self._awaited_events(queued))
 
     def _awaited_events(self, queued: QueuedPodInfo) -> str:
-        """The events that may cure a parked pod."""
+        """The events that may wake an unschedulable pod."""
         if queued.gated_by:
-            return f"{queued.gated_by} to let it in"
+            return f"{queued.gated_by} to admit it"
         instances = self._live.engine.framework(queued.pod.scheduler_name).profile.instances
         events: dict[str, None] = {}
         for name in sorted(queued.rejectors):
             if name == EXTENDER_REJECTOR or name not in instances:
-                return "anything to change: nobody knows what it depends on"
+                return "any change: the events that could help are unknown"
             events |= dict.fromkeys(_event_names(registered_events(instances[name])))
         return f"one of these changes: {', '.join(events)}" if events else "five minutes to pass"
 
-    def _own_snapshot(self) -> Snapshot:
+    def _refresh_private_snapshot(self) -> Snapshot:
         cache = self._live.engine.cache
-        if self._aside is None:
-            self._aside = cache.snapshot()
-        cache.refresh(self._aside)
-        return self._aside
+        if self._private_snapshot is None:
+            self._private_snapshot = cache.snapshot()
+        cache.refresh(self._private_snapshot)
+        return self._private_snapshot
 
 
-def _event_names(cures: Iterable[ClusterEventWithHint]) -> Iterable[str]:
-    """`Pod Delete, UpdatePodScaleDown`: what a cure registers for, as logs and metrics call it."""
-    for cure in cures:
-        known = ACTION_NAMES.get(cure.action)
-        parts = [bit for bit in ActionType if bit & cure.action]
-        if ActionType.UPDATE in cure.action:  # eleven words for one
+def _event_names(registrations: Iterable[ClusterEventWithHint]) -> Iterable[str]:
+    """`Pod Delete, UpdatePodScaleDown`: names of registered events as in logs and metrics."""
+    for registration in registrations:
+        known = ACTION_NAMES.get(registration.action)
+        parts = [bit for bit in ActionType if bit & registration.action]
+        if ActionType.UPDATE in registration.action:  # one name for eleven bits
             parts = [bit for bit in parts if bit not in ActionType.UPDATE] + [ActionType.UPDATE]
-        yield f"{cure.resource} {known or '|'.join(ACTION_NAMES[part] for part in parts)}"
+        yield f"{registration.resource} {known or '|'.join(ACTION_NAMES[part] for part in parts)}"

@@ -1,8 +1,8 @@
-"""What of a pod stands in the way of one node? For each kind of change the parts of the pod that this node objects to.
+"""What a pod lacks on one node: for each kind of change, the parts of the pod that this node rejects.
 
-Asked by `suggesting` about rows that would take the pod if it asked for nothing of a kind, to find the row for which
-the least has to change. Read off labels, taints, ports and amounts; whether a change is enough is for the filters to
-say. Cost: a few microseconds a row.
+Called by `suggestions` for rows that would take the pod without any requirement of a kind, to find the row that needs
+the smallest change. Reads labels, taints, ports and amounts only; the filters decide whether a change is enough. Cost:
+a few microseconds for each row.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from bayplan.snapshot import NodeColumns, PodInfo
 
 
 class NodeShortfalls:
-    """What one pod would have to give up for each row of a snapshot."""
+    """The changes that one pod needs for each row of a snapshot."""
 
-    def __init__(self, look: FilterReport, filters: FilterPoints, shortages: ShortageFunction | None = None) -> None:
-        pod = look.cycle.pod
+    def __init__(self, report: FilterReport, filters: FilterPoints, shortages: ShortageFunction | None = None) -> None:
+        pod = report.cycle.pod
         self._shortages = shortages
-        self._shortage_of: Callable[[int], dict[str, int]] | None = None  # made when it is first asked for
+        self._shortage_of: Callable[[int], dict[str, int]] | None = None  # built at the first use
         self._pod = pod
-        self._nodes: NodeColumns = look.cycle.snapshot.nodes
-        self._guests: dict[str, list[PodInfo]] = filters.nominated_pods_by_node(look.cycle)
+        self._nodes: NodeColumns = report.cycle.snapshot.nodes
+        self._nominated_pods: dict[str, list[PodInfo]] = filters.nominated_pods_by_node(report.cycle)
         self._ports: tuple[HostPort, ...] = host_ports(pod)
         self._requests = filter_requests(pod)
         self._lowest = lowest_requests(pod)
@@ -47,7 +47,7 @@ class NodeShortfalls:
         self._terms = _required_terms(pod)
 
     def change(self, kind: str, node: str) -> SuggestedChange | None:
-        """The least change of a kind for this node; None where none would do, or none is needed."""
+        """The smallest change of a kind for this node; None if no change helps, or none is needed."""
         row = self._nodes.index.get(node)
         if row is None:
             return None
@@ -61,7 +61,7 @@ class NodeShortfalls:
         return SuggestedChange(kind=kind, drop=drop, node=node) if drop else None
 
     def share_of_requests(self, change: SuggestedChange) -> float:
-        """How much of what the pod asks for a change takes from it: what tells two such changes apart."""
+        """The relative size of a change of requests, to compare two such changes."""
         total = 0.0
         for name, by in change.less.items():
             total += by / max(1, self._requests.get(name, 0))
@@ -74,33 +74,37 @@ class NodeShortfalls:
         if not taints:
             return ()
         tolerations = self._pod.spec.tolerations
-        left = (taint for taint in taints if taint.effect in DO_NOT_SCHEDULE and not tolerated(taint, tolerations))
-        return tuple(dict.fromkeys(map(taint_text, left)))
+        untolerated = (
+            taint for taint in taints if taint.effect in DO_NOT_SCHEDULE and not tolerated(taint, tolerations)
+        )
+        return tuple(dict.fromkeys(map(taint_text, untolerated)))
 
     def _ports_taken(self, row: int) -> tuple[str, ...]:
         if not self._ports:
             return ()
         taken = [
             *self._nodes.ports[row],
-            *(port for guest in self._nominated_pods_on(row) for port in guest.host_ports),
+            *(port for nominated in self._nominated_pods_on(row) for port in nominated.host_ports),
         ]
-        wanted = (port for port in self._ports if any(port.conflicts(have) for have in taken))
-        return tuple(dict.fromkeys(map(port_text, wanted)))
+        blocked = (port for port in self._ports if any(port.conflicts(other) for other in taken))
+        return tuple(dict.fromkeys(map(port_text, blocked)))
 
     def _missing_resources(self, row: int) -> dict[str, int]:
         if self._shortages is not None:
             if self._shortage_of is None:
                 self._shortage_of = self._shortages(self._pod, self._requests, self._lowest, self._nodes)
             return self._shortage_of(row)
-        short: dict[str, int] = {}
-        for name, wanted in self._requests.items():
-            kept = sum(guest.requests.get(name, 0) for guest in self._nominated_pods_on(row)) if self._guests else 0
-            free = max(0, self._free(self._numbers[name], row) - kept)
-            if wanted > free:
+        missing: dict[str, int] = {}
+        for name, requested in self._requests.items():
+            nominated = 0
+            if self._nominated_pods:
+                nominated = sum(each.requests.get(name, 0) for each in self._nominated_pods_on(row))
+            free = max(0, self._free(self._numbers[name], row) - nominated)
+            if requested > free:
                 if free < self._lowest.get(name, 0):
                     return {}
-                short[name] = wanted - free
-        return short
+                missing[name] = requested - free
+        return missing
 
     def _free(self, resource: int, row: int) -> int:
         allocatable, requested = self._nodes.allocatable, self._nodes.requested
@@ -113,15 +117,15 @@ class NodeShortfalls:
         selector = self._pod.spec.node_selector
         unmet = [f"nodeSelector.{key}" for key, value in selector.items() if node.labels.get(key) != value]
         if self._terms:
-            of_terms = [
+            unmet_by_term = [
                 [place for place, term in parts if not term.matches(node.labels, node.name)] for parts in self._terms
             ]
-            easiest: list[str] = min(of_terms, key=len)
-            unmet += easiest
+            fewest: list[str] = min(unmet_by_term, key=len)
+            unmet += fewest
         return tuple(unmet)
 
     def _nominated_pods_on(self, row: int) -> Iterable[PodInfo]:
-        return self._guests.get(self._nodes.names[row], ()) if self._guests else ()
+        return self._nominated_pods.get(self._nodes.names[row], ()) if self._nominated_pods else ()
 
 
 def _required_terms(pod: Pod) -> list[list[tuple[str, CompiledNodeTerm]]]:

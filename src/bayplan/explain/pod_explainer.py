@@ -1,8 +1,8 @@
-"""Why is a pod where it is, or nowhere, and what would have to change? Answers about pods of the pod engine.
+"""Explains pods of the pod engine: why a pod has its node or none, and which changes would help.
 
-Asked by the live explainer and by commands that have a cluster in files. What was decided comes from the record of the
-decision; what would help is looked for on the cluster of this moment. The work is a generator that yields between two
-looks at the cluster. Cost: some ten to fifty looks for a pod that waits, none for one that is placed.
+Called by the live explainer and by commands that have a cluster in files. The decision comes from its record;
+suggestions are computed on the current cluster. The work is a generator that yields between two filter runs. Cost: ten
+to fifty filter runs for a pending pod, none for one that has a node.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ AnswerSteps = Generator[None, None, Answer]
 
 
 class PodExplainer:
-    """Explains decisions of one engine. `snapshot`: the cluster of now, where the engine's own must not be touched."""
+    """Explains decisions of one engine. `snapshot`: the current cluster, if the engine's own snapshot must not
+    change."""
 
     def __init__(self, engine: PodEngine, clock: Clock, snapshot: Callable[[], Snapshot] | None = None) -> None:
         self._engine = engine
@@ -47,22 +48,22 @@ class PodExplainer:
         self._snapshot = snapshot or engine.snapshot
 
     def record(self, pod: Pod) -> DecisionRecord | None:
-        """The latest decision about this very pod; another one of its name does not count."""
+        """The latest decision about this pod. A decision about another pod of its name does not count."""
         found = self._engine.records.latest(pod.key)
         return found if found is not None and found.uid == pod.uid else None
 
     def explain_placed(self, pod: Pod, state: str = PLACED) -> Answer:
-        """Why a pod that has a node is there, or is to get there."""
+        """Why a pod has the node that it is on or will be bound to."""
         record = self.record(pod)
         base = _base_answer(pod, state=state, node=pod.spec.node_name)
         if record is None or record.node != pod.spec.node_name:
-            mine = self._engine.serves(pod)
-            text = NO_RECORD if mine else f"{pod.scheduler_name} placed it, which is not served here"
+            is_own = self._engine.serves(pod)
+            text = NO_RECORD if is_own else f"{pod.scheduler_name} placed it, which is not served here"
             return replace(base, sentence=f"{location_text(base)}; {text}")
         return with_placement(base, record)
 
     def explain_pending(self, pod: Pod, *, now: bool = False) -> AnswerSteps:
-        """Why a pod waits, and what would help. `now`: by asking afresh, whatever was decided."""
+        """Why a pod is pending, and what would help. `now`: run the filters again instead of reading the record."""
         base = _base_answer(pod, state=PENDING)
         if not self._engine.serves(pod):
             text = f'{pod.key} stays pending: no profile serves scheduler name "{pod.scheduler_name}"'
@@ -81,36 +82,38 @@ class PodExplainer:
     def _from_record(self, base: Answer, record: DecisionRecord) -> Answer:
         snapshot = self._snapshot()
         names = snapshot.nodes.names if record.layout == snapshot.layout else ()
-        told = with_decision(base, record, rejections_of_record(record, names))
-        return replace(told, sentence=f"{base.pod} stays pending: {decision_sentence(record)}")
+        answer = with_decision(base, record, rejections_of_record(record, names))
+        return replace(answer, sentence=f"{base.pod} stays pending: {decision_sentence(record)}")
 
     def _from_filters(self, base: Answer, pod: Pod, framework: Framework, what_if: FilterTrials) -> Answer:
-        look = what_if.run_filters(pod)
-        decision = _decision(look, framework)
-        snapshot = look.cycle.snapshot
+        report = what_if.run_filters(pod)
+        decision = _decision(report, framework)
+        snapshot = report.cycle.snapshot
         record = decision_record(pod, decision, self._clock.now(), snapshot.layout)
-        told = replace(with_decision(base, record, rejections_of_diagnosis(look.diagnosis)), source=NOW)
-        if not look.pre_enqueue_status.ok:
-            gate = NodeRejection(plugin=look.pre_enqueue_status.plugin, text=look.pre_enqueue_status.message, nodes=0)
-            text = f"{pod.key} is not let in: {look.pre_enqueue_status.message}"
-            return replace(told, sentence=text, reasons=(gate, *told.reasons), best=(), choice=None, feasible=0)
+        answer = replace(with_decision(base, record, rejections_of_diagnosis(report.diagnosis)), source=NOW)
+        if not report.pre_enqueue_status.ok:
+            gate = NodeRejection(
+                plugin=report.pre_enqueue_status.plugin, text=report.pre_enqueue_status.message, nodes=0
+            )
+            text = f"{pod.key} is gated: {report.pre_enqueue_status.message}"
+            return replace(answer, sentence=text, reasons=(gate, *answer.reasons), best=(), choice=None, feasible=0)
         if record.node is not None:
-            return replace(told, sentence=f"{pod.key} would go to {record.node} now: {decision_sentence(record)}")
-        return replace(told, sentence=f"{pod.key} stays pending: {decision_sentence(record)}")
+            return replace(answer, sentence=f"{pod.key} would go to {record.node} now: {decision_sentence(record)}")
+        return replace(answer, sentence=f"{pod.key} stays pending: {decision_sentence(record)}")
 
 
-def _decision(look: FilterReport, framework: Framework) -> SchedulingDecision:
-    """What an attempt would decide, ties aside."""
-    diagnosis = look.diagnosis
+def _decision(report: FilterReport, framework: Framework) -> SchedulingDecision:
+    """The decision of an attempt, except for tie breaks."""
+    diagnosis = report.diagnosis
     if not diagnosis.node_count:
         return SchedulingDecision(status=Status(Code.UNRESOLVABLE, (NO_NODES,)))
-    rows = np.flatnonzero(look.feasible)
+    rows = np.flatnonzero(report.feasible)
     if not len(rows):
         return SchedulingDecision(status=Status(Code.UNSCHEDULABLE, (diagnosis.sentence(),)), diagnosis=diagnosis)
-    nodes = NodeTable(look.cycle.snapshot.nodes, rows)
+    nodes = NodeTable(report.cycle.snapshot.nodes, rows)
     if len(rows) == 1:
         return SchedulingDecision(nodes.names[0], diagnosis=diagnosis, nodes=nodes)
-    scores = framework.score_points.score(look.cycle, nodes)
+    scores = framework.score_points.score(report.cycle, nodes)
     if not scores.status.ok:
         return SchedulingDecision(status=scores.status, diagnosis=diagnosis)
     return SchedulingDecision(nodes.names[int(scores.total.argmax())], diagnosis=diagnosis, nodes=nodes, scores=scores)

@@ -1,13 +1,12 @@
-"""Which one change would make a pending pod fit? The smallest of each kind, tried out; and where no single one does,
-the fewest together.
+"""Suggests changes that would make a pending pod fit: the smallest of each kind, or else the smallest combination.
 
-Asked by whoever explains why a pod waits. Nothing is guessed: whatever is suggested was put to the filters, on the
-cluster of that moment, and they found a node. The search is a generator that yields between two looks, so that a loop
-has its turn; the cluster may move on meanwhile, and then each look sees the newer one.
+Called by the explainers. Nothing is guessed: every suggestion was tried with the filters on the current cluster and
+gave a feasible node. The search is a generator that yields between two filter runs, so that the event loop can run. The
+cluster may change meanwhile; each filter run uses the current one.
 
-A kind is given up at once where the pod fits nowhere even if it asks for nothing of that kind. Spread constraints count
-nodes that a pod tolerates and selects, so that a pod which tolerates more may fit less: with them the changes that
-nodes ask for are tried one by one, and where they are few all of their combinations. Cost: some ten to fifty looks.
+A kind is skipped if the pod fits nowhere even without any requirement of that kind. Spread constraints count the nodes
+that a pod tolerates and selects, so a pod that tolerates more may fit less. With them the changes for each node are
+tried one by one, and all combinations if they are few. Cost: ten to fifty filter runs.
 """
 
 from __future__ import annotations
@@ -53,38 +52,38 @@ from bayplan.snapshot import Catalog
 
 _ROWS_PER_SLICE = 256
 _MAX_TRIALS = 16
-"""So many different changes of one kind are tried, the smallest first; rows that differ no more say nothing new."""
+"""Limit of different changes of one kind that are tried, the smallest first."""
 _MAX_PARTS_TO_COMBINE = 6
-"""Of so many parts all combinations are tried."""
+"""Up to this many parts, all combinations are tried."""
 
 PER_NODE_KINDS = (TOLERATION, HOST_PORT, SELECTOR, REQUESTS)
-"""Kinds of which every node may want something else."""
+"""Kinds of change that may differ from node to node."""
 
 SearchSteps = Generator[None, None, SuggestedChange | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestions:
-    """What helps. `single_changes`: changes each of which is enough, the smallest first; `find_combination`: where
-    there is none, changes that are enough together; `fits`: the node that takes the pod as it is."""
+    """What helps. `single_changes`: each is enough, the smallest first; `combined_changes`: if there is none, changes
+    that are enough together; `fits`: the node that takes the pod unchanged."""
 
     single_changes: tuple[SuggestedChange, ...] = ()
     combined_changes: tuple[SuggestedChange, ...] = ()
     fits: str = ""
     truncated: bool = False
-    """Whether there was more to try than was tried."""
+    """Whether the search was incomplete."""
 
     @property
     def closest(self) -> str:
-        """The node for which the least has to change; empty where nothing helps."""
+        """The node that needs the smallest change; empty if nothing helps."""
         first = next(iter((*self.single_changes, *self.combined_changes)), None)
         return self.fits or (first.node if first is not None else "")
 
 
 def search_suggestions(what_if: FilterTrials, pod: Pod) -> Generator[None, None, Suggestions]:
-    """Look for changes."""
-    look = what_if.run_filters(pod)
-    fits = look.node if look.pre_enqueue_status.ok else ""
+    """Search for changes."""
+    report = what_if.run_filters(pod)
+    fits = report.node if report.pre_enqueue_status.ok else ""
     yield
     if fits:
         return Suggestions(fits=fits)
@@ -106,7 +105,7 @@ def search_suggestions(what_if: FilterTrials, pod: Pod) -> Generator[None, None,
 
 
 class _SuggestionSearch:
-    """One pod's search. Rows are named between two looks: the cluster may have moved on."""
+    """The search for one pod. Nodes are identified by name between two filter runs, because rows may change."""
 
     def __init__(self, what_if: FilterTrials, pod: Pod) -> None:
         self._what_if = what_if
@@ -122,15 +121,15 @@ class _SuggestionSearch:
             return (yield from self._selector())
         if kind in PER_NODE_KINDS:
             return (yield from self._by_row(kind))
-        for some in _subsets(self._parts(kind)):
-            found = self._fits_after(SuggestedChange(kind=kind, drop=some))
+        for parts in _subsets(self._parts(kind)):
+            found = self._fits_after(SuggestedChange(kind=kind, drop=parts))
             yield
             if found is not None:
                 return found
         return None
 
     def _parts(self, kind: str) -> tuple[str, ...]:
-        """What the pod has of a kind that is the same for every node."""
+        """The pod's parts of a kind that is the same for every node."""
         if kind == GATE:
             return tuple(gate.name for gate in self._pod.spec.scheduling_gates)
         if kind == SPREAD:
@@ -138,10 +137,10 @@ class _SuggestionSearch:
         return tuple(missing_objects(self._pod, self._what_if.catalog)) if kind == MISSING else ()
 
     def _selector(self) -> SearchSteps:
-        """Terms about other pods are the same for every node, those about nodes are not: both may have to go."""
-        for some in ((), *_subsets(pod_term_paths(self._pod))):
-            dropped = SuggestedChange(kind=SELECTOR, drop=some)
-            found = self._fits_after(dropped) if some else None
+        """Terms about pods are the same for every node, terms about nodes are not: both may have to be dropped."""
+        for terms in ((), *_subsets(pod_term_paths(self._pod))):
+            dropped = SuggestedChange(kind=SELECTOR, drop=terms)
+            found = self._fits_after(dropped) if terms else None
             yield
             if found is None:
                 found = yield from self._by_row(SELECTOR, dropped)
@@ -149,21 +148,21 @@ class _SuggestionSearch:
                 return found
         return None
 
-    # kinds of which every node wants something else --------------------------------------------------------------
+    # kinds that differ from node to node
 
     def _by_row(self, kind: str, besides: SuggestedChange | None = None) -> SearchSteps:
-        """`besides`: of the same kind, and made in any case."""
+        """The smallest change of a kind, over all rows. `besides`: a change of the same kind that is always made."""
         pod = self._pod if besides is None else apply_change(self._pod, besides)
-        all_of_it = largest_change(pod, kind)
-        if all_of_it is None:
+        largest = largest_change(pod, kind)
+        if largest is None:
             return None
-        look = self._what_if.run_filters(apply_change(pod, all_of_it))
+        report = self._what_if.run_filters(apply_change(pod, largest))
         judges_nodes = self._counts_nodes and kind in (TOLERATION, SELECTOR)
-        names = list(look.diagnosis.names) if judges_nodes else look.nodes
+        names = list(report.diagnosis.names) if judges_nodes else report.nodes
         yield
-        if not names or not self._what_if.gate(pod).ok:  # one that asks for nothing may not be let in for that reason
+        if not names or not self._what_if.gate(pod).ok:  # a pod without requests may be gated because of that
             return None
-        wanted = yield from self._required_change(pod, kind, names)
+        wanted = yield from self._required_changes(pod, kind, names)
         parts = () if besides is None else besides.drop
         for change in wanted[:_MAX_TRIALS]:
             found = self._fits_after(replace(change, drop=(*parts, *change.drop)))
@@ -174,10 +173,10 @@ class _SuggestionSearch:
             self.effort.truncated = True
         return (yield from self._combine(kind, wanted, parts)) if judges_nodes else None
 
-    def _required_change(
+    def _required_changes(
         self, pod: Pod, kind: str, names: Sequence[str]
     ) -> Generator[None, None, list[SuggestedChange]]:
-        """The different changes that nodes want, the smallest first."""
+        """The different changes that nodes require, the smallest first."""
         needs = NodeShortfalls(self._what_if.run_filters(pod), self._what_if.filters, self._what_if.shortages)
         found: dict[object, SuggestedChange] = {}
         for start in range(0, len(names), _ROWS_PER_SLICE):
@@ -189,23 +188,23 @@ class _SuggestionSearch:
         return sorted(found.values(), key=lambda change: (change.parts, needs.share_of_requests(change)))
 
     def _combine(self, kind: str, wanted: Iterable[SuggestedChange], besides: tuple[str, ...]) -> SearchSteps:
-        """What several rows want, at once: a pod that counts more nodes may fit where one with fewer does not."""
+        """Combine what several rows require: a pod that counts more nodes for spreading may fit with all of it."""
         parts = tuple(dict.fromkeys(part for change in wanted for part in (*change.tolerate, *change.drop)))
         if len(parts) > _MAX_PARTS_TO_COMBINE:
             self.effort.truncated = True
             return None
-        for some in _subsets(parts):
-            taints, terms = (some, ()) if kind == TOLERATION else ((), (*besides, *some))
+        for subset in _subsets(parts):
+            taints, terms = (subset, ()) if kind == TOLERATION else ((), (*besides, *subset))
             found = self._fits_after(SuggestedChange(kind=kind, tolerate=taints, drop=terms))
             yield
             if found is not None:
                 return found
         return None
 
-    # several kinds -----------------------------------------------------------------------------------------------
+    # several kinds
 
     def find_combination(self) -> Generator[None, None, tuple[SuggestedChange, ...]]:
-        """Few changes of several kinds that are enough, for the node that wants the fewest; none where even all of
+        """Changes of several kinds that are enough together, for the node that needs the fewest. Empty if even all of
         them do not help."""
         shared = [
             SuggestedChange(kind=kind, drop=parts) for kind in (GATE, MISSING, SPREAD) if (parts := self._parts(kind))
@@ -213,38 +212,38 @@ class _SuggestionSearch:
         if terms := pod_term_paths(self._pod):
             shared.append(SuggestedChange(kind=SELECTOR, drop=tuple(terms)))
         eased = _apply_changes(self._pod, shared)
-        look = self._what_if.run_filters(
+        report = self._what_if.run_filters(
             _apply_changes(
                 eased, (each for kind in PER_NODE_KINDS if (each := largest_change(eased, kind)) is not None)
             )
         )
-        names = look.nodes if self._what_if.gate(eased).ok else []
+        names = report.nodes if self._what_if.gate(eased).ok else []
         yield
-        asked = yield from self._requested_amounts(eased, names)
-        for changes in asked[:_MAX_PARTS_TO_COMBINE]:
+        candidates = yield from self._changes_by_node(eased, names)
+        for changes in candidates[:_MAX_PARTS_TO_COMBINE]:
             merged = _merge_changes([*shared, *changes])
             node = self._node_for(merged)
             yield
             if node:
                 return (yield from self._remove_redundant(merged))
-        if len(asked) > _MAX_PARTS_TO_COMBINE:
+        if len(candidates) > _MAX_PARTS_TO_COMBINE:
             self.effort.truncated = True
         return ()
 
-    def _requested_amounts(self, pod: Pod, names: Sequence[str]) -> Generator[None, None, list[list[SuggestedChange]]]:
-        """What each node wants, of all kinds, the node that wants the fewest first."""
+    def _changes_by_node(self, pod: Pod, names: Sequence[str]) -> Generator[None, None, list[list[SuggestedChange]]]:
+        """The changes of all kinds that each node requires; the node with the fewest first."""
         needs = NodeShortfalls(self._what_if.run_filters(pod), self._what_if.filters, self._what_if.shortages)
         found: list[tuple[tuple[int, int, float], list[SuggestedChange]]] = []
         for start in range(0, len(names), _ROWS_PER_SLICE):
             for name in names[start : start + _ROWS_PER_SLICE]:
-                asked = [change for kind in PER_NODE_KINDS if (change := needs.change(kind, name)) is not None]
-                size = len(asked), sum(each.parts for each in asked), sum(map(needs.share_of_requests, asked))
-                found.append((size, asked))
+                changes = [change for kind in PER_NODE_KINDS if (change := needs.change(kind, name)) is not None]
+                size = len(changes), sum(each.parts for each in changes), sum(map(needs.share_of_requests, changes))
+                found.append((size, changes))
             yield
-        return [asked for _, asked in sorted(found, key=lambda each: each[0])]
+        return [changes for _, changes in sorted(found, key=lambda each: each[0])]
 
     def _remove_redundant(self, changes: list[SuggestedChange]) -> Generator[None, None, tuple[SuggestedChange, ...]]:
-        """The same without whatever is not needed: whole changes first, then parts of them."""
+        """The changes without those that are not needed: whole changes first, then parts of them."""
         for change in list(changes):
             left = [each for each in changes if each is not change]
             if left and self._node_for(left):
@@ -256,37 +255,37 @@ class _SuggestionSearch:
         node = self._node_for(changes)
         return tuple(replace(change, node=node) for change in changes)
 
-    # trying ------------------------------------------------------------------------------------------------------
+    # trials
 
     def _fits_after(self, change: SuggestedChange) -> SuggestedChange | None:
-        """The change with the node that takes the pod then; None where none does."""
+        """The change with the node that then takes the pod; None if there is none."""
         node = self._node_for((change,))
         return replace(change, node=node) if node else None
 
     def _node_for(self, changes: Sequence[SuggestedChange]) -> str:
-        """A node for the pod with these changes made: the one that they were meant for, if it is one."""
-        look = self._what_if.run_filters(_apply_changes(self._pod, changes))
-        if not look.fits:
+        """A node for the pod with these changes made: the one that they are for, if it fits."""
+        report = self._what_if.run_filters(_apply_changes(self._pod, changes))
+        if not report.fits:
             return ""
-        row = look.cycle.snapshot.nodes.index.get(changes[-1].node)
-        return changes[-1].node if row is not None and look.feasible[row] else look.node
+        row = report.cycle.snapshot.nodes.index.get(changes[-1].node)
+        return changes[-1].node if row is not None and report.feasible[row] else report.node
 
     def _shrink(
-        self, change: SuggestedChange, others: Sequence[SuggestedChange] = ()
+        self, change: SuggestedChange, kept: Sequence[SuggestedChange] = ()
     ) -> Generator[None, None, SuggestedChange]:
-        """The same change without the parts that are not needed."""
+        """The change without the parts that are not needed. `kept`: other changes that are made with it."""
         for part in (*change.less, *change.tolerate, *change.drop):
             if change.parts < 2:
                 break
-            smaller = _without(change, part)
-            if node := self._node_for((*others, smaller)):
+            smaller = _drop_part(change, part)
+            if node := self._node_for((*kept, smaller)):
                 change = replace(smaller, node=node)
             yield
         return change
 
 
 def missing_objects(pod: Pod, catalog: Catalog) -> Iterator[str]:
-    """What the pod names, and the cluster does not have: claims, volumes that claims wait for, its group."""
+    """Objects that the pod names and the cluster does not have: claims, their volumes, the pod group."""
     for volume in pod.spec.volumes:
         name = claim_name(pod, volume)
         claim = catalog.persistent_volume_claims.get(f"{pod.namespace}/{name}") if name else None
@@ -294,9 +293,9 @@ def missing_objects(pod: Pod, catalog: Catalog) -> Iterator[str]:
             yield f"{CLAIM}/{name}"
         elif claim is not None and claim.spec.volume_name not in catalog.persistent_volumes:
             yield f"{VOLUME}/{name}"
-    made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
+    created = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
     for device in pod.spec.resource_claims:
-        if f"{pod.namespace}/{device.resource_claim_name or made.get(device.name)}" not in catalog.resource_claims:
+        if f"{pod.namespace}/{device.resource_claim_name or created.get(device.name)}" not in catalog.resource_claims:
             yield f"{DEVICES}/{device.name}"
     group = pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group is not None else None
     if group and f"{pod.namespace}/{group}" not in catalog.pod_groups:
@@ -304,7 +303,7 @@ def missing_objects(pod: Pod, catalog: Catalog) -> Iterator[str]:
 
 
 def largest_change(pod: Pod, kind: str) -> SuggestedChange | None:
-    """The largest change of a kind; None where the pod asks for nothing of it."""
+    """The largest change of a kind; None if the pod has no requirement of it."""
     if kind == TOLERATION:
         return SuggestedChange(kind=kind, tolerate=(ALL_ITEMS,))
     if kind == REQUESTS:
@@ -324,7 +323,7 @@ def _apply_changes(pod: Pod, changes: Iterable[SuggestedChange]) -> Pod:
 
 
 def _merge_changes(changes: Iterable[SuggestedChange]) -> list[SuggestedChange]:
-    """One change a kind: terms about pods and about nodes are of one kind, and places in a list must not shift."""
+    """One change for each kind. Terms about pods and nodes are of one kind, and indexes in a list must not shift."""
     merged: dict[str, SuggestedChange] = {}
     for change in changes:
         known = merged.get(change.kind)
@@ -333,13 +332,13 @@ def _merge_changes(changes: Iterable[SuggestedChange]) -> list[SuggestedChange]:
 
 
 def _subsets(parts: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Some of the parts, the fewest first; of many only one at a time, and all."""
+    """Subsets of the parts, the smallest first. If there are many parts: single parts, and all of them."""
     sizes = range(1, len(parts) + 1) if len(parts) <= _MAX_PARTS_TO_COMBINE else (1, len(parts))
     for size in sizes:
         yield from combinations(parts, size)
 
 
-def _without(change: SuggestedChange, part: str) -> SuggestedChange:
+def _drop_part(change: SuggestedChange, part: str) -> SuggestedChange:
     return replace(
         change,
         less={name: by for name, by in change.less.items() if name != part},

@@ -1,9 +1,8 @@
-"""Where would a pod fit as it is, and as it might be? Filters are asked, and nothing is changed.
+"""Runs the filters on a pod, or on a changed copy of it, without changing anything.
 
-Asked by `suggesting`, for people who want to know why a pod waits. Questions go to the plugins that decide; whoever
-makes a `FilterTrials` sees to it that they enter nobody's statistics. Extenders are not asked: what they would say of a
-pod that does not exist is no business of theirs. Cost of a look: that of one attempt whose pod shares nothing with
-others."""
+Called by `suggestions`. The filters are the deciding plugins themselves; the creator of a `FilterTrials` makes sure
+that the calls enter no statistics. Extenders are not called, because they would get pods that do not exist. Cost of a
+filter run: that of one attempt for a pod without a shared evaluation."""
 
 from __future__ import annotations
 
@@ -21,13 +20,13 @@ from bayplan.objects.core import Pod
 from bayplan.snapshot import BoolVector, Catalog, NodeColumns, PodInfo, Snapshot
 
 ShortageFunction = Callable[[Pod, Mapping[str, int], Mapping[str, int], NodeColumns], Callable[[int], dict[str, int]]]
-"""Of a pod, what it asks for and the least that it can ask for: how much less of each it would have to be, by row."""
+"""For a pod, its requests and their lower limits: by how much each request exceeds what a row has, by row."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilterReport:
-    """What filters say of a pod on every node, and whether it may be tried at all; to be read before the cluster
-    moves on."""
+    """The filters' verdicts on a pod for every node, and whether the pod may be tried at all. Valid until the cluster
+    changes."""
 
     cycle: Cycle
     pre_enqueue_status: Status
@@ -50,21 +49,20 @@ class FilterReport:
 
     @property
     def node(self) -> str:
-        """The first of them; empty where there is none."""
+        """The first feasible node; empty if there is none."""
         rows = self.feasible
         return self.diagnosis.names[int(rows.argmax())] if rows.any() else ""
 
 
 @dataclass(slots=True)
 class SearchProgress:
-    """Whether a search has looked at everything that it could find something in."""
+    """Whether a search was complete."""
 
     truncated: bool = False
 
 
 class FilterTrials:
-    """Asks filters about pods that are, and about pods that might be. `pre_enqueue_status`: whether a pod may be tried
-    at all."""
+    """Runs filters on existing and on changed pods. `gate`: whether a pod may be tried at all."""
 
     def __init__(
         self,
@@ -74,8 +72,8 @@ class FilterTrials:
         now: Callable[[], datetime],
         shortages: ShortageFunction | None = None,
     ) -> None:
-        """`shortages`: what of its requests a pod would have to give up on a row, where room is counted otherwise than
-        by what nodes have and pods ask for."""
+        """`shortages`: computes by how much requests exceed a row, if capacity is not simply allocatable minus
+        requests."""
         self.filters = filters
         self.gate = gate
         self.shortages = shortages
@@ -87,7 +85,7 @@ class FilterTrials:
         return self._snapshot().catalog
 
     def run_filters(self, pod: Pod) -> FilterReport:
-        """Ask about all nodes of this moment."""
+        """Run the filters on all current nodes."""
         snapshot = self._snapshot()
         gate = self.gate(pod)
         cycle = Cycle(PodInfo(pod), snapshot)

@@ -47,7 +47,7 @@ async def test_a_pod_whose_request_nobody_has_taken_up_is_not_said_to_be_on_its_
         answer = await why(rig)
         assert (answer.state, answer.node, answer.next_try) == ("binding", "n1", None)
         assert answer.sentence.startswith("default/web is to go to n1; ")
-        assert answer.waits_for == "the binder to take up the bind request default/web"
+        assert answer.waits_for == "the binder to handle the bind request default/web"
         assert answer.request == BindRequestProgress(
             name="default/web", node="n1", phase="Pending", failed_attempts=0, limit=3, is_ours=True
         )

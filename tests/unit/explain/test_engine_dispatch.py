@@ -38,7 +38,7 @@ def lease(**spec: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("holder", "renewed_s_ago", "state", "words"),
     [
-        pytest.param("", 0, "free", "nobody holds the lease default/bayplan-binder; see whether", id="free"),
+        pytest.param("", 0, "free", "no binder holds the lease default/bayplan-binder; see whether", id="free"),
         pytest.param("b-1", 1, "held", "b-1 holds the lease default/bayplan-binder", id="held"),
         pytest.param("b-1", 86400, "expired", "b-1 holds the lease default/bayplan-binder no more: ", id="expired"),
     ],

@@ -76,8 +76,8 @@ async def test_asking_afresh_changes_nothing() -> None:
 async def test_a_pod_behind_a_gate() -> None:
     async with run_live_scheduler(SMALL, make_pod("gated", gates=["later"])) as rig:
         answer = await why(rig, "gated")
-        assert answer.sentence == "default/gated is not let in: waiting for scheduling gates: [later]"
-        assert answer.waits_for == "SchedulingGates to let it in"
+        assert answer.sentence == "default/gated is gated: waiting for scheduling gates: [later]"
+        assert answer.waits_for == "SchedulingGates to admit it"
         assert [change.text for change in answer.changes] == ["remove scheduling gate later"]
 
 

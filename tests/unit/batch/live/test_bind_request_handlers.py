@@ -1,4 +1,4 @@
-"""What the requests of sessions say of the devices that pods get: the same as those of the pod engine."""
+"""Bind requests of sessions: the devices that they name are the same as those of the pod engine's requests."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MIG = "nvidia.com/mig-1g.5gb"
 NODE = make_node("n", cpu=4, capacity={"nvidia.com/gpu": "4", MIG: "4"})
 
 
-async def requested(pod: Pod, *objects: KubeObject) -> dict[str, Any]:
-    """The request of a pod that a session has placed."""
+async def bind_request_of(pod: Pod, *objects: KubeObject) -> dict[str, Any]:
+    """The bind request of a pod that a session has placed."""
     waiting = replace_fields(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
     async with run_live_batch(NODE, make_queue(), make_group("job"), *objects, waiting) as rig:
         live = rig.live
-        made = live.writes, rig.events, rig.clock
-        track_bind_requests(live.event_handlers, live.binds, *made, attempts=3, stale_s=600.0)
+        arguments = live.writes, rig.events, rig.clock
+        track_bind_requests(live.event_handlers, live.binds, *arguments, attempts=3, stale_s=600.0)
         await live.handle_pending_events()
         await live.run_session()
         await wait_until(lambda: bool(rig.sent("POST", "/bindrequests")))
@@ -60,10 +60,10 @@ def member(**requests: str) -> Pod:
         pytest.param({MIG: "1"}, {"receivedResourceType": "MigInstance"}, id="instances"),
     ],
 )
-def test_a_request_says_which_devices_a_pod_gets(requests: dict[str, str], given: dict[str, Any]) -> None:
+def test_a_request_names_the_devices_of_the_pod(requests: dict[str, str], given: dict[str, Any]) -> None:
     @async_test
     async def run() -> None:
-        spec = await requested(member(**requests))
+        spec = await bind_request_of(member(**requests))
         assert {key: value for key, value in spec.items() if key.startswith("received")} == given
         assert spec["selectedNode"] == "n"
         assert "resourceClaimAllocations" not in spec
@@ -72,7 +72,7 @@ def test_a_request_says_which_devices_a_pod_gets(requests: dict[str, str], given
 
 
 @async_test
-async def test_a_request_says_what_was_allocated_to_the_claims_of_a_pod() -> None:
+async def test_a_request_contains_the_allocations_of_the_pods_claims() -> None:
     pod = member()
     claims = (PodResourceClaim(name="gpu", resource_claim_name="mine"),)
     pod = replace(pod, spec=replace(pod.spec, resource_claims=claims))
@@ -82,18 +82,18 @@ async def test_a_request_says_what_was_allocated_to_the_claims_of_a_pod() -> Non
         allocation=make_allocation({"device": "d", "pool": "n"}),
         reserved_for=(ResourceClaimConsumer(resource="pods", name=pod.name, uid=pod.uid),),
     )
-    spec = await requested(pod, claim)
+    spec = await bind_request_of(pod, claim)
     (given,) = spec["resourceClaimAllocations"]
-    assert given["name"] == "gpu"  # of the entry, not of the claim
+    assert given["name"] == "gpu"  # the name of the pod's entry, not of the claim
     assert [each["device"] for each in given["allocation"]["devices"]["results"]] == ["d"]
 
 
-def test_whole_devices_come_before_instances() -> None:
+def test_whole_devices_are_preferred_to_instances() -> None:
     assert whole_device_spec(member(**{"nvidia.com/gpu": "1", MIG: "1"})).keys() == {"received_gpu"}
 
 
 @async_test
-async def test_a_pod_of_another_scheduler_takes_its_room_from_when_it_has_a_request() -> None:
+async def test_a_pod_of_another_scheduler_counts_once_it_has_a_request() -> None:
     theirs = replace_fields(make_member("web", requests={"cpu": "3"}), spec={"scheduler_name": "default-scheduler"})
     ours = replace_fields(member(cpu="2"), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
     request = replace_fields(new_request(theirs, "n", annotations={}, backoff_limit=3), metadata={"uid": "request"})
@@ -117,8 +117,8 @@ async def test_a_pod_of_another_scheduler_takes_its_room_from_when_it_has_a_requ
 
 
 @async_test
-async def test_a_gang_that_is_placed_in_part_and_never_fits_keeps_what_it_has_and_says_so() -> None:
-    """As a scheduler leaves it that dies within a gang. Volcano evicts no such gangs, and neither do we."""
+async def test_a_partly_placed_gang_that_never_fits_keeps_its_pods_and_is_reported() -> None:
+    """The state after a crash of a scheduler within a gang. Like Volcano, Bayplan does not evict such gangs."""
     pods = [
         replace_fields(
             make_member(f"job-w-{number}", requests={"cpu": "3"}),
@@ -140,13 +140,13 @@ async def test_a_gang_that_is_placed_in_part_and_never_fits_keeps_what_it_has_an
             assert (outcome.binds, outcome.evicts) == ({}, {})
         assert [pod.name for pod in live.engine.cache.pods()] == ["job-w-0"]
         assert rig.sent("POST", "/bindrequests") == rig.sent("DELETE", "/bindrequests/job-w-0") == []
-        told = [each["status"]["conditions"] for each in rig.sent("PATCH", "/podgroups/job")]
-        assert [(each["type"], each["reason"]) for each in told[-1]] == [("Unschedulable", "NotEnoughResources")]
+        written = [each["status"]["conditions"] for each in rig.sent("PATCH", "/podgroups/job")]
+        assert [(each["type"], each["reason"]) for each in written[-1]] == [("Unschedulable", "NotEnoughResources")]
 
 
 @pytest.mark.parametrize("ends", ["bound", "lost", "lost as it stops"])
-def test_a_pod_that_the_binder_has_is_under_way_until_its_end_is_told(ends: str) -> None:
-    """And the word that it is assigned is there before."""
+def test_a_pod_at_the_binder_is_in_flight_until_its_result_arrives(ends: str) -> None:
+    """The Scheduled event is recorded before that."""
 
     @async_test
     async def run() -> None:
@@ -175,7 +175,7 @@ def test_a_pod_that_the_binder_has_is_under_way_until_its_end_is_told(ends: str)
                 requests.handle_pod_assigned(pod)
             else:
                 requests.handle_event(requests.requests[pod.key], None)
-                assert live.binds.in_flight == {pod.uid}  # its binding may be on its way
+                assert live.binds.in_flight == {pod.uid}  # its binding may be in progress
                 rig.clock.advance(60)
                 for uid, _ in requests.lost():
                     requests.read_pod(uid, pod)
@@ -189,7 +189,7 @@ def test_a_pod_that_the_binder_has_is_under_way_until_its_end_is_told(ends: str)
 
 
 @async_test
-async def test_a_request_that_is_refused_is_told_as_any_binding_that_could_not_be_written_and_made_later() -> None:
+async def test_a_refused_request_is_reported_like_a_refused_binding_and_created_later() -> None:
     pod = replace_fields(member(), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
     async with run_live_batch(NODE, make_queue(), make_group("job"), pod) as rig:
         live = rig.live
@@ -210,7 +210,7 @@ async def test_a_request_that_is_refused_is_told_as_any_binding_that_could_not_b
 
 
 @async_test
-async def test_why_tells_how_far_the_binder_has_come_and_where_it_gave_up() -> None:
+async def test_the_explanation_contains_the_state_of_the_binder() -> None:
     pod = replace_fields(member(), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
     request = replace_fields(new_request(pod, "n", annotations={}, backoff_limit=3), metadata={"uid": "request"})
     failed = replace(request, status=BindRequestStatus("Failed", "no quota", 3))
@@ -224,7 +224,7 @@ async def test_why_tells_how_far_the_binder_has_come_and_where_it_gave_up() -> N
         await rig.session()
         on_its_way = await explainer.answer(pod)
         assert on_its_way.sentence.startswith("default/job-w-0 is to go to n; ")
-        assert on_its_way.waits_for == "the binder to take up the bind request default/job-w-0"
+        assert on_its_way.waits_for == "the binder to handle the bind request default/job-w-0"
         assert on_its_way.request is not None
         rig.deliver(failed)
         await rig.session()
