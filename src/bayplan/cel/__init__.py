@@ -1,6 +1,6 @@
-"""The expression language of device selectors and of schema rules: CEL as Kubernetes 1.36 runs it.
+"""CEL as in Kubernetes 1.36: the expression language of device selectors and schema rules.
 
-`DeviceEnvironment.compile` turns a text into an `Expression`; `Expression.evaluate` answers for a `DeviceView`.
+`DeviceEnvironment.compile` compiles a text to an `Expression`; `Expression.evaluate` evaluates it for a `DeviceView`.
 """
 
 from __future__ import annotations

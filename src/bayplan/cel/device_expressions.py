@@ -1,6 +1,6 @@
-"""Answers one question: does this device satisfy that selector?
+"""Compiles and evaluates device selectors.
 
-Asked by the allocator for every candidate device. An environment compiles a text once and remembers it; evaluating a
+The allocator evaluates them for every candidate device. An environment compiles a text once and caches it; evaluating a
 common selector takes a few microseconds. The language is cel-go's with the libraries of Kubernetes 1.36.
 """
 
@@ -74,7 +74,7 @@ def _names(attribute: CelType) -> NameScope:
 
 
 class Expression:
-    """A compiled selector; immutable and free to be shared."""
+    """A compiled selector; immutable, so it can be shared."""
 
     __slots__ = ("_program", "text")
 
@@ -86,14 +86,14 @@ class Expression:
         return f"Expression({self.text!r})"
 
     def evaluate(self, device: DeviceView) -> bool:
-        """Whether the device is selected; `EvaluationError` where the expression has no answer for it."""
+        """Whether the device is selected; raises `EvaluationError` if the evaluation fails."""
         result = self._program.evaluate(device)
         if type(result) is not bool:
             raise EvaluationError(_conversion_error(result))
         return result
 
     def cost(self, device: DeviceView) -> int:
-        """What an evaluation is charged, in upstream's units, whether it has an answer or not."""
+        """The cost of an evaluation in upstream's units, also if the evaluation fails."""
         frame = Frame(device, self._program.slots)
         with suppress(CelError, EvaluationAborted):
             self._program.run(frame)
@@ -120,18 +120,18 @@ def _conversion_error(result: Any) -> str:
 
 
 class DeviceEnvironment:
-    """Where selectors are compiled. `list_attributes` is the DRAListTypeAttributes feature."""
+    """Compiles selectors. `list_attributes` is the DRAListTypeAttributes feature."""
 
     def __init__(self, *, parse_quantity: ParseQuantity, list_attributes: bool = False) -> None:
         self._functions = functions(parse_quantity)
         self._names = _names(DYN if list_attributes else ANY)
         self._allowed = (BOOL, ANY, DYN) if list_attributes else (BOOL, ANY)
         self._type_names = frozenset(n for n, t in self._names.variables.items() if t.kind is TypeKind.TYPE)
-        # Refusals are remembered too: a bad selector is asked about as often as a good one.
+        # Errors are cached too: an invalid selector is evaluated as often as a valid one.
         self._remembered = lru_cache(maxsize=CACHE_SIZE)(self._compile_checked)
 
     def compile(self, text: str) -> Expression:
-        """The expression, or `CompileError`."""
+        """The expression; raises `CompileError`."""
         outcome = self._remembered(text)
         if isinstance(outcome, CompileError):
             raise CompileError(str(outcome))

@@ -1,8 +1,10 @@
-"""Answers one question: in which ways can an expression go wrong?
+"""Errors of CEL expressions.
 
-`CompileError` and `EvaluationError` are what callers catch. `CelError` and `EvaluationAborted` stay inside this room: a
-fault is CEL's error *value*, which `&&`, `||` and the quantifiers may swallow; an abort ends the evaluation no matter
-what."""
+Callers catch `CompileError` and `EvaluationError`. `CelError` and `EvaluationAborted` are internal to this package: a
+`CelError` is CEL's error *value*, which `&&`, `
+
+` and the quantifiers may absorb; an `EvaluationAborted` ends the evaluation in any case.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,15 @@ COST_EXCEEDED = "operation cancelled: actual cost limit exceeded"
 
 
 class CompileError(ExpressionError):
-    """The expression is refused before it runs; the text is the one that cel-go gives."""
+    """The expression is refused before it runs. The text is cel-go's."""
 
 
 class EvaluationError(ExpressionError):
-    """The expression ran and came to no answer for this device."""
+    """The evaluation has no result for this device."""
 
 
 class CelError(Exception):
-    """A CEL error value on its way to whoever may swallow it."""
+    """A CEL error value, propagated to an operator that may absorb it."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -28,7 +30,7 @@ class CelError(Exception):
 
 
 class EvaluationAborted(Exception):
-    """The evaluation is over: too dear, or something that cel-go reports as an internal error."""
+    """The evaluation ends: it is too expensive, or cel-go reports an internal error."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

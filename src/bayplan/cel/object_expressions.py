@@ -1,7 +1,7 @@
-"""Answers one question: does this value keep to that rule of its schema?
+"""Compiles and evaluates validation rules of custom resources.
 
-Rules of custom resources see the value as `self` and, on updates, the one before as `oldSelf`. A rule is compiled once
-for its schema; evaluating a common one takes a few microseconds. The language is that of device selectors.
+Rules see the value as `self` and, on updates, the old value as `oldSelf`. A rule is compiled once with its schema;
+evaluating a common one takes a few microseconds. The language is that of device selectors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _View:
 
 
 class ObjectExpression:
-    """A compiled rule. `reads_old` tells whether it compares with the value before."""
+    """A compiled rule. `reads_old`: whether it uses the old value."""
 
     __slots__ = ("_program", "optional_old", "reads_old", "text")
 
@@ -40,7 +40,7 @@ class ObjectExpression:
         self.reads_old, self.optional_old = uses_old, optional_old
 
     def evaluate(self, value: Any, old: Any = MISSING) -> Any:
-        """What the expression comes to; `EvaluationError` where it has no answer."""
+        """The result of the expression; raises `EvaluationError` if it fails."""
         return self._program.evaluate(_View(value, OptionalValue(old) if self.optional_old else old))
 
 
@@ -51,7 +51,7 @@ _VARIABLES: Mapping[str, Callable[[Frame], Any]] = {
 
 
 class ObjectEnvironment:
-    """Where rules are compiled. `fields` are those of the structs that the type of `self` is made of."""
+    """Compiles rules. `fields` are the fields of the structs in the type of `self`."""
 
     def __init__(self, *, parse_quantity: ParseQuantity) -> None:
         self._functions = functions(parse_quantity)
@@ -66,7 +66,7 @@ class ObjectEnvironment:
         result: CelType,
         optional_old: bool = False,
     ) -> ObjectExpression:
-        """The rule, or `CompileError`. `result` is the type that it must come to."""
+        """The rule; raises `CompileError`. `result` is the required type of the result."""
         variables = {"self": value, "oldSelf": optional_of(value) if optional_old else value}
         names = NameScope({**TYPE_NAMES, **variables}, {name: dict(held) for name, held in fields.items()})
         source = ExpressionSource(text)

@@ -1,4 +1,4 @@
-"""One environment and one device for the tests of the expression language."""
+"""Fixtures: an environment and a device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from bayplan.cel import CompileError, DeviceEnvironment, DeviceView, EvaluationError, Semver
 from bayplan.codec.quantity import Quantity
 
-Ask = Callable[[str], "bool | str"]
+Evaluate = Callable[[str], "bool | str"]
 
 ENVIRONMENT = DeviceEnvironment(parse_quantity=Quantity.parse)
 GPU = DeviceView(
@@ -36,10 +36,10 @@ def gpu() -> DeviceView:
 
 
 @pytest.fixture(scope="session")
-def ask() -> Ask:
-    """The answer for the device: true, false, or a text that says how it failed. `attr` is short for its attributes."""
+def evaluate() -> Evaluate:
+    """The result for the device: true, false, or the error text. `attr` is short for its attributes."""
 
-    def answer(expression: str) -> bool | str:
+    def run(expression: str) -> bool | str:
         text = expression.replace("attr.", 'device.attributes["gpu.example.com"].')
         try:
             return ENVIRONMENT.compile(text).evaluate(GPU)
@@ -48,4 +48,4 @@ def ask() -> Ask:
         except EvaluationError as error:
             return f"failed: {error}"
 
-    return answer
+    return run

@@ -1,4 +1,4 @@
-"""How devices look to expressions, what is remembered, and what is too dear."""
+"""Devices in expressions, caching of expressions, and cost limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bayplan.cel.parser.source import ExpressionSource
 from bayplan.codec.quantity import Quantity
 from bayplan.errors import ExpressionError
 
-Ask = Callable[[str], "bool | str"]
+Evaluate = Callable[[str], "bool | str"]
 
 
 SHAPES = {
@@ -29,11 +29,11 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("expression", SHAPES.values(), ids=SHAPES)
-def test_a_device_is_maps_of_maps(ask: Ask, expression: str) -> None:
-    assert ask(expression) is True
+def test_a_device_consists_of_nested_maps(evaluate: Evaluate, expression: str) -> None:
+    assert evaluate(expression) is True
 
 
-def test_a_name_with_a_slash_goes_to_its_domain() -> None:
+def test_a_name_with_a_slash_belongs_to_its_domain() -> None:
     view = DeviceView(driver="d", attributes={"d/x": 1, "y": 2, "e/x": [1, 2]}, capacity={})
     assert view.attribute_domains == {"d": {"x": 1, "y": 2}, "e": {"x": (1, 2)}}
 
@@ -52,7 +52,7 @@ def test_a_text_is_compiled_once(environment: DeviceEnvironment) -> None:
     assert environment.compile("1 == 1") is environment.compile("1 == 1")
 
 
-def test_refusals_are_errors_of_ours(environment: DeviceEnvironment, gpu: DeviceView) -> None:
+def test_compile_and_evaluation_errors(environment: DeviceEnvironment, gpu: DeviceView) -> None:
     for _ in range(2):
         with pytest.raises(ExpressionError):
             environment.compile("nope")
@@ -85,7 +85,7 @@ def test_costs(environment: DeviceEnvironment, gpu: DeviceView, expression: str,
         pytest.param("lists.range(2000000).size() > 0", id="big-result"),
     ],
 )
-def test_too_dear(environment: DeviceEnvironment, gpu: DeviceView, expression: str) -> None:
+def test_too_expensive_expressions(environment: DeviceEnvironment, gpu: DeviceView, expression: str) -> None:
     with pytest.raises(EvaluationError, match="operation cancelled: actual cost limit exceeded"):
         environment.compile(expression).evaluate(gpu)
 
@@ -104,7 +104,7 @@ def test_depth_is_limited(environment: DeviceEnvironment, expression: str) -> No
         environment.compile(expression)
 
 
-def test_long_is_not_deep(environment: DeviceEnvironment, gpu: DeviceView) -> None:
+def test_a_long_expression_is_not_deep(environment: DeviceEnvironment, gpu: DeviceView) -> None:
     assert environment.compile(" && ".join(["true"] * 2000)).evaluate(gpu)
     assert environment.compile(" + ".join(["1"] * 200) + " == 200").evaluate(gpu)
 

@@ -1,4 +1,4 @@
-"""Both sides of each bound of the language and its libraries, and what single evaluations cost."""
+"""Both sides of each limit of the language and its libraries, and the cost of single evaluations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from bayplan.cel import DeviceEnvironment, DeviceView
 
-Ask = Callable[[str], "bool | str"]
+Evaluate = Callable[[str], "bool | str"]
 
 HOLDS = [
     # strings
@@ -221,8 +221,8 @@ HOLDS = [
 
 
 @pytest.mark.parametrize("expression", HOLDS)
-def test_holds(ask: Ask, expression: str) -> None:
-    assert ask(expression) is True
+def test_true_expressions(evaluate: Evaluate, expression: str) -> None:
+    assert evaluate(expression) is True
 
 
 FAILS = {
@@ -254,8 +254,8 @@ FAILS = {
 
 
 @pytest.mark.parametrize(("expression", "text"), FAILS.items(), ids=FAILS)
-def test_fails(ask: Ask, expression: str, text: str) -> None:
-    assert ask(expression) == f"failed: {text}"
+def test_evaluation_errors(evaluate: Evaluate, expression: str, text: str) -> None:
+    assert evaluate(expression) == f"failed: {text}"
 
 
 REFUSED = {
@@ -280,8 +280,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("expression", "text"), REFUSED.items(), ids=REFUSED)
-def test_refused(ask: Ask, expression: str, text: str) -> None:
-    assert ask(expression) == f"refused: {text}"
+def test_compile_errors(evaluate: Evaluate, expression: str, text: str) -> None:
+    assert evaluate(expression) == f"refused: {text}"
 
 
 COSTS = {

@@ -9,7 +9,7 @@ import pytest
 from bayplan.cel import CompileError
 from bayplan.cel.parser.source import ExpressionSource
 
-Ask = Callable[[str], "bool | str"]
+Evaluate = Callable[[str], "bool | str"]
 
 HOLDS = [
     # arithmetic
@@ -53,8 +53,8 @@ HOLDS = [
 
 
 @pytest.mark.parametrize("expression", HOLDS)
-def test_holds(ask: Ask, expression: str) -> None:
-    assert ask(expression) is True
+def test_true_expressions(evaluate: Evaluate, expression: str) -> None:
+    assert evaluate(expression) is True
 
 
 FAILS = {
@@ -87,8 +87,8 @@ FAILS = {
 
 
 @pytest.mark.parametrize(("expression", "text"), FAILS.items(), ids=FAILS)
-def test_fails_with_upstreams_words(ask: Ask, expression: str, text: str) -> None:
-    assert ask(expression) == f"failed: {text}"
+def test_evaluation_errors_are_upstreams(evaluate: Evaluate, expression: str, text: str) -> None:
+    assert evaluate(expression) == f"failed: {text}"
 
 
 REFUSED = {
@@ -121,11 +121,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("expression", "text"), REFUSED.items(), ids=REFUSED)
-def test_refused_with_upstreams_words(ask: Ask, expression: str, text: str) -> None:
-    assert ask(expression) == f"refused: {text}"
+def test_compile_errors_are_upstreams(evaluate: Evaluate, expression: str, text: str) -> None:
+    assert evaluate(expression) == f"refused: {text}"
 
 
-def test_all_errors_are_shown_with_their_place() -> None:
+def test_all_errors_have_their_position() -> None:
     source = ExpressionSource("日本 + x\n  y")
     source.error_at(9, "second")
     source.error_at(5, "first")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-Ask = Callable[[str], "bool | str"]
+Evaluate = Callable[[str], "bool | str"]
 
 HOLDS = [
     # strings
@@ -57,8 +57,8 @@ HOLDS = [
 
 
 @pytest.mark.parametrize("expression", HOLDS)
-def test_holds(ask: Ask, expression: str) -> None:
-    assert ask(expression) is True
+def test_true_expressions(evaluate: Evaluate, expression: str) -> None:
+    assert evaluate(expression) is True
 
 
 FAILS = {
@@ -95,10 +95,10 @@ FAILS = {
         ("int(9223372036854775808u) == 0", "integer overflow"),
     ],
 )
-def test_conversions_out_of_range_are_refused(ask: Ask, expression: str, text: str) -> None:
-    assert ask(expression) == f"refused: program instantiation failed: {text}"
+def test_conversions_out_of_range_are_refused(evaluate: Evaluate, expression: str, text: str) -> None:
+    assert evaluate(expression) == f"refused: program instantiation failed: {text}"
 
 
 @pytest.mark.parametrize(("expression", "text"), FAILS.items(), ids=FAILS)
-def test_fails_with_upstreams_words(ask: Ask, expression: str, text: str) -> None:
-    assert ask(expression) == f"failed: {text}"
+def test_evaluation_errors_are_upstreams(evaluate: Evaluate, expression: str, text: str) -> None:
+    assert evaluate(expression) == f"failed: {text}"

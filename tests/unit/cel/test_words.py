@@ -1,4 +1,4 @@
-"""Refusals word for word: addresses, patterns, clauses and offsets. And bounds that no expression reaches quickly."""
+"""Exact error messages of addresses, patterns, clauses and offsets, and limits that no expression reaches quickly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bayplan.cel.libraries.lists import numbers
 from bayplan.cel.parser.source import MAX_ERRORS, ExpressionSource
 from bayplan.cel.values.cost import LIMIT
 
-Ask = Callable[[str], "bool | str"]
+Evaluate = Callable[[str], "bool | str"]
 
 ADDRESSES = {
     "1:2:3:4:5:6:7:8:9": 'trailing garbage after address (at "9")',
@@ -41,9 +41,9 @@ ADDRESSES = {
 
 
 @pytest.mark.parametrize(("text", "words"), ADDRESSES.items(), ids=ADDRESSES)
-def test_texts_that_are_no_address(ask: Ask, text: str, words: str) -> None:
+def test_invalid_addresses(evaluate: Evaluate, text: str, words: str) -> None:
     head = f'IP Address "{text}" parse error during conversion from string: ParseAddr("{text}"): '
-    assert ask(f"ip('{text}').family() == 4") == f"failed: {head}{words}"
+    assert evaluate(f"ip('{text}').family() == 4") == f"failed: {head}{words}"
 
 
 RANGES = {
@@ -58,13 +58,13 @@ RANGES = {
 
 
 @pytest.mark.parametrize(("text", "words"), RANGES.items(), ids=RANGES)
-def test_texts_that_are_no_range(ask: Ask, text: str, words: str) -> None:
-    found = ask(f'cidr("{text}").prefixLength() == 8')
+def test_invalid_ranges(evaluate: Evaluate, text: str, words: str) -> None:
+    found = evaluate(f'cidr("{text}").prefixLength() == 8')
     assert str(found).endswith(f'parse error during conversion from string: netip.ParsePrefix("{text}"): {words}')
 
 
-def test_addresses_with_zones_are_refused(ask: Ask) -> None:
-    assert ask("ip('::1%a').family() == 6") == 'failed: IP address "::1%a" with zone value is not allowed'
+def test_addresses_with_zones_are_refused(evaluate: Evaluate) -> None:
+    assert evaluate("ip('::1%a').family() == 6") == 'failed: IP address "::1%a" with zone value is not allowed'
 
 
 PATTERNS = {
@@ -88,9 +88,10 @@ PATTERNS = {
 
 
 @pytest.mark.parametrize(("pattern", "words"), PATTERNS.items(), ids=PATTERNS)
-def test_texts_that_are_no_pattern(ask: Ask, pattern: str, words: str) -> None:
+def test_invalid_patterns(evaluate: Evaluate, pattern: str, words: str) -> None:
     assert (
-        ask(f"'a'.find('{pattern}') == ''") == f"refused: program instantiation failed: error parsing regexp: {words}"
+        evaluate(f"'a'.find('{pattern}') == ''")
+        == f"refused: program instantiation failed: error parsing regexp: {words}"
     )
 
 
@@ -113,8 +114,8 @@ def test_texts_that_are_no_pattern(ask: Ask, pattern: str, words: str) -> None:
         "!(dyn('a') in [1, 2]) && !(dyn(1) in ['a', 'b']) && dyn('b') in ['a', 'b']",
     ],
 )
-def test_texts_that_are_one(ask: Ask, expression: str) -> None:
-    assert ask(expression) is True
+def test_valid_texts(evaluate: Evaluate, expression: str) -> None:
+    assert evaluate(expression) is True
 
 
 CLAUSES = {
@@ -133,15 +134,15 @@ CLAUSES = {
 
 
 @pytest.mark.parametrize(("expression", "text"), CLAUSES.items(), ids=CLAUSES)
-def test_texts_that_are_no_clause_or_offset(ask: Ask, expression: str, text: str) -> None:
-    assert ask(expression) == f"failed: {text}"
+def test_invalid_clauses_and_offsets(evaluate: Evaluate, expression: str, text: str) -> None:
+    assert evaluate(expression) == f"failed: {text}"
 
 
 @pytest.mark.parametrize(
     ("text", "new", "fits"),
     [("a" * 5, "bb", True), ("a" * 6, "bb", False), ("a" * 10, "", True), ("a" * 11, "", False)],
 )
-def test_texts_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch, text: str, new: str, fits: bool) -> None:
+def test_the_length_of_strings_is_limited(monkeypatch: pytest.MonkeyPatch, text: str, new: str, fits: bool) -> None:
     monkeypatch.setattr(strings, "MAX_TEXT", 10)
     if fits:
         assert strings.replace(text, "x", new) == text
@@ -150,14 +151,14 @@ def test_texts_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch, text: st
             strings.replace(text, "x", new)
 
 
-def test_a_range_is_as_long_as_the_limit_of_costs() -> None:
+def test_the_length_of_a_range_is_limited_by_cost() -> None:
     assert len(numbers(LIMIT)) == LIMIT
     with pytest.raises(EvaluationAborted):
         numbers(LIMIT + 1)
 
 
 @pytest.mark.parametrize("more", [0, 1, 2])
-def test_only_the_first_errors_are_shown(more: int) -> None:
+def test_the_number_of_reported_errors_is_limited(more: int) -> None:
     source = ExpressionSource("x")
     for number in range(MAX_ERRORS + more):
         source.error_at(0, f"error {number}")

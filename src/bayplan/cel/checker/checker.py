@@ -1,7 +1,7 @@
-"""Answers one question: does the expression make sense before any device is looked at?
+"""Type checker of CEL expressions.
 
-Asked once per expression text. Finds the type of every node and the overloads that every call may mean; whatever
-depends on an attribute's value is `any` and left to run time. Errors are collected in the source, not raised.
+Called once per expression text. It finds the type of every node and the possible overloads of every call. A type that
+depends on an attribute's value is `any` and is checked at run time. Errors are collected in the source, not raised.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _LITERAL_TYPES: dict[type, CelType] = {
 
 @dataclass(slots=True)
 class CheckedExpression:
-    """A tree and what is known of its nodes, by id."""
+    """A tree and the facts about its nodes, by id."""
 
     tree: Expr
     types: dict[int, CelType] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class CheckedExpression:
 
 @dataclass(frozen=True, slots=True)
 class NameScope:
-    """What an expression may refer to: variables, types by name, and the fields of structs."""
+    """The names that an expression may use: variables, types, and the fields of structs."""
 
     variables: dict[str, CelType]
     fields: dict[str, dict[str, CelType]]
@@ -147,7 +147,7 @@ class _Checker:
     def _mismatch(self, node: Expr, expected: CelType, actual: CelType) -> None:
         self._source.error(node.id, f"expected type '{short_name(expected)}' but found '{short_name(actual)}'")
 
-    # --- names and fields
+    # Names and fields.
 
     def _ident(self, node: Ident) -> None:
         found = self._lookup(node.name)
@@ -203,7 +203,7 @@ class _Checker:
             return ERROR
         return fields[name]
 
-    # --- calls
+    # Calls.
 
     def _call(self, node: Call) -> None:
         if node.function == "_?._":
@@ -227,7 +227,7 @@ class _Checker:
             self._resolve(node, found)
 
     def _namespaced(self, node: Call) -> Function | None:
-        """`sets.contains(x, y)` reads like a method, but is a function whose name has a dot."""
+        """`sets.contains(x, y)` has the form of a method call, but is a function whose name contains a dot."""
         assert node.target is not None
         prefix = qualified_name(node.target)
         return None if prefix is None else self._functions.find(f"{prefix}.{node.function}")
@@ -270,7 +270,7 @@ class _Checker:
         self._set(node, BOOL if fine else ERROR)
         self._out.overloads[node.id] = (fn.overloads[0].id,)
 
-    # --- aggregates
+    # Aggregates.
 
     def _list(self, node: ListExpr) -> None:
         joined: CelType | None = None
@@ -301,12 +301,12 @@ class _Checker:
         return inner
 
     def _join(self, previous: CelType | None, current: CelType) -> CelType:
-        """Mixed elements make dyn here; whether mixing is allowed is for the validators to say."""
+        """Mixed elements have type dyn here; the validators decide whether they are allowed."""
         if previous is None:
             return current
         return more_general_type(previous, current) if self._bindings.fits(previous, current) else DYN
 
-    # --- folds
+    # Folds.
 
     def _comprehension(self, node: Comprehension) -> None:
         self.check(node.range)

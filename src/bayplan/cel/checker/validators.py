@@ -1,7 +1,7 @@
-"""Answers one question: is there something in a well-typed expression that can only fail?
+"""Finds parts of a well-typed expression that can only fail.
 
-Asked once after checking: constant patterns, durations and times that do not parse, aggregates of mixed types, and
-format calls whose clauses do not fit their arguments. Errors go into the source.
+Called once after type checking. It reports constant patterns, durations and times that do not parse, aggregates of
+mixed types, and format calls whose clauses do not fit their arguments. Errors are collected in the source.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Validator:
         self._source = source
 
     def visit(self, node: Expr, *, exempt: bool) -> None:
-        """`exempt`: inside the arguments of format(), where lists may be mixed."""
+        """`exempt`: inside the arguments of format(), where lists may have mixed types."""
         if isinstance(node, Call):
             self._literal_argument(node)
             if node.function == "format":
@@ -76,7 +76,7 @@ class _Validator:
         for child in children(node):
             self.visit(child, exempt=exempt)
 
-    # --- literals
+    # Literals.
 
     def _literal_argument(self, node: Call) -> None:
         if node.function not in ("matches", "duration", "timestamp") or not node.args:
@@ -85,7 +85,7 @@ class _Validator:
         if isinstance(literal, Literal) and not _is_valid(node.function, literal):
             self._source.error(literal.id, f"invalid {node.function} argument")
 
-    # --- aggregates
+    # Aggregates.
 
     def _uniform_list(self, node: ListExpr) -> None:
         first: CelType | None = None
@@ -118,7 +118,7 @@ class _Validator:
     def _mismatch(self, node: Expr, expected: CelType, actual: CelType) -> None:
         self._source.error(node.id, f"expected type '{short_name(expected)}' but found '{short_name(actual)}'")
 
-    # --- format calls
+    # Format calls.
 
     def _format(self, node: Call) -> None:
         template = node.target
@@ -179,7 +179,7 @@ def _is_valid(function: str, literal: Literal) -> bool:
 
 
 def _equivalent(left: CelType, right: CelType) -> bool:
-    """Equal up to the names of type parameters."""
+    """Whether the types are equal up to the names of type parameters."""
     if left.kind is not right.kind or len(left.params) != len(right.params):
         return False
     if left.kind is not TypeKind.PARAM and left.name != right.name:

@@ -1,7 +1,7 @@
-"""Answers one question: what is at the end of `device.attributes["domain"].name`?
+"""Resolves attribute chains such as `device.attributes["domain"].name`.
 
-Chains of fields and indexes are one node, as in cel-go: the first optional step makes the rest optional, and every
-step costs one. The chain that selectors are made of has a path of its own without any loop.
+Chains of fields and indexes are one node, as in cel-go: the first optional step makes the rest optional, and every step
+costs one. The usual chain of selectors has a fast path without a loop.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KEYS = (str, int, Uint, bool, float)
 
 @dataclass(slots=True)
 class Qualifier:
-    """One field or index. `key` computes it unless it is `constant`; `presence_only` asks for presence only."""
+    """One field or index. `key` computes it unless it is `constant`; `presence_only` tests only for presence."""
 
     constant: Any = MISSING
     key: Run | None = None
@@ -50,12 +50,12 @@ class Qualifier:
 
 @dataclass(slots=True)
 class AttributeChain:
-    """`root` finds where to start; steps are added as the tree is climbed."""
+    """`root` finds the start; steps are added while the compiler walks up the tree."""
 
     root: Run
     qualifiers: list[Qualifier] = field(default_factory=list)
     is_device: bool = False
-    # A conditional, with `root` for its condition: steps go into both branches, as cel-go has it.
+    # For a conditional, `root` is its condition, and steps are added to both branches, as in cel-go.
     branches: tuple[AttributeChain, AttributeChain] | None = None
 
     def add_qualifier(self, step: Qualifier) -> None:
@@ -67,7 +67,7 @@ class AttributeChain:
 
 
 def find_qualifier(holder: Any, key: Any) -> Any:
-    """The value at a key, MISSING where there is none; faults where the key makes no sense."""
+    """The value at a key, MISSING if there is none; raises an error for an invalid key."""
     if isinstance(holder, CelMap):
         return holder.find(key)
     if is_list(holder):
@@ -106,9 +106,9 @@ def check_key(key: Any) -> Any:
 
 
 def flattened_optional(value: Any) -> Any:
-    """What cel-go makes of an optional's value when it passes a variable or a conditional.
+    """The result in cel-go of passing an optional's value through a variable or a conditional.
 
-    The value is turned into a plain Go value and back, which Kubernetes' own types do not survive.
+    The value is converted to a plain Go value and back, which fails for Kubernetes' own types.
     """
     if isinstance(value, OptionalValue):
         return flattened_optional(value.value) if value.has_value else None
@@ -130,50 +130,50 @@ def flattened_optional(value: Any) -> Any:
     return value
 
 
-def attribute_resolver(chain: AttributeChain, look: int = 0) -> Run:
-    """The function that follows a finished chain and charges for its steps.
+def attribute_resolver(chain: AttributeChain, surcharge: int = 0) -> Run:
+    """A function that resolves a finished chain and charges for its steps.
 
-    `look` is what is charged on top: one where the chain's value is itself an operand, nothing where it is a key, a
-    branch of a conditional or the subject of `has()`.
+    `surcharge` is added: 1 if the chain's value is itself an operand, 0 if it is a key, a branch of a conditional or
+    the subject of `has()`.
     """
     if chain.branches is not None:
         return _conditional(chain.root, attribute_resolver(chain.branches[0]), attribute_resolver(chain.branches[1]))
-    if chain.is_device and (fast := _attribute_path(chain, look)) is not None:
+    if chain.is_device and (fast := _attribute_path(chain, surcharge)) is not None:
         return fast
-    return _resolver_of(chain, look)
+    return _chain_resolver(chain, surcharge)
 
 
-def _conditional(condition: Run, then: Run, otherwise: Run) -> Run:
+def _conditional(condition: Run, then: Run, else_: Run) -> Run:
     def run(frame: Frame) -> Any:
         chosen = condition(frame)
         if chosen is True:
             return then(frame)
         if chosen is False:
-            return otherwise(frame)
+            return else_(frame)
         raise no_such_overload()
 
     return run
 
 
-def _resolver_of(chain: AttributeChain, look: int) -> Run:
+def _chain_resolver(chain: AttributeChain, surcharge: int) -> Run:
     root, steps = chain.root, tuple(chain.qualifiers)
     if not steps:
-        return _resolve_root(root, look)
+        return _resolve_root(root, surcharge)
     if any(type(s.constant) is not str or s.optional for s in steps):
-        return _general_resolver(root, steps, look)
-    return _name_only_resolver(root, steps, look)
+        return _general_resolver(root, steps, surcharge)
+    return _name_only_resolver(root, steps, surcharge)
 
 
-def _name_only_resolver(root: Run, steps: tuple[Qualifier, ...], look: int) -> Run:
-    """Nothing but names, and only maps on the way; whatever else comes up is left to the general walk."""
+def _name_only_resolver(root: Run, steps: tuple[Qualifier, ...], surcharge: int) -> Run:
+    """Resolver for chains of names through maps; all other cases use the general resolver."""
     names, tested = [s.constant for s in steps], steps[-1].presence_only
-    price, walk = len(names) + look, _resolve_qualifiers(steps, look)
+    price, walk = len(names) + surcharge, _resolve_qualifiers(steps, surcharge)
 
     def run(frame: Frame) -> Any:
         try:
             start = value = root(frame)
         except CelError:
-            frame.cost += look
+            frame.cost += surcharge
             raise
         for name in names:
             if not isinstance(value, StringMap):
@@ -187,23 +187,23 @@ def _name_only_resolver(root: Run, steps: tuple[Qualifier, ...], look: int) -> R
     return run
 
 
-def _general_resolver(root: Run, steps: tuple[Qualifier, ...], look: int) -> Run:
-    walk = _resolve_qualifiers(steps, look)
+def _general_resolver(root: Run, steps: tuple[Qualifier, ...], surcharge: int) -> Run:
+    walk = _resolve_qualifiers(steps, surcharge)
 
     def run(frame: Frame) -> Any:
         try:
             value = root(frame)
         except CelError:
-            frame.cost += look
+            frame.cost += surcharge
             raise
         return walk(frame, value)
 
     return run
 
 
-def _resolve_qualifiers(steps: tuple[Qualifier, ...], look: int) -> Callable[[Frame, Any], Any]:
+def _resolve_qualifiers(steps: tuple[Qualifier, ...], surcharge: int) -> Callable[[Frame, Any], Any]:
     def walk(frame: Frame, value: Any) -> Any:
-        frame.cost += look
+        frame.cost += surcharge
         optional = False
         if type(value) is OptionalValue:
             if not value.has_value:
@@ -222,9 +222,9 @@ def _resolve_qualifiers(steps: tuple[Qualifier, ...], look: int) -> Callable[[Fr
     return walk
 
 
-def _resolve_root(root: Run, look: int) -> Run:
+def _resolve_root(root: Run, surcharge: int) -> Run:
     def run(frame: Frame) -> Any:
-        frame.cost += look
+        frame.cost += surcharge
         value = root(frame)
         if type(value) is OptionalValue and value.has_value:
             return OptionalValue(flattened_optional(value.value))
@@ -252,15 +252,15 @@ def _apply_optional_qualifier(frame: Frame, step: Qualifier, value: Any) -> Any:
     return found
 
 
-def _attribute_path(chain: AttributeChain, look: int) -> Run | None:
-    """`device.attributes[DOMAIN].NAME` and the same of capacity, with constants and nothing optional."""
+def _attribute_path(chain: AttributeChain, surcharge: int) -> Run | None:
+    """Fast path for `device.attributes[DOMAIN].NAME` and `device.capacity…`, with constants and without optionals."""
     steps = chain.qualifiers
     if len(steps) != 3 or any(type(s.constant) is not str or s.optional or s.presence_only for s in steps):
         return None
     table, domain, name = (s.constant for s in steps)
     if table not in ("attributes", "capacity"):
         return None
-    slow, price = _resolver_of(chain, look), 3 + look
+    slow, price = _chain_resolver(chain, surcharge), 3 + surcharge
 
     def attribute(frame: Frame) -> Any:
         held = frame.view.attribute_domains.get(domain)
@@ -280,7 +280,7 @@ def _attribute_path(chain: AttributeChain, look: int) -> Run | None:
 
 
 def presence_test(resolve: Run, refund: int) -> Run:
-    """`has()`: charged by its steps alone; an optional on the way answers by being there."""
+    """`has()`: charged by its steps only. If a step is optional, the result is whether the value is present."""
 
     def run(frame: Frame) -> Any:
         value = resolve(frame)
@@ -291,7 +291,7 @@ def presence_test(resolve: Run, refund: int) -> Run:
 
 
 def comprehension_variable(slot: int, init: Run | None, wrap: Callable[[Any], Any]) -> Run:
-    """A fold's variable. Accumulators get their first value when somebody asks for it, and faults are values too."""
+    """A variable of a fold. Accumulators get their initial value on first use, and errors are values too."""
 
     def run(frame: Frame) -> Any:
         value = frame.slots[slot]

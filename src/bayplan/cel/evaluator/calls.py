@@ -1,7 +1,7 @@
-"""Answers one question: how does a call run, fail and cost?
+"""Builders of node functions for calls: evaluation, errors and costs.
 
-Builders of node functions, used by the compiler. A fault in one argument does not always spare the others: where
-cel-go evaluates all arguments before it looks at any, so do these, because evaluating costs.
+Used by the compiler. An error in one argument does not always skip the rest: where cel-go evaluates all arguments
+first, so do these functions, because evaluation costs.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ NOT_CONSTANT = _NotConstant()
 
 @dataclass(frozen=True, slots=True)
 class BoundCall:
-    """What a call runs. `eager`: all arguments are evaluated even if one of them fails."""
+    """The implementation of a call. `eager`: all arguments are evaluated even if one of them fails."""
 
     run: Implementation
     eager: bool
 
 
-# --- what runs
+# Implementations.
 
 
 def bind_overload(function: Function, overloads: tuple[str, ...], certain: list[bool]) -> BoundCall:
-    """The one overload that fits, guarded where its types are not certain; or a choice at run time."""
+    """The only fitting overload, guarded where its types are not certain; or a choice at run time."""
     if len(overloads) == 1:
         chosen = next(o for o in function.overloads if o.id == overloads[0])
         eager = len(certain) <= 2 and function.name != "format"
@@ -64,7 +64,7 @@ def _no_matching_overload(name: str, args: Sequence[Any]) -> CelError:
 def _argument_tests(
     wanted: Sequence[CelType], certain: Sequence[bool]
 ) -> list[tuple[int, type | None, Callable[[Any], bool]]]:
-    """What to check of which argument: its Python class where that decides, else a closer look."""
+    """The checks of each argument: its Python class if that is sufficient, else a predicate."""
     return [(i, PYTHON_TYPES.get(t), _argument_test(t)) for i, t in enumerate(wanted) if not certain[i]]
 
 
@@ -105,7 +105,7 @@ def _dispatcher(function: Function, count: int) -> Implementation:
 
 
 def constant_regex(function: str, regex: Regex) -> BoundCall:
-    """Patterns that are known beforehand are compiled once."""
+    """Constant patterns are compiled once."""
 
     def matches(text: Any, _: Any) -> bool:
         if type(text) is not str:
@@ -125,7 +125,7 @@ def constant_regex(function: str, regex: Regex) -> BoundCall:
     return BoundCall({"matches": matches, "find": find, "findAll": find_all}[function], eager=False)
 
 
-# --- calls
+# Calls.
 
 
 def call(args: list[Run], bound: BoundCall, cost: Cost) -> Run:
@@ -175,7 +175,7 @@ def _binary(left: Run, right: Run, run: Implementation, cost: Cost) -> Run:
 
 
 def evaluate_all(args: Sequence[Run], frame: Frame) -> tuple[CelError | None, list[Any]]:
-    """Every argument, with the first fault among them; failed ones are marked."""
+    """All arguments, with the first error among them; failed ones are marked."""
     first: CelError | None = None
     values: list[Any] = []
     for arg in args:
@@ -196,7 +196,7 @@ def _many(args: list[Run], bound: BoundCall, cost: Cost) -> Run:
             try:
                 values.append(arg(frame))
             except CelError:
-                # A call that never got all its arguments is not charged.
+                # A call whose arguments were not all evaluated is not charged.
                 if i == last:
                     frame.cost += cost.fixed if cost.by_args is None else cost.by_args([*values, FAILED])
                 raise
@@ -211,7 +211,7 @@ def _call_by_result(args: list[Run], bound: BoundCall, price: Callable[[Any], in
         if bound.eager:
             fault, values = evaluate_all(args, frame)
         else:
-            # Only the last argument may fail here without the call being spared.
+            # Only an error in the last argument still evaluates the call.
             values = [arg(frame) for arg in args[:-1]]
             fault, last = evaluate_all(args[-1:], frame)
             values += last
@@ -229,7 +229,7 @@ def _call_by_result(args: list[Run], bound: BoundCall, price: Callable[[Any], in
 
 
 def constant_call(bound: BoundCall, args: list[Any], cost: Cost) -> Run | None:
-    """A call that only has constants is made once; it still costs every time. None if it fails."""
+    """A call with constant arguments is evaluated once, but still costs every time. None if it fails."""
     try:
         value = bound.run(*args)
     except (CelError, EvaluationAborted):
@@ -240,7 +240,7 @@ def constant_call(bound: BoundCall, args: list[Any], cost: Cost) -> Run | None:
     return with_cost(lambda _: value, price)
 
 
-# --- aggregates
+# Aggregates.
 
 
 def with_cost(build: Run, price: int) -> Run:

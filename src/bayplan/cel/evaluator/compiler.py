@@ -1,8 +1,8 @@
-"""Answers one question: which Python functions compute a checked expression?
+"""Compiles a checked expression to Python functions.
 
-Asked once per expression text. Every node becomes a function of a frame; constants are folded, static types decide
-which guards are needed, and costs are charged where cel-go's observer charges them. Whatever can only fail is refused
-here with "program instantiation failed".
+Called once per expression text. Every node becomes a function of a frame. Constants are folded, static types decide
+which guards are needed, and costs are charged where cel-go's observer charges them. A part that can only fail is
+refused with "program instantiation failed".
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from bayplan.cel.values.values import OptionalValue, TypeValue
 
 @dataclass(slots=True)
 class CompiledNode:
-    """A compiled node: a constant, a chain that may still grow, or just a function."""
+    """A compiled node: a constant, a chain that may still grow, or a function."""
 
     run: Run
     constant: Any = calls.NOT_CONSTANT
@@ -79,7 +79,7 @@ class Program:
     slots: int
 
     def evaluate(self, view: Any) -> Any:
-        """What the expression comes to on a view; `EvaluationError` where it has no answer, or is too dear."""
+        """The result of the expression for a view; raises `EvaluationError` if it fails or is too expensive."""
         frame = Frame(view, self.slots)
         try:
             result = self.run(frame)
@@ -95,7 +95,7 @@ class Program:
 def compile_tree(
     checked: CheckedExpression, functions: Functions, types: frozenset[str], variables: Mapping[str, Run] | None = None
 ) -> Program:
-    """`types` are the names that stand for types. Without `variables` there is one, the device."""
+    """`types` are the names of types. Without `variables` the only variable is the device."""
     compiler = _Compiler(checked, functions, types, variables or {})
     try:
         node = compiler.finish(compiler.node(checked.tree))
@@ -116,8 +116,8 @@ class _Compiler:
         self.slots = 0
 
     def finish(self, node: CompiledNode) -> Run:
-        """The function of a node that is complete: a chain is closed and charged for being looked at."""
-        return node.run if node.chain is None else attribute_resolver(node.chain, look=1)
+        """The function of a complete node. A chain is closed and charged one extra for its evaluation."""
+        return node.run if node.chain is None else attribute_resolver(node.chain, surcharge=1)
 
     def run(self, tree: Expr) -> Run:
         return self.finish(self.node(tree))
@@ -141,7 +141,7 @@ class _Compiler:
             case _:
                 raise CompileError(f"program instantiation failed: unknown type: {tree.name}")
 
-    # --- names and chains
+    # Names and chains.
 
     def _name(self, tree: Ident | Select) -> CompiledNode:
         name, t = self._checked.names[tree.id], self._checked.types[tree.id]
@@ -172,7 +172,7 @@ class _Compiler:
         chain.add_qualifier(Qualifier(tree.field, presence_only=tree.test_only))
         if not tree.test_only:
             return self._chain(chain)
-        # cel-go gives back the price of a look; a conditional never paid it and so comes out cheaper.
+        # cel-go refunds the extra charge; a conditional has not paid it and so becomes cheaper.
         return CompiledNode(presence_test(attribute_resolver(chain), refund=1 if chain.branches is not None else 0))
 
     def _index(self, tree: Call, *, optional: bool) -> CompiledNode:
@@ -191,7 +191,7 @@ class _Compiler:
         branches = (self._open_chain(tree.args[1]), self._open_chain(tree.args[2]))
         return self._chain(AttributeChain(condition, branches=branches))
 
-    # --- calls
+    # Calls.
 
     def _call(self, tree: Call) -> CompiledNode:
         match tree.function:
@@ -249,9 +249,9 @@ class _Compiler:
 
     def _costed(self, function: str, args: list[CompiledNode], bound: calls.BoundCall, cost: Cost) -> Run:
         if args and all(arg.is_constant for arg in args):
-            made = calls.constant_call(bound, [arg.constant for arg in args], cost)
-            if made is not None:
-                return made
+            folded = calls.constant_call(bound, [arg.constant for arg in args], cost)
+            if folded is not None:
+                return folded
         runs = [self.finish(arg) for arg in args]
         if function in predicates.INT_RELATIONS and type(args[1].constant) is int and cost == ONE:
             return predicates.relation_to_int(runs[0], function, args[1].constant, bound.run)
@@ -266,7 +266,7 @@ class _Compiler:
         assert function is not None
         if function.singleton is not None:
             return calls.BoundCall(function.singleton, eager=True)
-        # Static types are no promise: an optional that passes a variable may come back as something else.
+        # Static types are not certain: an optional that passes a variable may come back with another type.
         certain = [
             node.is_constant and not mentions_dyn(self._checked.types[arg.id])
             for node, arg in zip(args, trees, strict=True)
@@ -281,13 +281,16 @@ class _Compiler:
             raise CelError(str(error)) from None
 
     def _membership(self, element: CompiledNode, values: tuple[Any, ...]) -> CompiledNode | None:
-        """A constant list becomes a set: free of charge, and an element of an empty one is not even computed."""
+        """A constant list becomes a set.
+
+        It is free of charge, and the element is not evaluated if the list is empty.
+        """
         if not values:
             return constant(value=False)
         test = predicates.set_membership_test(values)
         return None if test is None else CompiledNode(predicates.membership(self.finish(element), test))
 
-    # --- aggregates
+    # Aggregates.
 
     def _list(self, tree: ListExpr) -> CompiledNode:
         nodes = [self.node(element) for element in tree.elements]
@@ -304,7 +307,7 @@ class _Compiler:
             return constant(build(_NO_FRAME))
         return CompiledNode(calls.with_cost(build, MAP_COST))
 
-    # --- folds
+    # Folds.
 
     def _comprehension(self, tree: Comprehension) -> CompiledNode:
         init = self.run(tree.init)

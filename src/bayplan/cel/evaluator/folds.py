@@ -1,7 +1,7 @@
-"""Answers one question: how does a fold run through its range?
+"""Runs folds over lists and maps.
 
-All macros over lists and maps are folds: a condition, a step that makes the next accumulator, a result. A fault in a
-step becomes the accumulator, and the next step may swallow it.
+All macros over lists and maps are folds: a condition, a step that computes the next accumulator, and a result. An error
+in a step becomes the accumulator, and the next step may absorb it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bayplan.cel.values.values import (
 
 
 def growable(value: Any) -> Any:
-    """An accumulator that starts empty is grown in place, so that a fold is linear in its range."""
+    """An accumulator that starts empty grows in place, so that a fold is linear in its range."""
     if is_list(value) and not value:
         return []
     if isinstance(value, CelMap) and not len(value):
@@ -52,7 +52,7 @@ def _pairs(values: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def run_comprehension(over: Run, slot: int, condition: Run, step: Run, result: Run, *, two: bool) -> Run:
-    """`slot` holds the accumulator, the next two the variables of the iteration."""
+    """`slot` contains the accumulator, the next two slots the variables of the iteration."""
 
     def run(frame: Frame) -> Any:
         values = over(frame)

@@ -1,7 +1,7 @@
-"""Answers one question: what does one evaluation carry with it?
+"""State of one evaluation.
 
-A frame is made for every evaluation: the device (or object), what it has cost so far, and one slot for each variable
-that a fold or a binding of the expression has. Compiled nodes are functions of a frame.
+A frame is created for every evaluation: the device (or object), the cost so far, and a slot for each variable of a fold
+or a binding. Compiled nodes are functions of a frame.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Run = Callable[["Frame"], Any]
 
 
 class _UnsetType:
-    """A binding that nobody has looked at yet."""
+    """A binding that has not been evaluated yet."""
 
     __slots__ = ()
 

@@ -1,7 +1,6 @@
-"""Answers one question: how are the tests of a selector run: logic, equality, order and membership?
+"""Builders of node functions for logic, equality, order and membership.
 
-Builders of node functions, used by the compiler. These are what selectors consist of, so tests against a constant have
-paths of their own.
+Used by the compiler. Selectors mostly consist of these, so comparisons with a constant have fast paths.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def disjunction(terms: list[Run]) -> Run:
 
 
 def _short_circuit(terms: list[Run], *, decisive: bool) -> Run:
-    """One decisive term settles it, whatever the others come to; else the first fault; else the opposite."""
+    """One decisive term determines the result; else the first error; else the opposite value."""
     other = not decisive
 
     def run(frame: Frame) -> bool:
@@ -84,14 +83,14 @@ def _equal(a: Any, b: Any, negated: bool) -> bool:
     try:
         return equal(a, b) != negated
     except CelError:
-        # What cannot be compared is certainly not equal.
+        # Values that cannot be compared are not equal.
         if negated:
             return True
         raise
 
 
 def equal_to_constant(left: Run, constant: Any, *, negated: bool) -> Run:
-    """`x == "constant"`, the commonest of all tests: values of the constant's own class are compared directly."""
+    """`x == "constant"`, the most frequent predicate: values of the constant's own class are compared directly."""
     kind, length = type(constant), size(constant)
     if kind not in (str, int, bool) or length > MAX_TABLE:
         return equality(left, lambda _: constant, negated=negated)
@@ -116,7 +115,7 @@ INT_RELATIONS: dict[str, Callable[[int, int], bool]] = {"_<_": lt, "_<=_": le, "
 
 
 def relation_to_int(left: Run, function: str, constant: int, general: Implementation) -> Run:
-    """`x < 2`: integers are ordered directly, everything else as the operator does it."""
+    """`x < 2`: integers are compared directly, all other values by the operator."""
     holds = INT_RELATIONS[function]
 
     def run(frame: Frame) -> Any:
@@ -129,11 +128,11 @@ def relation_to_int(left: Run, function: str, constant: int, general: Implementa
     return run
 
 
-# --- membership in constant lists
+# Membership in constant lists.
 
 
 def set_membership_test(values: tuple[Any, ...]) -> Callable[[Any], bool] | None:
-    """A test against a set, or None where some value is not plain enough to be hashed."""
+    """A predicate on a set, or None if some value cannot be hashed."""
     if any(type(v) not in (str, bool, int, Uint, float) for v in values):
         return None
     sets: dict[type, set[Any]] = {str: set(), bool: set(), int: set(), Uint: set(), float: set()}
@@ -155,7 +154,7 @@ def set_membership_test(values: tuple[Any, ...]) -> Callable[[Any], bool] | None
 
 
 def _add_equal_numbers(sets: dict[type, set[Any]], value: Any) -> None:
-    """The same number in the other number types, where it has a place there."""
+    """The same number in the other number types, if they can represent it."""
     whole = lossless_int(value) if isinstance(value, float) else int(value)
     if not isinstance(value, float):
         sets[float].add(float(value))

@@ -1,6 +1,6 @@
-"""Answers one question: which functions does the device environment have?
+"""Function libraries of the device environment.
 
-One module a library; `overloads` is all of them in the order in which cel-go declares them.
+There is one module per library; `overloads` lists all of them in the order in which cel-go declares them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bayplan.cel.values.quantities import ParseQuantity
 
 
 def functions(parse_quantity: ParseQuantity) -> Functions:
-    """The table for `k8s.io/dynamic-resource-allocation` 0.36, with quantities read by `parse_quantity`."""
+    """The table of `k8s.io/dynamic-resource-allocation` 0.36; `parse_quantity` parses quantities."""
     overloads: list[Overload] = [
         *standard.OVERLOADS,
         *conversions.OVERLOADS,

@@ -1,7 +1,7 @@
-"""The apiserver's authorizer functions.
+"""The authorizer functions of the API server.
 
-No selector can get hold of an authorizer, but the functions are declared: called on an attribute they compile and fail
-at run time, as upstream's do.
+No selector has an authorizer, but the functions are declared: a call on an attribute compiles and fails at run time, as
+upstream's does.
 """
 
 from __future__ import annotations

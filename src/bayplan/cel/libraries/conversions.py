@@ -1,4 +1,4 @@
-"""`int(x)`, `string(x)` and their kin."""
+"""Conversions such as `int(x)` and `string(x)`."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _bytes_to_string(value: bytes) -> str:
 
 
 def _int_to_duration(_: int) -> CelDuration:
-    # Declared, and yet never possible: an integer has no unit.
+    # Declared but always an error: an integer has no unit.
     raise _conversion_error(INT, DURATION)
 
 
@@ -116,7 +116,7 @@ def type_of(value: Any) -> TypeValue:
 
 
 def to_string(value: Any) -> str:
-    """`string()` of anything that has such a form; format clauses use it too."""
+    """`string()` of any convertible value; format clauses use it too."""
     for t, run in _TO_STRING:
         if t.name == type_name(value):
             return str(run(value))
@@ -173,7 +173,7 @@ def to_timestamp(value: str | int) -> CelTimestamp:
     return found
 
 
-# Overload ids call the number types by their width.
+# Overload ids have the width of number types in their names.
 _ID = {BOOL: "bool", BYTES: "bytes", DOUBLE: "double", DURATION: "duration", INT: "int64", STRING: "string"}
 _ID |= {TIMESTAMP: "timestamp", UINT: "uint64"}
 
@@ -199,5 +199,5 @@ OVERLOADS: list[Overload] = [
 
 SINGLETONS: dict[str, Implementation] = {"type": type_of, "dyn": _identity}
 
-# Calls of these on a constant are made once, when the expression is compiled.
+# Calls of these on a constant are evaluated once, at compile time.
 CONVERSIONS = frozenset(["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"])

@@ -1,4 +1,4 @@
-"""The apiserver's named formats: `format.dns1123Label().validate(text)`."""
+"""The named formats of the API server: `format.dns1123Label().validate(text)`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _dns1035_label(text: str) -> list[str]:
 
 
 def _prefix(validate: Validator) -> Validator:
-    """A prefix may end in a dash, since a name comes after it."""
+    """A prefix may end in a dash, since a name follows it."""
 
     def run(text: str) -> list[str]:
         return validate(text[:-2] + "a" if len(text) > 1 and text.endswith("-") else text)

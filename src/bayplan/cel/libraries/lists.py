@@ -1,4 +1,4 @@
-"""Lists: the apiserver's own functions and cel-go's extension."""
+"""Lists: functions of the API server and cel-go's extension."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _ADDABLE: frozenset[type] = frozenset({int, Uint, float, str, bytes, tuple, list
 
 
 def _order(left: Any, right: Any) -> int | None:
-    """-1, 0, 1, or None where the two cannot be ordered."""
+    """-1, 0, 1, or None if the two values have no order."""
     try:
         return operators.compare("_<_", left, right)
     except CelError:
@@ -193,7 +193,7 @@ def _sorted(values: Any, keys: Any) -> tuple[Any, ...]:
 
 def numbers(count: int) -> tuple[int, ...]:
     if count > LIMIT:
-        # The list would cost more than the limit, so it need not be made first.
+        # The list would cost more than the limit, so it is not built.
         raise EvaluationAborted(COST_EXCEEDED)
     return tuple(range(count))
 
@@ -203,11 +203,11 @@ def reverse(values: Any) -> tuple[Any, ...]:
 
 
 def distinct(values: Any) -> tuple[Any, ...]:
-    kept: list[Any] = []
+    found: list[Any] = []
     for value in values:
-        if not any(operators.equal_for_membership(value, other) for other in kept):
-            kept.append(value)
-    return tuple(kept)
+        if not any(operators.equal_for_membership(value, other) for other in found):
+            found.append(value)
+    return tuple(found)
 
 
 def _sortable(name: str, template: str, keyed: bool) -> list[Overload]:

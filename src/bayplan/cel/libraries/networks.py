@@ -100,7 +100,7 @@ def contains_ip_text(range_: Cidr, text: str) -> bool:
     try:
         ip = _read_ip(text)
     except ValueError:
-        # Here cel-go loses the reason.
+        # cel-go loses the reason here.
         raise no_such_overload() from None
     return contains_ip(range_, ip)
 
@@ -122,7 +122,7 @@ def _is_link_local(a: Address) -> bool:
 
 
 def _is_global_unicast(a: Address) -> bool:
-    """Anything that is not one of the others; private ranges count."""
+    """Any address that is in no other category; private ranges count."""
     excluded = a.is_unspecified or _is_loopback(a) or a.is_multicast or _is_link_local(a)
     return not excluded and a != _BROADCAST
 

@@ -1,4 +1,4 @@
-"""Values that may be absent. `or` and `orValue` are lazy, so the compiler runs them itself."""
+"""Optional values. `or` and `orValue` are lazy, so the compiler evaluates them."""
 
 from __future__ import annotations
 

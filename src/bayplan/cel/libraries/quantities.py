@@ -42,7 +42,7 @@ def _as_integer(value: Any) -> int:
 
 
 def _readable(number: int) -> list[int]:
-    """Parts of at most 18 digits: a longer text is read into a form that can no longer be asked for its integer."""
+    """Parts of at most 18 digits; the form of a longer text has no integer value."""
     sign, rest, parts = (-1 if number < 0 else 1), abs(number), list[int]()
     while rest > _LONGEST:
         parts.append(sign * _LONGEST)
@@ -71,7 +71,7 @@ def _readers(parse: ParseQuantity) -> tuple[Implementation, Implementation]:
         try:
             return parse(text)
         except (ValueError, BayplanError) as error:
-            # Upstream's sentence is the bare reason.
+            # Upstream's message is the bare reason.
             raise CelError(str(getattr(error, "reason", error))) from None
 
     def is_quantity(text: str) -> bool:

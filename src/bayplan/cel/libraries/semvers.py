@@ -35,7 +35,7 @@ def is_semver(text: str, normalize: bool = False) -> bool:
 
 
 def _signed(value: int) -> int:
-    """Version numbers are unsigned; CEL's integers are not."""
+    """Version numbers are unsigned; CEL's integers are signed."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 

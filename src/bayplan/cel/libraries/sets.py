@@ -1,4 +1,4 @@
-"""Lists taken as sets."""
+"""Set functions on lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CEL's own operators and functions, apart from conversions and times."""
+"""CEL's standard operators and functions, except conversions and times."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def map_merge(held: CelMap, update: CelMap) -> CelMap:
 
 
 def includes(target: Any, wanted: Any) -> bool:
-    """Membership for attributes that hold one value or, from 1.36 on, a list of at most 48."""
+    """Membership for attributes with one value or, from 1.36 on, a list of at most 48."""
     if not is_list(target):
         return operators.equal_for_membership(target, wanted)
     for i, held in enumerate(target):
@@ -114,17 +114,17 @@ MAX_INCLUDES = 48
 
 
 def _operator(name: str, *signatures: tuple[str, tuple[CelType, ...], CelType | None]) -> list[Overload]:
-    """Unless said otherwise, the result is of the first operand's type."""
+    """By default, the result has the type of the first operand."""
     return [Overload(name, oid, args, result or args[0]) for oid, args, result in signatures]
 
 
 def _relation(function: str, prefix: str) -> list[Overload]:
-    """Numbers are ordered across their types; everything else only among itself."""
+    """Numbers are ordered across their types, all other values only within their type."""
     pairs: list[tuple[str, CelType, CelType]] = [("bool", BOOL, BOOL)]
     numbers = {"int64": INT, "uint64": UINT, "double": DOUBLE}
     for left, left_type in numbers.items():
         pairs.append((left, left_type, left_type))
-        # cel-go declares the mixed pairs in this order; none of them decides a type, so only completeness counts.
+        # cel-go declares the mixed pairs in this order; none of them determines a type, so only completeness matters.
         pairs += [(f"{left}_{right}", left_type, t) for right, t in numbers.items() if right != left]
     pairs += [
         (n, t, t) for n, t in (("string", STRING), ("bytes", BYTES), ("timestamp", TIMESTAMP), ("duration", DURATION))

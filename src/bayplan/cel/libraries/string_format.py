@@ -1,4 +1,4 @@
-"""`"%s of %d".format([x, y])`: the clauses of cel-go's string extension, in its American English."""
+"""`"%s of %d".format([x, y])`: the clauses of cel-go's string extension, in American English."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STRING_CLAUSE = (
     "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, "
     "and timestamps, was given {}"
 )
-# Clause letter, the types it takes, and what is said otherwise.
+# Clause letter, accepted types, and the error for all other types.
 REQUIREMENTS: dict[str, tuple[tuple[str, ...], str]] = {
     "d": (("int", "uint"), "decimal clause can only be used on integers, was given {}"),
     "f": (("double", "string"), "fixed-point clause can only be used on doubles, was given {}"),
@@ -50,7 +50,7 @@ REQUIREMENTS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def substitute_clauses(template: str, count: int, clause: Callable[[int, str, int | None], str]) -> tuple[str, int]:
-    """The template with every clause replaced, and how many arguments it took; `ValueError` where it is malformed."""
+    """The template with every clause replaced, and the number of arguments used; `ValueError` if it is malformed."""
     out: list[str] = []
     at = used = 0
     while at < len(template):
@@ -113,7 +113,7 @@ def _render(value: Any, letter: str, precision: int | None) -> str:
         case "f":
             return _fixed(_double(value), DEFAULT_PRECISION if precision is None else precision)
         case "e":
-            # cel-go takes the precision of this clause for a width.
+            # cel-go uses the precision of this clause as a width.
             return _scientific(_double(value)).rjust(DEFAULT_PRECISION if precision is None else precision)
         case "b":
             return f"{int(value):b}"
@@ -136,7 +136,7 @@ def _special(value: float) -> str | None:
 
 
 def _fixed(value: float, precision: int) -> str:
-    """American grouping: thousands are set apart by commas."""
+    """American grouping: commas separate thousands."""
     return _special(value) or f"{value:,.{precision}f}"
 
 
@@ -181,7 +181,7 @@ def _map_text(value: CelMap) -> str:
 
 
 def _nested(value: Any) -> str:
-    """How a value looks inside a list or map: texts are quoted, doubles have six digits."""
+    """A value inside a list or map: strings are quoted, doubles have six digits."""
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""cel-go's string extension, version 2 (formatting has a module of its own)."""
+"""cel-go's string extension, version 2. `string_format` has the formatting."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from bayplan.cel.types.declarations import Overload, function, method
 from bayplan.cel.types.types import INT, STRING, list_of
 from bayplan.cel.values.values import go_text
 
-# Replacing is charged by what goes in, not by what comes out; texts are not grown without end for that.
+# The cost of replacing depends on the input, not on the output, so the length of the output is limited.
 MAX_TEXT = 100_000_000
 
-# What Go's strings.TrimSpace takes off.
+# The characters that Go's strings.TrimSpace removes.
 _SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
 _SPACE += "\u2028\u2029\u202f\u205f\u3000"
 _UPPER = {c: c - 32 for c in range(97, 123)}
@@ -43,7 +43,7 @@ def last_index_of(text: str, part: str) -> int:
 
 
 def last_index_of_before(text: str, part: str, offset: int) -> int:
-    """The last place that begins at `offset` or before it."""
+    """The last position at or before `offset`."""
     if not part:
         return offset
     if offset < 0:

@@ -1,4 +1,4 @@
-"""The parts of timestamps and durations."""
+"""Components of timestamps and durations."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from bayplan.cel.types.types import (
 from bayplan.cel.values.go_format import NANOS, civil_time, quote
 from bayplan.cel.values.values import CelDuration, CelTimestamp
 
-# What is taken from the year and the wall clock.
+# The components of the year and the wall clock.
 Part = Callable[[int, datetime], int]
-# An offset of more than a day is nonsense that Go computes with; beyond this not even that.
+# Go still computes with an offset of more than a day, though invalid; beyond this limit it does not.
 _FARTHEST_S = 400 * 365 * 86_400
 
 
 def _offset(at: CelTimestamp, zone: str) -> int:
-    """Seconds east of UTC at that instant: a named zone, or `+01:30`."""
+    """Seconds east of UTC at that instant, for a named zone or `+01:30`."""
     head, colon, tail = zone.partition(":")
     if colon:
         minutes = _atoi(head) * 60 + (-_atoi(tail) if zone.startswith("-") else _atoi(tail))

@@ -1,4 +1,4 @@
-"""URLs, read by the rules of Go's net/url."""
+"""URLs, parsed by the rules of Go's net/url."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Turns the text of a CEL expression into a syntax tree."""
+"""Parses the text of a CEL expression into a syntax tree."""

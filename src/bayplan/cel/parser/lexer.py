@@ -1,6 +1,6 @@
-"""Answers one question: which tokens is the text made of?
+"""Tokenizer of CEL expressions.
 
-One pass of one regular expression; the longest reading wins, as in CEL's grammar. What is no token is reported and
+One pass of one regular expression; the longest match wins, as in CEL's grammar. Invalid characters are reported and
 skipped, so that the parser still sees the rest.
 """
 
@@ -31,7 +31,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-# The longest beginning of a token that is never finished: half an operator, or a string up to a bad escape.
+# The longest prefix of an unfinished token: half an operator, or a string up to an invalid escape.
 _PARTIAL_ESCAPE = r"\\(?:u[0-9a-fA-F]{0,3}|U[0-9a-fA-F]{0,7}|[xX][0-9a-fA-F]?|[0-3][0-7]?)?"
 _UNTERMINATED = re.compile(
     rf"""
@@ -74,7 +74,7 @@ def tokenize(source: ExpressionSource) -> list[Token]:
 
 
 def _report_and_skip(source: ExpressionSource, at: int) -> int:
-    """Report what cannot begin a token, up to the character that gave it away."""
+    """Report characters that cannot begin a token, up to the first invalid one."""
     text = source.text
     begun = _UNTERMINATED.match(text, at)
     end = min(begun.end() + 1 if begun else at + 1, len(text))

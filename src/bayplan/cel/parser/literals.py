@@ -1,7 +1,7 @@
-"""Answers one question: which value does a literal token stand for?
+"""Values of literal tokens.
 
-Raises `ValueError` with the parser's text where the token has a shape but no value (a number too large, an escape
-that names no character).
+Raises `ValueError` with the parser's message for a well-formed token without a value (a number too large, an escape of
+no character).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def parse_double(text: str) -> float:
 
 
 def _number(text: str) -> int | None:
-    """None where there are more digits than any 64-bit number has."""
+    """None if there are more digits than any 64-bit number has."""
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text)
     base = 16 if digits.startswith("0x") else 10
     digits = digits.removeprefix("0x").lstrip("0") or "0"
@@ -73,7 +73,7 @@ def parse_bytes(text: str) -> bytes:
         return body.encode()
     out = bytearray()
     for code in _unescape(body, is_bytes=True):
-        # Escapes are single bytes; they are marked by a negative sign so that plain text keeps its UTF-8.
+        # Escapes are single bytes; a negative sign marks them, so that plain text keeps its UTF-8.
         if code < 0:
             out.append(-code - 1)
         else:
@@ -82,7 +82,7 @@ def parse_bytes(text: str) -> bytes:
 
 
 def _strip(text: str) -> tuple[str, bool]:
-    """The text between the quotes with its line ends made uniform, and whether escapes mean nothing in it."""
+    """The text between the quotes with uniform line ends, and whether it is raw (without escapes)."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     raw = text[0] in "rR"
     if raw:

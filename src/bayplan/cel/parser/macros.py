@@ -1,7 +1,7 @@
-"""Answers one question: which tree does a macro call stand for?
+"""Expansion of macros.
 
-Asked by the parser for every call whose name, argument count and style match the table at the end. A macro may
-decline (`cel.bind` is one only on `cel`), and then the call stays a call.
+The parser calls it for every call whose name, argument count and style match the table at the end. A macro may decline
+(`cel.bind` is one only on `cel`); then the call stays a call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SORT_INPUT = "@__sortBy_input__"
 
 
 class MacroError(Exception):
-    """The call has a macro's shape, but its arguments do not."""
+    """The call has the form of a macro, but its arguments are invalid."""
 
     def __init__(self, node: Expr, message: str) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class MacroError(Exception):
 
 
 class NodeFactory:
-    """Makes nodes with fresh ids; what a macro makes stands where the macro was called."""
+    """Creates nodes with new ids. Nodes of a macro have the position of the macro call."""
 
     def __init__(self, source: ExpressionSource) -> None:
         self._source = source
@@ -66,7 +66,7 @@ class NodeFactory:
         return ListExpr(self.node_id(), list(elements))
 
     def copy(self, node: Expr) -> Expr:
-        """The same tree under new ids, since ids key types and references."""
+        """A copy of the tree with new ids, since ids are the keys of types and references."""
         twin = copy.deepcopy(node)
         self._renumber(twin)
         return twin
@@ -89,7 +89,7 @@ class NodeFactory:
         return Comprehension(self.node_id(), over, *variables, accumulator, init, condition, step, result)
 
     def bind(self, name: str, value: Expr, result: Expr) -> Expr:
-        """A fold over nothing: only the initial value and the result are left."""
+        """A fold over an empty range: only the initial value and the result are used."""
         return self.comprehension(
             self.list(), (UNUSED, ""), name, value, self.literal(value=False), self.ident(name), result
         )
@@ -148,7 +148,7 @@ def _quantifier(kind: str, variables: int) -> Macro:
 def _collecting_comprehension(
     make: NodeFactory, over: Expr, names: tuple[str, str], init: Expr, keep: Expr | None, step: Expr
 ) -> Expr:
-    """A fold that grows its accumulator by `step`, where `keep` allows."""
+    """A fold that extends its accumulator by `step`, where `keep` is true."""
     if keep is not None:
         step = make.call("_?_:_", keep, step, make.accumulator())
     condition = make.literal(value=True)
@@ -223,7 +223,7 @@ def _sort_by(make: NodeFactory, target: Expr | None, args: list[Expr]) -> Expr:
     return make.bind(_SORT_INPUT, target, ordered)
 
 
-# (name, arguments, method style) as the device environment has them.
+# Name, arguments and style of the macros in the device environment.
 MACROS: dict[tuple[str, int, bool], Macro] = {
     ("has", 1, False): _has,
     ("all", 2, True): _quantifier("all", 1),

@@ -1,7 +1,7 @@
-"""Answers one question: what tree does the text stand for?
+"""Recursive-descent parser of CEL's grammar.
 
-Recursive descent over CEL's grammar; macros are expanded on the way. Costs one pass. Nesting and chains of
-operators are limited to what cel-go's parser allows.
+It expands macros while it parses, in one pass. The limits of nesting and of operator chains are those of cel-go's
+parser.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ _EXPRESSION_START_TOKENS = frozenset(
 
 
 class _ParseStopped(Exception):
-    """Stops the parser at the first token that fits nowhere; the error itself is in the source."""
+    """Stops the parser at the first unexpected token; the error itself is in the source."""
 
 
 def parse(source: ExpressionSource) -> Expr:
-    """The tree, or `CompileError` with all that the parser found."""
+    """The tree; raises `CompileError` with all errors of the parser."""
     if len(source.text) > MAX_CODE_POINTS:
         size = len(source.text)
         source.error_at(-1, f"expression code point size exceeds limit: size: {size}, limit {MAX_CODE_POINTS}")
@@ -115,7 +115,7 @@ class _CelParser:
         self._factory = NodeFactory(source)
         self._depth = dict.fromkeys(("expr", "relation", "calc", "member"), 0)
 
-    # --- tokens
+    # Tokens.
 
     @property
     def _next(self) -> Token:
@@ -149,7 +149,7 @@ class _CelParser:
             self._source.error_at(-1, f"expression recursion limit exceeded: {MAX_DEPTH}")
             raise _ParseStopped
 
-    # --- rules
+    # Grammar rules.
 
     def start(self) -> Expr:
         tree = self._expr()
@@ -160,7 +160,7 @@ class _CelParser:
         return tree
 
     def _expr(self) -> Expr:
-        kept = self._depth.copy()
+        saved = self._depth.copy()
         self._nested("expr")
         condition = self._operators()
         if question := self._take("?"):
@@ -168,11 +168,11 @@ class _CelParser:
             then = self._operators()
             self._expect(":")
             condition = Call(node_id, "_?_:_", [condition, then, self._expr()])
-        self._depth = kept
+        self._depth = saved
         return condition
 
     def _operators(self) -> Expr:
-        """All binary operators in one loop: a function a level would spend the stack on mere parentheses."""
+        """All binary operators in one loop: a function per level would exhaust the stack on nested parentheses."""
         base = self._depth.copy()
         operands, pending = [self._unary()], list[Token]()
         while (level := _LEVELS.get(self._next.kind, 0)) > 0:
@@ -222,13 +222,13 @@ class _CelParser:
         return Call(self._factory.node_id(first.offset), function, [operand]) if count % 2 else operand
 
     def _member(self) -> Expr:
-        kept = self._depth["member"]
+        saved = self._depth["member"]
         self._nested("member")
         node = self._primary()
         while token := self._take(".", "["):
             self._nested("member")
             node = self._dot(node, token) if token.kind == "." else self._index(node, token)
-        self._depth["member"] = kept
+        self._depth["member"] = saved
         return node
 
     def _dot(self, operand: Expr, dot: Token) -> Expr:
@@ -279,7 +279,7 @@ class _CelParser:
             self._source.error(error.node_id, str(error))
             return Ident(node_id, function)
 
-    # --- primaries
+    # Primary expressions.
 
     def _primary(self) -> Expr:
         token = self._next
@@ -311,7 +311,7 @@ class _CelParser:
         return Ident(self._factory.node_id(name.offset), lead + name.text)
 
     def _message(self, lead: str) -> StructExpr | None:
-        """`a.b.C{...}`: known only by the brace after the last name."""
+        """`a.b.C{...}`: recognized only by the brace after the last name."""
         at = self._at
         while self._tokens[at].kind == "." and self._tokens[at + 1].kind == "IDENTIFIER":
             at += 2

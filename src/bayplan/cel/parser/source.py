@@ -1,6 +1,7 @@
-"""Answers one question: where in the text did it go wrong, and how is that shown?
+"""Positions and errors of an expression.
 
-Errors are collected while parsing and checking and printed sorted by place, each with its line and a pointer.
+Errors are collected while parsing and checking, and printed in the order of their positions, each with its line and a
+pointer.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 from bayplan.cel.errors import CompileError
 
 MAX_ERRORS = 100
-# Full-width, so that the pointer stands under its character where the text is not Latin.
+# Full-width, so that the pointer is below its character in text that is not Latin.
 FULLWIDTH_DOT, FULLWIDTH_CARET = "\uff0e", "\uff3e"
 
 
 class ExpressionSource:
-    """The text, the place of every node, and the errors found so far."""
+    """The text, the position of every node, and the errors so far."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -34,7 +35,7 @@ class ExpressionSource:
         self.error_at(self.set_offset(node_id), message)
 
     def check(self) -> None:
-        """Raise what was collected."""
+        """Raise the collected errors."""
         if self._errors:
             raise CompileError("compilation failed: " + self._display())
 

@@ -1,8 +1,8 @@
-"""Answers one question: which shapes can a parsed expression have?
+"""Node types of parsed expressions.
 
-Written by the parser and the macros, annotated by the checker (types and references live beside the tree, by node
-id), read by the validators and the compiler. The checker turns `a.b.c(x)` into a plain call where `a.b.c` is a
-function's name, so calls are the one node that changes after parsing.
+The parser and the macros create nodes, the checker annotates them (types and references are stored beside the tree, by
+node id), and the validators and the compiler read them. The checker converts `a.b.c(x)` to a plain call if `a.b.c` is a
+function's name, so calls are the only nodes that change after parsing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class StructExpr:
 
 @dataclass(slots=True)
 class Comprehension:
-    """A fold: every macro over a range becomes one. `cel.bind` is a fold over nothing."""
+    """A fold: every macro over a range becomes one. `cel.bind` is a fold over an empty range."""
 
     id: int
     range: Expr
@@ -87,7 +87,7 @@ class Comprehension:
 
 Expr: TypeAlias = "Literal | Ident | Select | Call | ListExpr | MapExpr | StructExpr | Comprehension"
 
-# The accumulator has a name that no source text can spell.
+# No source text can contain the name of the accumulator.
 ACCUMULATOR = "@result"
 UNUSED = "#unused"
 
@@ -116,7 +116,7 @@ def children(node: Expr) -> Iterator[Expr]:
 
 
 def qualified_name(node: Expr) -> str | None:
-    """`a.b.c` as text, if the node is nothing but names and dots."""
+    """`a.b.c` as text, if the node consists of names and dots only."""
     match node:
         case Ident():
             return node.name

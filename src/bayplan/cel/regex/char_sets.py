@@ -1,6 +1,6 @@
-"""Answers one question: does a character belong to a class of a regular expression?
+"""Character classes of regular expressions.
 
-Ranges, Unicode properties and case folding, as RE2 has them. Asked by the matching machine for every character.
+Ranges, Unicode properties and case folding, as in RE2. The NFA machine tests every character with them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-# Longer ranges are not searched for a character that folds to the same as another.
+# Longer ranges are not searched for characters that fold to the same one.
 _BINARY_SEARCH_MIN = 64
 
 Ranges: TypeAlias = "tuple[tuple[int, int], ...]"
@@ -19,7 +19,7 @@ Predicate: TypeAlias = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class CharSet:
-    """Characters by range and by Unicode property; `fold` ignores case."""
+    """A set of characters by range and by Unicode property; `fold` ignores case."""
 
     ranges: Ranges = ()
     predicates: tuple[Predicate, ...] = ()
@@ -38,13 +38,13 @@ class CharSet:
         key = case_folded(c)
         if any(self._holds(v) for v in (key, key.lower(), c.upper(), c.lower()) if len(v) == 1):
             return True
-        # Three and more characters may fold together; only short ranges are worth the search.
+        # Three and more characters may fold together; the search is done for short ranges only.
         short = ((lo, hi) for lo, hi in self.ranges if hi - lo < _BINARY_SEARCH_MIN)
         return any(case_folded(chr(code)) == key for lo, hi in short for code in range(lo, hi + 1))
 
 
 def case_folded(c: str) -> str:
-    """One character for all that are equal when case does not matter."""
+    """One representative for all characters that are equal regardless of case."""
     lower = c.lower()
     upper = lower.upper()
     if len(upper) == 1:
@@ -112,7 +112,7 @@ _CATEGORIES = frozenset(
         "Cs",
     ]
 )
-# Scripts are told by the first word of a character's name; rarer ones have no table here.
+# The first word of a character's name gives its script; rare scripts have no table here.
 _SCRIPTS = {
     s: s.upper()
     for s in ["Latin", "Greek", "Cyrillic", "Hebrew", "Arabic", "Thai", "Hiragana", "Katakana", "Hangul", "Devanagari"]

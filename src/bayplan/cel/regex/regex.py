@@ -1,8 +1,8 @@
-"""Answers one question: where does an RE2 pattern match?
+"""Matches RE2 patterns.
 
-Used by `matches`, `find` and `findAll`. Time is linear in the text (times the pattern) whatever the pattern: simple
-ones go to Python's `re`, where their worst case is known and small; all others to a machine that follows every
-possibility at once.
+Used by `matches`, `find` and `findAll`. The time is linear in the text (times the pattern) for every pattern. Simple
+patterns use Python's `re`, where their worst case is known and small; the rest uses an NFA machine that follows all
+possibilities at once.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from bayplan.cel.regex.syntax import (
     parse,
 )
 
-# `re` may try this many ways through a text before the machine is the better choice.
+# If `re` might try more ways than this through a text, the machine is used.
 _STEP_BUDGET = 20_000_000
 
 _SPLIT, _CHAR, _ASSERT, _MATCH = range(4)
 
 
 class Regex:
-    """A compiled pattern; spans are (begin, end) of the leftmost match, earlier options first."""
+    """A compiled pattern. Spans are (begin, end) of the leftmost match; earlier options are preferred."""
 
     def __init__(self, pattern: str) -> None:
         tree = parse(pattern)
@@ -51,7 +51,7 @@ class Regex:
         return text[span[0] : span[1]] if span else ""
 
     def find_all(self, text: str, limit: int) -> list[str]:
-        """Matches that do not overlap; an empty one right after another does not count."""
+        """Non-overlapping matches. An empty one directly after another match does not count."""
         found: list[str] = []
         at, previous_end = 0, -1
         while at <= len(text) and (limit < 0 or len(found) < limit):
@@ -71,7 +71,7 @@ def compile_regex(pattern: str) -> Regex:
     return Regex(pattern)
 
 
-# --- Python's engine, where it is safe
+# Python's engine, where it is safe.
 
 
 def _fast_path(tree: Node) -> tuple[re.Pattern[str] | None, int]:
@@ -83,7 +83,7 @@ def _fast_path(tree: Node) -> tuple[re.Pattern[str] | None, int]:
 
 
 class _PatternTranslator:
-    """Writes a pattern in Python's syntax, or gives up where backtracking could explode."""
+    """Translates a pattern to Python's syntax; gives up where backtracking could explode."""
 
     def __init__(self) -> None:
         self.out: list[str] = []
@@ -115,7 +115,7 @@ class _PatternTranslator:
         body = "".join(_range(lo, hi) for lo, hi in node.ranges)
         group = f"[{'^' if node.negated else ''}{body}]"
         self.out.append(f"(?i:{group})" if node.fold else group)
-        # Python's folding is not Go's beyond ASCII.
+        # Python's case folding differs from Go's beyond ASCII.
         return not node.fold or all(hi < 128 for _, hi in node.ranges)
 
     def _alternation(self, node: Alternation) -> bool:
@@ -141,10 +141,10 @@ class _PatternTranslator:
 
 
 def _range(low: int, high: int) -> str:
-    return _escaped(low) if low == high else f"{_escaped(low)}-{_escaped(high)}"
+    return _escape(low) if low == high else f"{_escape(low)}-{_escape(high)}"
 
 
-def _escaped(code: int) -> str:
+def _escape(code: int) -> str:
     return f"\\U{code:08x}"
 
 
@@ -158,11 +158,11 @@ _ASSERTIONS = {
 }
 
 
-# --- the machine
+# NFA machine.
 
 
 class NfaMachine:
-    """Follows all paths through the pattern together, in order of preference."""
+    """Follows all paths through the pattern at once, in order of preference."""
 
     def __init__(self, tree: Node) -> None:
         self._program: list[tuple[int, object, int, int]] = []
@@ -244,7 +244,7 @@ class NfaMachine:
         return best
 
     def _follow(self, alive: list[tuple[int, int]], seen: set[int], pc: int, begin: int, text: str, at: int) -> None:
-        """Walk everything that needs no character, preferred branch first."""
+        """Follow all transitions that consume no character, the preferred branch first."""
         stack = [pc]
         while stack:
             pc = stack.pop()

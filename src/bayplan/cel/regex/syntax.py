@@ -1,7 +1,7 @@
-"""Answers one question: is this a regular expression in RE2's syntax, and what does it mean?
+"""Parser of regular expressions in RE2 syntax.
 
-RE2 has no back-references and no look-around, so every pattern can be matched in linear time. Raises `ValueError`
-with the text that Go's regexp package gives.
+RE2 has no back-references and no look-around, so every pattern can be matched in linear time. Raises `ValueError` with
+the message of Go's regexp package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_NESTING = 250
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """A place, not a character: text or line begin and end, word boundary or its opposite."""
+    """A position between characters: text or line begin and end, word boundary or its opposite."""
 
     kind: str
 
@@ -68,7 +68,7 @@ class _Flags:
 
 
 class _OpenGroup:
-    """An open parenthesis: finished options, the parts of the one being read, and the flags to go back to."""
+    """An open parenthesis: finished options, the parts of the current one, and the flags to restore."""
 
     def __init__(self, flags: _Flags) -> None:
         self.flags = flags
@@ -94,7 +94,7 @@ class _RegexParser:
         self._at = 0
         self._flags = _Flags()
         self._stack = [_OpenGroup(self._flags)]
-        # Where the last repetition operator stood: another one right behind it is refused.
+        # The position of the last repetition operator: another one directly after it is refused.
         self._repeated_at = self._repeat_ended = -1
 
     def parse(self) -> Node:
@@ -137,7 +137,7 @@ class _RegexParser:
     def _literal(self, code: int) -> None:
         self._stack[-1].parts.append(CharSet(((code, code),), fold=self._flags.i))
 
-    # --- groups
+    # Groups.
 
     def _open(self) -> None:
         if len(self._stack) > MAX_NESTING * 4:
@@ -193,7 +193,7 @@ class _RegexParser:
         self._stack[-1].parts.append(group.close())
         self._at += 1
 
-    # --- repetition
+    # Repetition.
 
     def _repeat(self, c: str) -> None:
         bounds = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(c) or self._braces()
@@ -220,14 +220,14 @@ class _RegexParser:
         self._repeated_at, self._repeat_ended, self._at = begin, end, end
 
     def _braces(self) -> tuple[int, int | None] | None:
-        """`{2}`, `{2,}` or `{2,5}`; any other brace is just a character."""
+        """`{2}`, `{2,}` or `{2,5}`; any other brace is a plain character."""
         end = self._text.find("}", self._at)
         low, comma, high = self._text[self._at + 1 : max(end, self._at + 1)].partition(",")
         if end < 0 or not _is_count(low) or (high and not _is_count(high)):
             return None
         return int(low), (int(high) if high else None) if comma else int(low)
 
-    # --- escapes and classes
+    # Escapes and classes.
 
     def _backslash(self) -> None:
         parts = self._stack[-1].parts
@@ -247,7 +247,7 @@ class _RegexParser:
             self._literal(self._escape())
 
     def _class_escape(self) -> CharSet | None:
-        """`\\d`, `\\pL` and their kin."""
+        """Classes such as `\\d` and `\\pL`."""
         letter = self._text[self._at + 1 : self._at + 2]
         if letter and letter.lower() in PERL:
             self._at += 2
@@ -364,12 +364,12 @@ class _RegexParser:
 
 
 def _is_count(digits: str) -> bool:
-    """A number without leading zeros and short enough to be one."""
+    """A number without leading zeros and of limited length."""
     return digits.isascii() and digits.isdigit() and len(digits) < 9 and (digits == "0" or digits[0] != "0")
 
 
 def _check_size(node: Node, budget: int, pattern: str) -> None:
-    """Repetitions multiply, and RE2 refuses more than a thousand copies of anything."""
+    """Nested repetitions multiply; RE2 refuses more than a thousand copies."""
     match node:
         case Repeat():
             count = node.low if node.high is None else node.high

@@ -1,7 +1,7 @@
-"""Answers one question: which functions exist, with which signatures and which code behind them?
+"""Function declarations: signatures and implementations.
 
-Libraries are lists of overloads; `Functions` puts them together in the order in which cel-go meets them, since the
-first overload that fits decides an expression's type and what runs.
+Libraries are lists of overloads. `Functions` combines them in cel-go's order, since the first overload that fits
+determines an expression's type and its implementation.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 from bayplan.cel.types.types import CelType, TypeKind
 
-# What implements a function: CEL values in, a CEL value out, a `Fault` raised where cel-go returns an error.
+# Implements a function: CEL values in, a CEL value out; raises a `CelError` where cel-go returns an error.
 Implementation = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """`run` is None where the function as a whole has one implementation for all its overloads."""
+    """`run` is None if the function has one implementation for all its overloads."""
 
     function: str
     id: str

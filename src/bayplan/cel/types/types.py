@@ -1,7 +1,7 @@
-"""Answers one question: what is the static type of a sub-expression, and how is it written?
+"""Static types and their notation.
 
-Asked by the checker for every node, and by call guards at run time. Types are immutable and compared by value, so
-they serve as keys of the checker's substitutions.
+The checker uses them for every node, and call guards at run time. Types are immutable and compared by value, so they
+serve as keys of the checker's substitutions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TypeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CelType:
-    """`name` is the runtime name: what `type(x)` prints and what call errors mention."""
+    """`name` is the name at run time: the output of `type(x)`, and the name in call errors."""
 
     kind: TypeKind
     name: str
@@ -41,7 +41,7 @@ class CelType:
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        # Substitution looks types up far more often than it makes them.
+        # Substitution looks types up far more often than it creates them.
         object.__setattr__(self, "_hash", hash((self.kind, self.name, self.params)))
 
     def __hash__(self) -> int:
@@ -49,7 +49,7 @@ class CelType:
 
     @property
     def is_dyn(self) -> bool:
-        """Nothing is known before run time."""
+        """Whether the type is unknown before run time."""
         return self.kind is TypeKind.DYN or self.kind is TypeKind.ANY
 
     @property
@@ -120,7 +120,7 @@ _SHORT_NAMES = {
 
 
 def short_name(t: CelType) -> str:
-    """The name that compile errors use."""
+    """The name in compile errors."""
     if t.kind in _SHORT_NAMES:
         return _SHORT_NAMES[t.kind]
     if not t.params:
@@ -129,7 +129,7 @@ def short_name(t: CelType) -> str:
 
 
 def full_name(t: CelType) -> str:
-    """The name in full, as the sentence about an expression's result type has it."""
+    """The full name, as in the error about an expression's result type."""
     if t.kind is TypeKind.PARAM:
         return f"<{t.name}>"
     if not t.params:
@@ -153,7 +153,7 @@ def unwrap_optional(t: CelType) -> CelType:
 
 
 def mentions_dyn(t: CelType) -> bool:
-    """Whether a value of this static type may still turn out to be of another type at run time."""
+    """Whether a value of this static type may have another type at run time."""
     return t.kind in (TypeKind.DYN, TypeKind.ANY, TypeKind.PARAM, TypeKind.ERROR) or any(
         mentions_dyn(p) for p in t.params
     )

@@ -1,7 +1,7 @@
-"""Answers one question: does this type fit where that one is wanted?
+"""Type unification.
 
-Asked by the checker for every argument of every candidate overload. Type parameters are bound on the way; a failed
-attempt leaves no binding behind because each attempt works on a copy.
+The checker calls it for every argument of every candidate overload. It binds type parameters; a failed attempt leaves
+no binding behind because each attempt works on a copy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COMPOUND = frozenset({TypeKind.OPAQUE, TypeKind.LIST, TypeKind.MAP})
 
 
 class TypeBindings:
-    """What the type parameters met so far stand for."""
+    """The bindings of type parameters."""
 
     def __init__(self) -> None:
         self._mapping: TypeMapping = {}
@@ -91,7 +91,7 @@ def _assignable(m: TypeMapping, t1: CelType, t2: CelType) -> bool:
 
 
 def _substitutes(m: TypeMapping, t1: CelType, t2: CelType) -> tuple[bool, bool]:
-    """Whether the parameter `t2` may stand for `t1`, and whether it stood for something already."""
+    """Whether the parameter `t2` may be bound to `t1`, and whether it had a binding already."""
     if t1 == t2:
         return True, True
     bound = m.get(t2)
@@ -111,7 +111,7 @@ def _substitutes(m: TypeMapping, t1: CelType, t2: CelType) -> tuple[bool, bool]:
 
 
 def _occurs_check(m: TypeMapping, t: CelType, within: CelType) -> bool:
-    """The occurs check: a parameter must not be part of what it stands for."""
+    """The occurs check: a parameter must not be part of its own binding."""
     if t == within:
         return False
     if within.kind is TypeKind.PARAM:

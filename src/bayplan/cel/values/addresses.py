@@ -1,6 +1,6 @@
-"""Answers one question: which IP address or range is this text?
+"""Parses IP addresses and ranges.
 
-Reads exactly what Go's netip reads (no leading zeros, no partial addresses) and says why not in its words.
+It accepts exactly the syntax of Go's netip (no leading zeros, no partial addresses), with its errors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 
 
 def parse_address(text: str) -> tuple[IPv4Address | IPv6Address, str]:
-    """The address and its zone; `ValueError` otherwise."""
+    """The address and its zone; raises `ValueError`."""
     for c in text:
         if c == ".":
             return IPv4Address(_ipv4_fields(text, text)), ""
@@ -107,7 +107,7 @@ class _Ipv6:
         return bytes(self._bytes[:gap]) + bytes(missing) + bytes(self._bytes[gap:])
 
     def _group(self) -> bool:
-        """Read one group and the colon after it; False when the address ends here."""
+        """Read one group and the colon after it; False at the end of the address."""
         rest = self._rest
         length = next((i for i, c in enumerate(rest) if c not in _HEX), len(rest))
         if length > 4:

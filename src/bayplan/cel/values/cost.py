@@ -1,7 +1,7 @@
-"""Answers one question: what does a call cost, in the units of upstream's limit?
+"""Costs of calls in the units of upstream's limit.
 
-Asked at compile time for every call; the answer is a constant or a function of the arguments' sizes. The figures are
-cel-go's and the apiserver's, down to the rounding, because an expression that upstream stops must stop here too.
+Computed at compile time for every call; the result is a constant or a function of the arguments' sizes. The numbers are
+cel-go's and the API server's, including the rounding, because an expression that upstream stops must stop here too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TRAVERSAL, _REGEX = 0.1, 0.25
 
 
 class _Failed:
-    """Stands for an argument that came out as an error: it has a size like any scalar."""
+    """Placeholder for a failed argument; it has the size of a scalar."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ ByArgs = Callable[[Sequence[Any]], int]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """`fixed` plus what arguments and result add."""
+    """`fixed` plus the cost of arguments and result."""
 
     fixed: int = 0
     by_args: ByArgs | None = None
@@ -79,7 +79,7 @@ def _traverse(count: int) -> int:
     return math.ceil(count * _TRAVERSAL)
 
 
-# Most strings are short, and every comparison of two asks for this.
+# Most strings are short, and every comparison of two calls this.
 MAX_TABLE = 256
 TRAVERSE = tuple(_traverse(n) for n in range(MAX_TABLE + 1))
 
@@ -89,7 +89,7 @@ def traverse(count: int) -> int:
 
 
 def comparison(left: Any, right: Any) -> int:
-    """What `==`, `!=` and ordering of texts cost: the shorter side is walked."""
+    """The cost of `==`, `!=` and ordering of strings: the length of the shorter one."""
     return traverse(min(_size_through_optional(left), _size_through_optional(right)))
 
 
@@ -122,7 +122,7 @@ def _second(args: Sequence[Any]) -> int:
 
 
 def _tree(value: Any) -> int:
-    """The cost of walking all of a value; strings count by bytes here."""
+    """The cost of walking a whole value; strings count by bytes here."""
     if isinstance(value, str):
         return int(len(value.encode()) * _TRAVERSAL)
     if isinstance(value, bytes):
@@ -155,7 +155,7 @@ def _validate(args: Sequence[Any]) -> int:
 
 
 def _selector(args: Sequence[Any]) -> int:
-    """Parsing a selector: a pass over the text, and a struct and a list for every two characters."""
+    """The cost of parsing a selector: a pass over the text, and a struct and a list for every two characters."""
     length = size(args[1])
     return LIST_COST + traverse(length) + math.ceil(math.ceil(length * 0.5) * 50.0)
 
@@ -178,7 +178,7 @@ def _flatten(args: Sequence[Any]) -> int:
 
 
 def _quadratic_cost(index: int) -> ByArgs:
-    """Comparing all elements of a list with each other."""
+    """The cost of comparing all elements of a list with each other."""
 
     def cost(args: Sequence[Any]) -> int:
         values = args[index]
@@ -263,7 +263,7 @@ for _relation in ("less", "greater", "less_equals", "greater_equals"):
 
 
 def cost_of(function: str, overloads: tuple[str, ...]) -> Cost:
-    """Only a call that can mean one overload is charged as that overload."""
+    """Only a call with a single possible overload is charged as that overload."""
     overload = overloads[0] if len(overloads) == 1 else ""
     for table, name in (
         (_BY_OVERLOAD, overload),

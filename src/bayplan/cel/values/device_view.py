@@ -1,7 +1,7 @@
-"""Answers one question: how does a device look to an expression?
+"""The form of a device in expressions.
 
-Made once per device and read by every selector. Names without a domain belong to the driver's; a domain that the device
-does not have reads as an empty map, though it is not `in` the map.
+Created once per device and used by every selector. Names without a domain belong to the driver's domain. A domain that
+the device does not have reads as an empty map, though it is not `in` the map.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EMPTY = StringMap({})
 
 
 class DomainMap(StringMap):
-    """Domains to their names; reading never fails."""
+    """Names by domain; a lookup never fails."""
 
     __slots__ = ()
 
@@ -29,7 +29,7 @@ class DomainMap(StringMap):
 
 
 class DeviceView:
-    """`device` as expressions see it. The domain tables are for the compiled chains, which skip the maps."""
+    """`device` in expressions. The domain tables are for the compiled chains, which bypass the maps."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class DeviceView:
 
     @cached_property
     def root(self) -> StringMap:
-        """The value of `device`; most selectors never need it whole."""
+        """The value of `device`; most selectors never need the whole value."""
         return StringMap(
             {
                 "driver": self.driver,

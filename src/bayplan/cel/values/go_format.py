@@ -1,7 +1,7 @@
-"""Answers one question: how would Go read or print this?
+"""Parsing and formatting as in Go.
 
-CEL's conversions are Go's: number syntax, durations, RFC 3339 times and the shortest decimal form of a double.
-Parsers raise `ValueError`.
+CEL's conversions are Go's: number syntax, durations, RFC 3339 times and the shortest decimal form of a double. Parsers
+raise `ValueError`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_duration(text: str) -> int:
-    """Nanoseconds of `1h2m3.5s`."""
+    """Nanoseconds of a text such as `1h2m3.5s`."""
     sign, rest = (-1, text[1:]) if text[:1] == "-" else (1, text[1:] if text[:1] == "+" else text)
     if rest == "0":
         return 0
@@ -79,21 +79,21 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(nanos: int) -> str:
-    """Seconds with a trailing `s`, as CEL's string() has it."""
+    """Seconds with a trailing `s`, as in CEL's string()."""
     whole = abs(nanos) // NANOS * (1 if nanos >= 0 else -1)
     rest = nanos - whole * NANOS
     return format_fixed(float(whole) + rest / 1e9) + "s"
 
 
 def parse_time(text: str) -> tuple[int, int]:
-    """Nanoseconds since 1970 and the written offset in seconds."""
+    """Nanoseconds since 1970, and the offset in the text in seconds."""
     found = _RFC3339.fullmatch(text)
     if found is None:
         raise ValueError(text)
     year, month, day, hour, minute, second = (int(g) for g in found.groups()[:6])
     nanos = int((found[7] or "").ljust(9, "0")[:9])
     offset = _offset(found[8])
-    # datetime knows no year 0; 2000 has the same calendar.
+    # datetime has no year 0; 2000 has the same calendar.
     at = datetime(year or 2000, month, day, hour, minute, second, tzinfo=UTC) - _EPOCH
     days = at.days if year else at.days - _DAYS_OF_2000_YEARS
     return (days * 86400 + at.seconds - offset) * NANOS + nanos, offset
@@ -111,7 +111,8 @@ def _offset(zone: str) -> int:
 def civil_time(nanos: int, offset_s: int = 0) -> tuple[int, datetime]:
     """The year and the wall clock at an offset, without fractions of a second.
 
-    The clock's own year may be another one of the same calendar: datetime ends where an offset may still reach.
+    The clock's own year may be another one with the same calendar, since an offset may lead beyond the range of
+    datetime.
     """
     seconds, shift = nanos // NANOS + offset_s, 0
     if not _FIRST_SAFE_S <= seconds <= _LAST_SAFE_S:
@@ -141,7 +142,7 @@ def _special_float(value: float) -> str | None:
 
 
 def format_general(value: float) -> str:
-    """`%v` and `%g`: shortest digits, an exponent below 1e-4 and from 1e6 on."""
+    """`%v` and `%g`: shortest digits, with an exponent below 1e-4 and from 1e6 on."""
     if special := _special_float(value):
         return special
     digits, exponent = _shortest(value)
@@ -153,7 +154,7 @@ def format_general(value: float) -> str:
 
 
 def format_fixed(value: float) -> str:
-    """Shortest digits without any exponent."""
+    """Shortest digits without an exponent."""
     if special := _special_float(value):
         return special
     digits, exponent = _shortest(value)
@@ -166,7 +167,7 @@ def format_fixed(value: float) -> str:
 
 
 def _shortest(value: float) -> tuple[str, int]:
-    """Digits without trailing zeros and the exponent of the first one."""
+    """Digits without trailing zeros, and the exponent of the first one."""
     mantissa, _, exponent = f"{abs(value)!r}".partition("e") if "e" in repr(value) else _scientific(value)
     digits = mantissa.replace(".", "").rstrip("0") or "0"
     return digits, int(exponent)

@@ -1,7 +1,7 @@
-"""Answers one question: what do CEL's operators make of two values?
+"""CEL's operators.
 
-Arithmetic is checked 64-bit, ordering and equality cross the number types, and a wrong type raises the fault that
-cel-go returns. Called for every operator of every evaluation: the common types are tested first.
+Arithmetic is checked 64-bit, ordering and equality work across the number types, and a wrong type raises cel-go's
+error. Called for every operator of every evaluation: the common types are tested first.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from bayplan.cel.values.values import (
     is_quantity,
 )
 
-# cel-go joins lists without copying them; here a list that long ends the evaluation.
+# cel-go joins lists without copying them; here a list of this length ends the evaluation.
 MAX_LIST = 2_000_000
 MIN_SECOND, MAX_SECOND = -62_135_596_800, 253_402_300_799
-# Types that answer to methods they do not have by a plain "no such overload".
+# Types whose calls of missing methods fail with a plain "no such overload".
 _RECEIVERS = frozenset({str, CelTimestamp, CelDuration})
 _KUBERNETES_TYPES = frozenset({Semver, Ip, Cidr, Url, NamedFormat})
 
 
 def unsupported_operator(function: str, left: Any) -> CelError:
-    """The left operand has no such operator."""
+    """The error if the left operand does not have the operator."""
     return no_such_overload() if type(left) in _RECEIVERS else CelError(f"no such overload: {function}")
 
 
@@ -98,7 +98,7 @@ def add(left: Any, right: Any) -> Any:
 
 
 def _concatenate(left: Any, right: Any) -> Any:
-    """A fold's own list grows in place; all others are never changed."""
+    """A fold's own list grows in place; no other list ever changes."""
     if len(left) + len(right) > MAX_LIST:
         raise EvaluationAborted(COST_EXCEEDED)
     if type(left) is list:
@@ -221,7 +221,7 @@ def _compare_numbers(left: Any, right: Any) -> int:
 
 
 def _compare_rounded(left: Any, right: Any) -> int:
-    """Against a double, integers are rounded to doubles first, as long as the double is in their range."""
+    """For a comparison with a double, integers are rounded to doubles first, if the double is in their range."""
     if type(left) is not float:
         return -_compare_rounded(right, left)
     if type(right) is float:
@@ -252,7 +252,7 @@ def greater_equal(left: Any, right: Any) -> bool:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Values of different types differ; only Kubernetes' own types cannot be compared with others."""
+    """Values of different types differ; only Kubernetes' own types cannot be compared with other types."""
     kind = type(left)
     if kind is str or kind is bool or kind is bytes:
         return type(right) is kind and bool(left == right)
@@ -297,7 +297,7 @@ def _equal_kubernetes_values(left: Any, right: Any) -> bool:
 
 
 def _not_definitely_unequal(left: Any, right: Any) -> bool:
-    """Inside aggregates a comparison that cannot be made counts as no difference."""
+    """Inside aggregates, an impossible comparison counts as equal."""
     try:
         return equal(left, right)
     except CelError:
@@ -307,10 +307,10 @@ def _not_definitely_unequal(left: Any, right: Any) -> bool:
 def _equal_maps(left: CelMap, right: CelMap) -> bool:
     if len(left) != len(right):
         return False
-    for key, mine in left.items():
-        # The device's maps give a default for what they do not hold, and cel-go compares with that.
-        theirs = right.find(key)
-        if theirs is MISSING or not _not_definitely_unequal(mine, theirs):
+    for key, value in left.items():
+        # The device's maps return a default for missing keys, and cel-go compares with that.
+        other = right.find(key)
+        if other is MISSING or not _not_definitely_unequal(value, other):
             return False
     return True
 
@@ -322,7 +322,7 @@ def _equal_optionals(left: OptionalValue, right: OptionalValue) -> bool:
 
 
 def equal_for_membership(left: Any, right: Any) -> bool:
-    """Equality as membership tests need it: what cannot be compared is not the same."""
+    """Equality for membership tests: values that cannot be compared are not equal."""
     try:
         return equal(left, right)
     except CelError:

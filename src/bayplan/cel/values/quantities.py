@@ -1,7 +1,7 @@
-"""Answers one question: what does CEL need to know of a Kubernetes quantity?
+"""The interface of Kubernetes quantities in CEL.
 
-Quantities are made elsewhere and handed in; this room sees them through the protocol below. A sum or difference is
-kept apart from a quantity that was read (`DerivedQuantity`), because cel-go cannot compare with one on the right.
+Quantities are parsed elsewhere and passed in; this package uses the protocol below. A sum or difference differs from a
+parsed quantity (`DerivedQuantity`), because cel-go cannot compare with one on the right.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class QuantityValue(Protocol):
-    """An exact decimal number with a notation; `str()` gives the canonical form."""
+    """An exact decimal number with a notation; `str()` returns the canonical form."""
 
     def compare(self, other: Any, /) -> int:
         """-1, 0 or 1."""
@@ -26,7 +26,7 @@ class QuantityValue(Protocol):
         """-1, 0 or 1."""
 
     def as_integer(self) -> int | None:
-        """The value as int64, or None where it has a fraction, is too large, or is kept as a decimal."""
+        """The value as int64, or None if it has a fraction, is too large, or has the decimal form."""
 
     def as_float(self) -> float:
         """The nearest double."""
@@ -37,6 +37,6 @@ ParseQuantity = Callable[[str], QuantityValue]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DerivedQuantity:
-    """What `add` and `sub` return."""
+    """The result of `add` and `sub`."""
 
     value: QuantityValue

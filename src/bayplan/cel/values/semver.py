@@ -1,7 +1,7 @@
-"""Answers one question: which version is this text, and which of two is newer?
+"""Semantic versions and their order.
 
-The rules of semantic versioning 2.0.0 in the strict reading (three numbers, no leading zeros); build metadata is
-kept but never compared. Raises `ValueError` with the reason.
+The rules of semantic versioning 2.0.0 in strict form (three numbers, no leading zeros). Build metadata is stored but
+never compared. Raises `ValueError` with the reason.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Semver:
 
     @classmethod
     def parse_normalized(cls, text: str) -> Semver:
-        """Also takes `v1.2`, `1` and `01.02.03`."""
+        """Also accepts `v1.2`, `1` and `01.02.03`."""
         parts = [_without_zeros(p) for p in text.removeprefix("v").split(".", 2)]
         if len(parts) < 3:
             if any(c in "+-" for c in parts[-1]):
@@ -70,15 +70,15 @@ def _rank(identifier: int | str) -> tuple[int, int, str]:
     return (0, identifier, "") if isinstance(identifier, int) else (1, 0, identifier)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _number(text: str, name: str, title: str) -> int:
     if not _DIGITS.issuperset(text):
-        raise ValueError(f"Invalid character(s) found in {name} number {_quoted(text)}")
+        raise ValueError(f"Invalid character(s) found in {name} number {_quote(text)}")
     if len(text) > 1 and text[0] == "0":
-        raise ValueError(f"{title} number must not contain leading zeroes {_quoted(text)}")
+        raise ValueError(f"{title} number must not contain leading zeroes {_quote(text)}")
     return _uint64(text)
 
 
@@ -96,10 +96,10 @@ def _prerelease(text: str) -> int | str:
         raise ValueError("Prerelease is empty")
     if _DIGITS.issuperset(text):
         if len(text) > 1 and text[0] == "0":
-            raise ValueError(f"Numeric PreRelease version must not contain leading zeroes {_quoted(text)}")
+            raise ValueError(f"Numeric PreRelease version must not contain leading zeroes {_quote(text)}")
         return _uint64(text)
     if not _IDENTIFIER.issuperset(text):
-        raise ValueError(f"Invalid character(s) found in prerelease {_quoted(text)}")
+        raise ValueError(f"Invalid character(s) found in prerelease {_quote(text)}")
     return text
 
 
@@ -107,7 +107,7 @@ def _build(text: str) -> str:
     if not text:
         raise ValueError("Build meta data is empty")
     if not _IDENTIFIER.issuperset(text):
-        raise ValueError(f"Invalid character(s) found in build meta data {_quoted(text)}")
+        raise ValueError(f"Invalid character(s) found in build meta data {_quote(text)}")
     return text
 
 

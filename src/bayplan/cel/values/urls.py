@@ -1,6 +1,6 @@
-"""Answers one question: which parts does this URL have, and is it one that could be requested?
+"""Parses URLs by the grammar of Go's net/url.
 
-The grammar is Go's net/url, which takes more than RFC 3986 allows; `ValueError` carries its texts.
+The grammar accepts more than RFC 3986; `ValueError` has Go's messages.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _host(scheme: str, host: str) -> str:
     if bracket == 0:
         return _ip_literal(host)
     if ":" in host:
-        # Only http and https insist on a single colon; lists of hosts are common with other schemes.
+        # Only http and https require a single colon; lists of hosts are common with other schemes.
         at = host.index(":") if scheme in ("http", "https") else host.rindex(":")
         _check_port(host[at:])
     return _unescaped_host(host)
@@ -145,7 +145,7 @@ def _unescaped(text: str, *, plus: bool = False) -> str:
 
 
 def escaped_path(path: str) -> str:
-    """The path as written if that is a proper way to write it, else escaped afresh."""
+    """The path as written if it is a valid encoding, else encoded again."""
     if path == "*" or all(b in _PATH_ALLOWED_UNESCAPED for b in path.encode()):
         return path
     plain = re.sub(rb"%([0-9a-fA-F]{2})", lambda m: bytes([int(m[1], 16)]), path.encode())
@@ -163,7 +163,7 @@ def host_and_port(host: str) -> tuple[str, str]:
 
 
 def parse_query(query: str) -> dict[str, list[str]]:
-    """Pairs that cannot be read are left out."""
+    """Invalid pairs are left out."""
     found: dict[str, list[str]] = {}
     for pair in query.split("&"):
         if not pair or ";" in pair:

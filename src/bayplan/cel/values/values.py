@@ -1,7 +1,8 @@
-"""Answers one question: how is each CEL value held in Python, and what type does it have?
+"""Python representation of CEL values, and their types.
 
-int, float, str, bytes, bool and None stand for themselves; `Uint` tells uint from int; a tuple is a list (a Python
-list is one that a fold is still growing). Everything else is a class here. Cost: `type_name` is one dictionary look-up.
+int, float, str, bytes, bool and None represent themselves; `Uint` distinguishes uint from int; a tuple is a list (a
+Python list is one that a fold still extends). All other values are classes here. Cost: `type_name` is one dictionary
+lookup.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ TWO_TO_63, TWO_TO_64 = float(1 << 63), float(1 << 64)
 
 
 class Uint(int):
-    """An unsigned integer; arithmetic on it falls back to int and is wrapped again by the operators."""
+    """An unsigned integer. Arithmetic on it returns int; the operators convert it back."""
 
     __slots__ = ()
 
@@ -47,7 +48,7 @@ class _MissingType:
         return "MISSING"
 
 
-# None is CEL's null, so absence needs a value of its own.
+# None is CEL's null, so a missing value needs a value of its own.
 MISSING = _MissingType()
 
 
@@ -58,7 +59,7 @@ class CelDuration:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CelTimestamp:
-    """Nanoseconds since 1970 and the offset it was written in; two are equal if the instants are."""
+    """Nanoseconds since 1970 and the offset of the text. Two are equal if the instants are."""
 
     nanos: int
     offset_s: int = 0
@@ -77,7 +78,7 @@ class TypeValue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OptionalValue:
-    """`value` is MISSING for none. It may be a `Fault`, which surfaces when the value is asked for."""
+    """`value` is MISSING for none. It may be a `CelError`, which is raised when the value is read."""
 
     value: Any
 
@@ -109,7 +110,7 @@ class Cidr:
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """The parts that accessors give out; `text` is what equality compares."""
+    """The parts that accessors return; `text` is compared for equality."""
 
     text: str
     scheme: str
@@ -126,7 +127,7 @@ class NamedFormat:
 
 
 class CelMap:
-    """A map with keys of any type. Keys that Python would confuse (1, true, 1.0) are told apart by a tag."""
+    """A map with keys of any type. A tag distinguishes keys that are equal in Python (1, true, 1.0)."""
 
     __slots__ = ("_entries",)
 
@@ -134,7 +135,7 @@ class CelMap:
         self._entries: dict[Any, tuple[Any, Any]] = {tagged_key(k): (k, v) for k, v in items}
 
     def find(self, key: Any) -> Any:
-        """The value or MISSING; numbers of another type find an equal key."""
+        """The value or MISSING; numbers of another type match an equal key."""
         if not self._entries:
             return MISSING
         for candidate in _equal_keys(key):
@@ -163,13 +164,13 @@ class CelMap:
 
 
 class GrowableMap(CelMap):
-    """The accumulator of a fold that makes a map; inserting changes it in place."""
+    """The accumulator of a fold that builds a map; inserting changes it in place."""
 
     __slots__ = ()
 
 
 class StringMap(CelMap):
-    """A map that a plain dictionary stands behind, as devices have it."""
+    """A map on top of a plain dictionary, as devices have it."""
 
     __slots__ = ("plain",)
 
@@ -193,7 +194,7 @@ class StringMap(CelMap):
 
 
 def tagged_key(key: Any) -> Any:
-    """The dictionary key that stands for a map key."""
+    """The dictionary key for a map key."""
     kind = type(key)
     if kind is str or kind is int:
         return key
@@ -220,7 +221,7 @@ def _equal_keys(key: Any) -> Iterator[Any]:
 
 
 def lossless_int(value: float) -> int | None:
-    """The integer that a double is, if it is one and has a place among 64 bits."""
+    """The integer equal to a double, if there is one within 64 bits."""
     return int(value) if -TWO_TO_63 < value < TWO_TO_64 and value.is_integer() else None
 
 
@@ -262,7 +263,7 @@ PYTHON_TYPES: dict[CelType, type] = {
     URL: Url,
 }
 
-# The names that cel-go's own error texts give away.
+# The names in cel-go's error texts.
 GO_TYPES: dict[type, str] = {
     bool: "types.Bool",
     int: "types.Int",
@@ -290,7 +291,7 @@ GO_TYPES: dict[type, str] = {
 
 
 def type_name(value: Any) -> str:
-    """Quantities are of a foreign class, so what is not listed is one."""
+    """Quantities are of a foreign class, so all unlisted classes are quantities."""
     return TYPE_NAMES.get(type(value)) or ("map" if isinstance(value, CelMap) else "kubernetes.Quantity")
 
 
@@ -307,7 +308,7 @@ def is_list(value: Any) -> bool:
 
 
 def is_assignable(value: Any, wanted: CelType) -> bool:
-    """Whether a value may be passed where `wanted` is declared; of a list or map only the first entry is looked at."""
+    """Whether a value may be passed where `wanted` is declared; of a list or map only the first entry is tested."""
     if wanted.kind in (TypeKind.DYN, TypeKind.ANY, TypeKind.PARAM):
         return True
     if wanted.name != type_name(value):
@@ -321,7 +322,7 @@ def is_assignable(value: Any, wanted: CelType) -> bool:
 
 
 def go_text(value: Any) -> str:
-    """A value as Go's `%v` prints it in error texts."""
+    """A value in the format of Go's `%v`, for errors."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""RE2's syntax, and that both engines read it alike."""
+"""RE2's syntax in both engines."""
 
 from __future__ import annotations
 
@@ -102,18 +102,18 @@ def test_members_of_a_class(pattern: str, members: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "^(a|a)*$", "(a?){30}a{30}b", "(.*)(.*)(.*)(.*)(.*)x"])
-def test_patterns_that_explode_elsewhere_do_not_here(pattern: str) -> None:
-    """With a backtracking engine this test would not come to an end."""
+def test_matching_is_linear(pattern: str) -> None:
+    """With a backtracking engine this test would not end."""
     assert Regex(pattern).matches("a" * 60 + "!") is False
 
 
-def test_the_leftmost_match_and_the_first_option_win() -> None:
+def test_the_leftmost_match_and_the_first_option_are_preferred() -> None:
     assert Regex("foo|foobar").find("a foobar") == "foo"
     assert Regex("(foo|foobar)$").find("a foobar") == "foobar"
     assert Regex("a+?").find("aaa") == "a"
 
 
-def test_empty_matches_do_not_touch_others() -> None:
+def test_empty_matches_do_not_touch_other_matches() -> None:
     assert Regex("a*").find_all("baac", -1) == ["", "aa", ""]
     assert Regex("").find_all("ab", -1) == ["", "", ""]
     assert Regex("").find_all("ab", 0) == []
