@@ -1,8 +1,8 @@
-"""The pod engine in one process: profiles, one cache, one snapshot; pods in, decisions out.
+"""Pod engine: profiles, one cache and one snapshot. Takes pods and returns scheduling decisions.
 
 `try_pod` decides and changes nothing. `place` decides, assumes the pod on its node and runs Reserve and Permit, so
-that the next pod sees it there. Every decision leaves one record. Without an API server nothing is bound: examples,
-tests, conformance and simulation stop here, and a live scheduler goes on from here.
+that the next pod is scheduled against it. Every decision writes one record. Without an API server nothing is bound:
+examples, tests, conformance and simulation use the engine alone. The live scheduler adds the binding cycle.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ _NO_WAITS: Mapping[str, float] = MappingProxyType({})
 
 
 class AssumedPod:
-    """A pod that is counted on its node, and what is needed to bind it or to take it back."""
+    """A pod that is counted on its node, with what the scheduler needs to bind or unreserve it."""
 
     __slots__ = ("cycle", "framework", "pod")
 
     def __init__(self, framework: Framework, cycle: Cycle, pod: Pod) -> None:
         self.framework = framework
         self.cycle = cycle
-        self.pod = pod  # on its node
+        self.pod = pod  # with spec.nodeName set
 
 
 class ScheduleResult:
-    """A decision that was carried out as far as one process can.
+    """A decision with the results of assume, Reserve and Permit.
 
-    A pod that Permit holds back has a node and is counted there, but is not placed until
-    `PodEngine.settle_waiting_pods` says so."""
+    A pod that Permit delays has a node and is counted there. It counts as placed only when
+    `PodEngine.settle_waiting_pods` returns it."""
 
     __slots__ = ("assumed", "decision", "permit_timeouts_s", "status")
 
@@ -80,13 +80,13 @@ class ScheduleResult:
         self,
         decision: SchedulingDecision,
         status: Status,
-        waits_s: Mapping[str, float] = _NO_WAITS,
-        held: AssumedPod | None = None,
+        permit_timeouts_s: Mapping[str, float] = _NO_WAITS,
+        assumed: AssumedPod | None = None,
     ) -> None:
         self.decision = decision
         self.status = status
-        self.permit_timeouts_s = waits_s
-        self.assumed = held  # what was assumed and reserved for it; None where nothing is
+        self.permit_timeouts_s = permit_timeouts_s
+        self.assumed = assumed  # what was assumed and reserved for the pod; None if nothing was
 
     @property
     def node(self) -> str | None:
@@ -98,7 +98,7 @@ class ScheduleResult:
 
     @property
     def rejectors(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Who rejected the pod, and of those who waits for something outside: what the queue has to know."""
+        """Plugins that rejected the pod, and those of them that wait for an external event. The queue needs both."""
         if self.status is self.decision.status or not self.status.rejected:
             return self.decision.rejectors
         plugin = frozenset(filter(None, (self.status.plugin,)))
@@ -107,7 +107,7 @@ class ScheduleResult:
 
 @dataclass(frozen=True, slots=True)
 class NewProfiles:
-    """Profiles that were built and are not in use yet. `changed`: plugins that are not what they were."""
+    """Profiles that are built and not installed yet. `changed`: plugins that differ from the installed ones."""
 
     configuration: Configuration
     registry: Registry
@@ -117,14 +117,14 @@ class NewProfiles:
 
 @dataclass(frozen=True, slots=True)
 class _SortedPod:
-    """A pod with the moment it entered the queue."""
+    """A pod with the time at which it entered the queue."""
 
     pod: Pod
     timestamp: datetime
 
 
 def random_row(chance: random.Random) -> TieBreak:
-    """Any of them, each as likely as the others: `randrange` without what it checks first."""
+    """Returns a tie break that picks each row with equal probability: `randrange` without its argument checks."""
     bits = chance.getrandbits
 
     def pick(_: NodeColumns, rows: RowVector | Sequence[int]) -> int:
@@ -139,7 +139,7 @@ def random_row(chance: random.Random) -> TieBreak:
 
 
 class PodEngine:
-    """kube-scheduler's brain, without its wires."""
+    """Scheduling decisions of kube-scheduler, without API server and network."""
 
     def __init__(
         self,
@@ -163,23 +163,23 @@ class PodEngine:
         self.pending: dict[str, Pod] = {}
         self.nominator = Nominator()
         self.waiting_pods = WaitingPodsMap()
-        self.pods_to_activate: dict[str, Pod] = {}  # by key: pods that plugins want tried now
+        self.pods_to_activate: dict[str, Pod] = {}  # by key: pods that plugins want scheduled now
         self.bind_request_factory = BindRequestFactory(clock)
         self._waiting_assumed: dict[str, AssumedPod] = {}
-        self._prepared: PodInfo | None = None  # the last one: pods of one template come one after another
+        self._prepared: PodInfo | None = None  # the last one: pods of one template often follow each other
         self.timings = timings or PluginTimings()
-        self.records = DecisionRing() if records is None else records  # an empty one is false, and meant all the same
+        self.records = DecisionRing() if records is None else records  # an empty ring is false, but is still used
         self._clock = clock
         self._chance = chance
         self._writes: Writes = writes or NoWrites()
         self._post = post
-        self._share = share  # pods that are alike share their evaluation; off: each is evaluated in full
-        self._groups_preempt = groups_preempt  # a group as a whole; off: each of its pods
-        self._groups_placed = groups_placed  # placement by placement
+        self._share = share  # pods of one equivalence class share their evaluation; False: each is evaluated in full
+        self._groups_preempt = groups_preempt  # preemption for a group as a whole; False: for each of its pods
+        self._groups_placed = groups_placed  # groups are tried placement by placement
         self._in_dry_run = False
         self._snapshot = cache.snapshot()
         self._sampler = NodeSampler()
-        self._latest: SchedulingDecision | None = None  # what was decided last, and is still to be read
+        self._latest: SchedulingDecision | None = None  # the last decision, whose details may still be read
         self._tie_break: TieBreak = tie_break or random_row(chance)
         self._handles: dict[str, EngineHandle] = {}
         self._registry = Registry()
@@ -195,7 +195,7 @@ class PodEngine:
         return self._cycle_of(scheduler_name).framework
 
     def unrecorded_framework(self, scheduler_name: str) -> Framework:
-        """The plugins of a profile once more, for questions that decide nothing and enter no statistics."""
+        """A second framework for the plugins of a profile. Its calls decide nothing and enter no statistics."""
         profile = self.framework(scheduler_name).profile
         return Framework(profile, self._handles[scheduler_name], PluginTimings())
 
@@ -212,32 +212,32 @@ class PodEngine:
         return pod.scheduler_name in self._cycles
 
     def equivalence_classes(self, scheduler_name: str) -> EquivalenceClasses | None:
-        """What pods of a profile share; None where each is evaluated on its own."""
+        """The equivalence classes of a profile; None if each pod is evaluated on its own."""
         return self._cycles[scheduler_name].classes
 
     def sample_size(self, scheduler_name: str) -> SampleSize:
-        """How many nodes are looked at for pods of a profile, and why."""
+        """How many nodes are evaluated for pods of a profile, with the reason."""
         return self._cycles[scheduler_name].sample_size
 
     def snapshot(self) -> Snapshot:
-        """The cluster of now."""
+        """The current state of the cluster."""
         self._release_latest()
         self.cache.refresh(self._snapshot)
         return self._snapshot
 
     def refresh_in_slices(self) -> Iterator[None]:
-        """Look at the whole cluster in slices, so that the first attempt need not do so at once."""
+        """Refresh the snapshot in slices, so that the first attempt need not read the whole cluster at once."""
         self._release_latest()
         return self.cache.refresh_in_slices(self._snapshot)
 
     def _release_latest(self) -> None:
-        """Nothing that was found out on the snapshot as it was is needed any more."""
+        """Drop the details of the last decision: the snapshot that they refer to is about to change."""
         if self._latest is not None:
             self._latest.release()
             self._latest = None
 
     def prepare(self, pod: Pod) -> PodInfo:
-        """The pod with what can be computed before its turn comes: a queue does so when the pod enters."""
+        """The pod with what can be computed before its attempt. The queue calls this when the pod enters."""
         last = self._prepared
         info = (
             last.from_same_template(pod)
@@ -252,7 +252,7 @@ class PodEngine:
         return info
 
     def in_queue_order(self, pods: Sequence[Pod]) -> list[Pod]:
-        """Pods that entered the queue in this order, as it would hand them out: one QueueSort serves all profiles."""
+        """Sort pods that arrive in this order as the queue pops them. All profiles share one QueueSort."""
         framework = next(iter(self._cycles.values())).framework
         (sorter,) = framework.profile.at(QUEUE_SORT)
         start = self._clock.now()
@@ -271,27 +271,27 @@ class PodEngine:
         return [each.pod for each in ordered]
 
     def begin(self, pod: Pod | PodInfo) -> Cycle:
-        """A cycle for the pod on a snapshot of now."""
+        """Return a cycle for the pod on a current snapshot."""
         return Cycle(pod if isinstance(pod, PodInfo) else PodInfo(pod), self.snapshot())
 
     def class_evaluation(self, cycle: Cycle) -> ClassEvaluation | None:
-        """What pods like this one know already; None where the pod is evaluated on its own."""
+        """The shared evaluation of the pod's equivalence class; None if the pod is evaluated on its own."""
         return self._cycles[cycle.pod.scheduler_name].class_evaluation(cycle)
 
     def try_pod(self, pod: Pod) -> SchedulingDecision:
-        """Decide, and assume nothing. (A record is kept, and the next search starts elsewhere.)"""
+        """Decide, and assume nothing. The decision is recorded, and node sampling starts further on the next time."""
         decision = self._cycle_of(pod.scheduler_name).schedule_pod(self.begin(pod))
         self._record(pod, decision)
         return decision.with_details()
 
     def place(self, pod: Pod | PodInfo) -> ScheduleResult:
-        """Decide, assume the pod where it goes, reserve what it needs and ask for permission."""
+        """Decide, assume the pod on its node, and run Reserve and Permit."""
         cycle = self.begin(pod)
         attempts = self._cycle_of(cycle.pod.scheduler_name)
         return self._finish_placement(attempts.framework, cycle, attempts.schedule_pod(cycle))
 
     async def place_with_extenders(self, pod: Pod | PodInfo, ask: CallExtender) -> ScheduleResult:
-        """The same for a profile with extenders, which `ask` reaches. Nobody else may decide meanwhile."""
+        """The same for a profile with extenders, which `ask` calls. No other decision may be made meanwhile."""
         cycle = self.begin(pod)
         attempts = self._cycle_of(cycle.pod.scheduler_name)
         return self._finish_placement(attempts.framework, cycle, await attempts.schedule_pod_with_extenders(cycle, ask))
@@ -299,9 +299,9 @@ class PodEngine:
     async def decide_only(
         self, pod: PodInfo, ask: CallExtender | None, within: Set[str] | None = None
     ) -> tuple[Framework, Cycle, SchedulingDecision]:
-        """Decide, and carry nothing out yet: for who decides about several pods before any of them moves.
+        """Decide, and apply nothing: for callers that decide about several pods before they assume any of them.
 
-        `within`: names of the nodes that may be looked at, where these are not all.
+        `within`: names of the nodes that may be evaluated; None means all.
         """
         cycle = self.begin(pod)
         if within is not None:
@@ -314,7 +314,7 @@ class PodEngine:
 
     @contextmanager
     def dry_run(self) -> Iterator[None]:
-        """Decisions meanwhile are about what could be: no PostFilter acts on them, and they are not recorded."""
+        """While active, no PostFilter plugin runs and no decision is recorded."""
         attempts = list(self._cycles.values())
         self._in_dry_run = True
         for each in attempts:
@@ -329,7 +329,7 @@ class PodEngine:
     def assume_in_trial(
         self, framework: Framework, cycle: Cycle, node_name: str
     ) -> tuple[Status, AssumedPod | None, PermitResult]:
-        """Assume, reserve and ask for permission, in trial: who is held is to be taken back, and waits nowhere."""
+        """Assume, reserve and run Permit as a trial. The caller unreserves the assumed pod with `end_trial`."""
         info = cycle.info.bound_to(node_name)
         self.cache.assume(info)
         with self.cache.devices.trial(), self.cache.volumes.trial():
@@ -337,17 +337,17 @@ class PodEngine:
         if not status.ok:
             self.cache.forget(info.pod)
             return single_node_status(status), None, PermitResult()
-        held = AssumedPod(framework, cycle, info.pod)
+        assumed = AssumedPod(framework, cycle, info.pod)
         permit = framework.binding_points.permit(cycle, node_name)
         if not permit.status.ok:
-            self.end_trial(held)
+            self.end_trial(assumed)
             return single_node_status(permit.status), None, permit
-        return status, held, permit
+        return status, assumed, permit
 
     def _finish_placement(self, framework: Framework, cycle: Cycle, decision: SchedulingDecision) -> ScheduleResult:
         self._latest = decision
         placed = self._apply_decision(framework, cycle, decision)
-        if placed.status is not decision.status:  # refused after the choice, and the record tells how it ended
+        if placed.status is not decision.status:  # refused by Reserve or Permit; the record has the final status
             decision = replace(decision.with_details(), node=placed.node, status=placed.status)
         self._record(cycle.pod, decision)
         return placed
@@ -368,14 +368,14 @@ class PodEngine:
         return self.commit(framework, cycle, decision)
 
     def commit(self, framework: Framework, cycle: Cycle, decision: SchedulingDecision) -> ScheduleResult:
-        """Assume, reserve, permit; a refusal undoes all of it."""
+        """Assume the pod and run Reserve and Permit. A refusal undoes all of it."""
         assert decision.node is not None
         info = cycle.info.bound_to(decision.node)
         bound = info.pod
         self.cache.assume(info)
         try:
             return self._commit_assumed(framework, cycle, decision, bound)
-        except BaseException:  # an interrupt, or a bug of ours: whatever it is, the node is not to look taken
+        except BaseException:  # an interrupt or a bug: in either case the pod must not stay counted on the node
             self.cache.forget(bound)
             raise
 
@@ -392,14 +392,14 @@ class PodEngine:
         if not permit.status.ok:
             self.end_trial(AssumedPod(framework, cycle, bound))
             return ScheduleResult(decision, single_node_status(permit.status))
-        held = AssumedPod(framework, cycle, bound)
+        assumed = AssumedPod(framework, cycle, bound)
         if permit.waits:
             self.waiting_pods.add(bound, permit.waits, self._clock.monotonic_s())
-            self._waiting_assumed[bound.uid] = held
-        return ScheduleResult(decision, status, permit.waits, held)
+            self._waiting_assumed[bound.uid] = assumed
+        return ScheduleResult(decision, status, permit.waits, assumed)
 
     def settle_waiting_pods(self) -> list[tuple[Pod, Status]]:
-        """Let pods go whose wait is over, and take those back that were refused or waited too long."""
+        """Return pods whose wait at Permit is over. Refused and timed out pods are unreserved and forgotten."""
         settled = []
         now_s = self._clock.monotonic_s()
         for waiting in self.waiting_pods.all():
@@ -407,36 +407,36 @@ class PodEngine:
             if waiting.outcome is None:
                 continue
             self.waiting_pods.remove(waiting.pod.uid)
-            held = self._waiting_assumed.pop(waiting.pod.uid)
+            assumed = self._waiting_assumed.pop(waiting.pod.uid)
             if not waiting.outcome.ok:
-                self.unreserve_and_forget(held)
-            settled.append((held.pod, single_node_status(waiting.outcome)))
+                self.unreserve_and_forget(assumed)
+            settled.append((assumed.pod, single_node_status(waiting.outcome)))
         return settled
 
     def stop_waiting(self, uid: str) -> None:
-        """Permit has decided about a pod, whichever way."""
+        """Forget a waiting pod: Permit has allowed or refused it."""
         self.waiting_pods.remove(uid)
         self._waiting_assumed.pop(uid, None)
 
-    def unreserve_and_forget(self, held: AssumedPod) -> bool:
-        """Undo what was reserved and assumed. False: the API server shows the pod on a node, so there it stays."""
-        held.framework.binding_points.unreserve(held.cycle, held.pod.spec.node_name)
-        if self.cache.pod(held.pod.uid) is not None and not self.cache.is_assumed(held.pod.uid):
+    def unreserve_and_forget(self, assumed: AssumedPod) -> bool:
+        """Undo Reserve and assume. False: the API server shows the pod on a node, so the pod stays counted there."""
+        assumed.framework.binding_points.unreserve(assumed.cycle, assumed.pod.spec.node_name)
+        if self.cache.pod(assumed.pod.uid) is not None and not self.cache.is_assumed(assumed.pod.uid):
             return False
-        self.cache.forget(held.pod)
+        self.cache.forget(assumed.pod)
         return True
 
-    def end_trial(self, held: AssumedPod) -> None:
-        """Take back what was held in this attempt alone: no other pod can wait for it, so none is woken."""
+    def end_trial(self, assumed: AssumedPod) -> None:
+        """Unreserve a pod that was assumed in this attempt only. No other pod can wait for it, so none is woken."""
         with self.cache.devices.trial(), self.cache.volumes.trial():
-            self.unreserve_and_forget(held)
+            self.unreserve_and_forget(assumed)
 
-    # profiles ---------------------------------------------------------------------------------------------------
+    # profiles
 
     def build_profiles(self, configuration: Configuration, registry: Registry) -> NewProfiles:
-        """The profiles of a configuration with the plugins of a registry. Nothing changes before they are installed.
+        """Build the profiles of a configuration with the plugins of a registry. `install_profiles` puts them to use.
 
-        A plugin whose class and arguments are the same is kept, with what it knows; the others are made anew.
+        A plugin whose class and arguments did not change keeps its instance and its state. The rest is built again.
         """
         configuration = replace_struct(self.configuration, profiles=apply_extenders(configuration).profiles)
         changed = {entry.name for entry in registry if self._registry.get(entry.name) != entry}
@@ -444,20 +444,19 @@ class PodEngine:
         attempts: dict[str, SchedulingCycle] = {}
         try:
             for profile in configuration.profiles:
-                kept = self._kept(profile, changed)
-                attempts[profile.scheduler_name] = self._build(profile, configuration, registry, kept)
+                reused = self._reusable_plugins(profile, changed)
+                attempts[profile.scheduler_name] = self._build(profile, configuration, registry, reused)
         except BayplanError:
             self._close_new(attempts)
             raise
         return NewProfiles(configuration, registry, attempts, frozenset(changed))
 
     def discard_profiles(self, rebuilt: NewProfiles) -> None:
-        """Let profiles go that are not to be installed after all."""
+        """Close profiles that will not be installed."""
         self._close_new(rebuilt.attempts)
 
     def install_profiles(self, rebuilt: NewProfiles) -> list[Any]:
-        """Go on with other profiles, between two attempts. Returns the plugins that nobody is going to ask again,
-        except about pods that were placed before."""
+        """Replace the profiles between two attempts. Returns plugins that only pods placed before still need."""
         retired = [
             plugin
             for name, old in self._cycles.items()
@@ -470,8 +469,8 @@ class PodEngine:
             self._handles[name].framework = attempts.framework
         return retired
 
-    def _kept(self, profile: ProfileConfig, changed: Set[str]) -> dict[str, Any]:
-        """Plugins of a profile that need not be made anew."""
+    def _reusable_plugins(self, profile: ProfileConfig, changed: Set[str]) -> dict[str, Any]:
+        """Plugin instances of a profile that need not be built again."""
         name = profile.scheduler_name
         if name not in self._cycles:
             return {}
@@ -483,17 +482,17 @@ class PodEngine:
         }
 
     def _close_new(self, built: Mapping[str, SchedulingCycle]) -> None:
-        """Close the plugins that were made for profiles which are not used after all."""
+        """Close plugins that were built for profiles that will not be used."""
         for name, attempts in built.items():
             old = self._cycles.get(name)
             instances = attempts.framework.profile.instances.values()
             close_all(plugin for plugin in instances if old is None or not _uses_plugin(old, plugin))
 
     def _build(
-        self, profile: ProfileConfig, configuration: Configuration, registry: Registry, kept: Mapping[str, Any]
+        self, profile: ProfileConfig, configuration: Configuration, registry: Registry, reused: Mapping[str, Any]
     ) -> SchedulingCycle:
         handle = self._handles.setdefault(profile.scheduler_name, self._handle())
-        completed = build_profile(profile, registry, handle, kept)
+        completed = build_profile(profile, registry, handle, reused)
         framework = Framework(completed, handle, self.timings)
         return SchedulingCycle(
             framework=framework,
@@ -526,7 +525,7 @@ def _uses_plugin(attempts: SchedulingCycle, plugin: Any) -> bool:
 
 
 def single_node_status(status: Status) -> Status:
-    """A refusal after the node was chosen, in the words of a pod that had one node to go to."""
+    """A refusal after the node was chosen, in kube-scheduler's words for a pod with one candidate node."""
     if not status.rejected:
         return status
     counts = ", ".join(sorted(f"1 {reason}" for reason in status.reasons))

@@ -1,4 +1,4 @@
-"""What the plugins of one profile reach: the engine's side of `framework.handle`, and what stands in for a cluster."""
+"""Handle of one profile's plugins: the engine's implementation of `framework.handle`, also without a cluster."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from bayplan.snapshot import Catalog
 from bayplan.volumes import VolumeAssumptions
 
 PostFunction = Callable[[str, bytes, float], Awaitable[bytes]]
-"""Posts a body to an address within so many seconds; what comes back."""
+"""Posts a body to a URL with a timeout in seconds and returns the body of the response."""
 
 
 class NoApiServer(BayplanError):
-    """A plugin wanted to write to an API server in a process that has none."""
+    """A plugin wants to write to an API server in a process that has none."""
 
 
 class NoWrites:
-    """Stands where an API server would be."""
+    """Replaces `Writes` in a process without an API server."""
 
     async def perform(self, intent: object) -> Any:
         raise NoApiServer(f"{type(intent).__name__} needs an API server; this process only decides")
 
     def submit(self, intent: object) -> None:
-        """What is written so takes back an earlier write, and there was none."""
+        """Does nothing: submitted intents only revert an earlier write, and there was none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileBindRequests:
-    """The bind requests of one profile's pods."""
+    """Mutate plugins of one profile, for the bind requests of its pods."""
 
     factory: BindRequestFactory
     mutators: Callable[[], Sequence[Mutator]]
@@ -55,7 +55,7 @@ class ProfileBindRequests:
 
 @dataclass(slots=True)
 class EngineHandle:
-    """What the plugins of one profile reach."""
+    """What the plugins of one profile can use."""
 
     clock: Clock
     random: random.Random
@@ -67,7 +67,7 @@ class EngineHandle:
     pods_to_activate: dict[str, Pod] = field(default_factory=dict)
     post_function: PostFunction | None = None
     bind_request_factory: BindRequestFactory | None = None
-    framework: Framework | None = None  # set once the profile is built, which needs the handle first
+    framework: Framework | None = None  # set when the profile is built, which needs the handle first
 
     def __post_init__(self) -> None:
         if self.bind_request_factory is None:
@@ -94,11 +94,11 @@ class EngineHandle:
 
     @property
     def filter_runner(self) -> FilterPoints:
-        assert self.framework is not None, "filters are there once the profile is built"
+        assert self.framework is not None, "filters exist only after the profile is built"
         return self.framework.filter_points
 
     def group_pods(self, namespace: str, group: str) -> Sequence[Pod]:
-        """Every known pod of a PodGroup, waiting or placed."""
+        """Every known pod of a PodGroup, pending or placed."""
         waiting = (pod for pod in self.pending.values() if self.cache.pod(pod.uid) is None)
         return [
             pod

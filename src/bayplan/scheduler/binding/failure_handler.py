@@ -1,9 +1,9 @@
-"""What happens to a pod that was not placed: it is told why, and waits for what may help.
+"""Failure handler: requeues a pod that was not placed, and reports the reason on it.
 
-Asked after every attempt and every binding that failed, and where a gate breaks before any attempt. In kube-scheduler's
-order: the pod goes back to the queue in its newest version (or nowhere, if it is gone), its nomination is kept or
-dropped, the event is recorded and its status patched. An attempt that fails for the same reason as the one before
-writes nothing.
+Called after every failed attempt and binding, and when a PreEnqueue plugin fails. The order is kube-scheduler's: the
+pod goes back to the queue in its newest version (or is dropped if it was deleted), its nomination is kept or cleared,
+the event is recorded and the status patched. An attempt that fails for the same reason as the one before writes
+nothing.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class FailureHandler:
         nominate: str | None,
         unschedulable: Iterable[str] = (),
         pending: Iterable[str] = (),
-        room: PreemptionTask | None = None,
+        preemption: PreemptionTask | None = None,
     ) -> asyncio.Task[None] | None:
-        """Give a pod back to the queue and say why. `nominate`: None keeps the node that its status names, "" clears.
+        """Requeue a pod and report why. `nominate`: None keeps the node that its status names, "" clears it.
 
-        The plugins are those that rejected it; none where something went wrong. `room`: what is evicted for the pod.
-        Returns what is being written.
+        The plugins are those that rejected the pod; none after an error. `preemption`: the evictions for the pod.
+        Returns the task that writes the status.
         """
         if not status.rejected:
             outcomes.error(status.message, "Error scheduling pod; retrying", pod=ObjectRef(queued.key))
@@ -61,20 +61,20 @@ class FailureHandler:
             )
         waits = queued.uid in self.engine.pending
         self.queue.requeue(queued, unschedulable, pending)
-        pod = queued.pod  # in the version that went back
+        pod = queued.pod  # in the version that was requeued
         if not waits and self._is_replaced(pod):
-            return None  # it was deleted and made anew: what is said of the old one would be read on the new one
+            return None  # deleted and created again: a report on the old pod would be read as one on the new pod
         self.queue.nominate(queued.info, nominate)
         if not waits:
             record_failed_scheduling(self.events, pod, status.message)
-            return None  # it is gone, or has a node after all
-        if room is not None and room.reports_late:
-            room.reports.append(partial(self._report_if_waiting, pod.uid, status, nominate))
+            return None  # the pod is deleted or was bound
+        if preemption is not None and preemption.reports_late:
+            preemption.reports.append(partial(self._report_if_waiting, pod.uid, status, nominate))
             return None
         return self._report(pod, status, nominate)
 
     def handle_gate_failure(self, queued: QueuedPodInfo, status: Status) -> None:
-        """Say why a pod is not even tried, where a gate broke. It stays where it is, and keeps what is kept for it."""
+        """Report that a PreEnqueue plugin failed. The pod keeps its place in the queue and its nomination."""
         if not status.rejected:
             outcomes.error(status.message, "Error letting pod into the queue; waiting", pod=ObjectRef(queued.key))
         self._report(queued.pod, status, None)

@@ -1,12 +1,12 @@
-"""Makes room that preemption has found: victims are told and deleted, weaker nominations cleared.
+"""Executes preemption: patches and deletes the victims, and clears lower nominations on the node.
 
-Started after an attempt that found victims, and done meanwhile. The preemptor is held back until all victims but the
-last were told to go, and the last is known to go: its own going is the event that wakes the preemptor. If a write
-fails, victims whose deletion was accepted go on leaving, the others stay, and the preemptor is tried again after its
-backoff. A victim whose deletion was refused is no victim during a pause that grows.
+Started after an attempt that found victims, and runs in the background. The preemptor stays in the queue until all
+victims but the last are deleted and the deletion of the last is under way: that deletion event wakes the preemptor.
+If a write fails, victims whose deletion was accepted terminate, the rest stay, and the preemptor is retried after its
+backoff. A victim whose deletion was refused is excluded from preemption during a pause that grows.
 
 After a refusal the preemptor's condition, event and nomination are reported only when a later eviction was accepted.
-Else each try of an eviction that is refused again would change them.
+Else each attempt whose eviction is refused again would change them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class PreemptingPlugin(Protocol):
-    """What a plugin that preempts is told of how far it is."""
+    """Callbacks that a preemption plugin gets while its victims are evicted."""
 
     def on_preemption_started(self, preemptor: KubeObject) -> None: ...
     def on_waiting_for_victim(self, preemptor: KubeObject, last_leaves: Any) -> None: ...
@@ -50,7 +50,7 @@ class PreemptingPlugin(Protocol):
 
 @dataclass(slots=True)
 class PreemptionTask:
-    """What has to be done for one preemptor: a pod, or a group with its pods that wait."""
+    """The evictions for one preemptor: a pod, or a group with its pending pods."""
 
     preemptor: KubeObject
     nominations_to_clear: list[Pod]
@@ -58,16 +58,16 @@ class PreemptionTask:
     plugin: PreemptingPlugin | None
     waiting: Sequence[Pod]
     staying: list[EvictVictim] = field(default_factory=list)
-    """Victims whose deletion was not sent so far, or was refused."""
+    """Victims whose deletion was not sent yet, or was refused."""
     reports_late: bool = False
-    """An eviction for this preemptor, or of these victims, was refused before."""
+    """An eviction for this preemptor, or of one of these victims, was refused before."""
     reports: list[Callable[[], object]] = field(default_factory=list)
     """Called when the evictions were accepted."""
 
 
 @dataclass(slots=True)
 class PreemptionExecutor:
-    """Carries out the writes of a PostFilter answer. `activate` has a pod tried at once, `retry` after its backoff."""
+    """Executes the writes of a PostFilter result. `activate` retries a pod at once, `retry` after its backoff."""
 
     engine: PodEngine
     writes: ApiWrites
@@ -79,14 +79,14 @@ class PreemptionExecutor:
     retry: Callable[[Pod], None]
     observer: SchedulerObserver = field(default_factory=NoSchedulerObserver)
     _refused: RefusedEvictions = field(init=False)
-    _held_up: dict[str, dict[str, Pod]] = field(default_factory=dict)
-    """Preemptors by their uid, by the uid of the victim whose deletion was refused."""
+    _blocked: dict[str, dict[str, Pod]] = field(default_factory=dict)
+    """Preemptors by uid, by the uid of the victim whose deletion was refused."""
 
     def __post_init__(self) -> None:
         self._refused = RefusedEvictions(self.engine.nominator, self.clock)
 
     def prepare(self, preemptor: Pod, writes: Sequence[object]) -> PreemptionTask | None:
-        """Hold the preemptor back, if there is somebody to be evicted. What else was decided is written at once."""
+        """Return the preemption task, None if there is nothing to do. Other intents are submitted at once."""
         cleared, victims = [], []
         for intent in writes:
             if isinstance(intent, EvictVictim):
@@ -100,102 +100,102 @@ class PreemptionExecutor:
         return self._prepare_victims(preemptor, preemptor, (preemptor,), cleared, victims)
 
     def prepare_group(self, group: PodGroup, members: Sequence[Pod], victims: Sequence[EvictVictim]) -> PreemptionTask:
-        """The same for a whole group: all of it is held back. There is somebody to be evicted."""
+        """The same for a whole group: all its pods are held back. There is at least one victim."""
         return self._prepare_victims(group, members[0], members, [], list(victims))
 
     def _prepare_victims(
-        self, whom: KubeObject, one: Pod, waiting: Sequence[Pod], cleared: list[Pod], victims: list[EvictVictim]
+        self, preemptor: KubeObject, pod: Pod, waiting: Sequence[Pod], cleared: list[Pod], victims: list[EvictVictim]
     ) -> PreemptionTask:
-        for each in victims:  # both engines know from now on, not only when the API server shows it
-            self.engine.nominator.add_victim(each.victim.uid, each.node_name, whom.key)
+        for each in victims:  # both engines know the victims at once, before the API server shows the deletion
+            self.engine.nominator.add_victim(each.victim.uid, each.node_name, preemptor.key)
         self.observer.observe_victims(len(victims))
-        plugin = self._plugin(one, victims[0].plugin)
+        plugin = self._plugin(pod, victims[0].plugin)
         if plugin is not None:
-            plugin.on_preemption_started(whom)
+            plugin.on_preemption_started(preemptor)
         return PreemptionTask(
-            whom, cleared, victims, plugin, waiting, list(victims), self._was_refused(waiting, victims)
+            preemptor, cleared, victims, plugin, waiting, list(victims), self._was_refused(waiting, victims)
         )
 
     def _was_refused(self, waiting: Sequence[Pod], victims: Sequence[EvictVictim]) -> bool:
         if any(self._refused.times(each.victim.uid) for each in victims):
             return True
-        return any(pod.uid in held_up for held_up in self._held_up.values() for pod in waiting)
+        return any(pod.uid in blocked for blocked in self._blocked.values() for pod in waiting)
 
-    def start(self, room: PreemptionTask, *told: asyncio.Task[None] | None) -> None:
-        """Begin. `told`: what is being written into the status of those who wait, their nominations among it."""
-        being_told = [each for each in told if each is not None]
-        self.writes.start(self._execute(room, being_told), f"making room for {room.preemptor.key}")
+    def start(self, task: PreemptionTask, *status_writes: asyncio.Task[None] | None) -> None:
+        """Start the task. `status_writes`: writes of the preemptors' statuses, which contain their nominations."""
+        pending_writes = [each for each in status_writes if each is not None]
+        self.writes.start(self._execute(task, pending_writes), f"preemption for {task.preemptor.key}")
 
     def next_pause_end_s(self) -> float | None:
-        """When a pod becomes a victim again whose deletion was refused, on the monotonic clock."""
-        return self._refused.next_end_s() if self._held_up else None
+        """When the next refused victim may be evicted again, on the monotonic clock."""
+        return self._refused.next_end_s() if self._blocked else None
 
     def end_pauses(self) -> None:
-        """Try the preemptors again whose victims were refused and may be victims again."""
-        if not self._held_up:
+        """Activate the preemptors whose refused victims may be evicted again."""
+        if not self._blocked:
             return
         for uid in self._refused.end_pauses():
-            for pod in self._held_up.pop(uid, {}).values():
+            for pod in self._blocked.pop(uid, {}).values():
                 self.activate(pod)
 
-    async def _execute(self, room: PreemptionTask, told: Sequence[asyncio.Task[None]]) -> None:
+    async def _execute(self, task: PreemptionTask, status_writes: Sequence[asyncio.Task[None]]) -> None:
         failed, waits, start_s = True, True, self.clock.monotonic_s()
         try:
-            failed = not await self._clear_nominations(room.nominations_to_clear)
-            waits = await self._evict_victims(room, told)
-            if room.victims:
+            failed = not await self._clear_nominations(task.nominations_to_clear)
+            waits = await self._evict_victims(task, status_writes)
+            if task.victims:
                 self.writes.crash_point(VICTIMS_EVICTED)
         except BayplanError as fault:
             failed = True
-            kind = "pod" if isinstance(room.preemptor, Pod) else "pod group"
-            log.warning("cannot make room for %s %s: %s", kind, room.preemptor.key, fault)
+            kind = "pod" if isinstance(task.preemptor, Pod) else "pod group"
+            log.warning("cannot evict the victims of preemption for %s %s: %s", kind, task.preemptor.key, fault)
         finally:
-            if room.plugin is not None:
-                room.plugin.on_preemption_finished(room.preemptor)
+            if task.plugin is not None:
+                task.plugin.on_preemption_finished(task.preemptor)
             done = waits and not failed
             self.observer.observe_preemption("success" if done else "error", self.clock.monotonic_s() - start_s)
-            for each in room.staying:
+            for each in task.staying:
                 if not self._is_terminating(each.victim.uid):
                     self._cancel_victim(each)
-            for report in room.reports if done else ():
+            for report in task.reports if done else ():
                 report()
-            for pod in () if done else room.waiting:
+            for pod in () if done else task.waiting:
                 (self.retry if failed else self.activate)(pod)
 
     def _cancel_victim(self, intent: EvictVictim) -> None:
-        """A victim stays after all: others may have counted on its going."""
+        """A victim stays: retry the pods that are nominated to its node and counted on its deletion."""
         nominations = self.engine.nominator
         nominations.remove_victim(intent.victim.uid)
         for info in list(nominations.on_node(intent.node_name)):
             if info.uid in self.engine.pending:
                 self.retry(info.pod)
 
-    async def _evict_victims(self, room: PreemptionTask, told: Sequence[asyncio.Task[None]]) -> bool:
-        """Whether something is still to come that wakes the preemptor: the going of the last victim.
+    async def _evict_victims(self, task: PreemptionTask, status_writes: Sequence[asyncio.Task[None]]) -> bool:
+        """Evict all victims. True: an event that wakes the preemptor is still to come, the deletion of the last victim.
 
-        One watch tells of all pods in order. So the last is deleted only when the preemptor's nomination is written:
-        whoever hears of its going has heard of the nomination, and the preemptor does not preempt a second time.
+        One watch delivers all pods in order. So the last victim is deleted only after the preemptor's nomination is
+        written: a client that sees the deletion has seen the nomination, and the preemptor does not preempt twice.
         """
-        others, last = (
-            [each for each in room.victims if not each.is_last],
-            [each for each in room.victims if each.is_last],
+        first, last = (
+            [each for each in task.victims if not each.is_last],
+            [each for each in task.victims if each.is_last],
         )
-        answers = await asyncio.gather(*(self._evict_one(room, each) for each in others), return_exceptions=True)
+        answers = await asyncio.gather(*(self._evict_one(task, each) for each in first), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        if told:
-            await asyncio.wait(told)
+        if status_writes:
+            await asyncio.wait(status_writes)
         for victim in last:
-            leaves = partial(self._is_terminating, victim.victim.uid)
-            if room.plugin is not None:
-                room.plugin.on_waiting_for_victim(room.preemptor, leaves)
-            if not await self._evict_one(room, victim) and leaves():
-                return False  # it went by itself, and maybe while the preemptor was not listening
+            is_terminating = partial(self._is_terminating, victim.victim.uid)
+            if task.plugin is not None:
+                task.plugin.on_waiting_for_victim(task.preemptor, is_terminating)
+            if not await self._evict_one(task, victim) and is_terminating():
+                return False  # it was deleted by another client, maybe before the queue waited for the event
         return True
 
     async def _clear_nominations(self, pods: list[Pod]) -> bool:
-        """Whether all nominations could be cleared; the evictions go on without."""
+        """Clear the nominations. False if one could not be cleared; the evictions go on nevertheless."""
         done = True
         for pod in pods:
             try:
@@ -205,24 +205,24 @@ class PreemptionExecutor:
                 log.warning("cannot clear the nomination of pod %s: %s", pod.key, fault)
         return done
 
-    async def _evict_one(self, room: PreemptionTask, intent: EvictVictim) -> bool:
-        """Whether the victim was still there. A refusal is remembered."""
+    async def _evict_one(self, task: PreemptionTask, intent: EvictVictim) -> bool:
+        """Evict one victim. False if it did not exist any more. A refusal starts its pause."""
         victim = intent.victim
         try:
             was_there = await self._evict(intent)
         except BayplanError as refusal:
             if not isinstance(refusal, Unreachable | LeaseLost):
                 pause_s = self._refused.note(victim.uid, intent.node_name)
-                self._held_up.setdefault(victim.uid, {}).update({pod.uid: pod for pod in room.waiting})
+                self._blocked.setdefault(victim.uid, {}).update({pod.uid: pod for pod in task.waiting})
                 log.warning("pod %s cannot be evicted and is no victim for %.0f s: %s", victim.key, pause_s, refusal)
             raise
-        room.staying.remove(intent)
+        task.staying.remove(intent)
         self._refused.forget(victim.uid)
-        self._held_up.pop(victim.uid, None)
+        self._blocked.pop(victim.uid, None)
         return was_there
 
     async def _evict(self, intent: EvictVictim) -> bool:
-        """Whether the victim was still there."""
+        """Cancel the victim in memory or delete it. False if it did not exist any more."""
         victim = intent.victim
         waiting = self.engine.waiting_pods.get(victim.uid)
         if waiting is not None:
@@ -242,7 +242,7 @@ class PreemptionExecutor:
         return True
 
     async def _delete(self, intent: EvictVictim) -> bool:
-        """Tell the victim why, and delete it. A namesake that came after it is nobody's victim."""
+        """Write the victim's DisruptionTarget condition and delete it. The uid protects a later pod of its name."""
         victim = intent.victim
         if not intent.has_disruption_condition:
             condition = {**msgspec.to_builtins(intent.condition), "lastTransitionTime": self._now()}
@@ -253,13 +253,15 @@ class PreemptionExecutor:
         return deleted
 
     def _is_terminating(self, uid: str) -> bool:
-        """Whether a victim is known to be terminating, or gone."""
+        """Whether the cache shows the victim as terminating, or not at all."""
         pod = self.engine.cache.pod(uid)
         return pod is None or pod.terminating
 
     def _plugin(self, preemptor: Pod, name: str) -> PreemptingPlugin | None:
         plugins = self.engine.framework(preemptor.scheduler_name).profile.at(POST_FILTER)
-        return next((plugin for plugin in plugins if plugin.name == name and hasattr(plugin, "on_preemption_started")), None)
+        return next(
+            (plugin for plugin in plugins if plugin.name == name and hasattr(plugin, "on_preemption_started")), None
+        )
 
     def _now(self) -> str:
         return self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,7 +1,7 @@
-"""Who may go on now, where only so many may at once? Those who wait go in the order in which they came.
+"""Semaphore that limits concurrent binding writes. Waiting tasks get their turn in order of arrival.
 
-Asked twice for each binding. As asyncio's semaphore, save that a turn is handed to the next right away: that one looks
-at all whom it has woken in the same turn of the loop again and again, and answers come by dozens.
+Used twice for each binding. Unlike `asyncio.Semaphore`, a release hands the turn to the next task directly.
+asyncio's scans all woken tasks again on each release within one turn of the loop, and responses arrive by dozens.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 
 
 class FifoSemaphore:
-    """So many at once. Whoever takes a turn gives it back."""
+    """Allows a fixed number of holders at once. Each `acquire` needs one `release`."""
 
     __slots__ = ("_free", "_waiting")
 
@@ -20,7 +20,7 @@ class FifoSemaphore:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def acquire(self) -> None:
-        if self._free:  # then nobody waits
+        if self._free:  # no task waits then
             self._free -= 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -28,14 +28,14 @@ class FifoSemaphore:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it was our turn; it is the next one's now
+            if turn.done() and not turn.cancelled():  # the turn was handed to this task: pass it on
                 self.release()
             raise
 
     def release(self) -> None:
         while self._waiting:
             turn = self._waiting.popleft()
-            if not turn.done():  # else whoever waited has gone
+            if not turn.done():  # else the waiting task was cancelled
                 turn.set_result(None)
                 return
         self._free += 1

@@ -1,4 +1,4 @@
-"""Turns a decision into its record: the one place that chooses what is kept."""
+"""Builds the `DecisionRecord` of a scheduling decision. The only place that chooses what a record contains."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from bayplan.telemetry.decisions import (
 
 T = TypeVar("T")
 
-_MAX_MESSAGE_BYTES = 1024  # as an event has it
+_MAX_MESSAGE_BYTES = 1024  # the limit of an event's note
 _MAX_REASON_BYTES = 256
 _VICTIMS_BYTES = 768
 _BEST_BYTES = 2560
-_REASONS_BYTES = 640  # of a pod that was placed: nobody asks for more
+_REASONS_BYTES = 640  # of a pod that was placed: its reasons are rarely read
 
 
 def decision_record(pod: Pod, decision: SchedulingDecision, at: datetime, layout: int = 0) -> DecisionRecord:
-    """What to remember of a decision. `layout`: of the snapshot that it was made on."""
+    """The record of a decision. `layout`: layout number of the snapshot that the decision was made on."""
     if decision.class_evaluation is not None and decision.node is not None:
         return _shared_record(pod, decision.node, decision.row, decision.class_evaluation, at)
     diagnosis = decision.diagnosis
@@ -62,15 +62,15 @@ def decision_record(pod: Pod, decision: SchedulingDecision, at: datetime, layout
     return replace(record, reasons=reasons, layout=layout)
 
 
-def _shared_record(pod: Pod, node: str, row: int, standing: ClassEvaluation, at: datetime) -> DecisionRecord:
-    """The same for a decision that was read off what pods of one kind share."""
-    names = standing.snapshot.nodes.names
+def _shared_record(pod: Pod, node: str, row: int, class_evaluation: ClassEvaluation, at: datetime) -> DecisionRecord:
+    """The same for a decision that was made from the shared evaluation of an equivalence class."""
+    names = class_evaluation.snapshot.nodes.names
     ranking = NO_RANKING
-    if standing.candidates > 1:
-        rows = standing.ranking(row, BEST_NODES)
+    if class_evaluation.candidates > 1:
+        rows = class_evaluation.ranking(row, BEST_NODES)
         best = tuple([names[row] for row in rows])
-        ranking = Ranking.fit(_BEST_BYTES, best, standing.scoring, standing.scores_at(rows))
-    reasons = _shared_reasons(standing.rejections())
+        ranking = Ranking.fit(_BEST_BYTES, best, class_evaluation.scoring, class_evaluation.scores_at(rows))
+    reasons = _shared_reasons(class_evaluation.rejections())
     return DecisionRecord(
         at,
         pod.key,
@@ -80,7 +80,7 @@ def _shared_record(pod: Pod, node: str, row: int, standing: ClassEvaluation, at:
         "scheduled",
         "",
         nodes=len(names),
-        feasible=standing.candidates,
+        feasible=class_evaluation.candidates,
         ranking=ranking,
         reasons=reasons,
     )
@@ -88,7 +88,7 @@ def _shared_record(pod: Pod, node: str, row: int, standing: ClassEvaluation, at:
 
 @lru_cache(maxsize=64)
 def _shared_reasons(rejections: tuple[RejectionCount, ...]) -> tuple[ReasonCount, ...]:
-    """Rejections seldom change from one pod of a kind to the next."""
+    """Rejections seldom change between two pods of one class, so the result is cached."""
     ordered = sorted(rejections, key=lambda each: -each.nodes)
     counted = (ReasonCount(each.plugin, each.text[:_MAX_REASON_BYTES], each.nodes) for each in ordered)
     return tuple(_take_within_bytes(_REASONS_BYTES, counted, lambda each: text_bytes(each.text) + REASON_BYTES))
@@ -122,7 +122,7 @@ def _best(decision: SchedulingDecision) -> Ranking:
     chosen = nodes.columns.index[decision.node]
     if not nodes.is_whole:
         chosen = int((nodes.rows == chosen).argmax())
-    positions = top_positions(scores.total, chosen, BEST_NODES)  # of many that tie: this one first
+    positions = top_positions(scores.total, chosen, BEST_NODES)  # the chosen node comes first among equals
     numbers = np.array([vector[positions] for vector in (scores.total, *scores.by_plugin.values())], dtype=np.int64)
     rows = positions if nodes.is_whole else nodes.rows[positions].tolist()
     names = tuple(nodes.columns.names[row] for row in rows)
@@ -130,21 +130,21 @@ def _best(decision: SchedulingDecision) -> Ranking:
 
 
 def _reasons(diagnosis: Diagnosis, budget: int, *, with_bits: bool = False) -> tuple[ReasonCount, ...]:
-    """Reasons, most frequent first, while they fit; then, for as many of them as still fit, their nodes as bits."""
+    """The most frequent reasons that fit the budget; then node bit masks for as many of them as still fit."""
     counted = [(int(np.count_nonzero(reason.mask)), reason) for reason in _distinct_reasons(diagnosis.reasons())]
     ordered = sorted((each for each in counted if each[0]), key=lambda each: -each[0])
-    kept = list(_take_within_bytes(budget, ordered, lambda each: _reason_bytes(each[1])))
-    left = budget - sum(_reason_bytes(reason) for _, reason in kept)
+    selected = list(_take_within_bytes(budget, ordered, lambda each: _reason_bytes(each[1])))
+    left = budget - sum(_reason_bytes(reason) for _, reason in selected)
     marked = left // (diagnosis.node_count // 8 + 1) if with_bits else 0
-    bits = [np.packbits(reason.mask).tobytes() for _, reason in kept[:marked]]
+    bits = [np.packbits(reason.mask).tobytes() for _, reason in selected[:marked]]
     return tuple(
         ReasonCount(reason.plugin, reason.text[:_MAX_REASON_BYTES], count, bits[place] if place < len(bits) else b"")
-        for place, (count, reason) in enumerate(kept)
+        for place, (count, reason) in enumerate(selected)
     )
 
 
 def _distinct_reasons(reasons: Iterable[FilterReasonRows]) -> Iterator[FilterReasonRows]:
-    """Each text of a plugin once: plugins in their order, the texts of each by the alphabet."""
+    """Each reason text of a plugin once. Plugins keep their order; the texts of a plugin are sorted."""
     plugins: dict[str, dict[str, FilterReasonRows]] = {}
     for reason in reasons:
         texts = plugins.setdefault(reason.plugin, {})

@@ -1,7 +1,7 @@
-"""HTTP services that have a say in a decision: what to ask them, and how to read what they answer.
+"""HTTP extenders: builds the requests and reads the results of filter, prioritize, preempt and bind.
 
-Nothing is sent from here. An attempt yields an `ExtenderCall`; whoever can await sends its body and hands the reply
-back. Keys are capitalised because the services are written against Go structs without tags.
+Sends nothing. A scheduling attempt yields an `ExtenderCall`; the caller posts its body and returns the reply. Keys are
+capitalised because extenders decode them into Go structs without JSON tags.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ T = TypeVar("T")
 
 
 class ExtenderError(BayplanError):
-    """An extender did not answer, or not in a way that can be used."""
+    """An extender did not answer, refused, or answered with an invalid result."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtenderReply:
-    """What came back: an HTTP status with a body, or why nothing did."""
+    """The HTTP status and body of a response, or the reason why there is none."""
 
     code: int = 0
     body: bytes = b""
     failure: str = ""
     may_have_acted: bool = False
-    """Whether the extender may have done, or may still do, what it was asked for."""
+    """Whether the extender may have executed the request, or may still execute it."""
 
 
 class _NodeName(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class _NodeList(msgspec.Struct, frozen=True):
 
 
 class ExtenderFilterResult(msgspec.Struct, frozen=True):
-    """An answer to filter. Names are in small letters because Go, whose structs these are, reads them in any case."""
+    """Result of filter. Field names are lower case because Go decodes keys of any case."""
 
     nodes: _NodeList | None = None
     nodenames: tuple[str, ...] | None = None
@@ -67,7 +67,7 @@ class ExtenderFilterResult(msgspec.Struct, frozen=True):
 
 
 class HostPriority(msgspec.Struct, frozen=True):
-    """One node in an answer to prioritize: 0 to 10."""
+    """Score of one node in a result of prioritize: 0 to 10."""
 
     host: str = ""
     score: int = 0
@@ -83,13 +83,13 @@ class _MetaVictims(msgspec.Struct, frozen=True):
 
 
 class ExtenderPreemptionResult(msgspec.Struct, frozen=True):
-    """An answer to preempt: always names of pods, whatever was sent."""
+    """Result of preempt. Always has metaVictims (pod uids), whichever form was sent."""
 
     nodenametometavictims: dict[str, _MetaVictims] | None = None
 
 
 class ExtenderBindingResult(msgspec.Struct, frozen=True):
-    """An answer to bind: nothing, or why not."""
+    """Result of bind: empty, or an error."""
 
     error: str | None = None
 
@@ -110,7 +110,7 @@ class HttpExtender:
         return self.config.ignorable
 
     def is_interested(self, pod: Pod) -> bool:
-        """Extenders without managed resources want every pod; others those that ask for one of them."""
+        """Extenders without managed resources get every pod; the rest get pods that request a managed resource."""
         if not self._managed:
             return True
         return any(
@@ -118,47 +118,47 @@ class HttpExtender:
             for container in (*pod.spec.init_containers, *pod.spec.containers)
         )
 
-    # filter -----------------------------------------------------------------------------------------------------
+    # filter
 
     def filter_call(self, pod: Pod, nodes: NodeTable) -> ExtenderCall:
         return ExtenderCall(self, self.config.filter_verb, self._arguments(pod, nodes))
 
     def parse_filter(self, reply: ExtenderReply, nodes: NodeTable) -> tuple[RowVector, dict[int, Status]]:
-        """The rows that survive, and the statuses of those that do not."""
+        """The rows that remain, and the statuses of the rejected rows."""
         answer = self._parse(reply, self.config.filter_verb, ExtenderFilterResult)
         if answer.error:
             raise ExtenderError(answer.error)
         index = nodes.columns.index
-        mine = set(nodes.names)
-        kept = [index[name] for name in dict.fromkeys(self._remaining_nodes(answer, mine))]
+        sent = set(nodes.names)
+        remaining = [index[name] for name in dict.fromkeys(self._remaining_nodes(answer, sent))]
         failed: dict[int, Status] = {}
         for name, text in (answer.failedandunresolvablenodes or {}).items():
-            if name in mine:
+            if name in sent:
                 failed[index[name]] = Status(Code.UNRESOLVABLE, (text,))
         for name, text in (answer.failednodes or {}).items():
-            if name in mine and index[name] not in failed:
+            if name in sent and index[name] not in failed:
                 failed[index[name]] = Status(Code.UNSCHEDULABLE, (text,))
-        return np.array(kept, dtype=np.intp), failed
+        return np.array(remaining, dtype=np.intp), failed
 
-    def _remaining_nodes(self, answer: ExtenderFilterResult, mine: set[str]) -> Iterator[str]:
+    def _remaining_nodes(self, answer: ExtenderFilterResult, sent: set[str]) -> Iterator[str]:
         if not self.config.node_cache_capable or answer.nodenames is None:
             items = (answer.nodes.items if answer.nodes else None) or ()
-            yield from (item.metadata.name for item in items if item.metadata.name in mine)
+            yield from (item.metadata.name for item in items if item.metadata.name in sent)
             return
         for name in answer.nodenames:
-            if name not in mine:
+            if name not in sent:
                 raise ExtenderError(
                     f'extender "{self.name}" claims a filtered node "{name}" which is not found in the input node list'
                 )
             yield name
 
-    # prioritize -------------------------------------------------------------------------------------------------
+    # prioritize
 
     def prioritize_call(self, pod: Pod, nodes: NodeTable) -> ExtenderCall:
         return ExtenderCall(self, self.config.prioritize_verb, self._arguments(pod, nodes))
 
     def parse_prioritize(self, reply: ExtenderReply, nodes: NodeTable) -> IntVector:
-        """What the extender adds to each total: its score, weighted, stretched to our range."""
+        """What the extender adds to each total: its score times its weight, scaled to the range 0 to 100."""
         scores: Counter[str] = Counter()
         for item in self._parse(reply, self.config.prioritize_verb, list[HostPriority]):
             scores[item.host] += item.score
@@ -166,30 +166,32 @@ class HttpExtender:
         try:
             return np.array([scores[name] * factor for name in nodes.names], dtype=np.int64)
         except OverflowError:
-            raise ExtenderError(f"extender {self.name} gave scores beyond 64 bits; it gives 0 to 10") from None
+            raise ExtenderError(
+                f"extender {self.name} returned scores beyond 64 bits; scores must be 0 to 10"
+            ) from None
 
-    # preempt ----------------------------------------------------------------------------------------------------
+    # preempt
 
     def supports_preemption(self, pod: Pod) -> bool:
         return bool(self.config.preempt_verb) and self.is_interested(pod)
 
     def preempt_call(self, pod: Pod, candidates: Mapping[str, Victims]) -> ExtenderCall:
-        told: dict[str, Any] = {"Pod": msgspec.to_builtins(pod), "NodeNameToVictims": None}
-        told["NodeNameToMetaVictims"] = None
+        arguments: dict[str, Any] = {"Pod": msgspec.to_builtins(pod), "NodeNameToVictims": None}
+        arguments["NodeNameToMetaVictims"] = None
         capable = self.config.node_cache_capable
-        told["NodeNameToMetaVictims" if capable else "NodeNameToVictims"] = {
+        arguments["NodeNameToMetaVictims" if capable else "NodeNameToVictims"] = {
             name: {
                 "Pods": [{"UID": victim.uid} if capable else msgspec.to_builtins(victim) for victim in victims.pods],
                 "NumPDBViolations": victims.violations,
             }
             for name, victims in candidates.items()
         }
-        return ExtenderCall(self, self.config.preempt_verb, told)
+        return ExtenderCall(self, self.config.preempt_verb, arguments)
 
     def parse_preempt(self, reply: ExtenderReply) -> ExtenderAnswer:
-        """The candidates that it leaves, or the fault that kept it from saying so."""
+        """The candidates that the extender keeps, or the error that it or the transport returned."""
         try:
-            answer = self._parse(reply, self.config.preempt_verb, ExtenderPreemptionResult, _with_lowercase_victim_keys)
+            answer = self._parse(reply, self.config.preempt_verb, ExtenderPreemptionResult, _lowercase_victim_keys)
         except ExtenderError as fault:
             return fault
         return {
@@ -199,44 +201,46 @@ class HttpExtender:
 
     def process_preemption(self, pod: Pod, candidates: Mapping[str, Victims]) -> Mapping[str, NamedVictims]:
         raise ExtenderError(
-            f"extender {self.name} would have to be asked about {len(candidates)} nodes for pod {pod.key}, and nothing "
-            "here can call it; leave `preemptVerb` out of the configuration"
+            f"extender {self.name} handles preemption, and this process cannot call extenders ({len(candidates)} nodes "
+            f"for pod {pod.key}); leave `preemptVerb` out of the configuration"
         )
 
-    # bind -------------------------------------------------------------------------------------------------------
+    # bind
 
     def is_binder(self, pod: Pod) -> bool:
         return bool(self.config.bind_verb) and self.is_interested(pod)
 
     def bind_call(self, pod: Pod, node_name: str) -> ExtenderCall:
-        told = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid, "Node": node_name}
-        return ExtenderCall(self, self.config.bind_verb, told)
+        arguments = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid, "Node": node_name}
+        return ExtenderCall(self, self.config.bind_verb, arguments)
 
     def parse_bind(self, reply: ExtenderReply) -> None:
-        """Raises `ExtenderError` where the pod is not bound."""
+        """Raises `ExtenderError` if the pod is not bound."""
         answer = self._parse(reply, self.config.bind_verb, ExtenderBindingResult)
         if answer.error:
             raise ExtenderError(answer.error)
 
-    # all --------------------------------------------------------------------------------------------------------
+    # all calls
 
     def _arguments(self, pod: Pod, nodes: NodeTable) -> dict[str, Any]:
-        told: dict[str, Any] = {"Pod": msgspec.to_builtins(pod), "Nodes": None, "NodeNames": None}
+        arguments: dict[str, Any] = {"Pod": msgspec.to_builtins(pod), "Nodes": None, "NodeNames": None}
         if self.config.node_cache_capable:
-            told["NodeNames"] = list(nodes.names)
+            arguments["NodeNames"] = list(nodes.names)
         else:
-            told["Nodes"] = {"metadata": {}, "items": [msgspec.to_builtins(node.node) for node in nodes]}
-        return told
+            arguments["Nodes"] = {"metadata": {}, "items": [msgspec.to_builtins(node.node) for node in nodes]}
+        return arguments
 
-    def _parse(self, reply: ExtenderReply, verb: str, kind: type[T], folded: Callable[[Any], Any] | None = None) -> T:
+    def _parse(
+        self, reply: ExtenderReply, verb: str, kind: type[T], normalize: Callable[[Any], Any] | None = None
+    ) -> T:
         if reply.failure:
             raise ExtenderError(reply.failure)
         if reply.code != 200:
             raise ExtenderError(f"failed {verb} with extender at URL {self.url(verb)}, code {reply.code}")
         try:
-            return msgspec.convert((folded or _with_lowercase_keys)(msgspec.json.decode(reply.body)), kind)
+            return msgspec.convert((normalize or _lowercase_keys)(msgspec.json.decode(reply.body)), kind)
         except (msgspec.DecodeError, msgspec.ValidationError) as fault:
-            raise ExtenderError(f"extender {self.name} answered {verb} with something else: {fault}") from None
+            raise ExtenderError(f"extender {self.name} returned an invalid result of {verb}: {fault}") from None
 
     def url(self, verb: str) -> str:
         return f"{self.config.url_prefix.rstrip('/')}/{verb}"
@@ -244,7 +248,7 @@ class HttpExtender:
 
 @dataclass(frozen=True, slots=True)
 class ExtenderCall:
-    """A question to an extender."""
+    """A request to an extender."""
 
     extender: HttpExtender
     verb: str
@@ -259,23 +263,23 @@ class ExtenderCall:
         return msgspec.json.encode(self.arguments)
 
 
-def _with_lowercase_keys(answer: Any) -> Any:
-    """The answer with the keys of its outermost objects in small letters; nothing at all is an empty object."""
+def _lowercase_keys(answer: Any) -> Any:
+    """The answer with the keys of its outermost objects in lower case; null becomes an empty object."""
     if isinstance(answer, list):
-        return [_with_lowercase_keys(item) for item in answer]
+        return [_lowercase_keys(item) for item in answer]
     if isinstance(answer, dict):
         return {key.lower(): value for key, value in answer.items()}
     return {} if answer is None else answer
 
 
-def _with_lowercase_victim_keys(answer: Any) -> Any:
-    """The same for an answer to preempt, whose objects are nested; names of nodes stay as they are."""
-    top = _with_lowercase_keys(answer)
+def _lowercase_victim_keys(answer: Any) -> Any:
+    """The same for a result of preempt, whose objects are nested. Node names keep their case."""
+    top = _lowercase_keys(answer)
     by_node = top.get("nodenametometavictims") if isinstance(top, dict) else None
     if not isinstance(by_node, dict):
         return top
-    victims = {name: _with_lowercase_keys(each) for name, each in by_node.items()}
+    victims = {name: _lowercase_keys(each) for name, each in by_node.items()}
     for each in victims.values():
         if isinstance(each, dict) and isinstance(each.get("pods"), list):
-            each["pods"] = _with_lowercase_keys(each["pods"])
+            each["pods"] = _lowercase_keys(each["pods"])
     return {**top, "nodenametometavictims": victims}

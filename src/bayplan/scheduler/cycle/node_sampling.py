@@ -1,8 +1,8 @@
-"""How many nodes to look at, and from where.
+"""Node sampling: how many nodes an attempt evaluates, and where its search starts.
 
-By default all of them: whole columns make that cheap, and the best node is then really the best. An explicit
-`percentageOfNodesToScore` samples as kube-scheduler does, and so does a profile where looking is not cheap (an
-extender, a plugin that only knows one node at a time) unless the configuration says otherwise.
+The default is all nodes: evaluation by column is cheap, and the chosen node is the best of all. An explicit
+`percentageOfNodesToScore` samples as kube-scheduler does. A profile with an extender, or with a plugin that evaluates
+one node at a time, samples too unless the configuration sets a percentage.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MIN_FEASIBLE_NODES_PERCENTAGE = 5
 
 
 def num_feasible_nodes_to_find(count: int, percentage: int) -> int:
-    """How many feasible nodes are enough among `count` candidates; percentage 0 means adaptive."""
+    """How many feasible nodes are enough among `count` candidates. Percentage 0 means adaptive."""
     if count < MIN_FEASIBLE_NODES_TO_FIND:
         return count
     if percentage == 0:
@@ -32,7 +32,7 @@ def num_feasible_nodes_to_find(count: int, percentage: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SampleSize:
-    """How many nodes are looked at (None: all of them; 0: an adaptive number), and why not all."""
+    """How many nodes are evaluated (None: all; 0: an adaptive number), and the reason if not all."""
 
     percentage: int | None = None
     reason: str = ""
@@ -47,28 +47,28 @@ SAMPLE_ALL_NODES = SampleSize()
 
 
 def sample_size_for(configuration: Configuration, own: int | None, framework: Framework) -> SampleSize:
-    """The share that a profile looks at; `own` is the percentage that it states itself."""
+    """The sample size of a profile. `own`: the profile's own percentage."""
     if own:
-        return SampleSize(own, "the profile says so")
+        return SampleSize(own, "the profile sets percentageOfNodesToScore")
     if own is not None:
         return SampleSize(0, "the profile sets percentageOfNodesToScore to 0")
     if configuration.percentage_of_nodes_to_score:
-        return SampleSize(configuration.percentage_of_nodes_to_score, "the configuration says so")
+        return SampleSize(configuration.percentage_of_nodes_to_score, "the configuration sets percentageOfNodesToScore")
     if configuration.extenders:
         urls = ", ".join(extender.url_prefix for extender in configuration.extenders)
-        return SampleSize(0, f"extenders have to be asked: {urls}")
+        return SampleSize(0, f"the configuration has extenders: {urls}")
     slow = _per_node_plugins(framework)
     if slow:
-        named = ", ".join(f"{name} ({' and '.join(points)})" for name, points in slow.items())
-        return SampleSize(0, f"these plugins answer for one node at a time: {named}")
+        described = ", ".join(f"{name} ({' and '.join(points)})" for name, points in slow.items())
+        return SampleSize(0, f"these plugins answer for one node at a time: {described}")
     return SAMPLE_ALL_NODES
 
 
 def _per_node_plugins(framework: Framework) -> dict[str, list[str]]:
-    """Plugins that are asked about each node for every pod, with the points where they are."""
+    """Plugins that are called once for each pod and node, with their extension points."""
     found: dict[str, list[str]] = {}
     for name in framework.filter_points.per_node_plugins:
-        if not hasattr(framework.profile.instances[name], "signature"):  # else pods share what it said
+        if not hasattr(framework.profile.instances[name], "signature"):  # with a signature, pods share its answers
             found.setdefault(name, []).append("filter")
     for name in framework.score_points.per_node_plugins:
         found.setdefault(name, []).append("score")
@@ -77,7 +77,7 @@ def _per_node_plugins(framework: Framework) -> dict[str, list[str]]:
 
 @dataclass(slots=True)
 class NodeSampler:
-    """Where the next search starts. kube-scheduler's rotating index, one a scheduler."""
+    """Row at which the next search starts: kube-scheduler's nextStartNodeIndex, one for each scheduler."""
 
     start: int = 0
 
@@ -86,21 +86,21 @@ class NodeSampler:
         turn = self.start % max(len(candidates), 1)
         return np.concatenate((candidates[turn:], candidates[:turn]))
 
-    def take_sample(self, diagnosis: Diagnosis, way: RowVector, wanted: int) -> RowVector:
-        """The first `wanted` feasible rows of the way; rows from the next feasible one on were not looked at."""
-        feasible = diagnosis.rows_with(Code.SUCCESS)[way]
+    def take_sample(self, diagnosis: Diagnosis, visit_order: RowVector, wanted: int) -> RowVector:
+        """The first `wanted` feasible rows in visit order. Rows from the next feasible one on become not evaluated."""
+        feasible = diagnosis.rows_with(Code.SUCCESS)[visit_order]
         hits = np.flatnonzero(feasible)
-        seen = len(way) if len(hits) <= wanted else int(hits[wanted])
+        seen = len(visit_order) if len(hits) <= wanted else int(hits[wanted])
         self.advance(seen, diagnosis.eligible_count)
-        self._forget(diagnosis, way[seen:])
-        chosen: RowVector = way[:seen][feasible[:seen]]
+        self._discard(diagnosis, visit_order[seen:])
+        chosen: RowVector = visit_order[:seen][feasible[:seen]]
         return chosen
 
     def advance(self, looked_at: int, nodes: int) -> None:
         self.start = (self.start + looked_at) % max(nodes, 1)
 
     @staticmethod
-    def _forget(diagnosis: Diagnosis, rows: RowVector) -> None:
+    def _discard(diagnosis: Diagnosis, rows: RowVector) -> None:
         diagnosis.verdicts.codes[rows] = NOT_EVALUATED
         for reason in diagnosis.verdicts.reasons:
             reason.mask[rows] = False
@@ -108,8 +108,8 @@ class NodeSampler:
             mask[rows] = False
         for row in rows.tolist():
             diagnosis.overrides.pop(row, None)
-        kept = {plugin for plugin, mask in diagnosis.verdicts.plugins.items() if mask.any()}
-        kept |= {status.plugin for status in diagnosis.overrides.values()}
-        gone = diagnosis.verdicts.plugins.keys() - kept
-        diagnosis.unschedulable_plugins -= gone
-        diagnosis.pending_plugins -= gone
+        remaining = {plugin for plugin, mask in diagnosis.verdicts.plugins.items() if mask.any()}
+        remaining |= {status.plugin for status in diagnosis.overrides.values()}
+        removed = diagnosis.verdicts.plugins.keys() - remaining
+        diagnosis.unschedulable_plugins -= removed
+        diagnosis.pending_plugins -= removed

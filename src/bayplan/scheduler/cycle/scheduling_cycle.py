@@ -1,9 +1,9 @@
-"""Answers one question: where does this pod go, and if nowhere, why?
+"""Scheduling cycle: decides where one pod goes, or why it fits nowhere.
 
-One attempt, in the order people know: PreFilter, Filter (the nominated node first), extenders, PostFilter or PreScore,
-Score, choose. Pure decision: nothing is assumed, reserved or written here. The attempt is a generator: it yields only
-when an extender has to be asked, so a profile without extenders runs straight through (`schedule_pod`), and one with
-extenders is driven by whoever can await (`schedule_pod_with_extenders`)."""
+The order of an attempt: PreFilter, Filter (the nominated node first), extenders, PostFilter or PreScore, Score,
+selection. The decision assumes, reserves and writes nothing. The attempt is a generator that yields only when an
+extender has to be called. A profile without extenders runs it straight through (`schedule_pod`). A profile with
+extenders awaits each call (`schedule_pod_with_extenders`)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _PRE_FILTER, _FILTER, _PRE_SCORE, _SCORE = (
 NO_NODES = "no nodes available to schedule pods"
 
 ExtenderCalls = tuple[ExtenderCall, ...]
-"""What is asked at once; the replies come in this order."""
+"""Calls that are sent concurrently; the replies come in this order."""
 
 ExtenderReplies = Sequence[ExtenderReply]
 AttemptSteps = Generator[ExtenderCalls, ExtenderReplies, "SchedulingDecision"]
@@ -68,7 +68,7 @@ TieBreak = Callable[[NodeColumns, RowVector | Sequence[int]], int]
 
 
 def first_row(columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:
-    """A tie break without chance: the first in the order of the rows. Coarse scores then fill node after node."""
+    """A deterministic tie break: the first row. Coarse scores then fill node after node."""
     del columns, rows
     return 0
 
@@ -84,38 +84,38 @@ class SchedulingDecision:
     status: Status = SUCCESS
     diagnosis: Diagnosis | None = None
     nodes: NodeTable | None = None  # the feasible ones
-    scores: TotalScores | None = None  # None: there was nothing to choose from
+    scores: TotalScores | None = None  # None: there was only one candidate, or none
     nominated_node_name: str | None = None  # None: leave the nomination, "": clear it
     victims: tuple[str, ...] = ()
     writes: tuple[object, ...] = ()
     class_evaluation: ClassEvaluation | None = (
-        None  # what it was read off, until the next decision; the fields above are empty then
+        None  # the shared evaluation of this decision, until the next decision; the fields above are empty then
     )
-    row: int = -1  # of the node in what it was read off
-    is_stale: bool = False  # what it was read off is another pod's now
+    row: int = -1  # row of the node in the shared evaluation
+    is_stale: bool = False  # the shared evaluation has changed since the decision
 
     def release(self) -> None:
-        """The cluster moves on: whatever is shared with other pods is about to be theirs."""
+        """Drop the shared evaluation: the next decision is about to change it."""
         if self.class_evaluation is not None:
             self.class_evaluation, self.is_stale = None, True
 
     def with_details(self) -> SchedulingDecision:
-        """The decision with everything spelled out that pods like this one share; to be asked before the next one."""
+        """The decision with all fields filled in from the shared evaluation. Call it before the next decision."""
         if self.is_stale:
             raise UsageError(
-                f"the details of the decision for {self.node} are gone: pods share them, and the next pod has changed "
-                "them; ask for in_detail() before anything else is decided, or read the record"
+                f"the details of the decision for {self.node} are gone: pods of one class share them, and a later "
+                "decision has changed them; call with_details() before the next decision, or read the record"
             )
-        standing = self.class_evaluation
-        if standing is None or self.node is None:
+        evaluation = self.class_evaluation
+        if evaluation is None or self.node is None:
             return self
-        nodes = standing.snapshot.table.restricted_to(standing.feasible)
-        scores = standing.scores() if len(nodes) > 1 else None
-        return replace(self, diagnosis=standing.diagnosis(), nodes=nodes, scores=scores, class_evaluation=None)
+        nodes = evaluation.snapshot.table.restricted_to(evaluation.feasible)
+        scores = evaluation.scores() if len(nodes) > 1 else None
+        return replace(self, diagnosis=evaluation.diagnosis(), nodes=nodes, scores=scores, class_evaluation=None)
 
     @property
     def rejectors(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Who rejected the pod, and of those who waits for something outside; nobody where something went wrong."""
+        """Plugins that rejected the pod, and those that wait for an external event; both empty after an error."""
         if not self.status.rejected:
             return frozenset(), frozenset()
         if self.diagnosis is None:
@@ -124,18 +124,18 @@ class SchedulingDecision:
 
     @property
     def message(self) -> str:
-        """What the FailedScheduling event says."""
+        """The text of the FailedScheduling event."""
         return self.status.message
 
 
 class SchedulingCycle:
-    """Makes attempts for pods of one profile."""
+    """Runs scheduling attempts for pods of one profile."""
 
     __slots__ = (
         "_filters",
         "_finds_one",
+        "_lookup_s",
         "_shares",
-        "_sought_s",
         "classes",
         "extenders",
         "framework",
@@ -163,14 +163,14 @@ class SchedulingCycle:
         self.sample_size = share
         self.extenders = extenders
         self.classes = classes  # None: every pod is evaluated in full
-        self._filters = bool(framework.profile.at(FILTER))  # where nobody does, Filter is not observed
-        self._sought_s = 0.0  # how long it took to find that the pod is evaluated on its own
-        self.runs_post_filters = True  # not while something is only tried out
-        # Where nobody would compare candidates, the first one is as good as any.
+        self._filters = bool(framework.profile.at(FILTER))  # without filter plugins, Filter is not observed
+        self._lookup_s = 0.0  # how long it took to find that the pod is evaluated on its own
+        self.runs_post_filters = True  # False during a dry run
+        # Without score plugins and extenders that compare candidates, the first feasible node is chosen.
         self._finds_one = not self.framework.score_points.has_score_plugins and not any(
             extender.config.prioritize_verb or extender.config.filter_verb for extender in self.extenders
         )
-        # Extenders and samples look at other nodes each time.
+        # With extenders or sampling, each attempt evaluates different nodes.
         self._shares = not self.extenders and self.sample_size.percentage is None and not self._finds_one
         preempting = tuple(extender for extender in self.extenders if extender.config.preempt_verb)
         for plugin in self.framework.profile.at(POST_FILTER):
@@ -180,7 +180,7 @@ class SchedulingCycle:
                 plugin.groups_preempt, plugin.groups_placed = groups_preempt, groups_placed
 
     def schedule_pod(self, cycle: Cycle) -> SchedulingDecision:
-        """Run an attempt that needs nobody outside."""
+        """Run an attempt that needs no extender."""
         decision = self._decide_from_class(cycle)
         if decision is not None:
             return decision
@@ -192,12 +192,12 @@ class SchedulingCycle:
             assert isinstance(decision, SchedulingDecision)
             return decision
         raise ExtenderError(
-            f"extender {calls[0].extender.name} would have to be asked, and nothing here can call it; "
+            f"extender {calls[0].extender.name} is configured, and this process cannot call extenders; "
             "leave `extenders` out of the configuration"
         )
 
     async def schedule_pod_with_extenders(self, cycle: Cycle, ask: CallExtender) -> SchedulingDecision:
-        """Run an attempt, awaiting extenders by `ask`."""
+        """Run an attempt; `ask` sends the calls to extenders."""
         attempt = self.attempt_steps(cycle)
         try:
             calls = next(attempt)
@@ -214,33 +214,33 @@ class SchedulingCycle:
         return (yield from self._full_attempt(cycle))
 
     def _decide_from_class(self, cycle: Cycle) -> SchedulingDecision | None:
-        """Begin, and end at once where the pod need not be looked at on its own.
+        """Start the attempt. Returns a decision if the pod's equivalence class has a shared evaluation.
 
-        Whoever shares an evaluation has passed PreFilter and Filter as its founder did: both are observed, and the time
-        is Filter's. All other answers of theirs send a pod the long way, which observes them itself.
+        Such a pod has passed PreFilter and Filter with the first pod of its class: both are observed, and the time
+        counts as Filter's. Any other outcome of the class leads to a full attempt, which observes them itself.
         """
         self.framework.begin_attempt()
         if not (cycle.snapshot.nodes.count if cycle.allowed_rows is None else len(cycle.allowed_rows)):
             return SchedulingDecision(status=unresolvable(NO_NODES), nominated_node_name="")
         now_s, points = self.framework.plugin_caller.now_s, self.framework.plugin_caller.points
         start_s = now_s()
-        standing = self.class_evaluation(cycle)
+        evaluation = self.class_evaluation(cycle)
         took_s = now_s() - start_s
-        if standing is None:
-            self._sought_s = took_s
+        if evaluation is None:
+            self._lookup_s = took_s
             return None
-        points.observe_class_lookup(took_s, found=standing.was_cached and standing.candidates > 0)
+        points.observe_class_lookup(took_s, found=evaluation.was_cached and evaluation.candidates > 0)
         points.observe_skipped(_PRE_FILTER)
         if self._filters:
             points.observe(_FILTER, took_s)
-        return self._decision_from_class(cycle, standing)
+        return self._decision_from_class(cycle, evaluation)
 
     def _full_attempt(self, cycle: Cycle) -> AttemptSteps:
         outcome = self.framework.filter_points.pre_filter(cycle)
         if outcome.status.code is Code.ERROR:
             return SchedulingDecision(status=outcome.status, nominated_node_name="")
-        if outcome.status.ok:  # no node is looked for on behalf of others
-            self.framework.plugin_caller.points.observe_class_lookup(self._sought_s, found=False)
+        if outcome.status.ok:  # the pod's class has no shared evaluation
+            self.framework.plugin_caller.points.observe_class_lookup(self._lookup_s, found=False)
         diagnosis, rows = yield from self._feasible(cycle, outcome)
         broken = _first_error(diagnosis, cycle.snapshot.order)
         if broken is not None:
@@ -249,12 +249,12 @@ class SchedulingCycle:
             return (yield from self._no_feasible_node_steps(cycle, diagnosis))
         return (yield from self._choose(cycle, diagnosis, _table_of(cycle, rows)))
 
-    # sharing ----------------------------------------------------------------------------------------------------
+    # shared evaluations
 
     def class_evaluation(self, cycle: Cycle) -> ClassEvaluation | None:
-        """What pods like this one know already; None where the pod has to be looked at on its own.
+        """The shared evaluation of the pod's equivalence class; None if the pod is evaluated on its own.
 
-        Nominated pods make a node two different ones, and what is shared is about all nodes.
+        Nominated pods need two filter runs on their nodes, and a shared evaluation covers all nodes.
         """
         if cycle.allowed_rows is not None:
             return None
@@ -264,20 +264,20 @@ class SchedulingCycle:
             return None
         return self.classes.class_evaluation(cycle)
 
-    def _decision_from_class(self, cycle: Cycle, standing: ClassEvaluation) -> SchedulingDecision:
-        standing.lend_state(cycle)
-        if not standing.candidates:
-            return self._no_feasible_node(cycle, standing.diagnosis())
+    def _decision_from_class(self, cycle: Cycle, evaluation: ClassEvaluation) -> SchedulingDecision:
+        evaluation.lend_state(cycle)
+        if not evaluation.candidates:
+            return self._no_feasible_node(cycle, evaluation.diagnosis())
         now_s, points = self.framework.plugin_caller.now_s, self.framework.plugin_caller.points
         start_s = now_s()
-        columns, best = cycle.snapshot.nodes, standing.best_rows()
-        if standing.candidates > 1:
+        columns, best = cycle.snapshot.nodes, evaluation.best_rows()
+        if evaluation.candidates > 1:
             points.observe_skipped(_PRE_SCORE)
             points.observe(_SCORE, now_s() - start_s)
         row = int(best[0 if len(best) == 1 else self.tie_break(columns, best)])
-        return SchedulingDecision(columns.names[row], class_evaluation=standing, row=row)
+        return SchedulingDecision(columns.names[row], class_evaluation=evaluation, row=row)
 
-    # filtering --------------------------------------------------------------------------------------------------
+    # Filter
 
     def _feasible(
         self, cycle: Cycle, outcome: PreFilterSummary
@@ -296,59 +296,59 @@ class SchedulingCycle:
                 return alone, rows
             earlier = alone.status(nominated)
         start_s = self.framework.plugin_caller.now_s()
-        diagnosis, way = self._filter_in_visit_order(cycle, outcome)
+        diagnosis, visit_order = self._filter_in_visit_order(cycle, outcome)
         if not outcome.status.rejected:
             self._observe_filter(diagnosis, start_s)
         if nominated is not None and earlier.rejected and not diagnosis.explicit_rows()[nominated]:
-            diagnosis.override(nominated, earlier)  # PreFilter left it out, and it was looked at nevertheless
-        rows = self._take_sample(diagnosis, way)
+            diagnosis.override(nominated, earlier)  # PreFilter excluded the node, but it was evaluated as nominated
+        rows = self._take_sample(diagnosis, visit_order)
         rows = yield from self._run_extender_filters(cycle, diagnosis, rows)
         return diagnosis, rows
 
     def _observe_filter(self, diagnosis: Diagnosis, start_s: float) -> None:
-        """A search along the nodes is over: it counts once, in however many steps it was made."""
+        """Observe Filter once for a search, however many steps it took."""
         if self._filters:
             code = Code.ERROR if diagnosis.rows_with(Code.ERROR).any() else Code.SUCCESS
-            boundary = self.framework.plugin_caller
-            boundary.points.observe(_FILTER, boundary.now_s() - start_s, code.label)
+            plugin_caller = self.framework.plugin_caller
+            plugin_caller.points.observe(_FILTER, plugin_caller.now_s() - start_s, code.label)
 
     def _filter_in_visit_order(self, cycle: Cycle, outcome: PreFilterSummary) -> tuple[Diagnosis, RowVector]:
-        """What filters say of the candidates, and the way along them.
+        """Run the filters on the candidates; return the diagnosis and the candidates in visit order.
 
-        With a filter that walks over nodes, and a sample to find, the search ends where the sample is complete; filters
-        of whole tables have answered before that could be known.
+        With a plugin that evaluates one node at a time, and a sample size, the search ends when the sample is complete.
+        Otherwise all candidates are evaluated: column filters have no earlier end.
         """
         filtering, order = self.framework.filter_points, cycle.snapshot.order
         if outcome.status.rejected:
             return filtering.run_filters(cycle, outcome), order[:0]
-        kept = filtering.candidates(cycle.snapshot.table, outcome)
-        for rows in (kept, cycle.allowed_rows):
+        candidates = filtering.candidates(cycle.snapshot.table, outcome)
+        for rows in (candidates, cycle.allowed_rows):
             if rows is not None:
                 order = order[np.isin(order, rows)]
-        way = self.sampler.visit_order(order)
-        wanted = self._feasible_nodes_wanted(len(way))
-        if wanted >= len(way) or not filtering.per_node_plugins:
-            return filtering.run_filters(cycle, outcome, only=cycle.allowed_rows), way
-        step = wanted + 1  # one more than wanted shows where the sample ends
-        diagnosis = filtering.run_filters(cycle, outcome, only=np.sort(way[:step]))
-        while step < len(way) and len(_feasible_rows(diagnosis)) <= wanted:
-            diagnosis.add(filtering.run_filters(cycle, outcome, only=np.sort(way[step : 2 * step])))
+        visit_order = self.sampler.visit_order(order)
+        wanted = self._feasible_nodes_wanted(len(visit_order))
+        if wanted >= len(visit_order) or not filtering.per_node_plugins:
+            return filtering.run_filters(cycle, outcome, only=cycle.allowed_rows), visit_order
+        step = wanted + 1  # one more than wanted: the next feasible row ends the sample
+        diagnosis = filtering.run_filters(cycle, outcome, only=np.sort(visit_order[:step]))
+        while step < len(visit_order) and len(_feasible_rows(diagnosis)) <= wanted:
+            diagnosis.add(filtering.run_filters(cycle, outcome, only=np.sort(visit_order[step : 2 * step])))
             step *= 2
-        return diagnosis, way
+        return diagnosis, visit_order
 
-    def _take_sample(self, diagnosis: Diagnosis, way: RowVector) -> RowVector:
-        wanted = self._feasible_nodes_wanted(len(way))
-        if wanted < len(way):
-            return self.sampler.take_sample(diagnosis, way, wanted)
+    def _take_sample(self, diagnosis: Diagnosis, visit_order: RowVector) -> RowVector:
+        wanted = self._feasible_nodes_wanted(len(visit_order))
+        if wanted < len(visit_order):
+            return self.sampler.take_sample(diagnosis, visit_order, wanted)
         self.sampler.advance(int(diagnosis.explicit_rows().sum()), diagnosis.eligible_count)
         return _feasible_rows(diagnosis)
 
     def _samples_all(self, nodes: int) -> bool:
-        """Whether a sample of so many nodes is all of them."""
+        """Whether the sample of this many nodes contains all of them."""
         return not self.extenders and self._feasible_nodes_wanted(nodes) >= nodes
 
     def _feasible_nodes_wanted(self, candidates: int) -> int:
-        """How many nodes that fit are enough."""
+        """How many feasible nodes are enough."""
         if self._finds_one:
             return 1
         return (
@@ -360,7 +360,7 @@ class SchedulingCycle:
     def _run_extender_filters(
         self, cycle: Cycle, diagnosis: Diagnosis, rows: RowVector
     ) -> Generator[ExtenderCalls, ExtenderReplies, RowVector]:
-        """Let each interested extender narrow the rows that are left, in order."""
+        """Let each interested extender filter the remaining rows, in order."""
         for extender in self.extenders:
             if not len(rows):
                 break
@@ -369,20 +369,20 @@ class SchedulingCycle:
             nodes = NodeTable(cycle.snapshot.nodes, rows)
             (reply,) = yield (extender.filter_call(cycle.pod, nodes),)
             try:
-                kept, failed = extender.parse_filter(reply, nodes)
+                remaining, failed = extender.parse_filter(reply, nodes)
             except ExtenderError as fault:
                 if extender.config.ignorable:
                     continue
                 diagnosis.override(int(rows[0]), Status(Code.ERROR, (str(fault),)))
                 return rows[:0]
-            if len(kept) < len(rows):
+            if len(remaining) < len(rows):
                 diagnosis.unschedulable_plugins.add(EXTENDER_REJECTOR)
             for row, status in failed.items():
                 diagnosis.overrides[row] = status
-            rows = kept
+            rows = remaining
         return rows
 
-    # choosing ---------------------------------------------------------------------------------------------------
+    # Score and selection
 
     def _choose(
         self, cycle: Cycle, diagnosis: Diagnosis, nodes: NodeTable
@@ -398,27 +398,27 @@ class SchedulingCycle:
     def _add_extender_scores(
         self, cycle: Cycle, nodes: NodeTable, scores: TotalScores
     ) -> Generator[ExtenderCalls, ExtenderReplies, None]:
-        """Add what extenders think, all asked at once; one that fails is left out."""
-        asked = [each for each in self.extenders if each.config.prioritize_verb and each.is_interested(cycle.pod)]
-        if not asked:
+        """Add the scores of the extenders, which are called concurrently. A failed extender adds nothing."""
+        scorers = [each for each in self.extenders if each.config.prioritize_verb and each.is_interested(cycle.pod)]
+        if not scorers:
             return
-        replies = yield tuple(extender.prioritize_call(cycle.pod, nodes) for extender in asked)
-        for extender, reply in zip(asked, replies, strict=True):
+        replies = yield tuple(extender.prioritize_call(cycle.pod, nodes) for extender in scorers)
+        for extender, reply in zip(scorers, replies, strict=True):
             try:
                 scores.total += extender.parse_prioritize(reply, nodes)
             except ExtenderError:
                 continue
 
     def pick(self, nodes: NodeTable, total: IntVector) -> str:
-        """The best node; equally good ones are left to the tie break."""
+        """The node with the highest score; the tie break picks one of several."""
         best = nodes.rows[total == total.max()]
         choice = 0 if len(best) == 1 else self.tie_break(nodes.columns, best)
         return nodes.columns.names[int(best[choice])]
 
-    # failing ----------------------------------------------------------------------------------------------------
+    # PostFilter
 
     def _no_feasible_node(self, cycle: Cycle, diagnosis: Diagnosis) -> SchedulingDecision:
-        """For pods of a profile without extenders."""
+        """Run PostFilter for a profile without extenders that support preemption."""
         if not self.runs_post_filters or not self.framework.profile.at(POST_FILTER):
             return _unschedulable_decision(diagnosis, _NO_POST_FILTER)
         answer = self.framework.post_filter(cycle, diagnosis)
@@ -433,7 +433,7 @@ class SchedulingCycle:
             question = next(steps)
             while True:
                 extender = question.extender
-                assert isinstance(extender, HttpExtender), "preemption asks those it was given"
+                assert isinstance(extender, HttpExtender), "preemption calls only the extenders of this profile"
                 (reply,) = yield (extender.preempt_call(cycle.pod, question.candidates),)
                 question = steps.send(extender.parse_preempt(reply))
         except StopIteration as done:
@@ -456,7 +456,7 @@ def _unschedulable_decision(diagnosis: Diagnosis, answer: PostFilterResult) -> S
 
 
 def _table_of(cycle: Cycle, rows: RowVector) -> NodeTable:
-    """The rows as a table: the whole one, which needs no copying, where all of them are meant."""
+    """The rows as a table. All rows give the snapshot's own table, without a copy."""
     whole = cycle.snapshot.table
     return whole if len(rows) == len(whole) else NodeTable(cycle.snapshot.nodes, rows)
 
@@ -466,7 +466,7 @@ def _feasible_rows(diagnosis: Diagnosis) -> RowVector:
 
 
 def _first_error(diagnosis: Diagnosis, order: RowVector) -> Status | None:
-    """The first filter that broke, in the order nodes are visited: it fails the attempt."""
+    """The first filter error in visit order. It fails the attempt."""
     rows = diagnosis.rows_with(Code.ERROR)
     if not rows.any():
         return None

@@ -1,6 +1,6 @@
-"""What do BindRequests mean for the pod engine's queue? Pods that have one are on their way; pods that lost it wait.
+"""Applies BindRequests to the pod engine's queue: pods with a request leave it, pods that lost theirs return.
 
-`cache.bind_requests` says which; here is what is done about it. A look every few seconds finds what time asks for.
+`BindRequestTracker` decides which pods these are; this module applies the decisions. A periodic check handles timeouts.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ CHECK_INTERVAL_S = 5.0
 
 
 class BindRequestReader(Protocol):
-    """What the watches do not tell, as the server has it at the moment."""
+    """Reads from the API server what the watches do not deliver."""
 
     async def uids(self) -> frozenset[str]:
-        """Of the requests that there are."""
+        """Uids of all requests that exist."""
         ...
 
     async def list_unreadable(self) -> Sequence[BindRequest]:
-        """Requests that have failed and cannot be read, as far as they can be."""
+        """Failed requests that cannot be decoded as a whole, with the fields that can."""
         ...
 
     async def pod(self, request: BindRequest) -> Pod | None:
-        """The pod that a request names; None where there is none."""
+        """The pod that a request names; None if there is none."""
         ...
 
     async def pod_uid(self, request: BindRequest) -> str:
-        """Of the pod that a request names, whoever schedules it; nothing where there is none."""
+        """Uid of the pod that a request names, whichever scheduler owns it; empty if there is none."""
         ...
 
 
 class PodRequestOwner:
-    """Fits `cache.bind_requests.Engine`."""
+    """Implements `RequestOwner` of the request tracker for the pod engine."""
 
     def __init__(self, live: LiveScheduler) -> None:
         self._live = live
@@ -56,7 +56,7 @@ class PodRequestOwner:
         pending = self._live.engine.pending
         if uid := request.pod_uid:
             return pending.get(uid)
-        return next((pod for pod in pending.values() if pod.key == request.pod_key), None)  # made by hand
+        return next((pod for pod in pending.values() if pod.key == request.pod_key), None)  # created by a user
 
     def on_assumed(self, pod: Pod) -> None:
         self._live.queue.delete(pod)
@@ -66,7 +66,7 @@ class PodRequestOwner:
         self._live.queue.add(pod)
 
     def on_foreign_pod_released(self, was: Pod) -> None:
-        """A pod of another scheduler is not going to be on its node."""
+        """A pod of another scheduler no longer counts on its node."""
         self._live.queue.move_all_on_event(ASSIGNED_POD_DELETE, was, None)
         self._live.wake()
 
@@ -85,19 +85,19 @@ class PodRequestOwner:
 def track_bind_requests(
     live: LiveScheduler, clock: LoopClock, *, stale_s: float, request_timeout_s: float = REQUEST_TIMEOUT_S
 ) -> BindRequestTracker:
-    """Have a live scheduler count the pods that are on their way by requests."""
-    desk = live.engine.bind_request_factory
+    """Let a live scheduler count pods on the nodes that their bind requests name."""
+    factory = live.engine.bind_request_factory
     engine, cache = PodRequestOwner(live), live.engine.cache
-    requests = BindRequestTracker(cache, engine, desk.failures, clock, stale_s, request_timeout_s=request_timeout_s)
+    requests = BindRequestTracker(cache, engine, factory.failures, clock, stale_s, request_timeout_s=request_timeout_s)
     requests.foreign_requests = ForeignBindRequests(
         cache, live.engine.serves, engine.on_foreign_pod_released, LostRequests(clock, request_timeout_s)
     )
-    desk.tracker = live.event_handlers.bind_requests = live.binding_cycles.bind_requests = requests
+    factory.tracker = live.event_handlers.bind_requests = live.binding_cycles.bind_requests = requests
     return requests
 
 
 async def run_request_checks(requests: BindRequestTracker, clock: LoopClock, server: BindRequestReader) -> None:
-    """What time asks for, every few seconds, until cancelled."""
+    """Run the checks that depend on time, every few seconds, until cancelled."""
     read_s = float("-inf")
     while True:
         await clock.sleep(CHECK_INTERVAL_S)
@@ -112,32 +112,32 @@ async def run_request_checks(requests: BindRequestTracker, clock: LoopClock, ser
             try:
                 requests.reconcile_with_list(await server.uids(), known_before)
             except BayplanError as fault:
-                log.warning("cannot ask which bind requests are there: %s; trying again", fault)
+                log.warning("cannot list the bind requests: %s; retrying", fault)
 
 
 async def check_unreadable_requests(requests: BindRequestTracker, server: BindRequestReader) -> None:
-    """Requests that failed since nobody can read them may lack a pod as well."""
+    """Requests that failed and can no longer be decoded may be orphans, too."""
     try:
         requests.handle_unreadable(await server.list_unreadable())
     except BayplanError as fault:
-        log.warning("cannot ask which bind requests cannot be read: %s; trying again later", fault)
+        log.warning("cannot list the bind requests that cannot be decoded: %s; retrying later", fault)
 
 
 async def delete_orphaned_requests(requests: BindRequestTracker, server: BindRequestReader) -> None:
-    """Have requests go whose pods never were; where nobody can say, that request is left alone for as long again."""
+    """Delete requests whose pods do not exist. After an error the request is checked again after the same delay."""
     for orphan in requests.orphans():
         try:
             requests.handle_orphan_check(orphan, await server.pod_uid(orphan))
         except BayplanError as fault:
             requests.postpone_orphan_check(orphan)
-            log.warning("cannot ask for the pod of bind request %s: %s; trying again later", orphan.key, fault)
+            log.warning("cannot read the pod of bind request %s: %s; retrying later", orphan.key, fault)
 
 
 async def read_lost_pods(requests: BindRequestTracker, server: BindRequestReader) -> None:
-    """Free the nodes of pods whose requests were deleted, if the pods are not there. After a failure the pod keeps its
-    node until the next look."""
+    """Free the nodes of pods whose requests were deleted, if the pods are not there. After an error the pod keeps its
+    node until the next check."""
     for uid, request in requests.lost():
         try:
             requests.read_pod(uid, await server.pod(request))
         except BayplanError as fault:
-            log.warning("cannot read the pod of deleted bind request %s: %s; trying again", request.key, fault)
+            log.warning("cannot read the pod of deleted bind request %s: %s; retrying", request.key, fault)

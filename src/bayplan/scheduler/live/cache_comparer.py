@@ -1,8 +1,7 @@
-"""Is what the scheduler believes what the API server says?
+"""Cache comparer: compares the scheduler's cache and queue with the API server's objects.
 
-Asked by a person (SIGUSR2, as with kube-scheduler) or a test, of a process that runs. What the informers know is read
-into a cache made anew, as a fresh start would, and held against the one in use. Cost: that of a fresh start; the loop
-is held meanwhile, so nobody asks without a reason.
+Called on SIGUSR2, as in kube-scheduler, or by a test. The informers' objects are loaded into a new cache, as at a
+start, and the two caches are compared. Cost: that of a fresh start; the event loop is blocked meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Amounts = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class CachedNode:
-    """A node as a cache has it: the pods on it, and what they ask for together."""
+    """A node in a cache: the pods on it, and the sum of their requests."""
 
     pods: frozenset[str]
     requested: Amounts
@@ -31,19 +30,19 @@ class CachedNode:
 
 @dataclass(slots=True)
 class CacheComparison:
-    """What the cache and the queue have, and what is wrong with it; nothing is, where `differences` is empty.
+    """The contents of cache and queue, and their `differences` from the API server's objects.
 
-    Pods that are `assumed` are on their way to a node; the API server need not show them there yet.
+    `assumed` pods have a node in the cache only; the API server need not show them there yet.
     """
 
     nodes: dict[str, CachedNode]
     assumed: list[str]
-    queued: dict[str, str]  # by pod where it waits
-    nominated: dict[str, str]  # by pod the node that is kept for it
+    queued: dict[str, str]  # by pod: the part of the queue that it is in
+    nominated: dict[str, str]  # by pod: its nominated node
     differences: list[str] = field(default_factory=list)
 
     def lines(self) -> Iterator[str]:
-        """For a log; the last line is all of it as JSON."""
+        """Lines for the log. The last line is the whole comparison as JSON."""
         for name, node in sorted(self.nodes.items()):
             yield f"cache: node {name}: {len(node.pods)} pods, requested {dict(node.requested)}"
         for pool in SubQueue:
@@ -65,22 +64,22 @@ class CacheComparison:
 
 
 def compare_cache(live: LiveScheduler, nodes: Iterable[KubeObject], pods: Iterable[KubeObject]) -> CacheComparison:
-    """Hold the cache and the queue of a scheduler against the nodes and pods that its informers know."""
+    """Compare the cache and the queue of a scheduler with the nodes and pods of its informers."""
     engine, queue = live.engine, live.queue
-    told = [pod for pod in pods if isinstance(pod, Pod)]
-    fresh = _cache_from_api(nodes, told)
-    ours, theirs = _cached_nodes(engine.cache), _cached_nodes(fresh)
+    known_pods = [pod for pod in pods if isinstance(pod, Pod)]
+    fresh = _cache_from_api(nodes, known_pods)
+    cached_nodes, fresh_nodes = _cached_nodes(engine.cache), _cached_nodes(fresh)
     assumed = {pod.uid: pod for pod in engine.cache.pods() if engine.cache.is_assumed(pod.uid)}
     waiting = {queued.key: pool.value for pool in SubQueue for queued in queue.pods_in(pool)}
     nominated = {pod.key: node for pod in engine.pending.values() if (node := engine.nominator.node_of(pod.uid))}
-    found = CacheComparison(ours, sorted(pod.key for pod in assumed.values()), waiting, nominated)
-    found.differences += _node_differences(ours, theirs, {pod.spec.node_name for pod in assumed.values()})
+    found = CacheComparison(cached_nodes, sorted(pod.key for pod in assumed.values()), waiting, nominated)
+    found.differences += _node_differences(cached_nodes, fresh_nodes, {pod.spec.node_name for pod in assumed.values()})
     found.differences += _pods_on_unknown_nodes(engine.cache, fresh, assumed)
-    flying = {pod.uid for pod in queue.in_flight()}
-    for pod in told:
-        under_way = pod.spec.node_name or not engine.serves(pod) or pod.uid in assumed or pod.uid in flying
-        if not under_way and pod.key not in waiting and not pod.terminating:
-            found.differences.append(f"pod {pod.key} waits for a node, and is in no queue")
+    in_flight = {pod.uid for pod in queue.in_flight()}
+    for pod in known_pods:
+        is_handled = pod.spec.node_name or not engine.serves(pod) or pod.uid in assumed or pod.uid in in_flight
+        if not is_handled and pod.key not in waiting and not pod.terminating:
+            found.differences.append(f"pod {pod.key} is pending and in no queue")
     return found
 
 
@@ -105,26 +104,28 @@ def _cached_nodes(cache: Cache) -> dict[str, CachedNode]:
     return views
 
 
-def _node_differences(ours: dict[str, CachedNode], theirs: dict[str, CachedNode], moving: set[str]) -> Iterator[str]:
-    """What is wrong with nodes. One that pods are on their way to may hold more than the API server shows."""
-    for name in sorted(theirs.keys() - ours.keys()):
+def _node_differences(
+    cached_nodes: dict[str, CachedNode], fresh_nodes: dict[str, CachedNode], busy: set[str]
+) -> Iterator[str]:
+    """Differences of nodes. A node with assumed pods may have more than the API server shows."""
+    for name in sorted(fresh_nodes.keys() - cached_nodes.keys()):
         yield f"node {name} is missing"
-    for name in sorted(ours.keys() - theirs.keys()):
+    for name in sorted(cached_nodes.keys() - fresh_nodes.keys()):
         yield f"node {name} is redundant"
-    for name in sorted(ours.keys() & theirs.keys()):
-        mine, real = ours[name], theirs[name]
+    for name in sorted(cached_nodes.keys() & fresh_nodes.keys()):
+        mine, real = cached_nodes[name], fresh_nodes[name]
         if missing := real.pods - mine.pods:
             yield f"node {name} lacks pods {sorted(missing)}"
-        if name in moving:
+        if name in busy:
             continue
         if extra := mine.pods - real.pods:
-            yield f"node {name} has pods too many: {sorted(extra)}"
+            yield f"node {name} has redundant pods {sorted(extra)}"
         if mine.requested != real.requested:
-            yield f"node {name} has {dict(mine.requested)} requested, and should have {dict(real.requested)}"
+            yield f"node {name} has {dict(mine.requested)} requested instead of {dict(real.requested)}"
 
 
 def _pods_on_unknown_nodes(cache: Cache, fresh: Cache, assumed: Mapping[str, Pod]) -> Iterator[str]:
-    """Pods on nodes that nobody knows count too: the node may come back."""
+    """Differences of pods, also on nodes that do not exist: such a node may come back."""
     mine = {pod.uid: pod for pod in cache.pods() if pod.uid not in assumed}
     real = {pod.uid: pod for pod in fresh.pods()}
     for uid in sorted(real.keys() - mine.keys() - assumed.keys()):

@@ -1,7 +1,7 @@
-"""Who asks extenders, and has them bind? The calls that attempts and bindings yield, as requests.
+"""Sends the calls to HTTP extenders that scheduling attempts and binding cycles make.
 
-Asked once a call by an attempt of a profile with extenders, and once a binding. A service that stops answering is told
-once, and once more when it answers again; what that means for a pod is said by whoever reads the reply.
+Called once for each call of an attempt, and once for each binding. A failing extender is logged once, and once more
+when it answers again. The caller of `call` decides what the reply means for the pod.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WaitForBinding = Callable[[BindPod, ApiError], Awaitable[bool]]
 
 
 async def _trust_bind_answer(_: BindPod, __: ApiError) -> bool:
-    """For callers that cannot read pods: what the extender says is taken as it is."""
+    """For callers that cannot read pods: the extender's answer is taken as it is."""
     return False
 
 
@@ -42,7 +42,7 @@ async def _always() -> None:
 
 
 class ExtenderHttpResponse(Protocol):
-    """An answer, as the client has it."""
+    """The response of an extender, as the client returns it."""
 
     @property
     def status(self) -> int: ...
@@ -51,13 +51,13 @@ class ExtenderHttpResponse(Protocol):
 
 
 class ExtenderTransport(Protocol):
-    """Reaches one extender, as `client.Service` does."""
+    """Posts to one extender, as `client.Service` does."""
 
     async def post(self, url: str, body: bytes, timeout_s: float) -> ExtenderHttpResponse: ...
 
 
 class ExtenderClient:
-    """Every configured extender, reachable. `may_write` raises `LeaseLost` when this process must not bind."""
+    """Calls every configured extender. `may_write` raises `LeaseLost` when this process must not bind."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class ExtenderClient:
         self._services = services
         self._binding = [HttpExtender(each) for each in sort_extenders(tuple(services)) if each.bind_verb]
         self._may_write = may_write
-        self._silent: set[str] = set()
+        self._failing: set[str] = set()
 
     async def call(self, call: ExtenderCall) -> ExtenderReply:
-        """What an extender replies, or why it does not."""
+        """The extender's reply, or the reason why there is none."""
         config = call.extender.config
         try:
             answer = await self._services[config].post(call.url, call.body, config.timeout.seconds)
@@ -84,9 +84,9 @@ class ExtenderClient:
     async def bind(
         self, pod: Pod, node_name: str, *, await_binding: WaitForBinding = _trust_bind_answer
     ) -> Status | None:
-        """Have the first extender bind that is interested; None where the plugins have to.
+        """Let the first interested extender bind the pod; None if the bind plugins have to.
 
-        `await_binding`: whether a pod is on its node although the extender says otherwise, or nothing.
+        `await_binding`: whether the pod is on its node although the extender reports an error or no result.
         """
         for extender in self._binding:
             if not extender.is_binder(pod):
@@ -99,32 +99,32 @@ class ExtenderClient:
                 return error(str(fault))
             except ExtenderError as fault:
                 refusal = ApiError(str(fault))
-                # An extender that answers with an error may have sent the binding before that. The binder that follows
-                # an ignorable extender binds the pod to the same node, so there is nothing to wait for.
+                # An extender that answers with an error may have sent the binding before. After an ignorable extender
+                # the next binder binds the pod to the same node, so there is nothing to wait for.
                 refusal.outcome_unknown = reply.may_have_acted or not (reply.failure or extender.ignorable)
                 if await await_binding(BindPod(pod, node_name), refusal):
                     return SUCCESS
                 if extender.ignorable:
-                    log.debug("extender %s does not bind pod %s, and need not: %s", extender.name, pod.key, fault)
+                    log.debug("ignorable extender %s does not bind pod %s: %s", extender.name, pod.key, fault)
                     continue
                 return error(str(fault))
             return SUCCESS
         return None
 
     def _log_failure(self, extender: HttpExtender, failure: str) -> None:
-        if failure and extender.name not in self._silent:
-            self._silent.add(extender.name)
-            meaning = "it is left out" if extender.ignorable else "pods that need it wait"
-            log.warning("extender %s does not answer, and %s: %s", extender.name, meaning, failure)
-        elif not failure and extender.name in self._silent:
-            self._silent.discard(extender.name)
+        if failure and extender.name not in self._failing:
+            self._failing.add(extender.name)
+            effect = "it is ignorable and skipped" if extender.ignorable else "pods that need it stay pending"
+            log.warning("extender %s does not answer, %s: %s", extender.name, effect, failure)
+        elif not failure and extender.name in self._failing:
+            self._failing.discard(extender.name)
             log.info("extender %s answers again", extender.name)
 
 
 def extender_transports(
     extenders: Iterable[ExtenderConfig], clock: LoopClock, *, user_agent: str
 ) -> dict[ExtenderConfig, HttpService]:
-    """The way to each extender; `ConfigError` where its certificates cannot be used."""
+    """An HTTP client for each extender; `ConfigError` if its certificates cannot be used."""
     services = {}
     for extender in extenders:
         services[extender] = HttpService(clock, user_agent=user_agent, trust=_tls_settings(extender))
@@ -137,7 +137,7 @@ def extender_transports(
 
 
 def _tls_settings(extender: ExtenderConfig) -> ConnectionConfig:
-    """Whom to trust, and who to be. With `enableHTTPS` and no authority anybody is trusted, as upstream has it."""
+    """TLS settings of an extender. As upstream, `enableHTTPS` without a certificate authority verifies nothing."""
     tls = extender.tls_config or ExtenderTLSConfig()
     has_authority = bool(tls.ca_data or tls.ca_file)
     insecure = tls.insecure or (extender.enable_https and not has_authority)
@@ -146,15 +146,15 @@ def _tls_settings(extender: ExtenderConfig) -> ConnectionConfig:
             "couldn't build extenders: specifying a root certificates file with the insecure flag is not allowed",
             stage=PROFILE_STAGE,
         )
-    is_somebody = bool(tls.cert_data or tls.cert_file) and bool(tls.key_data or tls.key_file)
+    has_client_cert = bool(tls.cert_data or tls.cert_file) and bool(tls.key_data or tls.key_file)
     return ConnectionConfig(
         server="",
         verify=not insecure,
         ca_data=tls.ca_data,
         ca_file="" if tls.ca_data else tls.ca_file,
         server_name=tls.server_name,
-        cert_data=tls.cert_data if is_somebody else b"",
-        cert_file="" if tls.cert_data or not is_somebody else tls.cert_file,
+        cert_data=tls.cert_data if has_client_cert else b"",
+        cert_file="" if tls.cert_data or not has_client_cert else tls.cert_file,
         key_data=Secret(tls.key_data.decode("latin-1")),
         key_file="" if tls.key_data else tls.key_file,
         origin=f"extender {extender.url_prefix}",

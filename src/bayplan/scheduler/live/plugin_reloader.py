@@ -1,7 +1,8 @@
-"""Have the files of plugins changed, and can what they hold now be used?
+"""Reloads plugins whose files have changed.
 
-Asked every few seconds while the process runs. A look costs a stat a file. What changed is loaded and built while the
-old plugins go on; if that fails they go on for good, and the reason is told once for each state of the files.
+`run` checks every few seconds while the process runs. A check costs one stat for each file. Changed files are loaded
+and built while the old plugins stay in use. If that fails, they remain in use, and the reason is logged once for each
+version of the files.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ CHECK_INTERVAL_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class PluginSource:
-    """Where plugins come from: how their files look from outside, what is in them, and what is made of it."""
+    """Source of plugins: versions of their files, the registry in them, and the configuration that fits it."""
 
     file_versions: Callable[[], object]
     registry: Callable[[], Registry]
@@ -36,13 +37,13 @@ class PluginSource:
 
 @dataclass(slots=True)
 class PluginReloader:
-    """Keeps the plugins of a live scheduler in step with their files."""
+    """Keeps the plugins of a live scheduler up to date with their files."""
 
     live: LiveScheduler
     source: PluginSource
     clock: LoopClock
     every_s: float = CHECK_INTERVAL_S
-    fault: str = ""  # why the files of now are not in use; empty where they are
+    fault: str = ""  # why the current files are not in use; empty if they are
     _last_versions: object = field(default=None)
 
     async def run(self) -> None:
@@ -51,18 +52,18 @@ class PluginReloader:
             await self.clock.sleep(self.every_s)
 
     def check_once(self) -> None:
-        """Take over what has changed since the last look."""
+        """Load the plugins if their files have changed since the last check."""
         try:
-            seen = self.source.file_versions()
-            if seen == self._last_versions:
+            versions = self.source.file_versions()
+            if versions == self._last_versions:
                 return
-            self._last_versions = seen
+            self._last_versions = versions
             rebuilt = self.live.engine.build_profiles(*self.source.load())
-        except Exception as fault:  # whatever somebody's file does, the process goes on
-            told = str(fault) if isinstance(fault, BayplanError | OSError) else f"{type(fault).__name__}: {fault}"
-            if told != self.fault:
-                log.error("plugins are not reloaded, and those loaded before go on: %s", told)
-            self.fault = told
+        except Exception as fault:  # a broken plugin file must not stop the process
+            message = str(fault) if isinstance(fault, BayplanError | OSError) else f"{type(fault).__name__}: {fault}"
+            if message != self.fault:
+                log.error("plugins are not reloaded; the previous ones stay in use: %s", message)
+            self.fault = message
             return
         self.fault = ""
         if rebuilt.changed:

@@ -1,6 +1,6 @@
-"""The queue that feeds an engine: its profiles' gates, hints and order, and the configuration's backoff.
+"""Builds the scheduling queue of an engine from its profiles' PreEnqueue plugins, hints and QueueSort, and the backoff.
 
-Made once at start, and its profiles once more whenever plugins are loaded anew (`queue_profiles`, `queue.install`).
+Called once at start; `queue_profiles` also whenever plugins are reloaded (`queue.install`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ DEFAULT_MAX_UNSCHEDULABLE_S = 300.0
 
 
 def queue_profiles(engine: PodEngine) -> dict[str, QueueProfile]:
-    """What the queue has to know of each profile."""
+    """The settings of each profile that the queue needs."""
     extenders = bool(engine.configuration.extenders)
     return {name: QueueProfile.of(engine.framework(name), extenders=extenders) for name in engine.scheduler_names}
 
 
 def queue_sort_order(engine: PodEngine) -> SortKey:
-    """The order of the queue: one QueueSort serves all profiles."""
+    """The order of the queue. All profiles share one QueueSort."""
     framework = engine.framework(next(iter(engine.scheduler_names)))
     (sorter,) = framework.profile.at(QUEUE_SORT)
     return queue_order(sorter, framework.plugin_caller)
@@ -43,16 +43,16 @@ def new_queue(
     *,
     clock: Clock,
     recorder: QueueRecorder | None = None,
-    max_parked_s: float = DEFAULT_MAX_UNSCHEDULABLE_S,
+    max_unschedulable_s: float = DEFAULT_MAX_UNSCHEDULABLE_S,
     pop_from_backoff: bool = True,
     pod_groups: bool = False,
 ) -> Q:
-    """A queue for an engine, which reads the pods that the engine has pending and nominates in the engine's ledger."""
+    """Build a queue for an engine. It shares the engine's pending pods and its nominator."""
     configuration = engine.configuration
     settings = QueueSettings(
         initial_backoff_s=float(configuration.pod_initial_backoff_seconds),
         max_backoff_s=float(configuration.pod_max_backoff_seconds),
-        max_unschedulable_s=max_parked_s,
+        max_unschedulable_s=max_unschedulable_s,
         pop_from_backoff=pop_from_backoff,
         pod_groups=pod_groups,
     )

@@ -1,8 +1,8 @@
-"""The pod engine on a cluster: takes pods from the queue, decides, and sends decisions on their way.
+"""Run loop of the pod engine: takes pods from the queue, schedules them and starts their binding cycles.
 
-One loop owns everything. It follows what the API server told, does what is due, and makes attempts, in slices of a few
-milliseconds, so that connections, watches and bindings get their turn. An attempt is plain code; what has to wait
-(Permit, PreBind, Bind) goes on in a coroutine of its own. A profile with extenders keeps the turn while it asks them.
+One task owns all state. It handles watch events, does due work and runs attempts, in slices of a few milliseconds, so
+that connections, watches and binding cycles can run in between. An attempt is synchronous code. Waits (Permit, PreBind,
+Bind) run in a task of their own. A profile with extenders blocks the loop's next attempt while it calls them.
 """
 
 from __future__ import annotations
@@ -45,32 +45,32 @@ outcomes = StructuredLog(__name__)
 
 SLICE_S = 0.004
 _MAX_WRITES_IN_FLIGHT, _RESUME_WRITES_IN_FLIGHT = 1024, 512
-"""So many bindings may be waiting to be written; more pods wait in the queue, where priority still counts. Once there
-are so many, nobody decides until they are few: one decision for each binding that was written costs half as much again
-as hundreds in a row, and the wire has enough to do meanwhile."""
+"""Limit of bindings that wait to be written; more pods stay in the queue, where priority counts. At the limit no
+attempt runs until the number has fallen to the second value: one attempt after each written binding costs half as much
+again as hundreds in a row, and the writes keep the connection busy meanwhile."""
 _MAX_EVENT_SLICES = 25
-"""After so many slices of following a flood of changes one goes to attempts: nobody waits for the flood to end."""
+"""After this many slices of events one slice runs attempts, so that a flood of events does not block them."""
 _EVENT_DELAY_PER_POD_S, _MAX_EVENT_DELAY_S = 0.001, 0.02
-"""For each pod that waits for the binder, and in all. No binder takes a pod a millisecond, so whoever comes new waits
-for those longer than for us; and where the binder is not what they wait for, nobody notices so little."""
+"""Delay of events for each pod at the binder, and in all. No binder binds a pod in a millisecond, so a new pod waits
+for the binder's other pods longer than for this delay."""
 _MAX_EVENT_DELAY_WRITING_S, _MAX_EVENT_DELAY_READING_S = 0.1, 0.25
-"""The same in all where every pod is bound by the binder: whoever comes new then is behind those that wait for it, so
-that a longer rest costs nobody his place, nor any time. Still longer where nothing of ours is on its way to the server
-either, and all there can be to hear is what the binder does."""
+"""The limit when every pod is bound by the binder: a new pod is behind those at the binder, so a longer delay changes
+neither order nor latency. The second value applies when this process has no write in progress either: then all events
+that can come are results of the binder."""
 _NO_PLUGINS: frozenset[str] = frozenset()
 EventHandler = Callable[[KubeObject | None, KubeObject | None], Iterator[int]]
-"""What a change means, in slices."""
+"""Handles one watch event in slices."""
 
 
 @dataclass(slots=True)
 class RetiredPlugins:
-    """Plugins that were replaced, and the pods under way that still need them. They are closed when the last is."""
+    """Replaced plugins, and the assumed pods that still need them. The plugins are closed after the last such pod."""
 
     plugins: Sequence[Any]
     pods: set[AssumedPod]
 
-    def release_pod(self, held: AssumedPod) -> bool:
-        self.pods.discard(held)
+    def release_pod(self, assumed: AssumedPod) -> bool:
+        self.pods.discard(assumed)
         return self.close_if_idle()
 
     def close_if_idle(self) -> bool:
@@ -83,7 +83,7 @@ class RetiredPlugins:
 
 @dataclass(slots=True)
 class LiveScheduler:
-    """Runs one pod engine. `handle_event` is the handler of every informer; `run` goes on until it is cancelled."""
+    """Runs one pod engine. `handle_event` is the handler of every informer; `run` runs until it is cancelled."""
 
     engine: PodEngine
     queue: SchedulingQueue
@@ -96,11 +96,11 @@ class LiveScheduler:
     clock: LoopClock
     call_extender: CallExtender | None = None
     pod_group_cycle: PodGroupCycle | None = None
-    """Who decides about pods of groups; nobody: they are pods like others."""
+    """Schedules pods of groups; None: they are scheduled one by one."""
     observer: SchedulerObserver = field(default_factory=NoSchedulerObserver)
     slice_s: float = SLICE_S
     all_by_binder: bool = False
-    """Whether every profile has its pods bound by the binder."""
+    """Whether all profiles let the binder bind their pods."""
     _events: deque[tuple[EventHandler, KubeObject | None, KubeObject | None]] = field(default_factory=deque)
     _current_handler: Iterator[int] | None = None
     _flushing: Iterator[int] | None = None
@@ -124,18 +124,18 @@ class LiveScheduler:
 
     @property
     def bind_requests(self) -> BindRequestTracker | None:
-        """Bind requests of our pods, where there may be some."""
+        """Tracker of bind requests of this scheduler's pods, if there may be some."""
         return self.event_handlers.bind_requests
 
-    # what is told -----------------------------------------------------------------------------------------------
+    # events
 
     def handle_event(self, old: KubeObject | None, new: KubeObject | None) -> None:
-        """The API server told of a change."""
+        """Queue a watch event."""
         self._events.append((self.event_handlers.handle_in_slices, old, new))
         self._wake_event.set()
 
     def handle_own_write(self, old: KubeObject | None, new: KubeObject | None) -> None:
-        """We wrote something, and need not wait to be told of it."""
+        """Queue a change that this process has written, before the watch delivers it."""
         self._events.append((self.event_handlers.handle_own_write, old, new))
         self._wake_event.set()
 
@@ -143,80 +143,80 @@ class LiveScheduler:
         self._wake_event.set()
 
     def replace_profiles(self, rebuilt: NewProfiles) -> None:
-        """Go on with other profiles as soon as no attempt is under way and all that was told is followed."""
+        """Install new profiles when no attempt is running and all queued events are handled."""
         if self._new_profiles is not None:
             self.engine.discard_profiles(self._new_profiles)
         self._new_profiles = rebuilt
         self._wake_event.set()
 
     def stop_scheduling(self) -> None:
-        """No attempt begins any more; what is under way goes on."""
+        """Start no further attempt. Binding cycles go on."""
         self._deciding = False
 
     async def drain(self) -> None:
-        """Wait for pods that are on their way to a node, and for what is being written. Nobody waits at Permit."""
+        """Wait for binding cycles and writes. Pods at Permit are rejected."""
         for waiting in self.engine.waiting_pods.all():
             waiting.preempt("", "the scheduler stops")
         while not self._finish_bindings_slice():
             await asyncio.sleep(0)
         self.binding_cycles.stop_tracking()
         while self._binding_tasks:
-            await asyncio.wait(self._binding_tasks)  # it cancels no binding when it is cancelled itself
+            await asyncio.wait(self._binding_tasks)  # cancelling this wait cancels no binding
         await self.writes.drain()
 
     async def abandon(self) -> None:
-        """Leave everything that is under way as it is; who starts next finds out how far it came."""
+        """Cancel all binding cycles and writes. The next process finds out how far they came."""
         self.binding_cycles.stop_tracking()
         for task in self._binding_tasks:
             task.cancel()
         while self._binding_tasks:
-            await asyncio.wait(self._binding_tasks)  # it cancels no binding when it is cancelled itself
+            await asyncio.wait(self._binding_tasks)  # cancelling this wait cancels no binding
         await self.writes.abandon()
 
     @property
     def pods_in_binding(self) -> int:
-        """Pods that are on their way to a node."""
+        """Number of pods in a binding cycle."""
         return len(self._assumed_pods)
 
     @property
     def has_open_writes(self) -> bool:
-        """Whether a write may still take effect, also of an extender that was asked to bind a pod."""
+        """Whether a write may still take effect, including a binding by an extender."""
         return self.binding_cycles.writes_in_flight > 0 or self.writes.has_open_writes
 
     @property
     def is_writing(self) -> bool:
-        """Whether bindings, evictions or statuses are on their way to the API server."""
+        """Whether bindings, evictions or status writes are in progress."""
         return self.binding_cycles.writes_in_flight > 0 or self.writes.busy
 
     @property
     def pods_at_binder(self) -> int:
-        """Pods that were handed to the binder, and are not known to be bound."""
+        """Number of pods that were handed to the binder and are not known to be bound."""
         return 0 if self.bind_requests is None else self.bind_requests.waiting
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that was told is followed, nothing is on its way, and nobody is ready to be tried."""
-        under_way = self._events or self._new_profiles or self._current_handler or self._assumed_pods
-        return not (under_way or self.queue.counts()["active"])
+        """Whether all events are handled, no binding cycle runs, and no pod is in the active queue."""
+        is_working = self._events or self._new_profiles or self._current_handler or self._assumed_pods
+        return not (is_working or self.queue.counts()["active"])
 
     def max_event_delay_s(self) -> float:
-        """How long news may wait: not at all, unless all that is under way is with the binder, or on its way there.
+        """How long events may be delayed: not at all, unless all assumed pods are at the binder or on their way there.
 
-        Then they are answers that nobody waits for, and pods that turn up on nodes where they are counted already.
+        Then the events are results of the binder, for pods that already count on their nodes.
         """
         waiting = self.pods_at_binder
         is_all = self.pods_in_binding == self.binding_cycles.writes_in_flight + waiting
         if not is_all or self.call_extender is not None or self.writes.busy:
             return 0.0
-        most_s = _MAX_EVENT_DELAY_S
+        max_s = _MAX_EVENT_DELAY_S
         if self.all_by_binder:
-            most_s = _MAX_EVENT_DELAY_WRITING_S if self.binding_cycles.writes_in_flight else _MAX_EVENT_DELAY_READING_S
-        return min(waiting * _EVENT_DELAY_PER_POD_S, most_s)
+            max_s = _MAX_EVENT_DELAY_WRITING_S if self.binding_cycles.writes_in_flight else _MAX_EVENT_DELAY_READING_S
+        return min(waiting * _EVENT_DELAY_PER_POD_S, max_s)
 
-    # the loop ---------------------------------------------------------------------------------------------------
+    # loop
 
     async def run(self) -> None:
-        await self.handle_pending_events()  # nobody decides on half a picture
+        await self.handle_pending_events()  # no attempt runs before the cache is complete
         for _ in self.engine.refresh_in_slices():
             await asyncio.sleep(0)
         while True:
@@ -227,12 +227,12 @@ class LiveScheduler:
             await self._wait_for_work()
 
     async def handle_pending_events(self) -> None:
-        """Follow all that was told so far."""
+        """Handle all events that are queued."""
         while not self._handle_events_slice():
             await asyncio.sleep(0)
 
     async def handle_events(self) -> None:
-        """What `run` does besides deciding: for a process that waits to be elected."""
+        """Handle events without scheduling: for a process that waits for the leader lease."""
         while True:
             self._wake_event.clear()
             if self._handle_events_slice():
@@ -241,11 +241,11 @@ class LiveScheduler:
                 await asyncio.sleep(0)
 
     async def _run_slice(self) -> bool:
-        """One slice of work; false where there is none left."""
-        followed = self._handle_events_slice()
+        """Run one slice of work. False if there is no more work."""
+        events_done = self._handle_events_slice()
         if not self._finish_bindings_slice():
             return True
-        if not followed:
+        if not events_done:
             self._event_slices += 1
             if self._event_slices < _MAX_EVENT_SLICES:
                 return True
@@ -269,7 +269,7 @@ class LiveScheduler:
         return not self._write_limit_reached
 
     def _handle_events_slice(self) -> bool:
-        """Follow what was told; false where the slice ended before that was done."""
+        """Handle queued events. False if the slice ended before all were handled."""
         self._slice_ends_s = self.clock.monotonic_s() + self.slice_s
         while self._current_handler is not None or self._events or self._new_profiles is not None:
             if self._current_handler is None:
@@ -280,12 +280,12 @@ class LiveScheduler:
                 if self.clock.monotonic_s() > self._slice_ends_s:
                     return False
             self._current_handler = None
-            if self.clock.monotonic_s() > self._slice_ends_s:  # a change that wakes nobody has no slices of its own
+            if self.clock.monotonic_s() > self._slice_ends_s:  # an event that wakes no pod yields no slice
                 return not (self._events or self._new_profiles)
         return True
 
     def _install(self) -> Iterator[int]:
-        """Swap profiles, and wake the pods that changed plugins had rejected. Pods under way keep what they have."""
+        """Install the new profiles and wake the pods that changed plugins rejected. Assumed pods keep their plugins."""
         rebuilt, self._new_profiles = self._new_profiles, None
         assert rebuilt is not None
         plugins = self.engine.install_profiles(rebuilt)
@@ -295,24 +295,24 @@ class LiveScheduler:
         return self.queue.install_profiles(queue_profiles(self.engine), rebuilt.changed)
 
     def _handle_event_in_slices(
-        self, following: EventHandler, old: KubeObject | None, new: KubeObject | None
+        self, handler: EventHandler, old: KubeObject | None, new: KubeObject | None
     ) -> Iterator[int]:
         took_s, now_s = 0.0, self.clock.monotonic_s
         start_s = now_s()
         try:
-            for woken in following(old, new):
+            for woken in handler(old, new):
                 took_s += now_s() - start_s
                 yield woken
                 start_s = now_s()
-        except Exception:  # one change that cannot be followed must not stop all others
+        except Exception:  # one event that cannot be handled must not stop the rest
             item = new if new is not None else old
-            log.exception("cannot follow a change of %s %s", type(item).__name__, item.key if item else "")
+            log.exception("cannot handle a change of %s %s", type(item).__name__, item.key if item else "")
         took_s += now_s() - start_s
         for event in self.event_handlers.last_events:
             self.observer.observe_event(event, took_s)
 
     def _run_due_work(self) -> bool:
-        """What time and plugins ask for; false where the slice ended before that was done."""
+        """Do the work that is due or that plugins asked for. False if the slice ended before all was done."""
         now_s = self.clock.monotonic_s()
         deadline_s = self.engine.waiting_pods.next_deadline_s()
         if deadline_s is not None and deadline_s <= now_s:
@@ -323,8 +323,8 @@ class LiveScheduler:
             pods = list(self.engine.pods_to_activate.values())
             self.engine.pods_to_activate.clear()
             self.queue.activate(pods)
-        while self._deciding and (untold := self.queue.pop_gate_failure()) is not None:
-            self.failure_handler.handle_gate_failure(*untold)
+        while self._deciding and (failure := self.queue.pop_gate_failure()) is not None:
+            self.failure_handler.handle_gate_failure(*failure)
             if self.clock.monotonic_s() > self._slice_ends_s:
                 return False
         wakeup_s = self.queue.next_wakeup_s()
@@ -337,7 +337,7 @@ class LiveScheduler:
         return True
 
     async def _wait_for_work(self) -> None:
-        """Until something happens, or is due."""
+        """Wait until something happens or is due."""
         moments = (
             self.queue.next_wakeup_s(),
             self.engine.waiting_pods.next_deadline_s(),
@@ -358,7 +358,7 @@ class LiveScheduler:
             waking.cancel()
             resting.cancel()
 
-    # attempts ---------------------------------------------------------------------------------------------------
+    # attempts
 
     async def _attempt(self, queued: QueuedPodInfo) -> None:
         pod = queued.pod
@@ -370,13 +370,13 @@ class LiveScheduler:
                 await self.pod_group_cycle.attempt(queued)
             else:
                 await self._schedule_one(queued)
-        except Exception as fault:  # a bug of ours costs the pod one attempt, never the process
-            log.exception("an attempt to place pod %s broke", pod.key)
+        except Exception as fault:  # a bug costs the pod one attempt, and never stops the process
+            log.exception("a scheduling attempt for pod %s failed", pod.key)
             self._observe_failure(queued, broken := error(f"{type(fault).__name__}: {fault}"))
             self.failure_handler.handle(queued, broken, "")
 
     def skip(self, queued: QueuedPodInfo) -> bool:
-        """Whether a pod need not be tried: it goes, or is on its way already."""
+        """Whether a pod need not be tried: it is terminating or already assumed."""
         pod = queued.pod
         if pod.terminating:
             record_skipped(self.events, pod)
@@ -402,77 +402,81 @@ class LiveScheduler:
     def _handle_failure(self, queued: QueuedPodInfo, placed: ScheduleResult) -> None:
         decision = placed.decision
         self._observe_failure(queued, placed.status)
-        refused = decision.node is not None  # at Reserve or Permit
-        room = (
-            self.preemption_executor.prepare(queued.pod, decision.writes) if decision.writes and not refused else None
+        was_refused = decision.node is not None  # by Reserve or Permit
+        preemption = (
+            self.preemption_executor.prepare(queued.pod, decision.writes)
+            if decision.writes and not was_refused
+            else None
         )
-        nominate = "" if refused else decision.nominated_node_name
-        told = self.failure_handler.handle(queued, placed.status, nominate, *placed.rejectors, room=room)
-        if room is not None:
-            self.preemption_executor.start(room, told)
+        nominate = "" if was_refused else decision.nominated_node_name
+        status_write = self.failure_handler.handle(
+            queued, placed.status, nominate, *placed.rejectors, preemption=preemption
+        )
+        if preemption is not None:
+            self.preemption_executor.start(preemption, status_write)
 
     def start_binding(self, queued: QueuedPodInfo, placed: ScheduleResult) -> None:
-        """A pod has its node, and is sent on its way."""
+        """Start the binding cycle of an assumed pod."""
         assert placed.assumed is not None
         self._assumed_pods.add(placed.assumed)
         self.binding_cycles.activate(placed.assumed)
         self._start_task(placed.assumed, self.binding_cycles.run_binding_cycle(queued, placed))
 
-    def _start_task(self, held: AssumedPod, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, assumed: AssumedPod, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
-        self._binding_tasks[task] = held
+        self._binding_tasks[task] = assumed
         task.add_done_callback(self._on_task_done)
 
     def _finish_bindings_slice(self) -> bool:
-        """Bring pods to their end that the binder has done with; false where the slice ended before all were."""
+        """Finish pods with a result of the binder. False if the slice ended before all were finished."""
         ends_s = self.clock.monotonic_s() + self.slice_s if self.binding_cycles.has_binder_results else 0.0
         while self.binding_cycles.has_binder_results:
-            if (rest := self.binding_cycles.finish_next_binder_result()) is not None:
-                self._start_task(*rest)
+            if (post_bind := self.binding_cycles.finish_next_binder_result()) is not None:
+                self._start_task(*post_bind)
             if self.clock.monotonic_s() > ends_s:
                 return not self.binding_cycles.has_binder_results
         return True
 
     def _on_write_finished(self) -> None:
-        """There is room again, though the binder may not be done with a single pod."""
+        """Wake the loop when new bindings may be written again. The binder may have bound none of the pods yet."""
         if self._write_limit_reached and self.binding_cycles.writes_in_flight < _RESUME_WRITES_IN_FLIGHT:
             self._wake_event.set()
 
-    def _on_pod_finished(self, held: AssumedPod) -> None:
-        self._assumed_pods.discard(held)
+    def _on_pod_finished(self, assumed: AssumedPod) -> None:
+        self._assumed_pods.discard(assumed)
         if self._retired:
-            self._retired = [each for each in self._retired if not each.release_pod(held)]
+            self._retired = [each for each in self._retired if not each.release_pod(assumed)]
         if self.engine.pods_to_activate or (
             self.queue.has_ready and not self._write_limit_reached
-        ):  # they waited for this very pod
+        ):  # attempts that waited for this pod
             self._wake_event.set()
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        held = self._binding_tasks.pop(task)
+        assumed = self._binding_tasks.pop(task)
         if task.cancelled():
-            self._on_pod_finished(held)  # it may have been cancelled before its first step
+            self._on_pod_finished(assumed)  # it may have been cancelled before its first step ran
         if not task.cancelled() and (fault := task.exception()) is not None:
-            log.error("a binding broke", exc_info=fault)
+            log.error("a binding cycle failed", exc_info=fault)
 
-    # outcomes ---------------------------------------------------------------------------------------------------
+    # outcomes
 
-    def _on_assigned(self, queued: QueuedPodInfo, held: AssumedPod) -> None:
-        """The API server has the binding of a pod, or the request for it: the binder tells of the rest."""
-        record_scheduled(self.events, queued.pod, held.pod.spec.node_name)
+    def _on_assigned(self, queued: QueuedPodInfo, assumed: AssumedPod) -> None:
+        """The API server has accepted the binding of a pod or its bind request."""
+        record_scheduled(self.events, queued.pod, assumed.pod.spec.node_name)
 
-    def on_bound(self, queued: QueuedPodInfo, held: AssumedPod) -> None:
-        """A pod is bound."""
+    def on_bound(self, queued: QueuedPodInfo, assumed: AssumedPod) -> None:
+        """Record that a pod is bound."""
         now_s = self.clock.monotonic_s()
         self.engine.cache.finish_binding(queued.uid, now_s)
         self.observer.observe_attempt(SCHEDULED, queued.pod.scheduler_name, now_s - queued.attempt_started_s)
         self.observer.observe_scheduled(queued.attempts, self.queue.waited_s(queued), after_flush=queued.is_flushed)
         if outcomes.enabled(OUTCOME):
             outcomes.info(
-                "Successfully bound pod to node", v=OUTCOME, pod=ObjectRef(queued.key), node=held.pod.spec.node_name
+                "Successfully bound pod to node", v=OUTCOME, pod=ObjectRef(queued.key), node=assumed.pod.spec.node_name
             )
 
     def on_binding_failed(self, queued: QueuedPodInfo, status: Status, rejectors: frozenset[str] = _NO_PLUGINS) -> None:
-        """A pod that had a node does not get it, and no longer waits for it."""
+        """Requeue a pod whose binding cycle failed."""
         self._observe_failure(queued, status)
         self.failure_handler.handle(queued, status, "", rejectors)
         self._wake_event.set()
@@ -484,11 +488,11 @@ class LiveScheduler:
         )
 
     def activate(self, pod: Pod) -> None:
-        """Have a pod tried again at once."""
+        """Activate a pod: it is tried at once."""
         self.queue.activate([pod])
         self._wake_event.set()
 
     def retry(self, pod: Pod) -> None:
-        """Have a pod tried again after its backoff."""
+        """Requeue a pod with its backoff."""
         self.queue.retry([pod])
         self._wake_event.set()

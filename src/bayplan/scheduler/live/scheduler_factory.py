@@ -1,4 +1,4 @@
-"""Puts a live pod engine together: engine, queue, routing, bindings and the writes between them."""
+"""Builds a live pod engine: engine, queue, event handlers, binding cycles and API writes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def new_live_scheduler(
     timings: PluginTimings | None = None,
     pod_groups: GroupVersionResource | None = None,
 ) -> LiveScheduler:
-    """A scheduler that writes through `client`; `claims` and `pod_groups`: these kinds as the server offers them."""
+    """Build a scheduler that writes through `client`. `claims`, `pod_groups`: these resources as the server serves
+    them."""
 
     ask = extenders.call if extenders is not None else None
     options, observer = options or ProcessOptions(), observer or NoSchedulerObserver()
@@ -71,10 +72,12 @@ def new_live_scheduler(
     def exists(pod: Pod) -> bool:
         return pod.uid in engine.pending or cache.pod(pod.uid) is not None
 
-    how: dict[str, Any] = {"clock": clock, "claims": claims, "exists": exists, "observer": observer}
-    writes = ApiWrites(client, events, **how, request_timeout_s=settings.request_timeout_seconds)
-    made = partial(PodEngine, configuration, registry, cache, clock=clock, chance=chance, post=post, timings=timings)
-    engine = made(
+    write_options: dict[str, Any] = {"clock": clock, "claims": claims, "exists": exists, "observer": observer}
+    writes = ApiWrites(client, events, **write_options, request_timeout_s=settings.request_timeout_seconds)
+    new_engine = partial(
+        PodEngine, configuration, registry, cache, clock=clock, chance=chance, post=post, timings=timings
+    )
+    engine = new_engine(
         writes=writes,
         records=DecisionRing(settings.records_mebibytes << 20),
         tie_break=first_row if settings.ties == "inOrder" else None,
@@ -105,11 +108,11 @@ def new_live_scheduler(
         retry=lambda pod: live.retry(pod),
         observer=observer,
     )
-    routing = EventHandlers(engine, queue, gangs=features.enabled(GANG_SCHEDULING))
+    event_handlers = EventHandlers(engine, queue, gangs=features.enabled(GANG_SCHEDULING))
     live = LiveScheduler(
         engine,
         queue,
-        routing,
+        event_handlers,
         bindings,
         failures,
         evictions,
@@ -124,11 +127,11 @@ def new_live_scheduler(
         live.pod_group_cycle = _new_group_cycle(
             live, _new_group_attempts(live, chance, ask, options), pod_groups, observer, features
         )
-    _listen(cache, live, observer)
+    _add_listeners(cache, live, observer)
     return live
 
 
-def _listen(cache: Cache, live: LiveScheduler, observer: SchedulerObserver) -> None:
+def _add_listeners(cache: Cache, live: LiveScheduler, observer: SchedulerObserver) -> None:
     cache.devices.listener = live.handle_own_write
     cache.volumes.listen(live.handle_own_write)
     cache.volumes.on_failure = observer.observe_volume_failure
@@ -143,7 +146,7 @@ def _new_queue(
         SchedulingQueue,
         clock=clock,
         recorder=recorder,
-        max_parked_s=options.max_in_unschedulable_pods.seconds,
+        max_unschedulable_s=options.max_in_unschedulable_pods.seconds,
         pop_from_backoff=features.enabled("SchedulerPopFromBackoffQ"),
         pod_groups=features.enabled(GENERIC_WORKLOAD),
     )
@@ -152,7 +155,7 @@ def _new_queue(
 def _new_group_attempts(
     live: LiveScheduler, chance: random.Random, ask: CallExtender | None, options: ProcessOptions
 ) -> GroupAttempts:
-    """How attempts are made for whole groups: all nodes at once, or placement by placement."""
+    """Build the attempts for whole groups: on all nodes at once, or placement by placement."""
     if not options.serving.features.enabled(TOPOLOGY_AWARE_WORKLOAD_SCHEDULING):
         return GroupAttempts(live.engine, live.queue, ask)
     ties = None if options.settings.ties == "inOrder" else chance

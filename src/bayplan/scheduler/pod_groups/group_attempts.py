@@ -1,9 +1,9 @@
-"""Pods of one group are decided about together: enough of them find a place, or none of them takes one.
+"""Scheduling attempts for whole pod groups: enough pods of the group find a node, or none is placed.
 
-Asked when a pod of a group comes to its turn, with the feature gate GenericWorkload. All of the group that wait come
-along. Each is given a place in trial, in order, as if the ones before were there; then everything is taken back, and if
-Permit was content in the end all that found a place are placed in earnest. The words are kube-scheduler's. Cost: an
-attempt a pod, and a second Reserve and Permit for those that go on.
+Called with the feature gate GenericWorkload when a pod of a group is popped. All pending pods of the group are tried
+with it. Each is assumed as a trial, in order, so that the next pods see it; then everything is undone. If Permit
+accepted in the end, all pods that found a node are placed for real. The texts are kube-scheduler's. Cost: one attempt a
+pod, and a second Reserve and Permit for those that are placed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Skip = Callable[[QueuedPodInfo], bool]
 
 @dataclass(frozen=True, slots=True)
 class PodTrial:
-    """How the trial of one pod ended. `permit`: what Permit said of those who wait for others."""
+    """Outcome of one pod's trial. `permit`: Permit's text for a pod that waits for the rest of its group."""
 
     queued: QueuedPodInfo
     decision: SchedulingDecision
@@ -49,13 +49,13 @@ class PodTrial:
 
     @property
     def needs_preemption(self) -> bool:
-        """Whether the place has to be made first."""
+        """Whether the pod got a node only by preemption."""
         return bool(self.node_name) and not self.status.ok
 
 
 @dataclass(slots=True)
 class GroupAttemptResult:
-    """How it ended for all of them."""
+    """Outcome of an attempt for the whole group."""
 
     status: Status
     trials: list[PodTrial] = field(default_factory=list)
@@ -65,14 +65,14 @@ class GroupAttemptResult:
 
 @dataclass(slots=True)
 class GroupAttempts:
-    """Makes attempts for whole groups."""
+    """Runs attempts for whole groups."""
 
     engine: PodEngine
     queue: SchedulingQueue
     ask: CallExtender | None = None
 
     def gather_members(self, first: QueuedPodInfo, skip: Skip) -> list[QueuedPodInfo]:
-        """The pods of the group that wait, popped, the most important and longest waiting first."""
+        """Pop the pending pods of the group. Highest priority first, then longest waiting first."""
         found = [first]
         for mate in list(self.engine.pending.values()):
             if mate.uid != first.uid and same_group(mate, first.pod):
@@ -83,13 +83,13 @@ class GroupAttempts:
         return sorted(left, key=lambda queued: (-queued.info.priority, queued.first_attempt or _EPOCH))
 
     def activate(self) -> None:
-        """Do what plugins asked for while all of the group are in flight: else they would be tried again at once."""
+        """Activate pods for plugins while the group's pods are in flight: otherwise these would be retried at once."""
         pods = list(self.engine.pods_to_activate.values())
         self.engine.pods_to_activate.clear()
         self.queue.activate(pods)
 
     async def try_members(self, members: Sequence[QueuedPodInfo]) -> GroupAttemptResult:
-        """Give every pod a place in trial. Nothing of it is left when this returns."""
+        """Try every pod. All assumptions are undone when this returns."""
         names = dict.fromkeys(queued.pod.scheduler_name for queued in members)
         if len(names) > 1:
             first, second = list(names)[:2]
@@ -103,48 +103,48 @@ class GroupAttempts:
     async def _try_in_order(
         self, members: Sequence[QueuedPodInfo], within: Set[str] | None = None
     ) -> GroupAttemptResult:
-        """One after another. `within`: names of the nodes that they may go to, where these are not all."""
+        """Try the pods one after another. `within`: names of the nodes that they may use; None means all."""
         outcome = GroupAttemptResult(Status(Code.UNSCHEDULABLE, (UNSCHEDULABLE_GROUP,)))
-        held: list[AssumedPod] = []
+        assumed: list[AssumedPod] = []
         try:
             for number, queued in enumerate(members):
-                await self._try_one(queued, outcome, held, within)
+                await self._try_one(queued, outcome, assumed, within)
                 if outcome.status.code is Code.ERROR:
                     outcome.not_tried = list(members[number + 1 :])
                     break
         finally:
-            for each in reversed(held):
+            for each in reversed(assumed):
                 self.engine.end_trial(each)
             self.activate()
         return outcome
 
     async def _try_one(
-        self, queued: QueuedPodInfo, outcome: GroupAttemptResult, held: list[AssumedPod], within: Set[str] | None
+        self, queued: QueuedPodInfo, outcome: GroupAttemptResult, assumed: list[AssumedPod], within: Set[str] | None
     ) -> None:
         framework, cycle, decision = await self.engine.decide_only(queued.info, self.ask, within)
         node_name = decision.node or decision.nominated_node_name or ""
         if not node_name:
             outcome.trials.append(PodTrial(queued, decision, decision.status, framework, cycle))
             if not decision.status.rejected:
-                self._error_result(outcome, decision.status)
+                self._set_error(outcome, decision.status)
             return
-        status, kept, permit = self.engine.assume_in_trial(framework, cycle, node_name)
-        if kept is None:
+        status, trial, permit = self.engine.assume_in_trial(framework, cycle, node_name)
+        if trial is None:
             outcome.trials.append(PodTrial(queued, decision, status, framework, cycle))
             if not status.rejected:
-                self._error_result(outcome, status)
+                self._set_error(outcome, status)
             return
-        held.append(kept)
-        said = ", ".join(filter(None, (permit.reason, PERMIT_WAIT_MESSAGE))) if permit.waits else ""
-        placed = PodTrial(queued, decision, decision.status, framework, cycle, node_name, not permit.waits, said)
+        assumed.append(trial)
+        permit_text = ", ".join(filter(None, (permit.reason, PERMIT_WAIT_MESSAGE))) if permit.waits else ""
+        placed = PodTrial(queued, decision, decision.status, framework, cycle, node_name, not permit.waits, permit_text)
         outcome.trials.append(placed)
         if placed.permitted:
             outcome.waits_for_preemption = any(each.needs_preemption for each in outcome.trials)
-            told = (UNSCHEDULABLE_GROUP, WAITING_FOR_PREEMPTION)
-            outcome.status = Status(Code.UNSCHEDULABLE, told) if outcome.waits_for_preemption else SUCCESS
+            reasons = (UNSCHEDULABLE_GROUP, WAITING_FOR_PREEMPTION)
+            outcome.status = Status(Code.UNSCHEDULABLE, reasons) if outcome.waits_for_preemption else SUCCESS
 
     @staticmethod
-    def _error_result(outcome: GroupAttemptResult, status: Status) -> None:
+    def _set_error(outcome: GroupAttemptResult, status: Status) -> None:
         outcome.status = error(f"failed to schedule other pod from a pod group: {status.message}")
         outcome.waits_for_preemption = False
 

@@ -1,6 +1,6 @@
-"""What becomes of a group after its trial: its pods are placed or told why not, and the group is told how it stands.
+"""Scheduling cycle of a pod group: places its pods after the trial or reports failures, and writes its status.
 
-Called by the loop for every pod whose turn it is and that belongs to a group. Carries out what `groups` found out.
+The run loop calls it for every popped pod that belongs to a group. `GroupAttempts` makes the trial.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_PLUGINS: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
 @dataclass(slots=True)
 class PodGroupCycle:
-    """Attempts for groups, carried out. `start` begins the binding of a pod, `skip` says who need not be tried."""
+    """Applies the attempts for groups. `start` begins the binding of a pod; `skip`: whether a pod need not be tried."""
 
     groups: GroupAttempts
     engine: PodEngine
@@ -49,9 +49,9 @@ class PodGroupCycle:
     start: Callable[[QueuedPodInfo, ScheduleResult], None]
     skip: Callable[[QueuedPodInfo], bool]
     preemption: GroupPreemption | None = None
-    """Who makes room for a whole group; nobody: each of its pods makes room for itself."""
+    """Preemption for a whole group; None: each pod of the group preempts for itself."""
     status_writes: list[asyncio.Task[None]] = field(default_factory=list)
-    """What is being written of the pods of the group that was tried last."""
+    """Status writes for the pods of the group that was tried last."""
 
     async def attempt(self, first: QueuedPodInfo) -> None:
         start_s = self.clock.monotonic_s()
@@ -63,19 +63,19 @@ class PodGroupCycle:
         outcome = await self.groups.try_members(members)
         self.observer.observe_group_decision(self.clock.monotonic_s() - start_s)
         self.status_writes.clear()
-        room = await self._preempt(members, outcome)
+        preemption = await self._preempt(members, outcome)
         for each in outcome.trials:
-            self._apply_result(each, outcome, room)
+            self._apply_result(each, outcome, preemption)
         for queued in outcome.not_tried:
-            self._fail(queued, outcome.status, None if outcome.status.rejected else "", of_group=room)
+            self._fail(queued, outcome.status, None if outcome.status.rejected else "", of_group=preemption)
         profile, took_s = members[0].pod.scheduler_name, self.clock.monotonic_s() - start_s
         self.observer.observe_group_attempt(_metric_result(outcome), profile, took_s)
-        self._report(members[0], outcome.status, room)
-        if room is not None:
-            self.evictions.start(room, *self.status_writes)
+        self._report(members[0], outcome.status, preemption)
+        if preemption is not None:
+            self.evictions.start(preemption, *self.status_writes)
 
     async def _preempt(self, members: list[QueuedPodInfo], outcome: GroupAttemptResult) -> PreemptionTask | None:
-        """Where room can be made for all of them, the outcome is that they wait for it."""
+        """Look for victims for the whole group. If there are some, the outcome is that the pods wait for preemption."""
         if self.preemption is None or outcome.status.code is not Code.UNSCHEDULABLE:
             return None
         group = self._pod_group_of(members[0])
@@ -89,22 +89,22 @@ class PodGroupCycle:
             return None
         return self.evictions.prepare_group(group, [queued.pod for queued in members], victims)
 
-    def _apply_result(self, tried: PodTrial, outcome: GroupAttemptResult, room: PreemptionTask | None) -> None:
+    def _apply_result(self, tried: PodTrial, outcome: GroupAttemptResult, preemption: PreemptionTask | None) -> None:
         queued, group = tried.queued, outcome.status
         if group.code is Code.ERROR:
-            self._fail(queued, tried.status if tried.status.code is Code.ERROR else group, of_group=room)
+            self._fail(queued, tried.status if tried.status.code is Code.ERROR else group, of_group=preemption)
         elif tried.status.ok and group.ok:
             self._place(tried)
         elif tried.status.ok and outcome.waits_for_preemption:
-            self._fail(queued, group, tried.node_name, of_group=room)
+            self._fail(queued, group, tried.node_name, of_group=preemption)
         elif tried.status.ok or (tried.needs_preemption and not outcome.waits_for_preemption):
-            told = tuple(filter(None, (UNSCHEDULABLE_GROUP, tried.permit)))
-            self._fail(queued, Status(Code.UNSCHEDULABLE, told), "", tried, room)
+            reasons = tuple(filter(None, (UNSCHEDULABLE_GROUP, tried.permit)))
+            self._fail(queued, Status(Code.UNSCHEDULABLE, reasons), "", tried, preemption)
         else:
-            self._fail(queued, tried.status, tried.decision.nominated_node_name, tried, room)
+            self._fail(queued, tried.status, tried.decision.nominated_node_name, tried, preemption)
 
     def _place(self, tried: PodTrial) -> None:
-        """Again, and in earnest."""
+        """Assume, reserve and permit the pod again, and start its binding."""
         placed = self.engine.commit(tried.framework, tried.cycle, tried.decision)
         self.groups.activate()
         if placed.assumed is None:
@@ -126,21 +126,21 @@ class PodGroupCycle:
             result, queued.pod.scheduler_name, self.clock.monotonic_s() - queued.attempt_started_s
         )
         writes = tried.decision.writes if tried is not None else ()
-        room = self.evictions.prepare(queued.pod, writes) if writes else None
-        told = self.failures.handle(queued, status, nominate, *rejectors, room=room or of_group)
-        if told is not None:
-            self.status_writes.append(told)
-        if room is not None:
-            self.evictions.start(room, told)
+        preemption = self.evictions.prepare(queued.pod, writes) if writes else None
+        status_write = self.failures.handle(queued, status, nominate, *rejectors, preemption=preemption or of_group)
+        if status_write is not None:
+            self.status_writes.append(status_write)
+        if preemption is not None:
+            self.evictions.start(preemption, status_write)
 
-    # the group itself -------------------------------------------------------------------------------------------
+    # status of the group
 
-    def _report(self, member: QueuedPodInfo, status: Status, room: PreemptionTask | None) -> None:
+    def _report(self, member: QueuedPodInfo, status: Status, preemption: PreemptionTask | None) -> None:
         group = self._pod_group_of(member)
         if group is None:
             return
-        if room is not None and room.reports_late:
-            room.reports.append(lambda: self.statuses.write(group, status))
+        if preemption is not None and preemption.reports_late:
+            preemption.reports.append(lambda: self.statuses.write(group, status))
         else:
             self.statuses.write(group, status)
 

@@ -1,10 +1,10 @@
-"""Whom would a whole group have to push out, anywhere in the cluster, so that enough of its pods find a place?
+"""Preemption for a whole pod group: finds victims anywhere in the cluster so that enough pods of the group fit.
 
-Asked after a trial of the group that found too few places, with the feature gate WorkloadAwarePreemption. All who are
-weaker are set aside, the group is tried on what is left, and then they are put back one by one, the most important
-first, as long as the group can still be placed. A group that is only disrupted as a whole counts as one. Nothing of it
-is left in the end: what is found are intents. Cost: a trial of the whole group for everybody who is weaker, and one
-more; others have their turn in between and while an extender is asked, and see the cluster as it is.
+Called with the feature gate WorkloadAwarePreemption after a trial of the group that found too few nodes. All units of
+lower priority are removed from the cache, the group is tried, and then the units are restored one by one, the most
+important first, as long as the group still fits. A group with disruption mode PodGroup is one unit. Everything is
+restored in the end; the result is eviction intents. Cost: one trial of the group for each unit of lower priority, and
+one more. Between slices and during extender calls other tasks run, with the cache restored.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ PREEMPTION_POLICY_NEVER = "not eligible due to preemptionPolicy=Never."
 NO_VICTIMS = "No preemption victims found for incoming preemptor"
 
 _SLICE_S = 0.05
-"""How long the loop is held: to put everybody back and set them aside again costs a good part of it."""
+"""How long the search runs before it yields to the event loop. Restoring and removing all units costs a part of it."""
 
 GroupPreemptionResult = tuple[Status, Sequence[EvictVictim]]
 
 
 @dataclass(slots=True)
 class VictimUnit:
-    """Who goes together or not at all: one pod, or a group that is disrupted as a whole."""
+    """Pods that are evicted together: one pod, or a group that is disrupted as a whole."""
 
     pods: list[PodInfo]
     priority: int
@@ -61,28 +61,29 @@ class VictimUnit:
 
     @property
     def importance(self) -> tuple[int, bool, int, datetime]:
-        """Sorts the most important first. A pod of any group counts more than one of none."""
+        """Sort key, most important first. At equal priority a pod of any group counts more than a pod without one."""
         in_group = self.pods[0].pod.spec.scheduling_group is not None
         return -self.priority, not in_group, -len(self.pods), self.started
 
 
 @dataclass(slots=True)
 class GroupPreemption:
-    """Looks for victims of whole groups."""
+    """Finds victims for whole groups."""
 
     groups: GroupAttempts
     engine: PodEngine
     clock: LoopClock
     slice_s: float = _SLICE_S
     _removed: dict[str, VictimUnit] = field(default_factory=dict)
-    """Those who are set aside in the trial that is on, by the first of their pods."""
+    """Units that the current trial has removed from the cache, by the uid of their first pod."""
 
     def __post_init__(self) -> None:
         if self.groups.ask is not None:
             self.groups = replace(self.groups, ask=partial(self._call_extender, self.groups.ask))
 
     async def victims(self, group: PodGroup | None, members: Sequence[QueuedPodInfo]) -> GroupPreemptionResult:
-        """Who has to go, or why nobody's going helps. Without a victim, room is being made already."""
+        """The evictions that make the group fit, or why there are none. Success without evictions: preemption is
+        running."""
         profile = self.engine.framework(members[0].pod.scheduler_name).profile
         if all(plugin.name != PREEMPTION_PLUGIN for plugin in profile.instances.values()):
             return unschedulable(NOT_REGISTERED), ()
@@ -108,7 +109,7 @@ class GroupPreemption:
         return SUCCESS, self._evictions(group, members, found)
 
     def _units(self, snapshot: Snapshot) -> Iterable[VictimUnit]:
-        """Everybody in the cluster, in the order of nodes."""
+        """All units in the cluster, in node order."""
         units: dict[str, VictimUnit] = {}
         groups, now = snapshot.catalog.pod_groups, self.clock.now()
         for row in snapshot.order.tolist():
@@ -116,7 +117,7 @@ class GroupPreemption:
                 whole = _victim_unit_of(info, groups.get)
                 key = info.uid if whole is None else whole.metadata.uid
                 if whole is not None and key in units:
-                    # Its start is that of the pod found first: kube-scheduler does not look at the others either.
+                    # The start time is that of the pod found first: kube-scheduler ignores the rest, too.
                     units[key].pods.append(info)
                     continue
                 priority = info.priority if whole is None else priority_of(whole)
@@ -126,9 +127,9 @@ class GroupPreemption:
     async def _required_units(
         self, members: Sequence[QueuedPodInfo], weaker: Sequence[VictimUnit]
     ) -> list[VictimUnit] | Status:
-        """Those without whose going the group finds no place, the most important first."""
+        """The units that have to be evicted for the group to fit, the most important first."""
         cache, leaving = self.engine.cache, self.engine.nominator.terminating_victims
-        aside = self._removed = {unit.pods[0].uid: unit for unit in weaker}
+        removed = self._removed = {unit.pods[0].uid: unit for unit in weaker}
         try:
             self._remove_units()
             status = await self._members_fit(members)
@@ -138,19 +139,19 @@ class GroupPreemption:
             budgets = compile_budgets(cache.catalog.table(PodDisruptionBudget).values())
             for unit in _reprieve_order(weaker, budgets):
                 if all(uid in leaving for uid in unit.uids):
-                    continue  # told to go before: nobody counts on their staying
+                    continue  # its eviction was accepted before
                 cache.restore_removed(unit.uids)
-                del aside[unit.pods[0].uid]
+                del removed[unit.pods[0].uid]
                 if not (await self._members_fit(members)).ok:
                     cache.remove_temporarily(unit.uids)
-                    aside[unit.pods[0].uid] = unit
+                    removed[unit.pods[0].uid] = unit
                 if self.clock.monotonic_s() > ends_s:
-                    with self._with_cache_restored():
+                    with self._cache_restored():
                         await self.clock.sleep(0.0)
                     ends_s = self.clock.monotonic_s() + self.slice_s
         finally:
             self._restore_units()
-        return sorted(aside.values(), key=lambda unit: unit.importance)
+        return sorted(removed.values(), key=lambda unit: unit.importance)
 
     def _remove_units(self) -> None:
         for unit in self._removed.values():
@@ -161,8 +162,8 @@ class GroupPreemption:
             self.engine.cache.restore_removed(unit.uids)
 
     @contextmanager
-    def _with_cache_restored(self) -> Iterator[None]:
-        """Let others have their turn, on the cluster as it is."""
+    def _cache_restored(self) -> Iterator[None]:
+        """Restore the cache while other tasks run."""
         self._restore_units()
         try:
             yield
@@ -170,7 +171,7 @@ class GroupPreemption:
             self._remove_units()
 
     async def _call_extender(self, ask: CallExtender, call: ExtenderCall) -> ExtenderReply:
-        with self._with_cache_restored():
+        with self._cache_restored():
             return await ask(call)
 
     async def _members_fit(self, members: Sequence[QueuedPodInfo]) -> Status:
@@ -196,7 +197,7 @@ def priority_of(group: PodGroup) -> int:
 
 
 def _victim_unit_of(info: PodInfo, find: Callable[[str], PodGroup | None]) -> PodGroup | None:
-    """The group that a pod goes with, where one that goes takes all of it along."""
+    """The pod's group, if its disruption mode is PodGroup: such a group is evicted as a whole."""
     named = info.pod.spec.scheduling_group
     if named is None:
         return None
@@ -205,18 +206,18 @@ def _victim_unit_of(info: PodInfo, find: Callable[[str], PodGroup | None]) -> Po
 
 
 def _reprieve_order(units: Iterable[VictimUnit], budgets: Sequence[CompiledBudget]) -> list[VictimUnit]:
-    """Those whose going violates a disruption budget before the others, each time the most important first."""
+    """Units whose eviction violates a disruption budget come first; within both parts the most important first."""
     violating: list[VictimUnit] = []
-    others: list[VictimUnit] = []
+    compliant: list[VictimUnit] = []
     left = [budget.allowed for budget in budgets]
     for unit in sorted(units, key=lambda unit: unit.importance):
         violates = any(_violates(info, budgets, left) for info in unit.pods)
-        (violating if violates else others).append(unit)
-    return violating + others
+        (violating if violates else compliant).append(unit)
+    return violating + compliant
 
 
 def _violates(info: PodInfo, budgets: Sequence[CompiledBudget], left: list[int]) -> bool:
-    """Whether a budget is used up; those after it are not charged then, and neither are those of the unit's others."""
+    """Whether a budget is exhausted. Later budgets, and those of the unit's later pods, are not charged then."""
     for number, budget in enumerate(budgets):
         if budget.covers(info.pod):
             left[number] -= 1

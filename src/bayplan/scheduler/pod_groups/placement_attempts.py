@@ -1,9 +1,9 @@
-"""Pods of one group that are to stay together: tried on one set of nodes after another, and placed on the best of them.
+"""Attempts for pod groups with scheduling constraints: tries the group on each placement and picks the best.
 
-Asked instead of plain `groups` with the feature gate TopologyAwareWorkloadScheduling. The profile says which placements
-there are: most often one for each value of the topology key that the group names. The group is tried on each of them as
-a whole; of those that can take it the one with the best score is kept. PreFilter sees all nodes meanwhile, Filter those
-of the placement. Cost: an attempt a pod and placement.
+Used instead of plain `GroupAttempts` with the feature gate TopologyAwareWorkloadScheduling. The profile's plugins
+generate the placements: most often one for each value of the topology key that the group names. The group is tried on
+each placement as a whole; of the placements that fit, the one with the best score is used. PreFilter sees all nodes
+meanwhile, Filter those of the placement. Cost: one attempt for each pod and placement.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bayplan.telemetry.decisions import DecisionRecord
 
 @dataclass(frozen=True, slots=True)
 class _PlacementTrial:
-    """How the group fared on one placement, and what was written down meanwhile."""
+    """The outcome of one placement's trial, with the decision records that it wrote."""
 
     placement: Placement
     outcome: GroupAttemptResult
@@ -35,13 +35,13 @@ class _PlacementTrial:
 
 @dataclass(slots=True)
 class PlacementGroupAttempts(GroupAttempts):
-    """Makes attempts for whole groups, placement by placement. Without `chance` the first of equally good ones wins."""
+    """Runs attempts for groups, placement by placement. Without `chance` the first of equally good ones is used."""
 
     chance: random.Random | None = None
 
     async def _decide(self, members: Sequence[QueuedPodInfo]) -> GroupAttemptResult:
         pod = members[0].pod
-        assert pod.spec.scheduling_group is not None, "only pods of groups come here"
+        assert pod.spec.scheduling_group is not None, "only pods of groups are tried here"
         group = PodGroupRef(pod.namespace, pod.spec.scheduling_group.pod_group_name or "")
         cycle = self.engine.begin(members[0].info)
         placements = self.engine.framework(pod.scheduler_name).placement_points.placements(cycle, group)
@@ -67,7 +67,7 @@ class PlacementGroupAttempts(GroupAttempts):
     def _best(
         self, members: Sequence[QueuedPodInfo], group: PodGroupRef, trials: Sequence[_PlacementTrial]
     ) -> GroupAttemptResult:
-        """What is to be carried out. Where no placement will do, the pods are told how it went on the first."""
+        """The outcome to apply. If no placement fits, it is the outcome of the first, named in the message."""
         good = [trial for trial in trials if trial.is_enough]
         if not good:
             first = trials[0]
@@ -77,7 +77,7 @@ class PlacementGroupAttempts(GroupAttempts):
             return self._apply_trial(first, trials)
         if len(good) == 1:
             return self._apply_trial(good[0], trials)
-        cycle = self.engine.begin(members[0].info)  # nothing of the trials is left in it
+        cycle = self.engine.begin(members[0].info)  # the trials are undone
         candidates = [PlacementCandidate(trial.placement, _nodes_by_pod(trial.outcome)) for trial in good]
         totals = self.engine.framework(members[0].pod.scheduler_name).placement_points.totals(cycle, group, candidates)
         if isinstance(totals, Status):
@@ -87,7 +87,7 @@ class PlacementGroupAttempts(GroupAttempts):
         return self._apply_trial(best[0] if self.chance is None else self.chance.choice(best), trials)
 
     def _apply_trial(self, trial: _PlacementTrial, trials: Sequence[_PlacementTrial]) -> GroupAttemptResult:
-        """The latest records are of the placement that counts: people who ask read those."""
+        """Return the outcome of a placement. Its records are added again, to be the newest."""
         if trial is not trials[-1] and self.engine.records.keeps_any:
             for record in trial.records:
                 self.engine.records.add(record)

@@ -245,11 +245,11 @@ FAILURES = [
         'extender "http://extender:8888/" claims a filtered node "z" which is not found in the input node list',
         id="a-node-nobody-asked-about",
     ),
-    pytest.param(ExtenderReply(200, b"<html>"), "answered filter with something else", id="not-json"),
-    pytest.param(ok([1]), "answered filter with something else", id="a-list"),
-    pytest.param(ok({"NodeNames": "a"}), "answered filter with something else", id="names-are-no-list"),
-    pytest.param(ok({"FailedNodes": ["a"]}), "answered filter with something else", id="failed-is-no-map"),
-    pytest.param(ok({"Nodes": {"items": [7]}}), "answered filter with something else", id="nodes-are-no-nodes"),
+    pytest.param(ExtenderReply(200, b"<html>"), "returned an invalid result of filter", id="not-json"),
+    pytest.param(ok([1]), "returned an invalid result of filter", id="a-list"),
+    pytest.param(ok({"NodeNames": "a"}), "returned an invalid result of filter", id="names-are-no-list"),
+    pytest.param(ok({"FailedNodes": ["a"]}), "returned an invalid result of filter", id="failed-is-no-map"),
+    pytest.param(ok({"Nodes": {"items": [7]}}), "returned an invalid result of filter", id="nodes-are-no-nodes"),
 ]
 
 
@@ -405,7 +405,7 @@ def test_whole_victims_are_sent_to_those_who_do_not_know_the_nodes() -> None:
             "preemption: failed preempt with extender at URL http://extender:8888/preempt, code 500",
             id="500",
         ),
-        pytest.param(ok({"NodeNameToMetaVictims": {"a": 3}}), "answered preempt with something else", id="nonsense"),
+        pytest.param(ok({"NodeNameToMetaVictims": {"a": 3}}), "returned an invalid result of preempt", id="nonsense"),
     ],
 )
 def test_an_extender_may_end_preemption(reply: ExtenderReply, words: str) -> None:

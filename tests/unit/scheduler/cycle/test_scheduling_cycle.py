@@ -387,5 +387,5 @@ def test_where_nobody_compares_the_first_that_fits_is_taken() -> None:
 
 def test_an_attempt_that_needs_an_extender_says_so() -> None:
     extender = HttpExtender(ExtenderConfig(url_prefix="http://x", filter_verb="filter"))
-    with pytest.raises(ExtenderError, match="extender http://x would have to be asked"):
+    with pytest.raises(ExtenderError, match="extender http://x is configured"):
         decide(attempts(Likes(), extenders=(extender,)), "a")

@@ -79,8 +79,8 @@ def miscount(rig: LiveSchedulerHarness) -> None:
     [
         (forget_node, "node n is missing"),
         (forget_pod, "node n lacks pods ['default/bound']"),
-        (forget_waiting, "pod default/large waits for a node, and is in no queue"),
-        (invent_pod, "node n has pods too many: ['default/ghost']"),
+        (forget_waiting, "pod default/large is pending and in no queue"),
+        (invent_pod, "node n has redundant pods ['default/ghost']"),
         (invent_node, "node ghost is redundant"),
         (miscount, "node n has {"),
     ],
