@@ -1,7 +1,7 @@
-"""How does a BindRequest come to be, and go? What is there under its name already decides.
+"""Creates and deletes BindRequests. An existing request with the same name decides what a create does.
 
-Asked by `ApiWrites` for the intents of both engines. Cost: one request; four where a leftover is in the way, and
-one more where that cannot be read.
+Called by `ApiWrites` for the intents of both engines. Cost: one request; four if a leftover has the name, and one more
+if it cannot be decoded.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class BindRequestWrites:
 
     @staticmethod
     def _is_wanted(found: BindRequest, intent: CreateBindRequest) -> bool:
-        is_going = found.metadata.deletion_timestamp is not None
+        is_terminating = found.metadata.deletion_timestamp is not None
         is_to_node = found.spec.selected_node == intent.request.spec.selected_node
-        return found.is_for(intent.pod) and is_to_node and not found.has_failed and not is_going
+        return found.is_for(intent.pod) and is_to_node and not found.has_failed and not is_terminating
 
     async def _create_once(self, intent: CreateBindRequest) -> BindRequest:
         pod = intent.pod
@@ -97,7 +97,7 @@ class BindRequestWrites:
                 resource_version=meta.resource_version if intent.only_if_unchanged else "",
             )
         except NotFound:
-            pass  # which was wanted
+            pass  # already deleted
         except Conflict:
             if intent.on_deleted is None:
                 raise
@@ -109,43 +109,42 @@ class BindRequestWrites:
         try:
             return await self._client.get(BindRequest, namespace, name, resource=BIND_REQUESTS)
         except NotFound:
-            return None  # it went between the two questions
+            return None  # deleted since the create
         except ObjectError as fault:
-            unread = fault
+            undecodable = fault
         try:
             found = decode_readable_fields(await self._client.get_raw(BIND_REQUESTS, namespace, name))
         except NotFound:
             return None
-        # Nobody can carry it out. It is a leftover once the binder has given it up; until then it is in the way.
+        # No binder can carry it out. Once the binder has given it up it is a leftover; before that it blocks the name.
         if found.is_handled_by_bayplan and (found.has_failed or found.pod_uid not in ("", pod_uid)):
             return found
-        raise unread
+        raise undecodable
 
     @staticmethod
     def _is_same_request(there: BindRequest, intent: CreateBindRequest) -> bool:
-        """Whether what is there is what we want; false: it is a leftover. Raises where it is in the way."""
+        """Whether the existing request is the wanted one; False: it is a leftover. Raises if it blocks the create."""
         if there.has_failed:
             return False
         if not there.is_for(intent.pod):
             if there.has_succeeded or (there.is_handled_by_bayplan and there.spec.pod_name == intent.pod.name):
                 return False
             raise _name_conflict(
-                f"the bind request {there.key} is in the way: it is a live one for {_target_text(there)}, and "
-                "not ours to "
-                "delete; whoever made it can"
+                f"the bind request {there.key} has the name that is needed: it is a live one for {_target_text(there)} "
+                "that Bayplan did not create; its creator has to delete it"
             )
         if there.metadata.deletion_timestamp is not None:
-            raise Conflict(f"the bind request {there.key} is being deleted; it is made anew when it is gone", code=409)
+            raise Conflict(f"the bind request {there.key} is being deleted; it is created again after that", code=409)
         if there.spec.selected_node == intent.request.spec.selected_node:
             return True
-        who = (
+        binder = (
             "the binder"
             if there.is_handled_by_bayplan
-            else f"it is not ours ({HANDLED_BY_LABEL}: {HANDLED_BY_BAYPLAN} is lacking), so another binder"
+            else f"another binder (it has no label {HANDLED_BY_LABEL}: {HANDLED_BY_BAYPLAN})"
         )
         raise _name_conflict(
             f"pod {intent.pod.key} already has a live bind request, to node {there.spec.selected_node}; "
-            f"{who} carries that one out, or gives it up, first"
+            f"{binder} has to carry that one out or give it up first"
         )
 
 
@@ -157,7 +156,7 @@ def _name_conflict(text: str) -> ApiError:
 
 
 def _target_text(there: BindRequest) -> str:
-    """Whom a request is for that is not for the pod of its name."""
+    """The pod of a request that is not for the current pod of its name."""
     if there.spec.pod_name != there.metadata.name:
         return f"pod {there.pod_key}"
     return f"an earlier pod of that name, with uid {there.pod_uid}"

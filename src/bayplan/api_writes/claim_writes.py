@@ -1,8 +1,8 @@
 """Writes device claims: reserves, creates, unreserves, deallocates and deletes them.
 
 Used by `ApiWrites` for the intents of `devices`. A claim is shared with other pods and with the controllers, so every
-patch names the version that it changes and is made again after a conflict. A reservation waits for writes of the same
-claim that were submitted earlier: they would otherwise take it back. Cost: one or two requests an intent.
+patch has the resourceVersion that it changes and is made again after a conflict. A reservation waits for earlier
+releases of the same claim: these would otherwise revert it. Cost: one or two requests for each intent.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from bayplan.objects.core import Pod
 from bayplan.objects.resource import ResourceClaim
 
 ClaimRelease = claim_intents.UnreserveClaim | claim_intents.DeallocateClaim | claim_intents.DeleteClaim
-"""Intents that take something back."""
+"""Intents that release a claim."""
 
 _NAME_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH = 5
 
 
 class UnsupportedIntent(BayplanError):
-    """An intent that cannot be carried out here."""
+    """An intent that this process cannot perform."""
 
 
 class ClaimWrites:
-    """Carries out the intents of `devices`. `claims` is the resource of claims as the server offers it."""
+    """Performs the intents of `devices`. `claims`: the resource of claims as the API server serves it."""
 
     def __init__(
         self,
@@ -61,24 +61,24 @@ class ClaimWrites:
         self._clock = clock
         self._claims = claims
         self._observer = observer
-        self._withdrawals: dict[str, set[asyncio.Task[Any]]] = {}  # by claim key: all that are under way
+        self._releases: dict[str, set[asyncio.Task[Any]]] = {}  # by claim key: all that are in progress
 
     def track_release(self, intent: ClaimRelease, task: asyncio.Task[Any]) -> None:
-        """A write that takes something back is under way: later reservations of the claim wait for it."""
+        """Register a release in progress: later reservations of the claim wait for it."""
         key = intent.claim.key
-        self._withdrawals.setdefault(key, set()).add(task)
+        self._releases.setdefault(key, set()).add(task)
         task.add_done_callback(lambda done: self._on_release_done(key, done))
 
     def _on_release_done(self, key: str, task: asyncio.Task[Any]) -> None:
-        tasks = self._withdrawals[key]
+        tasks = self._releases[key]
         tasks.remove(task)
         if not tasks:
-            del self._withdrawals[key]
+            del self._releases[key]
 
     async def reserve(self, intent: claim_intents.ReserveClaim) -> ResourceClaim:
         claim = intent.claim
-        if withdrawals := self._withdrawals.get(claim.key):
-            await asyncio.wait(set(withdrawals))
+        if releases := self._releases.get(claim.key):
+            await asyncio.wait(set(releases))
             claim = await self._client.get(ResourceClaim, claim.namespace, claim.name, resource=self._resource())
 
         async def attempt(claim: ResourceClaim) -> ResourceClaim:
@@ -98,7 +98,8 @@ class ClaimWrites:
             return await self._patch(claim, intent.status_patch(claim), is_done=intent.is_done, subresource="status")
 
     async def create(self, intent: claim_intents.CreateSpecialClaim) -> ResourceClaim:
-        """The name is chosen here and not by the server, so that a repeated POST finds the claim it has created."""
+        """Create a claim. Its name is chosen here and not by the server, so that a repeated POST finds the created
+        claim."""
         namespace, suffix = intent.claim.namespace, self._suffix(intent)
 
         async def send() -> ResourceClaim:
@@ -123,7 +124,7 @@ class ClaimWrites:
             self._observer.observe_claim_created(result)
 
     def _suffix(self, intent: claim_intents.CreateSpecialClaim) -> str:
-        """Differs between pods and between attempts, and needs no generator of random numbers."""
+        """Name suffix. Differs between pods and between attempts, without a random number generator."""
         seed = f"{intent.pod.uid} {self._clock.now().isoformat()}"
         digest = hashlib.sha256(seed.encode()).digest()
         return "".join(_NAME_CHARACTERS[byte % len(_NAME_CHARACTERS)] for byte in digest[:_SUFFIX_LENGTH])
@@ -144,8 +145,8 @@ class ClaimWrites:
             if intent.is_done(claim):
                 return claim
             patch = intent.patch(claim)
-            how = {"subresource": "status", "kind": STRATEGIC_PATCH}
-            return await self._patch(claim, patch, is_done=intent.is_done, **how)
+            options = {"subresource": "status", "kind": STRATEGIC_PATCH}
+            return await self._patch(claim, patch, is_done=intent.is_done, **options)
 
         await self._patches.repeat(intent.claim, attempt, resource=self._resource())
 
@@ -176,16 +177,16 @@ class ClaimWrites:
                 found = await self._client.get(ResourceClaim, claim.namespace, claim.name, resource=self._resource())
             except NotFound:
                 return ConfirmedWrite(None)
-            is_gone = found.metadata.uid != claim.metadata.uid or found.metadata.deletion_timestamp is not None
-            return ConfirmedWrite(None) if is_gone else NotWritten.SO_FAR
+            is_deleted = found.metadata.uid != claim.metadata.uid or found.metadata.deletion_timestamp is not None
+            return ConfirmedWrite(None) if is_deleted else NotWritten.SO_FAR
 
         with contextlib.suppress(NotFound):
             await self._confirmed.write(send, find, what=f"deleting claim {claim.key}", trust_refusal=True)
 
     def _patch(
-        self, claim: ResourceClaim, patch: dict[str, Any], *, kind: str = MERGE_PATCH, **how: Any
+        self, claim: ResourceClaim, patch: dict[str, Any], *, kind: str = MERGE_PATCH, **options: Any
     ) -> Coroutine[Any, Any, ResourceClaim]:
-        return self._patches.patch(claim, patch, kind=kind, resource=self._resource(), **how)
+        return self._patches.patch(claim, patch, kind=kind, resource=self._resource(), **options)
 
     def _resource(self) -> GroupVersionResource:
         if self._claims is None:
@@ -198,16 +199,16 @@ def _is_protected(claim: ResourceClaim) -> bool:
 
 
 class _ErrorContext:
-    """Makes failures of the API say what was being done. Conflicts are for the caller."""
+    """Adds a description of the operation to API errors. Conflicts pass unchanged: the caller handles them."""
 
-    def __init__(self, doing: str) -> None:
-        self._doing = doing
+    def __init__(self, operation: str) -> None:
+        self._operation = operation
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, ApiError) and not isinstance(error, Conflict):
-            described = ApiError(f"{self._doing}: {error.details}", code=error.code, reason=error.reason)
+            described = ApiError(f"{self._operation}: {error.details}", code=error.code, reason=error.reason)
             described.outcome_unknown = error.outcome_unknown
             raise described from error

@@ -1,7 +1,7 @@
-"""Where can a process die that has pods bound? Its steps by name, and a process that ends itself at one of them.
+"""Crash points for tests: named steps of binding at which a process can kill itself.
 
-Whoever tests what a crash leaves behind names the step, and need not guess a moment: `BAYPLAN_DIE_AT=bound`, or
-`BAYPLAN_DIE_AT=requested:2` for the second time that the step is reached. Costs a call that does nothing.
+A test of recovery after a crash names the step: `BAYPLAN_DIE_AT=bound`, or `BAYPLAN_DIE_AT=requested:2` for the second
+time that the step is reached. Cost without the variable: a call that does nothing.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from bayplan.errors import UsageError
 
 ENVIRONMENT_VARIABLE = "BAYPLAN_DIE_AT"
 
-# of whoever places pods
+# scheduler
 REQUEST_CREATED = "requested"
-"""The API server has the BindRequest of a pod; nobody was told yet."""
+"""The API server has the BindRequest of a pod; the engine does not know it yet."""
 VICTIMS_EVICTED = "evicted"
-"""Victims were told to go; who comes in their place has no node yet."""
+"""Victims are deleted; the preemptor has no node yet."""
 
-# of whoever binds them
+# binder
 ATTEMPT_STARTED = "taken"
 GPU_RESERVED = "reserved"
-"""A reservation pod is there; the pod does not say so yet."""
+"""A reservation pod exists; the pod does not have its label yet."""
 POD_LABELLED = "labelled"
 VOLUMES_ASSUMED = "promised"
-"""Volumes are promised to the pod's claims, or nodes named for them; nobody has bound them yet."""
+"""Volumes are assumed for the pod's claims, or nodes selected for them; the claims are not bound yet."""
 PRE_BIND_DONE = "prepared"
-"""Every plugin has done its part."""
+"""Every plugin has finished PreBind."""
 BINDING_WRITTEN = "bound"
 """The API server has the binding."""
 POST_BIND_DONE = "finished"
-"""The plugins know, too; the request does not say so yet."""
+"""The plugins have run PostBind; the request's status does not say so yet."""
 ATTEMPT_FAILED = "broken"
-"""Something failed; nothing was taken back yet."""
+"""A step failed; nothing is rolled back yet."""
 ROLLED_BACK = "rolled-back"
 
 CRASH_POINTS = (
@@ -56,31 +56,31 @@ CrashPointCallback = Callable[[str], None]
 
 
 def ignore_crash_point(step: str) -> None:
-    """Nobody waits for a step."""
+    """The default: does nothing."""
 
 
 def crash_point_from_environment(environment: Mapping[str, str]) -> CrashPointCallback:
-    """What the variable of an environment asks for."""
+    """The callback for an environment's `BAYPLAN_DIE_AT`."""
     text = environment.get(ENVIRONMENT_VARIABLE, "")
     if not text:
         return ignore_crash_point
     step, _, times = text.partition(":")
     if step not in (*CRASH_POINTS, ANY) or not (times or "1").isdecimal() or times == "0":
         raise UsageError(
-            f'{ENVIRONMENT_VARIABLE} is "{text}"; it takes a step ({", ".join(CRASH_POINTS)}, {ANY}), or step:times'
+            f'{ENVIRONMENT_VARIABLE} is "{text}"; use a step ({", ".join(CRASH_POINTS)}, {ANY}) or step:times'
         )
     return kill_process_at(step, int(times or "1"))
 
 
 def kill_process_at(step: str, times: int = 1) -> CrashPointCallback:
-    """End this process, without any further word, when the step is reached for the `times`-th time."""
+    """A callback that kills this process with SIGKILL when the step is reached for the `times`-th time."""
     left = times
 
-    def reached(name: str) -> None:
+    def on_crash_point(name: str) -> None:
         nonlocal left
         if step in (ANY, name):
             left -= 1
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    return reached
+    return on_crash_point

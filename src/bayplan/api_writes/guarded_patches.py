@@ -1,7 +1,7 @@
-"""Patches that name the version of the object they were made from.
+"""Patches with the resourceVersion of the object that they were made from.
 
 Used by `ApiWrites` for claims, volumes and annotations of pods. The API server applies at most one of two patches of
-the same version, so a patch with an unknown outcome is sent again without danger. Cost: one request.
+the same version, so a patch with an unknown outcome can be sent again safely. Cost: one request.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class GuardedPatches:
         kind: str = MERGE_PATCH,
         resource: GroupVersionResource | None = None,
     ) -> T:
-        """Patch the version of an object that `item` is; returns the object as the API server then has it.
+        """Patch this version of an object. Returns the object as the API server then has it.
 
-        `is_done`: whether an object is as the patch wants it to be.
+        `is_done`: whether an object already has the state that the patch creates.
         """
         struct, meta = type(item), item.metadata
 
@@ -78,7 +78,7 @@ class GuardedPatches:
     async def repeat(
         self, item: T, attempt: Callable[[T], Awaitable[T]], *, resource: GroupVersionResource | None = None
     ) -> T:
-        """Call `attempt` with `item`, and after a conflict with the object as it is then, five times in all."""
+        """Call `attempt` with `item`, and after a conflict with the current object; at most five times."""
         for tries_left in reversed(range(_TRIES)):
             try:
                 return await attempt(item)

@@ -1,7 +1,6 @@
-"""What is worth counting in the life of a pod: told as it happens, to metrics or to nobody.
+"""Observer of a live scheduler: called with the outcomes that metrics count.
 
-`telemetry.SchedulerMetrics` is an observer by shape. Whoever tells never waits and never asks; each costs a look-up and
-an addition.
+`telemetry.SchedulerMetrics` implements the protocol. Calls return at once; each costs one lookup and one addition.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ SUCCEEDED, FAILED, TIMED_OUT = "success", "failure", "timeout"
 
 
 class SchedulerObserver(Protocol):
-    """Told of what a live scheduler does."""
+    """Called with the steps of a live scheduler."""
 
     def observe_decision(self, seconds: float) -> None:
-        """A node was looked for, whether one was found or not."""
+        """A node was searched for, with or without success."""
         ...
 
     def observe_attempt(self, result: str, profile: str, seconds: float) -> None:
@@ -24,11 +23,11 @@ class SchedulerObserver(Protocol):
         ...
 
     def observe_scheduled(self, attempts: int, since_first_s: float | None, *, after_flush: bool = False) -> None:
-        """A pod is bound, after so many attempts and so long after it could first be tried."""
+        """A pod is bound. `since_first_s`: time since it could first be tried."""
         ...
 
     def observe_group_decision(self, seconds: float) -> None:
-        """Places were looked for, for all pods of a group."""
+        """Nodes were searched for all pods of a group."""
         ...
 
     def observe_group_attempt(self, result: str, profile: str, seconds: float) -> None:
@@ -36,34 +35,34 @@ class SchedulerObserver(Protocol):
         ...
 
     def observe_event(self, event: str, seconds: float) -> None:
-        """A watch event went to cache and queue."""
+        """A watch event was handled by cache and queue."""
         ...
 
     def observe_permit_wait(self, result: str, seconds: float) -> None: ...
 
     def observe_victims(self, victims: int) -> None:
-        """So many are to be evicted for one pod."""
+        """Number of victims of one preemption."""
         ...
 
     def observe_preemption(self, result: str, seconds: float) -> None:
-        """Victims were deleted, or that failed."""
+        """The victims were deleted, or a deletion failed."""
         ...
 
     def observe_volume_failure(self, stage: str) -> None:
-        """Looking for a pod's volumes, assuming them or binding them broke."""
+        """Finding, assuming or binding a pod's volumes failed."""
         ...
 
     def observe_claim_created(self, result: str) -> None:
-        """A device claim was written for a pod that asked for a resource."""
+        """A device claim was created for a pod that requests an extended resource."""
         ...
 
     def observe_device_wait(self, profile: str, driver: str, status: str, seconds: float) -> None:
-        """A pod waited for a device to be ready."""
+        """A pod waited until a device was ready."""
         ...
 
 
 class NoSchedulerObserver:
-    """Nobody counts."""
+    """Ignores all calls."""
 
     def observe_decision(self, seconds: float) -> None: ...
     def observe_attempt(self, result: str, profile: str, seconds: float) -> None: ...

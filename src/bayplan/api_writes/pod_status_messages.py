@@ -1,7 +1,7 @@
-"""What people and controllers are told about a pod: events, its condition, the node that is kept for it.
+"""Events, conditions and nominations of pods, as values. The texts are kube-scheduler's.
 
-Asked after every attempt that failed, every binding, and every eviction. Texts are kube-scheduler's. Nothing here
-waits: a patch is a value, and whoever sends it may retry it.
+Called after every failed attempt, every binding and every eviction. Nothing here waits: a patch is a value, and the
+caller that sends it may retry it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNSCHEDULABLE, SCHEDULER_ERROR = "Unschedulable", "SchedulerError"
 
 
 class PodEventRecorder(Protocol):
-    """Where events go; recording one never waits and never fails."""
+    """Records events. `record` never waits and never fails."""
 
     def record(
         self, regarding: Pod, kind: str, reason: str, action: str, note: str, related: Pod | None = None
@@ -28,7 +28,7 @@ class PodEventRecorder(Protocol):
 
 
 class ProfileEvents:
-    """Events in the name of the profile that serves the pod, or whoever preempts it."""
+    """Events in the name of the profile that serves the pod, or of the preemptor's profile."""
 
     def __init__(self, recorders: Mapping[str, EventRecorder]) -> None:
         self._recorders = recorders
@@ -37,9 +37,9 @@ class ProfileEvents:
     def record(
         self, regarding: Pod, kind: str, reason: str, action: str, note: str, related: Pod | None = None
     ) -> None:
-        speaker = self._recorders.get((related or regarding).scheduler_name, self._first)
-        # kube-scheduler 1.36 means to refer to the preemptor and, by a slip of its own, never does.
-        speaker.record(regarding, type=kind, reason=reason, action=action, note=note)
+        recorder = self._recorders.get((related or regarding).scheduler_name, self._first)
+        # kube-scheduler 1.36 intends to refer to the preemptor and, by a bug, never does.
+        recorder.record(regarding, type=kind, reason=reason, action=action, note=note)
 
 
 def record_scheduled(events: PodEventRecorder, pod: Pod, node_name: str) -> None:
@@ -55,7 +55,7 @@ def record_skipped(events: PodEventRecorder, pod: Pod) -> None:
 
 
 def failure_patch(pod: Pod, reason: str, message: str, nominate: str | None, now: datetime) -> dict[str, Any] | None:
-    """The patch of the pod's status that says why it waits; None where it says so already. `nominate`: None keeps."""
+    """The status patch with the reason why a pod waits; None if there is no change. `nominate`: None keeps the node."""
     status: dict[str, Any] = {}
     if not has_scheduled_condition(pod, reason, message):
         status["conditions"] = [_new_condition(_scheduled_condition(pod), pod, reason, message, now)]

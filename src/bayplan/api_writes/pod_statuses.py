@@ -1,11 +1,11 @@
-"""Writes into the statuses of pods why they wait and which node is kept for them.
+"""Writes PodScheduled conditions and nominations into the statuses of pods.
 
-Used by the failure handler, by bindings that take time, and by evictions. What is said of one pod is written in the
-order in which it was said; what it says already is not written again, and what was just written counts as said though
-the watch has not shown it yet: else a nomination that is over could not be told from one that was never told. Writing
-is tried a few times; the next attempt says it again. A condition names the version of the pod, so that the API server
-does not apply it to a pod that was bound meanwhile. Cost: one request, and a pod's status for those that failed; after
-a conflict or an unknown outcome one GET.
+Used by the failure handler, by binding cycles that take time, and by preemption. The writes of one pod are sent in
+order. A status that the pod already has is not written again. A status that was just written counts although the watch
+has not shown it yet: otherwise a cleared nomination looks like one that was never written. A failed write is retried a
+few times; the next attempt writes the status again. A condition has the pod's resourceVersion, so that the API server
+does not apply it to a pod that was bound meanwhile. Cost: one request for each status, and one cached pod status for
+each pod that failed; after a conflict or an unknown outcome also one GET.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SWEEP_THRESHOLD = 1024
 
 
 class PodStatuses:
-    """The statuses of pods, as far as a scheduler writes them. `pending`: the pods that wait, by uid."""
+    """Writes of pod statuses by a scheduler. `pending`: the pending pods by uid."""
 
     def __init__(
         self,
@@ -59,43 +59,43 @@ class PodStatuses:
         self._pending = pending
         self._clock = clock
         self._chance = chance
-        self._said: dict[str, Pod] = {}  # by uid: the pod as it was when we last spoke, with what we said
-        self._latest: dict[str, asyncio.Task[None]] = {}  # by uid: what is still being written
-        self._versions: dict[str, tuple[str, str]] = {}  # by uid: the version that we spoke of, and what we made of it
+        self._written: dict[str, Pod] = {}  # by uid: the pod at the last write, with the status that was written
+        self._latest: dict[str, asyncio.Task[None]] = {}  # by uid: the last write in progress
+        self._versions: dict[str, tuple[str, str]] = {}  # by uid: the patched version and the result's
 
     def set_unschedulable(self, pod: Pod, reason: str, message: str, nominate: str | None) -> asyncio.Task[None] | None:
-        """Write why a pod waits, unless its status says so. `nominate`: None keeps its node, "" clears it."""
-        known, now = self._with_written_status(pod), self._clock.now()
+        """Write why a pod is pending, unless its status has that. `nominate`: None keeps its node, "" clears it."""
+        known, now = self._last_status(pod), self._clock.now()
         patch = failure_patch(known, reason, message, nominate, now)
         if patch is None:
             return None
-        self._remember(_with_condition(known, reason, message, now), nominate)
-        return self._start_write(pod, patch, f"saying in the status of pod {pod.key} why it waits")
+        self._remember(_replace_condition(known, reason, message, now), nominate)
+        return self._start_write(pod, patch, f"writing the condition of pending pod {pod.key}")
 
     def has_condition(self, pod: Pod, reason: str, message: str) -> bool:
-        """Whether the pod's condition is this one already, by what was last written or by what the watch shows."""
-        return has_scheduled_condition(self._with_written_status(pod), reason, message)
+        """Whether the pod has this condition, by the last write or by the watch."""
+        return has_scheduled_condition(self._last_status(pod), reason, message)
 
     def pending_write(self, uid: str) -> asyncio.Task[None] | None:
-        """The latest that was said of a pod, as long as it is not written."""
+        """The last write of a pod's status, while it is in progress."""
         return self._latest.get(uid)
 
     async def nominate(self, pod: Pod, node_name: str) -> None:
-        """Write which node a pod is about to get ("": none), unless its status says so. Failing stops nothing."""
-        known = self._with_written_status(pod)
+        """Write the node that a pod is about to get ("": none), unless its status has it. Errors are only logged."""
+        known = self._last_status(pod)
         if known.status.nominated_node_name == node_name:
             return
         self._remember(known, node_name)
-        what = f'saying that pod {pod.key} expects node "{node_name}"'
+        what = f'writing the nomination of pod {pod.key} to node "{node_name}"'
         await asyncio.wait([self._start_write(pod, nomination_patch(pod, node_name), what)])
 
     async def clear_nomination(self, pod: Pod) -> None:
-        """The room that a pod waits for is somebody else's; whoever took it has to know if that cannot be said."""
-        self._remember(self._with_written_status(pod), "")
+        """Clear the nomination of a pod whose node another pod takes. Raises on failure: the preemptor must know."""
+        self._remember(self._last_status(pod), "")
         await self.patch(pod, nomination_patch(pod, ""))
 
     async def patch(self, pod: Pod, patch: dict[str, Any]) -> bool:
-        """Whether there still is such a pod; raises what goes wrong again and again."""
+        """Patch a status with retries. False if the pod does not exist; raises the last error."""
         pause_s = _INITIAL_BACKOFF_S
         for left in range(_MAX_TRIES - 1, -1, -1):
             try:
@@ -112,7 +112,7 @@ class PodStatuses:
                 pause_s *= _BACKOFF_FACTOR
         return True
 
-    # inside -----------------------------------------------------------------------------------------------------
+    # internal
 
     def _start_write(self, pod: Pod, patch: dict[str, Any], what: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = self._writes.start(
@@ -131,14 +131,15 @@ class PodStatuses:
             else:
                 await self.patch(pod, patch)
         except BayplanError as fault:
-            self._said.pop(pod.uid, None)  # nobody knows what it says now, so the next time all of it is written
+            self._written.pop(pod.uid, None)  # its status is unknown, so the next write sends all of it
             log.warning("%s failed: %s", what, fault)
 
     async def _patch_waiting(self, pod: Pod, patch: dict[str, Any]) -> None:
-        """Patch the status of a pod as long as it waits. Of two patches of one version the API server applies one."""
-        seen, pause_s = _resource_version(pod), _INITIAL_BACKOFF_S
+        """Patch the status of a pod while it is pending. The API server applies one of two patches of the same
+        version."""
+        seen_version, pause_s = _resource_version(pod), _INITIAL_BACKOFF_S
         before, after = self._versions.get(pod.uid, ("", ""))
-        version = after if seen == before else seen
+        version = after if seen_version == before else seen_version
         for left in range(_MAX_TRIES - 1, -1, -1):
             meta = {"uid": pod.uid} | ({"resourceVersion": version} if version else {})
             try:
@@ -156,7 +157,8 @@ class PodStatuses:
                 if not left:
                     raise
             else:
-                self._note_version(pod.uid, seen, msgspec.json.decode(answer, type=_Answer).metadata.resource_version)
+                answer_version = msgspec.json.decode(answer, type=_Answer).metadata.resource_version
+                self._note_version(pod.uid, seen_version, answer_version)
                 return
             await self._clock.sleep(pause_s * (1.0 + _JITTER * self._chance.random()))
             pause_s *= _BACKOFF_FACTOR
@@ -166,27 +168,27 @@ class PodStatuses:
                     return
                 version = _resource_version(found)
 
-    def _note_version(self, uid: str, seen: str, made: str) -> None:
+    def _note_version(self, uid: str, before: str, after: str) -> None:
         if len(self._versions) > max(_SWEEP_THRESHOLD, 2 * len(self._pending)):
             self._versions = {each: found for each, found in self._versions.items() if each in self._pending}
-        self._versions[uid] = seen, made
+        self._versions[uid] = before, after
 
     def _on_written(self, uid: str, task: asyncio.Task[None]) -> None:
         if self._latest.get(uid) is task:
             del self._latest[uid]
 
-    def _with_written_status(self, pod: Pod) -> Pod:
-        """The pod with what we wrote since this version of it."""
-        said = self._said.get(pod.uid)
-        return said if said is not None and _resource_version(said) == _resource_version(pod) else pod
+    def _last_status(self, pod: Pod) -> Pod:
+        """The pod with the status that was written since this version of it."""
+        written = self._written.get(pod.uid)
+        return written if written is not None and _resource_version(written) == _resource_version(pod) else pod
 
     def _remember(self, pod: Pod, nominate: str | None) -> None:
         if nominate is not None:
             status = msgspec.structs.replace(pod.status, nominated_node_name=nominate)
             pod = msgspec.structs.replace(pod, status=status)
-        if len(self._said) > max(_SWEEP_THRESHOLD, 2 * len(self._pending)):
-            self._said = {uid: said for uid, said in self._said.items() if uid in self._pending}
-        self._said[pod.uid] = pod
+        if len(self._written) > max(_SWEEP_THRESHOLD, 2 * len(self._pending)):
+            self._written = {uid: pod for uid, pod in self._written.items() if uid in self._pending}
+        self._written[pod.uid] = pod
 
 
 class _Answer(msgspec.Struct):
@@ -197,7 +199,7 @@ def _resource_version(pod: Pod) -> str:
     return pod.metadata.resource_version
 
 
-def _with_condition(pod: Pod, reason: str, message: str, now: datetime) -> Pod:
-    others = tuple(told for told in pod.status.conditions if told.type != POD_SCHEDULED)
-    told = Condition(POD_SCHEDULED, "False", reason, message, now, pod.metadata.generation)
-    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, conditions=(*others, told)))
+def _replace_condition(pod: Pod, reason: str, message: str, now: datetime) -> Pod:
+    rest = tuple(each for each in pod.status.conditions if each.type != POD_SCHEDULED)
+    condition = Condition(POD_SCHEDULED, "False", reason, message, now, pod.metadata.generation)
+    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, conditions=(*rest, condition)))

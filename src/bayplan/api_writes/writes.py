@@ -1,7 +1,7 @@
-"""Carries out intents: turns what plugins, sessions and the binder decided into requests to the API server.
+"""Performs intents: turns the decisions of plugins, sessions and the binder into requests to the API server.
 
-`perform` returns or raises when the outcome of the write is known (`client.confirmed_writes`), so the caller keeps the
-capacity that the write may take until then. Failures of `submit` are only logged. Cost: one request an intent, mostly.
+`perform` returns or raises when the outcome of the write is known (`client.confirmed_writes`), so the caller reserves
+the capacity that the write may take until then. Failures of `submit` are only logged. Cost: mostly one request each.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 
 
 class ApiWrites:
-    """Fits `framework.handle.Writes`. `claims` is the resource of device claims as the server offers it."""
+    """Implements `framework.handle.Writes`. `claims`: the resource of device claims as the API server serves it."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class ApiWrites:
         self._client = client
         self._events = events
         self._clock = clock
-        self._exists = exists  # whether the API server still has a pod, as far as is known
+        self._exists = exists  # whether a pod is known to exist
         self._observer: SchedulerObserver = observer or NoSchedulerObserver()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.confirmed = ConfirmedWrites(clock, request_timeout_s)
@@ -110,7 +110,7 @@ class ApiWrites:
     async def perform(self, intent: object) -> Any:
         performer = self._performers.get(type(intent))
         if performer is None:
-            raise UnsupportedIntent(f"{type(intent).__name__} is no intent that can be carried out here")
+            raise UnsupportedIntent(f"{type(intent).__name__} is not an intent that this process can perform")
         if isinstance(intent, WaitForVolumes | devices.WaitForDevices):
             return await performer(intent)
         return await finish_write(performer(intent))
@@ -121,7 +121,7 @@ class ApiWrites:
             self._claim_writes.track_release(intent, task)
 
     def start(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
-        """Do it meanwhile; what goes wrong is logged."""
+        """Run the work in a task. Errors are logged."""
         task = asyncio.ensure_future(self._run_logged(work, what))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -129,28 +129,28 @@ class ApiWrites:
 
     @property
     def busy(self) -> bool:
-        """Whether something that was submitted is not done yet."""
+        """Whether a submitted write is in progress."""
         return bool(self._tasks)
 
     @property
     def has_open_writes(self) -> bool:
-        """Whether a write may still take effect, of this process and as far as it knows."""
+        """Whether a write of this process may still take effect, as far as it knows."""
         return self.busy or self.confirmed.open > 0
 
     async def drain(self) -> None:
         """Wait for everything that was submitted."""
         while self._tasks:
-            await asyncio.wait(self._tasks)  # it cancels no write when it is cancelled itself
+            await asyncio.wait(self._tasks)  # cancelling this wait cancels no write
 
     async def abandon(self) -> None:
-        """Give up everything that was submitted."""
+        """Cancel everything that was submitted."""
         for task in self._tasks:
             task.cancel()
         await self.drain()
 
     async def _run_logged(self, work: Coroutine[Any, Any, Any], what: str) -> None:
         leave_cancellation()
-        worker_slot.set(nullcontext)  # the slot of the task that has started this one is not ours to leave
+        worker_slot.set(nullcontext)  # this task must not release the slot of the task that started it
         try:
             await work
         except LeaseLost as fault:
@@ -160,10 +160,10 @@ class ApiWrites:
         except Exception:
             log.exception("%s failed", what)
 
-    # pods and volumes -------------------------------------------------------------------------------------------
+    # pods and volumes
 
     async def _bind(self, intent: BindPod) -> None:
-        """Bind a pod. Returns when the pod is on the node, and raises when it cannot come to be there any more."""
+        """Bind a pod. Returns when the pod is on the node; raises when the binding can no longer take effect."""
         meta = intent.pod.metadata
 
         async def send() -> None:
@@ -188,9 +188,9 @@ class ApiWrites:
         return NotWritten.FOR_EVER if found.spec.node_name or found.terminating else NotWritten.SO_FAR
 
     async def await_binding(self, intent: BindPod, refusal: ApiError) -> bool:
-        """Whether the pod is on the node after all, for a binding that another program was asked to write.
+        """Whether the pod is on the node after all, for a binding that another program was to write.
 
-        With an unknown outcome the answer comes when the API server's request timeout has passed.
+        With an unknown outcome this waits until the API server's request timeout has passed.
         """
 
         async def send() -> None:
@@ -213,7 +213,7 @@ class ApiWrites:
                 may_be_deleted, is_conflict = may_be_deleted or refusal.outcome_unknown, isinstance(refusal, Conflict)
                 if not isinstance(refusal, NotFound):
                     raise
-                return may_be_deleted  # by an earlier try; else it was gone before
+                return may_be_deleted  # by an earlier try; else it did not exist before
             return True
 
         async def find() -> WriteState[bool]:
@@ -228,9 +228,9 @@ class ApiWrites:
         return await self.confirmed.write(send, find, what=f"deleting pod {pod.key}", retry_refused=True)
 
     async def _create_bind_request(self, intent: CreateBindRequest) -> BindRequest:
-        made = await self._requests.create(intent)
+        created = await self._requests.create(intent)
         self.crash_point(crash_points.REQUEST_CREATED)
-        return made
+        return created
 
     async def _annotate(self, intent: AnnotatePod) -> None:
         async def attempt(pod: Pod) -> Pod:
@@ -255,7 +255,7 @@ class ApiWrites:
         await self._poll(done, intent.every_s, intent.timeout_s)
 
     async def _poll(self, done: Callable[[], bool], every_s: float, timeout_s: float) -> None:
-        """Ask again and again, the first time after one interval; `TimeoutError` when time is up."""
+        """Check `done` at an interval, the first time after one interval. Raises `TimeoutError` at the end."""
         end_s = self._clock.monotonic_s() + timeout_s
         while (left_s := end_s - self._clock.monotonic_s()) > 0:
             await self._clock.sleep(min(every_s, left_s))
@@ -263,7 +263,7 @@ class ApiWrites:
                 return
         raise TimeoutError
 
-    # devices ----------------------------------------------------------------------------------------------------
+    # devices
 
     async def _wait_for_devices(self, intent: devices.WaitForDevices) -> None:
         self._events.record(intent.pod, NORMAL, intent.reason, intent.action, intent.note)

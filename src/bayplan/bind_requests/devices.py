@@ -1,6 +1,6 @@
-"""Which devices are promised to pods that a BindRequest is to bring to a node? Nobody else may get them meanwhile.
+"""Devices of pods that a BindRequest binds later: reserved in the cache, so that no other pod gets them.
 
-The binder writes what a request says of claims when it comes to that, and between two attempts nothing is written.
+The binder writes the request's allocations into the claims in its attempt; between two attempts nothing is written.
 """
 
 from __future__ import annotations
@@ -15,34 +15,35 @@ from bayplan.objects.kai.bind_request import BindRequest
 
 @dataclass(slots=True)
 class RequestedDevices:
-    """Holds devices in a cache by what requests say."""
+    """Reserves devices in a cache for the allocations of bind requests."""
 
     cache: Cache
-    _held: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by uid of the pod: claims whose devices we hold
+    _reserved_claims: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Keys of claims with reserved devices, by the uid of the pod."""
 
     def reserve(self, request: BindRequest, pod: Pod) -> None:
-        if not request.spec.resource_claim_allocations or pod.uid in self._held:
+        if not request.spec.resource_claim_allocations or pod.uid in self._reserved_claims:
             return
         entries = {entry: f"{pod.namespace}/{claim}" for claim, entry in entries_by_claim(pod).items()}
-        brought = {
+        allocations = {
             entries[each.name]: each.allocation
             for each in request.spec.resource_claim_allocations
             if each.name in entries
         }
-        for key, allocation in brought.items():
+        for key, allocation in allocations.items():
             if allocation is not None:
                 self.cache.devices.reserve_for_request(key, pod.uid, allocation)
-        self._held[pod.uid] = tuple(brought)
+        self._reserved_claims[pod.uid] = tuple(allocations)
 
     def release(self, uid: str) -> None:
-        """The pod does not get the devices."""
-        for key in self._held.pop(uid, ()):
+        """Release the devices: the pod does not get them."""
+        for key in self._reserved_claims.pop(uid, ()):
             self.cache.devices.release(key, uid)
 
-    def placed(self, pod: Pod) -> None:
-        """The API server shows the pod on a node, so its claims are written. Their watch may be behind that of pods, or
-        ahead of it: then the claims may be deallocated again."""
-        claims = self._held.pop(pod.uid, None)
+    def handle_pod_assigned(self, pod: Pod) -> None:
+        """The API server shows the pod on a node, so its claims are written. The watch of claims may be behind the
+        watch of pods, or ahead of it: then the claims may be deallocated again."""
+        claims = self._reserved_claims.pop(pod.uid, None)
         if claims is None:
             claims = tuple(f"{pod.namespace}/{claim}" for claim in entries_by_claim(pod))
         version = pod.metadata.resource_version

@@ -1,9 +1,10 @@
-"""Which pods of other schedulers are on their way to a node by a BindRequest? Their room is taken, whoever decided it.
+"""Counts pods of other schedulers on the nodes that their BindRequests name.
 
-With a binding of the pod itself the API server tells so at once. With a request the pod stays without a node until the
-binder has come to it, which may take as long as a volume does; a node would be given out twice. Nothing is done here
-about requests but to count: their own engine follows them. A pod whose request was deleted while it was live counts
-until its binding cannot land (`lost_requests`). Cost: a lookup for each pod that comes, changes or goes.
+Without a BindRequest, the API server shows a placement at once. With one, the pod has no node until the binder has
+bound it, which may take as long as a volume does; the node's capacity would be given out twice. The pods are only
+counted here: the engine of the pod handles the request itself. A pod whose request was deleted while it was live counts
+until its binding can no longer take effect (`lost_requests`). Cost: one lookup for each pod that is added, changed or
+deleted.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from bayplan.snapshot import PodInfo
 
 @dataclass(slots=True)
 class ForeignBindRequests:
-    """Counts pods that are not ours on the nodes that requests name."""
+    """Counts pods of other schedulers on the nodes that requests name."""
 
     cache: Cache
     is_own_pod: Callable[[Pod], bool]
-    """Whether a pod is ours: then somebody else counts it."""
+    """Whether a pod belongs to this engine, which then counts it itself."""
     on_released: Callable[[Pod], None]
-    """Told of a pod that was counted on a node, and is not going to be there."""
+    """Called with a pod that no longer counts on a node."""
     lost: LostRequests
-    _waiting: dict[str, Pod] = field(default_factory=dict)  # by key: without a node, as last told
+    _waiting: dict[str, Pod] = field(default_factory=dict)  # by key: the latest version, without a node
     _requests: dict[str, BindRequest] = field(default_factory=dict)  # by the key of the pod
     _counted: dict[str, str] = field(default_factory=dict)  # by uid of the pod: the node
     _devices: RequestedDevices = field(init=False)
@@ -37,7 +38,7 @@ class ForeignBindRequests:
     def __post_init__(self) -> None:
         self._devices = RequestedDevices(self.cache)
 
-    # what is told -----------------------------------------------------------------------------------------------
+    # events
 
     def handle_event(self, old: BindRequest | None, new: BindRequest | None) -> None:
         if old is not None and (new is None or old.metadata.uid != new.metadata.uid):
@@ -50,19 +51,19 @@ class ForeignBindRequests:
             self._handle_request(new)
 
     def handle_pending_pod(self, pod: Pod) -> None:
-        """A pod without a node came, or has changed."""
+        """A pod without a node was added or has changed."""
         if not self.is_own_pod(pod):
             self._waiting[pod.key] = pod
             if self._requests:
                 self._update_pod(pod.key)
 
     def handle_pod_assigned(self, pod: Pod) -> None:
-        """The API server shows the pod on a node: it counts there without us."""
+        """The API server shows the pod on a node: the cache counts it there."""
         if self._waiting or self._requests:
             self._forget(pod)
             self.lost.pop(pod.uid)
             if self._counted.pop(pod.uid, None) is not None:
-                self._devices.placed(pod)
+                self._devices.handle_pod_assigned(pod)
 
     def handle_pod_delete(self, pod: Pod) -> None:
         if self._waiting or self._requests:
@@ -71,25 +72,25 @@ class ForeignBindRequests:
             self._forget_assumed(pod.uid)
 
     def read_pod(self, uid: str, found: Pod | None) -> None:
-        """The API server has this pod under the name of a pod of `lost`. Its room is free unless it is on a node.
+        """The API server has this pod under the name of a pod of `lost`. Its capacity is free unless it is on a node.
 
-        If it is on a node, or gone, the watch is about to show that."""
+        If it is on a node, or deleted, the watch will show that."""
         if uid in self.lost and found is not None and found.uid == uid and not found.spec.node_name:
             self.lost.pop(uid)
             self._update_pod(found.key)
 
-    # what is asked ----------------------------------------------------------------------------------------------
+    # queries
 
     def request_of(self, pod: Pod) -> BindRequest | None:
-        """The request that is to bring a pod to a node which is counted there by us."""
+        """The request because of which this object counts a pod on a node."""
         if (lost := self.lost.get(pod.uid)) is not None:
             return lost.request
         return self._live_request(pod) if pod.uid in self._counted else None
 
-    # inside -----------------------------------------------------------------------------------------------------
+    # internal
 
     def _forget(self, pod: Pod) -> None:
-        """It waits no more; of a later pod of its name there may be word already."""
+        """The pod is no longer pending. A later pod of its name may already be known and stays."""
         waiting, request = self._waiting.get(pod.key), self._requests.get(pod.key)
         if waiting is not None and waiting.uid == pod.uid:
             del self._waiting[pod.key]
@@ -100,15 +101,15 @@ class ForeignBindRequests:
         key = request.pod_key
         known = self._requests.get(key)
         if known is not None and known.metadata.uid == request.metadata.uid and known.version > request.version:
-            return  # a list was told before what the watch had to tell
+            return  # an older version: a list may be behind the watch
         if request.has_succeeded and key not in self._waiting:
-            self._requests.pop(key, None)  # its pod is on its node, and has been told
+            self._requests.pop(key, None)  # its pod is known to be on its node
             return
         self._requests[key] = request
         self._update_pod(key)
 
     def _update_pod(self, key: str) -> None:
-        """Have a pod count where its request says, if anywhere."""
+        """Count a pod where its request says, or nowhere."""
         pod = self._waiting.get(key)
         if pod is None:
             return
@@ -117,7 +118,7 @@ class ForeignBindRequests:
             if request is None:
                 return
             self.lost.pop(pod.uid)
-            self._devices.release(pod.uid)  # the new request may have others
+            self._devices.release(pod.uid)  # the new request may have other devices
         node_name = request.spec.selected_node if request is not None else ""
         if self._counted.get(pod.uid, node_name) != node_name:
             self._forget_assumed(pod.uid)
@@ -128,7 +129,7 @@ class ForeignBindRequests:
             self._devices.reserve(request, pod)
 
     def _note_lost(self, request: BindRequest) -> None:
-        """A request was deleted. If its pod counts by it, the binder may have sent the binding before."""
+        """A request was deleted. If its pod counts because of it, the binder may have sent the binding before."""
         pod = self._waiting.get(request.pod_key)
         if pod is None or pod.uid not in self._counted or not request.is_active or not request.is_for(pod):
             return

@@ -1,8 +1,8 @@
-"""Pods whose BindRequest was deleted while it was live. They keep their nodes until their bindings cannot land.
+"""Pods whose BindRequest was deleted while it was live. They keep their nodes until their bindings cannot take effect.
 
 The binder may have sent the binding of such a pod just before, and the API server may apply it until its request
 timeout has passed. Used by `BindRequestTracker` and `ForeignBindRequests`, which free the node when a GET made after
-that time shows the pod without a node. Cost: one entry a deleted request; nothing on the way of a pod that is bound.
+that time shows the pod without a node. Cost: one entry for each deleted request; none for pods that are bound.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REQUEST_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LostRequest:
-    """A request that was deleted. `why`: what the pod gets to know when its node is free."""
+    """A request that was deleted. `why`: the reason that the pod gets when its node is free."""
 
     request: BindRequest
     why: Status
@@ -27,7 +27,7 @@ class LostRequest:
 
 
 class LostRequests:
-    """By the uids of their pods."""
+    """Lost requests by the uids of their pods."""
 
     def __init__(self, clock: Clock, request_timeout_s: float) -> None:
         self._clock = clock

@@ -107,10 +107,10 @@ async def handmade(
 @pytest.mark.parametrize(
     ("there", "says"),
     [
-        pytest.param({}, "to node n2; it is not ours", id="theirs"),
-        pytest.param({"ours": True}, "to node n2; the binder carries that one out", id="ours"),
-        pytest.param({"phase": "Failed", "failedAttempts": 1}, "it is not ours", id="tried again"),
-        pytest.param({"pod": "db"}, "in the way: it is a live one for pod default/db", id="for another pod"),
+        pytest.param({}, "to node n2; another binder (it has no label", id="theirs"),
+        pytest.param({"ours": True}, "to node n2; the binder has to carry that one out", id="ours"),
+        pytest.param({"phase": "Failed", "failedAttempts": 1}, "another binder (it has no label", id="tried again"),
+        pytest.param({"pod": "db"}, "has the name that is needed: it is a live one for pod default/db", id="for another pod"),
         pytest.param({"pod": "db", "ours": True}, "it is a live one for pod default/db", id="ours for another pod"),
     ],
 )
@@ -169,7 +169,7 @@ def test_a_request_that_is_being_deleted_is_waited_for_and_not_taken_for_ours(tm
         first = await made(rig)
         await rig.patch(REQUESTS, "web", {"metadata": {"finalizers": ["example.com/held"]}})
         await rig.client.delete(REQUESTS, name="web", namespace="default")
-        with pytest.raises(Conflict, match="default/web is being deleted; it is made anew when it is gone"):
+        with pytest.raises(Conflict, match="default/web is being deleted; it is created again after that"):
             await made(rig)
         await rig.patch(REQUESTS, "web", {"metadata": {"finalizers": None}})
         assert (await made(rig)).metadata.uid != first.metadata.uid

@@ -50,7 +50,7 @@ async def made_anew(rig: LiveSchedulerHarness) -> str:
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["deleted", "it was gone already"])
-@pytest.mark.parametrize("why", ["its node {node} is gone", "nobody has carried it out for 3601 s"])
+@pytest.mark.parametrize("why", ["its node {node} is gone", "no binder has carried it out for 3601 s"])
 def test_a_pod_is_placed_anew_as_soon_as_its_request_is_deleted_and_told_why(why: str, there: bool) -> None:
     async def run() -> None:
         async with run_with_bind_requests(*NODES.values(), config=bind_request_config()) as rig:

@@ -54,5 +54,5 @@ def test_a_process_dies_at_the_step_that_was_named(words: str, reached: tuple[st
 
 @pytest.mark.parametrize("words", ["bond", "bound:0", "bound:x", ":2"])
 def test_words_that_name_no_step_are_refused(words: str) -> None:
-    with pytest.raises(UsageError, match=f'{ENVIRONMENT_VARIABLE} is "{words}"; it takes a step'):
+    with pytest.raises(UsageError, match=f'{ENVIRONMENT_VARIABLE} is "{words}"; use a step'):
         crash_point_from_environment({ENVIRONMENT_VARIABLE: words})

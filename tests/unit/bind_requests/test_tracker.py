@@ -194,7 +194,7 @@ def test_a_pod_keeps_its_node_after_its_live_request_was_deleted_until_its_bindi
     assert world.book.handle_pod_add(WEB)  # it is not to be placed
     assert world.engine.done[-1] == (
         "BindRequestDeleted",
-        f"web: {DELETED}; the pod keeps its room on node n1 for 60 s, {BECAUSE}, and is placed anew after that",
+        f"web: {DELETED}; the pod keeps its capacity on node n1 for 60 s, {BECAUSE}, and is scheduled again after that",
     )
     world.clock.advance(59)
     assert world.book.lost() == []
@@ -343,7 +343,7 @@ def test_a_request_that_nobody_takes_up_is_complained_about_once_and_deleted_muc
         world.book.run_periodic_checks()
     (told,) = complaints(world)
     assert told == (
-        "web: no binder has said anything of the bind request to node n1 for 601 s; "
+        "web: no binder has updated the bind request to node n1 for 601 s; "
         "see whether `bayplan binder` runs, and what it waits for"
     )
     assert len(world.book.stale) == 1
@@ -448,8 +448,8 @@ def test_a_request_that_nobody_tries_again_is_complained_about_once_and_deleted_
         world.book.run_periodic_checks()
     (told,) = complaints(world)
     assert told.startswith(
-        "web: no binder has said anything of the bind request to node n1 for 601 s, "
-        "though it was to be tried again after 2 failures; "
+        "web: no binder has updated the bind request to node n1 for 601 s, "
+        "though it was to be retried after 2 failures; "
     )
     assert len(world.book.stale) == 1
     assert world.engine.deleted == []
