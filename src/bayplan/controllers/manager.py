@@ -1,10 +1,10 @@
-"""Which controllers run, and how do they live together? Upstream's names, upstream's way to choose, one set of watches.
+"""Controller manager: the selected controllers of Kubernetes and Volcano, over one set of shared informers.
 
-Kubernetes' own and Volcano's are chosen together; the latter wait for Volcano's kinds, and nobody waits for them.
-Composed by `bayplan controllers` and by whoever runs a whole cluster. The controllers share one `World`; each has a
-queue of its own and is begun anew when it fails, so that none can stop another.
+`bayplan controllers` and the embedded cluster run it. Names and selection are upstream's. Volcano's controllers wait
+for Volcano's kinds; no other controller waits for them. Each controller has its own queue and is restarted when it
+fails, so that no controller stops another.
 
-    controllers = Controllers(client)
+    controllers = ControllerManager(client)
     running = asyncio.create_task(controllers.run())
     await controllers.synced()
 """
@@ -74,24 +74,24 @@ _ALL: tuple[type[Controller], ...] = (
 )
 
 CONTROLLER_NAMES: tuple[str, ...] = tuple(sorted((*(each.name for each in _ALL), *VOLCANO_CONTROLLER_NAMES)))
-"""As kube-controller-manager calls them; Volcano's begin with `volcano-`."""
+"""Names as in kube-controller-manager; Volcano's start with `volcano-`."""
 
 VOLCANO = "volcano"
-"""The word for all of Volcano's."""
+"""Word for all controllers of Volcano."""
 
 _SHARED = frozenset(UPSTREAM_NAMES) & frozenset(CONTROLLER_NAMES)
-"""What kube-controller-manager and vc-controller-manager both have: `job-controller`, `cronjob-controller`."""
+"""Names in both kube-controller-manager and vc-controller-manager: `job-controller`, `cronjob-controller`."""
 
 CLEANUP_CONTROLLERS: frozenset[str] = frozenset(
     {"garbage-collector-controller", "namespace-controller", "serviceaccount-controller"}
     | {"root-ca-certificate-publisher-controller"}
     | {"persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller"}
 ) & set(CONTROLLER_NAMES)
-"""What Bayplan's own API server does by itself: harmless there, and to no purpose."""
+"""Controllers for work that Bayplan's own API server does itself. There they are harmless and have no effect."""
 
 
 class ControllerManager:
-    """The controllers of a cluster, or some of them."""
+    """Runs the controllers of a cluster, or some of them."""
 
     def __init__(
         self,
@@ -102,14 +102,14 @@ class ControllerManager:
         inherits: bool = True,
         counted_in: MetricsRegistry | None = None,
     ) -> None:
-        """`only`: their names; all by default. Raises `UsageError` for a name that is none. `schedulers`: of sessions:
-        whose pods get groups. `inherits`: groups get annotations of who owns the pods. `counted_in`: where the metrics
-        of Volcano's are kept."""
+        """`only`: names of the controllers; default: all. Raises `UsageError` for an unknown name. `schedulers`: names
+        of the batch schedulers whose pods get pod groups. `inherits`: pod groups inherit annotations of the pods'
+        owner. `counted_in`: registry of the metrics of Volcano's controllers."""
         for name in only or ():
             if name not in CONTROLLER_NAMES:
-                raise UsageError(f"there is no controller {name!r}; there are {', '.join(CONTROLLER_NAMES)}")
-        self._world = SharedInformerFactory(client)
-        self._controllers = [each(self._world) for each in _ALL if only is None or each.name in only]
+                raise UsageError(f"there is no controller {name!r}; the controllers are {', '.join(CONTROLLER_NAMES)}")
+        self._informers = SharedInformerFactory(client)
+        self._controllers = [each(self._informers) for each in _ALL if only is None or each.name in only]
         batch = [name for name in VOLCANO_CONTROLLER_NAMES if only is None or name in only]
         self._batch = (
             VolcanoControllers(client, only=batch, schedulers=schedulers, inherits=inherits, counted_in=counted_in)
@@ -120,47 +120,49 @@ class ControllerManager:
 
     @property
     def names(self) -> list[str]:
-        """What runs."""
+        """Names of the running controllers."""
         batch = self._batch.names if self._batch is not None else []
         return sorted((*(each.name for each in self._controllers), *batch))
 
     async def run(self) -> None:
-        """Keep everything right until cancelled."""
+        """Run the controllers until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch(), name="world")
+            group.create_task(self._watch(), name="informers")
             for each in self._controllers:
                 group.create_task(self._work(each), name=each.name)
             if self._batch is not None:
-                group.create_task(run_supervised("batch controllers", self._batch.run, self._world.clock.sleep))
+                group.create_task(run_supervised("batch controllers", self._batch.run, self._informers.clock.sleep))
 
     async def synced(self) -> None:
-        """Return when everything that existed has been heard of, and the controllers work; Volcano's may yet wait."""
+        """Return when all first lists are complete and the controllers work. Volcano's may still wait for kinds."""
         await self._started.wait()
         for each in self._controllers:
             await each.synced()
 
     async def _watch(self) -> None:
-        await self._world.discover()
+        await self._informers.discover()
         self._started.set()
-        await self._world.run()
+        await self._informers.run()
 
     async def _work(self, controller: Controller) -> None:
         await self._started.wait()
-        await run_supervised(controller.name, controller.run, self._world.clock.sleep)
+        await run_supervised(controller.name, controller.run, self._informers.clock.sleep)
 
 
 def select_controllers(patterns: Iterable[str]) -> list[str]:
-    """The controllers that `*,-deployment-controller` means: all, or those that are named, but for those with a minus.
+    """Controllers that a list such as `*,-deployment-controller` selects: all, or the named ones, without those after
+    a minus.
 
-    As both controller managers read `--controllers`: of a name and its minus the first counts, and a plus says nothing.
-    Words are names of Kubernetes' or of Volcano's, the latter as short as one has them: `-job`, `-pg-controller`;
-    `volcano` is all of them. What a name that both have means is for the rest of the list to say: see
-    `_resolve_shared_name`."""
+    `--controllers` is read as in both controller managers: of a name and its minus the first counts, and a plus is
+    ignored. Words are names of Kubernetes' or Volcano's controllers. Volcano's may be short (`-job`,
+    `-pg-controller`), and `volcano` selects all of them. `_resolve_shared_name` handles names that both have."""
     words = [each.strip() for each in patterns if each.strip()]
     wanted = [name for word in words for name in _expand(word, words)]
     for each in wanted:
         if each != "*" and each.removeprefix("-") not in CONTROLLER_NAMES:
-            raise UsageError(f"--controllers: {each!r} is no controller; there are {', '.join(CONTROLLER_NAMES)}")
+            raise UsageError(
+                f"--controllers: {each!r} is no controller; the controllers are {', '.join(CONTROLLER_NAMES)}"
+            )
 
     def enabled(name: str) -> bool:
         for each in wanted:
@@ -176,16 +178,16 @@ def _without_minus(word: str) -> str:
 
 
 def _expand(word: str, words: list[str]) -> list[str]:
-    """The full names, with a minus where there is one, of what a word of a list means."""
+    """Full names of a word of the list, with its minus."""
     name, sign = _without_minus(word), "-" if word.startswith("-") else ""
     if name in UNSUPPORTED_CONTROLLERS:
         if not sign:
-            log.warning("--controllers: Bayplan has no %s; the others run", name)
+            log.warning("--controllers: Bayplan has no %s; the remaining controllers run", name)
         return []
     if name == VOLCANO:
         found: Iterable[str] = VOLCANO_CONTROLLER_NAMES
     elif name in _SHARED:
-        found = _resolve_shared_name(name, words, left_out=bool(sign))
+        found = _resolve_shared_name(name, words, excluded=bool(sign))
     elif name == "*" or name in CONTROLLER_NAMES:
         found = [name]
     else:
@@ -193,19 +195,19 @@ def _expand(word: str, words: list[str]) -> list[str]:
     return [f"{sign}{each}" for each in found]
 
 
-def _resolve_shared_name(name: str, words: list[str], *, left_out: bool) -> list[str]:
-    """Whose controller a name means that Kubernetes and Volcano both have. Among names that only Volcano has it is
-    Volcano's, among ours Kubernetes'.
+def _resolve_shared_name(name: str, words: list[str], *, excluded: bool) -> list[str]:
+    """Controllers of a name that both Kubernetes and Volcano have. In a list of names that only Volcano has, it is
+    Volcano's; in a list of Kubernetes' names, it is Kubernetes'.
 
-    A list with nothing else in it does not tell. To leave the work to somebody else who does not do it is seen at once
-    and soon mended; two who do the same work make pods twice. So both are left out, and only Kubernetes' is begun."""
-    others = {_without_minus(word) for word in words} - _SHARED - {"*"}
-    if others:
-        return [UPSTREAM_NAMES[name]] if others <= {*UPSTREAM_NAMES, *UNSUPPORTED_CONTROLLERS} else [name]
-    if left_out:
+    A list without other names is ambiguous. A missing controller is noticed at once; two controllers that do the same
+    work create pods twice. So a minus disables both, and a plain name enables only Kubernetes'."""
+    other_names = {_without_minus(word) for word in words} - _SHARED - {"*"}
+    if other_names:
+        return [UPSTREAM_NAMES[name]] if other_names <= {*UPSTREAM_NAMES, *UNSUPPORTED_CONTROLLERS} else [name]
+    if excluded:
         log.warning(
-            "--controllers: -%s leaves out %s of Volcano's too; name that before it to keep it, or write -%s to leave "
-            "out nothing else",
+            "--controllers: -%s also disables %s of Volcano; name that one before it to keep it, or write -%s to "
+            "disable only that one",
             *(name, UPSTREAM_NAMES[name], UPSTREAM_NAMES[name]),
         )
-    return [name, UPSTREAM_NAMES[name]] if left_out or "*" in words else [name]
+    return [name, UPSTREAM_NAMES[name]] if excluded or "*" in words else [name]

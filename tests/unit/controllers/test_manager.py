@@ -38,7 +38,7 @@ def test_choosing(patterns: list[str], missing: set[str]) -> None:
 
 
 def test_a_name_that_is_none_is_refused_with_those_that_are() -> None:
-    with pytest.raises(UsageError, match="'deployment' is no controller; there are cronjob-controller, daemonset"):
+    with pytest.raises(UsageError, match="'deployment' is no controller; the controllers are cronjob-controller, daemonset"):
         select_controllers(["deployment"])
 
 

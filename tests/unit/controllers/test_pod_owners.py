@@ -250,7 +250,7 @@ async def test_created_pods_are_expected_and_reported() -> None:
             assert not rig.controller.expectations.satisfied("uid-web")
             rig.hear(rig.controller.pods, pod(f"p{left}", of="web"))
         assert rig.controller.expectations.satisfied("uid-web")
-        await rig.controller.create_pods(owner(), [{}], tell_each=False)
+        await rig.controller.create_pods(owner(), [{}], record_each=False)
         assert len(rig.controller.said) == 2
 
 

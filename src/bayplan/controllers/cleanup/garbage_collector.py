@@ -1,8 +1,8 @@
-"""What must go because its owner went? Dependents, in the background, before their owner, or not at all.
+"""Garbage collector: deletes dependents of deleted owners, in the background or before their owner, or orphans them.
 
-Watches every kind that can be watched, metadata alone, and keeps who owns whom by uid. Before anything is deleted the
-server is asked whether the owner is really gone, so that a watch that lags costs a request and never an object. A
-change costs a few dictionary writes; memory is a few references an object besides the metadata.
+It watches the metadata of every watchable kind and keeps a graph of owners and dependents by uid. Before it deletes an
+object it asks the server whether the owner is gone, so a lagging watch costs a request and never an object. A change
+costs a few dictionary writes. Memory: a few references per object besides its metadata.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DEFINITIONS = GroupVersionResource(
 
 
 class GarbageKey(NamedTuple):
-    """One object, wherever it is now."""
+    """Reference to an object in any resource."""
 
     group: str
     plural: str
@@ -46,18 +46,18 @@ class GarbageKey(NamedTuple):
 
 
 class GarbageCollector(Controller):
-    """Deletes what nobody owns any more."""
+    """Deletes objects whose owners are all gone."""
 
     name = "garbage-collector-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self._resources = PreferredResources()
-        self._living: dict[str, GarbageKey] = {}
+        self._by_uid: dict[str, GarbageKey] = {}
         self._dependents: dict[str, set[GarbageKey]] = defaultdict(set)
-        self._listening: set[tuple[str, str]] = set()
+        self._watched: set[tuple[str, str]] = set()
         self._work: WorkQueue[GarbageKey] = WorkQueue(
-            self.name, self._process, clock=world.clock, chance=world.chance, workers=20, first_retry_s=0.05
+            self.name, self._process, clock=informers.clock, chance=informers.chance, workers=20, first_retry_s=0.05
         )
         self.definitions = self.informer(DEFINITIONS, UntypedObject)
         self.definitions.add_handler(self._on_definition)
@@ -69,13 +69,13 @@ class GarbageCollector(Controller):
             group.create_task(self.queue.run())
             group.create_task(self._work.run())
 
-    # Kinds.
+    # Resources.
 
     def _on_definition(self, _: UntypedObject | None, __: UntypedObject | None) -> None:
-        self.queue.add(("", "kinds"), after_s=1.0)  # its kind is served a moment after it is accepted
+        self.queue.add(("", "kinds"), after_s=1.0)  # the API server serves a kind shortly after it accepts the CRD
 
     async def sync(self, key: Key) -> float | None:  # noqa: ARG002
-        """A definition has changed: look which kinds there are."""
+        """Discover the resources again after a CRD change."""
         await self._refresh_resources()
         return 30.0 if self._resources.failed else None
 
@@ -83,76 +83,76 @@ class GarbageCollector(Controller):
         self._resources = await server_preferred_resources(self.client)
         wanted = {(each.group, each.plural): each for each in self._resources.watchable()}
         for name, resource in wanted.items():
-            if name not in self._listening:
-                self._listening.add(name)
-                self._listen(self.informers.get_informer(*name) or self.informers.informer(resource, KubeObject))
-        for name in [each for each in self._listening if each not in wanted and not self._resources.failed]:
-            self._listening.discard(name)
+            if name not in self._watched:
+                self._watched.add(name)
+                self._watch(self.informers.get_informer(*name) or self.informers.informer(resource, KubeObject))
+        for name in [each for each in self._watched if each not in wanted and not self._resources.failed]:
+            self._watched.discard(name)
             self.informers.stop_informer(GroupVersionResource(name[0], "", name[1]))
 
-    def _listen(self, feed: SharedIndexInformer[KubeObject]) -> None:
-        place = (feed.resource.group, feed.resource.plural)
+    def _watch(self, informer: SharedIndexInformer[KubeObject]) -> None:
+        group_resource = (informer.resource.group, informer.resource.plural)
 
-        def changed(old: KubeObject | None, new: KubeObject | None) -> None:
+        def on_change(old: KubeObject | None, new: KubeObject | None) -> None:
             item = new if new is not None else old
             assert item is not None
-            where = GarbageKey(*place, item.namespace, item.name)
+            key = GarbageKey(*group_resource, item.namespace, item.name)
             if new is None:
-                self._forget(where, item)
+                self._remove_from_graph(key, item)
             else:
-                self._note(where, old, new)
+                self._add_to_graph(key, old, new)
 
-        for item in feed.all():
-            changed(None, item)
-        feed.add_handler(changed)
+        for item in informer.all():
+            on_change(None, item)
+        informer.add_handler(on_change)
 
-    # What is heard.
+    # Event handlers.
 
-    def _note(self, where: GarbageKey, old: KubeObject | None, new: KubeObject) -> None:
+    def _add_to_graph(self, key: GarbageKey, old: KubeObject | None, new: KubeObject) -> None:
         meta = new.metadata
-        self._living[meta.uid] = where
+        self._by_uid[meta.uid] = key
         before = old.metadata.owner_references if old is not None else ()
         if old is not None and before != meta.owner_references:
             for owner in before:
-                self._unlink(owner.uid, where)
+                self._unlink(owner.uid, key)
         for owner in meta.owner_references:
-            self._dependents[owner.uid].add(where)
-        going = meta.deletion_timestamp is not None and (ORPHAN in meta.finalizers or FOREGROUND in meta.finalizers)
-        if going or (meta.owner_references and before != meta.owner_references):
-            self._work.add(where)
+            self._dependents[owner.uid].add(key)
+        deleting = meta.deletion_timestamp is not None and (ORPHAN in meta.finalizers or FOREGROUND in meta.finalizers)
+        if deleting or (meta.owner_references and before != meta.owner_references):
+            self._work.add(key)
 
-    def _forget(self, where: GarbageKey, last: KubeObject) -> None:
+    def _remove_from_graph(self, key: GarbageKey, last: KubeObject) -> None:
         meta = last.metadata
-        if self._living.get(meta.uid) == where:
-            del self._living[meta.uid]
+        if self._by_uid.get(meta.uid) == key:
+            del self._by_uid[meta.uid]
         for dependent in self._dependents.pop(meta.uid, ()):
             self._work.add(dependent)
         for owner in meta.owner_references:
-            self._unlink(owner.uid, where)
-            if (parent := self._living.get(owner.uid)) is not None:
-                seen = self._seen(parent)
-                if seen is not None and seen.metadata.deletion_timestamp is not None:
-                    self._work.add(parent)  # it may have waited for this one
+            self._unlink(owner.uid, key)
+            if (parent := self._by_uid.get(owner.uid)) is not None:
+                cached = self._cached(parent)
+                if cached is not None and cached.metadata.deletion_timestamp is not None:
+                    self._work.add(parent)  # a foreground deletion may have waited for this dependent
 
-    def _unlink(self, owner: str, where: GarbageKey) -> None:
+    def _unlink(self, owner: str, key: GarbageKey) -> None:
         siblings = self._dependents.get(owner)
         if siblings is not None:
-            siblings.discard(where)
+            siblings.discard(key)
             if not siblings:
                 del self._dependents[owner]
 
-    def _seen(self, where: GarbageKey) -> KubeObject | None:
-        feed = self.informers.get_informer(where.group, where.plural)
-        return feed.get(where.namespace, where.name) if feed is not None else None
+    def _cached(self, key: GarbageKey) -> KubeObject | None:
+        informer = self.informers.get_informer(key.group, key.plural)
+        return informer.get(key.namespace, key.name) if informer is not None else None
 
-    def _resource(self, where: GarbageKey) -> GroupVersionResource | None:
-        feed = self.informers.get_informer(where.group, where.plural)
-        return feed.resource if feed is not None else None
+    def _resource(self, key: GarbageKey) -> GroupVersionResource | None:
+        informer = self.informers.get_informer(key.group, key.plural)
+        return informer.resource if informer is not None else None
 
-    # What is done.
+    # Processing.
 
-    async def _process(self, where: GarbageKey) -> float | None:
-        item, resource = self._seen(where), self._resource(where)
+    async def _process(self, key: GarbageKey) -> float | None:
+        item, resource = self._cached(key), self._resource(key)
         if item is None or resource is None:
             return None
         meta = item.metadata
@@ -167,25 +167,25 @@ class GarbageCollector(Controller):
         return None
 
     async def _orphan(self, resource: GroupVersionResource, item: KubeObject) -> None:
-        """Dependents stay: none refers to the owner any more when it goes."""
+        """Remove the owner from all its dependents, then its finalizer."""
         uid = item.metadata.uid
-        work = [self._without_owners(dependent, {uid}) for dependent in list(self._dependents.get(uid, ()))]
+        work = [self._remove_owners(dependent, {uid}) for dependent in list(self._dependents.get(uid, ()))]
         await asyncio.gather(*work)
         await self._drop_finalizer(resource, item, ORPHAN)
 
     async def _wait_for_dependents(self, resource: GroupVersionResource, item: KubeObject) -> None:
-        """The owner goes after those of its dependents that say so."""
+        """Remove the owner's finalizer after all dependents with blockOwnerDeletion are gone."""
         blocking = [
-            where for where in self._dependents.get(item.metadata.uid, ()) if self._blocks_owner_deletion(where, item)
+            key for key in self._dependents.get(item.metadata.uid, ()) if self._blocks_owner_deletion(key, item)
         ]
         if not blocking:
             await self._drop_finalizer(resource, item, FOREGROUND)
-        for where in list(self._dependents.get(item.metadata.uid, ())):
-            self._work.add(where)
+        for key in list(self._dependents.get(item.metadata.uid, ())):
+            self._work.add(key)
 
-    def _blocks_owner_deletion(self, where: GarbageKey, owner: KubeObject) -> bool:
-        seen = self._seen(where)
-        references = seen.metadata.owner_references if seen is not None else ()
+    def _blocks_owner_deletion(self, key: GarbageKey, owner: KubeObject) -> bool:
+        cached = self._cached(key)
+        references = cached.metadata.owner_references if cached is not None else ()
         return any(each.uid == owner.metadata.uid and each.block_owner_deletion for each in references)
 
     async def _check_owners(self, resource: GroupVersionResource, item: KubeObject) -> None:
@@ -198,10 +198,10 @@ class GarbageCollector(Controller):
                 solid.append(owner)
             else:
                 (waiting if state == "waiting" else gone).add(owner.uid)
-        where = GarbageKey(resource.group, resource.plural, item.namespace, item.name)
+        key = GarbageKey(resource.group, resource.plural, item.namespace, item.name)
         if solid:
             if gone or waiting:
-                await self._without_owners(where, gone | waiting)
+                await self._remove_owners(key, gone | waiting)
             return
         policy = "Foreground" if waiting and self._dependents.get(item.metadata.uid) else self._policy(item)
         await self._delete(resource, item, policy)
@@ -213,19 +213,19 @@ class GarbageCollector(Controller):
         return "Foreground" if FOREGROUND in item.metadata.finalizers else "Background"
 
     async def _state(self, item: KubeObject, owner: OwnerReference) -> str:
-        """`solid`, `waiting` for its dependents to go first, or `gone`."""
-        where = self._living.get(owner.uid)
-        seen = self._seen(where) if where is not None else None
-        if seen is not None and seen.metadata.uid == owner.uid:
-            going = seen.metadata.deletion_timestamp is not None and FOREGROUND in seen.metadata.finalizers
-            return "waiting" if going else "solid"
+        """State of an owner: `solid`, `waiting` (it waits for its dependents) or `gone`."""
+        key = self._by_uid.get(owner.uid)
+        cached = self._cached(key) if key is not None else None
+        if cached is not None and cached.metadata.uid == owner.uid:
+            deleting = cached.metadata.deletion_timestamp is not None and FOREGROUND in cached.metadata.finalizers
+            return "waiting" if deleting else "solid"
         resource = self._resources.find(owner.api_version, owner.kind)
         if resource is None:
             await self._refresh_resources()
             resource = self._resources.find(owner.api_version, owner.kind)
             if resource is None:
-                # A kind that we do not know may be one whose server is away: whoever it is, it is not to blame.
-                log.warning("%s of %s is of a kind that the server does not know; keeping it", owner.name, item.key)
+                # The API server of an aggregated group may be unavailable, so an unknown kind counts as existing.
+                log.warning("owner %s of %s has a kind that is not served; keeping it", owner.name, item.key)
                 return "solid"
         namespace = item.namespace if resource.namespaced else ""
         try:
@@ -234,10 +234,10 @@ class GarbageCollector(Controller):
             return "gone"
         if meta["uid"] != owner.uid:
             return "gone"
-        going = "deletionTimestamp" in meta and FOREGROUND in (meta.get("finalizers") or ())
-        return "waiting" if going else "solid"
+        deleting = "deletionTimestamp" in meta and FOREGROUND in (meta.get("finalizers") or ())
+        return "waiting" if deleting else "solid"
 
-    # Writing.
+    # Writes.
 
     async def _delete(self, resource: GroupVersionResource, item: KubeObject, policy: str) -> None:
         with suppress(NotFound):
@@ -250,25 +250,25 @@ class GarbageCollector(Controller):
                 propagation=policy,
             )
 
-    async def _without_owners(self, where: GarbageKey, uids: set[str]) -> None:
-        item, resource = self._seen(where), self._resource(where)
+    async def _remove_owners(self, key: GarbageKey, uids: set[str]) -> None:
+        item, resource = self._cached(key), self._resource(key)
         if item is None or resource is None:
             return
-        answer = await self._fresh(resource, item)
+        answer = await self._read(resource, item)
         if answer is None:
             return
         owners = [each for each in answer["metadata"].get("ownerReferences") or () if each["uid"] not in uids]
         await self._patch(resource, item, answer, {"ownerReferences": owners or None})
 
     async def _drop_finalizer(self, resource: GroupVersionResource, item: KubeObject, finalizer: str) -> None:
-        answer = await self._fresh(resource, item)
+        answer = await self._read(resource, item)
         if answer is None:
             return
-        kept = [each for each in answer["metadata"].get("finalizers") or () if each != finalizer]
-        await self._patch(resource, item, answer, {"finalizers": kept or None})
+        finalizers = [each for each in answer["metadata"].get("finalizers") or () if each != finalizer]
+        await self._patch(resource, item, answer, {"finalizers": finalizers or None})
 
-    async def _fresh(self, resource: GroupVersionResource, item: KubeObject) -> Tree | None:
-        """The object as the server has it, if it still is this one."""
+    async def _read(self, resource: GroupVersionResource, item: KubeObject) -> Tree | None:
+        """Read the object from the server; None unless it has the same uid."""
         try:
             found = await self.client.get_raw(resource, item.namespace, item.name)
         except NotFound:
@@ -276,8 +276,8 @@ class GarbageCollector(Controller):
         return found if found["metadata"]["uid"] == item.metadata.uid else None
 
     async def _patch(self, resource: GroupVersionResource, item: KubeObject, fresh: Tree, meta: Tree) -> None:
-        told = {**meta, "resourceVersion": fresh["metadata"]["resourceVersion"]}
+        metadata = {**meta, "resourceVersion": fresh["metadata"]["resourceVersion"]}
         with suppress(NotFound):
             await self.client.patch(
-                resource, {"metadata": told}, namespace=item.namespace, name=item.name, kind=MERGE_PATCH
+                resource, {"metadata": metadata}, namespace=item.namespace, name=item.name, kind=MERGE_PATCH
             )

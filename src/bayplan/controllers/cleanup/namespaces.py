@@ -1,6 +1,6 @@
-"""Is a namespace that is deleted empty? Deletes everything in it, pods first, and then lets it go.
+"""Namespace controller: deletes the objects of a deleted namespace, pods first, and then removes its finalizer.
 
-Nothing is watched but namespaces: a deletion is rare, and asks the server for each kind what is left.
+Only namespaces are watched. A deletion is rare; each sync lists what is left of each kind.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class _PartialList(msgspec.Struct, frozen=True):
 
 
 class NamespaceController(Controller):
-    """Empties namespaces that are deleted."""
+    """Empties deleted namespaces and removes their finalizer."""
 
     name = "namespace-controller"
     workers = 10
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.namespaces = self.informer(NAMESPACES, UntypedObject)
         self.namespaces.add_handler(self._on_namespace)
 
@@ -49,48 +49,48 @@ class NamespaceController(Controller):
         found = self.namespaces.get(*key)
         if found is None or not found.terminating or FINALIZER not in (found.spec.get("finalizers") or ()):
             return None
-        there = await server_preferred_resources(self.client)
+        served = await server_preferred_resources(self.client)
         wanted = {"list", "delete"}
-        offers = [each for each in there.resources if each.resource.namespaced and wanted <= each.verbs]
-        pods = [each for each in offers if (each.resource.group, each.resource.plural) == ("", "pods")]
-        left, faults = await self._emptied(found.name, pods)
+        resources = [each for each in served.resources if each.resource.namespaced and wanted <= each.verbs]
+        pods = [each for each in resources if (each.resource.group, each.resource.plural) == ("", "pods")]
+        left, faults = await self._empty_resources(found.name, pods)
         if not left and not faults:
-            others = [each for each in offers if each not in pods]
-            left, faults = await self._emptied(found.name, others)
-        if left or faults or there.failed:
-            await self._write_conditions(found, there, left, faults)
+            other_resources = [each for each in resources if each not in pods]
+            left, faults = await self._empty_resources(found.name, other_resources)
+        if left or faults or served.failed:
+            await self._write_conditions(found, served, left, faults)
             return RECHECK_S
         await self._remove_finalizer(found)
         return None
 
-    async def _emptied(
-        self, namespace: str, offers: list[PreferredResource]
+    async def _empty_resources(
+        self, namespace: str, resources: list[PreferredResource]
     ) -> tuple[dict[str, list[KubeObject]], list[str]]:
-        """What is left of these kinds after everything was asked to go, and what went wrong."""
-        answers = await asyncio.gather(*(self._empty(namespace, each) for each in offers), return_exceptions=True)
+        """Delete the objects of these resources. Returns what is left and the failures."""
+        answers = await asyncio.gather(*(self._empty(namespace, each) for each in resources), return_exceptions=True)
         left: dict[str, list[KubeObject]] = {}
         faults: list[str] = []
-        for offer, answer in zip(offers, answers, strict=True):
+        for resource, answer in zip(resources, answers, strict=True):
             if isinstance(answer, BayplanError):
                 faults.append(str(answer))
             elif isinstance(answer, BaseException):
                 raise answer
             elif answer:
-                left[_resource_text(offer.resource)] = answer
+                left[_resource_text(resource.resource)] = answer
         return left, faults
 
-    async def _empty(self, namespace: str, offer: PreferredResource) -> list[KubeObject]:
-        items = await self._list(namespace, offer.resource)
+    async def _empty(self, namespace: str, resource: PreferredResource) -> list[KubeObject]:
+        items = await self._list(namespace, resource.resource)
         living = [each for each in items if each.metadata.deletion_timestamp is None]
         if not living:
             return items
-        if "deletecollection" in offer.verbs:
+        if "deletecollection" in resource.verbs:
             body = msgspec.json.encode({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"})
-            await self.client.transport.request("DELETE", offer.resource.path(namespace), body)
+            await self.client.transport.request("DELETE", resource.resource.path(namespace), body)
         else:
             for each in living:
-                await self.delete(offer.resource, each, propagation="Background")
-        return await self._list(namespace, offer.resource)
+                await self.delete(resource.resource, each, propagation="Background")
+        return await self._list(namespace, resource.resource)
 
     async def _list(self, namespace: str, resource: GroupVersionResource) -> list[KubeObject]:
         try:
@@ -102,30 +102,34 @@ class NamespaceController(Controller):
         return list(msgspec.json.decode(answer.body, type=_PartialList).items)
 
     async def _remove_finalizer(self, found: UntypedObject) -> None:
-        whole = await self.client.get_raw(NAMESPACES, "", found.name)
-        if whole["metadata"]["uid"] != found.uid:
+        tree = await self.client.get_raw(NAMESPACES, "", found.name)
+        if tree["metadata"]["uid"] != found.uid:
             return
-        kept = [each for each in whole["spec"].get("finalizers") or () if each != FINALIZER]
-        whole["spec"]["finalizers"] = kept
+        finalizers = [each for each in tree["spec"].get("finalizers") or () if each != FINALIZER]
+        tree["spec"]["finalizers"] = finalizers
         try:
-            await self.client.update(NAMESPACES, whole, subresource="finalize")
+            await self.client.update(NAMESPACES, tree, subresource="finalize")
         except (Conflict, NotFound):
             self.enqueue(None, found)
 
     async def _write_conditions(
-        self, found: UntypedObject, there: PreferredResources, left: dict[str, list[KubeObject]], faults: list[str]
+        self, found: UntypedObject, served: PreferredResources, left: dict[str, list[KubeObject]], faults: list[str]
     ) -> None:
-        """What keeps the namespace, as conditions."""
+        """Write the conditions with what still blocks the deletion."""
         now = self.clock.now()
-        status = {**found.status, "conditions": conditions(found, there, left, faults, now)}
+        status = {**found.status, "conditions": conditions(found, served, left, faults, now)}
         if status["conditions"] != found.status.get("conditions"):
             await self.write_status(NAMESPACES, found, status)
 
 
 def conditions(
-    found: UntypedObject, there: PreferredResources, left: dict[str, list[KubeObject]], faults: list[str], now: datetime
+    found: UntypedObject,
+    served: PreferredResources,
+    left: dict[str, list[KubeObject]],
+    faults: list[str],
+    now: datetime,
 ) -> list[Tree]:
-    """Upstream's five conditions of a namespace that ends."""
+    """Upstream's five conditions of a terminating namespace."""
     counts = ", ".join(f"{name} has {len(items)} resource instances" for name, items in sorted(left.items()))
     finalizers: dict[str, int] = {}
     for items in left.values():
@@ -133,9 +137,9 @@ def conditions(
             for name in item.metadata.finalizers:
                 finalizers[name] = finalizers.get(name, 0) + 1
     held = ", ".join(f"{name} in {count} resource instances" for name, count in sorted(finalizers.items()))
-    told: tuple[Tree, ...] = (
+    current: tuple[Tree, ...] = (
         _condition(
-            "NamespaceDeletionDiscoveryFailure", ", ".join(there.failed), "DiscoveryFailed", "ResourcesDiscovered"
+            "NamespaceDeletionDiscoveryFailure", ", ".join(served.failed), "DiscoveryFailed", "ResourcesDiscovered"
         ),
         _condition(
             "NamespaceDeletionGroupVersionParsingFailure", "", "GroupVersionParsingFailed", "ParsedGroupVersions"
@@ -145,12 +149,14 @@ def conditions(
         _condition("NamespaceFinalizersRemaining", held, "SomeFinalizersRemain", "ContentHasNoFinalizers"),
     )
     before: dict[str, Tree] = {each["type"]: each for each in found.status.get("conditions") or ()}
-    made: list[Tree] = []
-    for each in told:
-        known = before.get(each["type"])
-        since = known["lastTransitionTime"] if known and known["status"] == each["status"] else format_time(now)
-        made.append({**each, "lastTransitionTime": since})
-    return made
+    merged: list[Tree] = []
+    for each in current:
+        previous = before.get(each["type"])
+        since = (
+            previous["lastTransitionTime"] if previous and previous["status"] == each["status"] else format_time(now)
+        )
+        merged.append({**each, "lastTransitionTime": since})
+    return merged
 
 
 _SUCCESS_MESSAGES = {
@@ -169,9 +175,9 @@ _FAILURE_REASONS = {
 }
 
 
-def _condition(kind: str, trouble: str, bad: str, good: str) -> Tree:
-    if trouble:
-        return {"type": kind, "status": "True", "reason": bad, "message": _FAILURE_REASONS[bad] + trouble}
+def _condition(kind: str, problem: str, bad: str, good: str) -> Tree:
+    if problem:
+        return {"type": kind, "status": "True", "reason": bad, "message": _FAILURE_REASONS[bad] + problem}
     return {"type": kind, "status": "False", "reason": good, "message": _SUCCESS_MESSAGES[good]}
 
 

@@ -1,4 +1,4 @@
-"""When does a Job go that has ended? After the time that it names itself."""
+"""TTL-after-finished controller: deletes finished Jobs after their ttlSecondsAfterFinished."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from datetime import datetime
 from bayplan.controllers.core.api_types import JOBS, UntypedObject
 from bayplan.controllers.core.controller import Controller
 from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
-from bayplan.controllers.workloads import job_status as sums
+from bayplan.controllers.workloads import job_status
 
 
 class TtlAfterFinishedController(Controller):
-    """Deletes jobs some time after they have ended."""
+    """Deletes jobs some time after they have finished."""
 
     name = "ttl-after-finished-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.jobs = self.informer(JOBS, UntypedObject)
         self.jobs.add_handler(self._on_job)
 
     def _on_job(self, _: UntypedObject | None, new: UntypedObject | None) -> None:
-        if new is not None and new.spec.get("ttlSecondsAfterFinished") is not None and sums.is_finished(new):
+        if new is not None and new.spec.get("ttlSecondsAfterFinished") is not None and job_status.is_finished(new):
             self.enqueue(None, new)
 
     async def sync(self, key: Key) -> float | None:
@@ -48,7 +48,7 @@ class TtlAfterFinishedController(Controller):
 
 def _finish_time(job: UntypedObject) -> datetime | None:
     for kind in ("Complete", "Failed"):
-        found = sums.condition(job, kind)
+        found = job_status.condition(job, kind)
         if found is not None and found["status"] == "True":
             return datetime.fromisoformat(found["lastTransitionTime"])
     return None

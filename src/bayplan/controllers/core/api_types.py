@@ -1,7 +1,7 @@
-"""What do the controllers read of each kind? Pods typed, since there are many; workloads as trees, whole.
+"""API types that the controllers read. Pods are typed, since there are many; workloads keep spec and status as trees.
 
-A template must reach its pods with every field that its author wrote, so a workload's spec and status stay as they
-came. Pods are `objects.Pod` with what only a controller asks for: how containers ended, addresses, readiness gates.
+A pod must get every field of its template, so a workload's spec and status stay as the API server sent them. Pods are
+`objects.Pod` with fields that only controllers need: container states, addresses, readiness gates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tree = dict[str, Any]
 
 
 class UntypedObject(KubeObject, frozen=True):
-    """An object whose spec and status are kept as they came."""
+    """An object whose spec and status are not decoded."""
 
     spec: Tree = {}
     status: Tree = {}
@@ -93,7 +93,7 @@ class PodStatusFields(PodStatus, frozen=True):
 
 
 class PodFields(Pod, frozen=True):
-    """A pod as controllers read it."""
+    """A pod with the fields that controllers read."""
 
     spec: PodSpecFields = PodSpecFields()
     status: PodStatusFields = PodStatusFields()
@@ -104,7 +104,7 @@ class PodFields(Pod, frozen=True):
 
     @property
     def active(self) -> bool:
-        """Whether it runs or may yet, and nobody has deleted it."""
+        """Whether the pod has not ended and is not being deleted."""
         return not self.finished and not self.terminating
 
     def condition(self, kind: str) -> Condition | None:
@@ -121,7 +121,7 @@ class PodFields(Pod, frozen=True):
         return found.last_transition_time if found is not None and found.status == "True" else None
 
     def available_in_s(self, min_ready_s: int, now: datetime) -> float | None:
-        """0 if it is available now, after how long it will be if it stays ready, None if it is not ready."""
+        """Seconds until the pod is available if it stays ready: 0 if it is available now, None if it is not ready."""
         if not self.ready:
             return None
         if not min_ready_s:

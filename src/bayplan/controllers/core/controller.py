@@ -1,8 +1,7 @@
-"""What is a controller? Feeds that it listens to, a queue of keys, and a `sync` that makes one key right.
+"""Base class of all controllers: shared informers, a work queue of keys, and `sync`, which reconciles one key.
 
-Every controller of this room is one of these. `sync` reads what the feeds say, decides, writes what differs and
-returns when it wants to look again. It is called for one key at a time, and again with growing delays when it fails, so
-a write that is refused costs a delay and nothing else.
+`sync` reads the informers' stores, decides, writes the differences and returns the seconds until the next sync. The
+queue calls it for one key at a time, and again with growing delays when it fails, so a refused write costs a delay.
 """
 
 from __future__ import annotations
@@ -32,63 +31,63 @@ from bayplan.telemetry.events import NORMAL, WARNING
 T = TypeVar("T", bound=KubeObject)
 
 FIRST_RETRY_S = 0.05
-"""A write that was refused because somebody was quicker is right a moment later: the watch is on its way."""
+"""Most refused writes are conflicts; the watch delivers the newer version a moment later."""
 
 
 class Controller:
-    """One controller. Subclasses name themselves and say what `sync` does."""
+    """Base class of controllers. Subclasses set `name` and implement `sync`."""
 
     name: ClassVar[str]
-    """As kube-controller-manager has it."""
+    """Name in kube-controller-manager."""
     workers: ClassVar[int] = 5
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        self.informers = world
-        self.client = world.client
-        self.clock = world.clock
-        self._feeds: list[SharedIndexInformer[KubeObject]] = []
-        self._answers: dict[str, UntypedObject] = {}
-        """By uid: what the server answered to our last write, until the watch has told of it."""
-        self._recorder = world.event_recorder(self.component())
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        self.informers = informers
+        self.client = informers.client
+        self.clock = informers.clock
+        self._used_informers: list[SharedIndexInformer[KubeObject]] = []
+        self._own_writes: dict[str, UntypedObject] = {}
+        """By uid: object as returned for the controller's last write, until the watch delivers it."""
+        self._recorder = informers.event_recorder(self.component())
         self.queue: WorkQueue[Key] = WorkQueue(
             self.name,
             self.sync,
-            clock=world.clock,
-            chance=world.chance,
+            clock=informers.clock,
+            chance=informers.chance,
             workers=self.workers,
             first_retry_s=FIRST_RETRY_S,
         )
 
     @classmethod
     def component(cls) -> str:
-        """In whose name its events are told."""
+        """Component of the controller's events."""
         return cls.name
 
     async def sync(self, key: Key) -> float | None:
-        """Make the object of this key right; after how many seconds to look again, if at all."""
+        """Reconcile the object of this key. Returns the seconds until the next sync, or None."""
         raise NotImplementedError
 
     async def run(self) -> None:
-        """Work until cancelled, once everything that exists has been heard of."""
+        """Process keys until cancelled, after all first lists are complete."""
         await self.synced()
         await self.queue.run()
 
     async def synced(self) -> None:
-        for feed in self._feeds:
-            if not self.informers.is_missing(feed.resource):
-                await feed.wait_synced()
+        for informer in self._used_informers:
+            if not self.informers.is_missing(informer.resource):
+                await informer.wait_synced()
 
-    # What subclasses use.
+    # For subclasses.
 
     def informer(
         self, resource: GroupVersionResource, struct: type[T], *, selection: Selection = EVERYTHING
     ) -> SharedIndexInformer[T]:
         found = self.informers.informer(resource, struct, selection=selection)
-        self._feeds.append(found)  # type: ignore[arg-type]
+        self._used_informers.append(found)  # type: ignore[arg-type]
         return found
 
     def enqueue(self, old: KubeObject | None, new: KubeObject | None) -> None:
-        """A listener: whatever happened to the object, look at it."""
+        """Event handler: enqueue the object."""
         item = new if new is not None else old
         assert item is not None
         self.queue.add((item.namespace, item.name))
@@ -96,38 +95,38 @@ class Controller:
     def record_event(
         self, resource: GroupVersionResource, item: KubeObject, reason: str, note: str, *, warning: bool = False
     ) -> None:
-        """Tell an event about an object."""
+        """Record an event about an object."""
         kind = WARNING if warning else NORMAL
         self._recorder.record(object_reference(resource, item), type=kind, reason=reason, action="", note=note)
 
-    def get_latest(self, feed: SharedIndexInformer[UntypedObject], key: Key) -> UntypedObject | None:
-        """An object as the watch told of it, or as our own write left it if that is newer.
+    def get_latest(self, informer: SharedIndexInformer[UntypedObject], key: Key) -> UntypedObject | None:
+        """Newest known version of an object: the watch's, or the result of the controller's own last write.
 
-        Watches of two kinds are not in step: who counts pods by what an owner says must not read an owner that is older
-        than the pods, or acts twice on the same old state."""
-        told = feed.get(*key)
-        if told is None:
+        Watches of two kinds are not in step. A controller that reads an owner older than its pods would act twice on
+        the same state."""
+        observed = informer.get(*key)
+        if observed is None:
             return None
-        answered = self._answers.get(told.uid)
-        if answered is None:
-            return told
-        if _version(answered) <= _version(told):
-            del self._answers[told.uid]
-            return told
-        return answered
+        own_write = self._own_writes.get(observed.uid)
+        if own_write is None:
+            return observed
+        if _version(own_write) <= _version(observed):
+            del self._own_writes[observed.uid]
+            return observed
+        return own_write
 
     def remember_write(self, answer: bytes) -> UntypedObject:
-        """An object as a write of ours has left it; kept for `get_latest`."""
+        """Decode the result of the controller's own write and keep it for `get_latest`."""
         found = msgspec.json.decode(answer, type=UntypedObject)
-        self._answers[found.uid] = found
+        self._own_writes[found.uid] = found
         return found
 
     def forget(self, uid: str) -> None:
-        """An object is gone."""
-        self._answers.pop(uid, None)
+        """Drop the remembered write of a deleted object."""
+        self._own_writes.pop(uid, None)
 
     async def write_status(self, resource: GroupVersionResource, item: UntypedObject, status: Tree) -> bool:
-        """Make the status so, if it is not; whether that took a write. Refused when the object has changed since."""
+        """Patch the status if it differs. Returns whether a write was needed. Raises `Conflict` for an old version."""
         wanted = merge_patch(item.status, status)
         if not wanted:
             return False
@@ -137,7 +136,7 @@ class Controller:
     async def write(
         self, resource: GroupVersionResource, item: KubeObject, patch: Tree, *, subresource: str = ""
     ) -> bytes:
-        """Merge into the object as it was seen; refused when it has changed since, or is gone."""
+        """Merge-patch the object in the version that was read. Raises `Conflict` if it has changed or is deleted."""
         meta = {**patch.get("metadata", {}), "resourceVersion": item.metadata.resource_version}
         with not_found_as_conflict():
             return await self.client.patch(
@@ -150,7 +149,7 @@ class Controller:
             )
 
     async def delete(self, resource: GroupVersionResource, item: KubeObject, *, propagation: str = "") -> bool:
-        """Delete this very object; false when it is gone already."""
+        """Delete the object with this uid. Returns False if it is deleted already."""
         meta = item.metadata
         try:
             await self.client.delete(
@@ -163,32 +162,32 @@ class Controller:
 
 @contextmanager
 def not_found_as_conflict() -> Iterator[None]:
-    """An object that is gone has changed since it was seen, and no more than that: the watch is on its way to say so.
+    """Raise `Conflict` for a deleted object: it has changed since it was read, and the watch will deliver that.
 
-    Nobody is to read of a failure whenever something is deleted while its status is being written."""
+    No failure is logged when an object is deleted while its status is written."""
     try:
         yield
-    except NotFound as gone:
-        raise Conflict(str(gone), code=gone.code, reason=gone.reason, details=gone.details) from gone
+    except NotFound as error:
+        raise Conflict(str(error), code=error.code, reason=error.reason, details=error.details) from error
 
 
 async def slow_start_batch(
     count: int, work: Callable[[int], Awaitable[None]], *, first: int = 1
 ) -> tuple[int, list[BaseException]]:
-    """Do it so many times: one at a time, then two, four, eight, and no further after a failure.
+    """Call `work` for each index in batches of one, two, four, eight and so on; stop after a batch with a failure.
 
-    A quota that is full, or a template that is refused, costs one request and not five hundred. Returns how many were
-    tried, and what went wrong."""
-    tried, at_once = 0, first
-    while tried < count:
-        batch = range(tried, min(tried + at_once, count))
+    A full quota or a refused template costs one request instead of five hundred. Returns the number of calls and the
+    failures."""
+    calls, batch_size = 0, first
+    while calls < count:
+        batch = range(calls, min(calls + batch_size, count))
         answers = await asyncio.gather(*(work(index) for index in batch), return_exceptions=True)
-        tried += len(answers)
+        calls += len(answers)
         faults = [each for each in answers if isinstance(each, BaseException)]
         if faults:
-            return tried, faults
-        at_once *= 2
-    return tried, []
+            return calls, faults
+        batch_size *= 2
+    return calls, []
 
 
 def _version(item: UntypedObject) -> int:
@@ -197,6 +196,6 @@ def _version(item: UntypedObject) -> int:
 
 
 def raise_first_error(faults: list[BaseException]) -> None:
-    """Raise what went wrong, a bug before a refusal."""
+    """Raise the first failure; bugs come before refusals."""
     for fault in sorted(faults, key=lambda each: isinstance(each, BayplanError)):
         raise fault

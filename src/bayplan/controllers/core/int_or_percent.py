@@ -1,10 +1,10 @@
-"""How many pods is `25%`? Numbers and shares of rollouts and budgets, rounded as upstream does."""
+"""IntOrString values of rollouts and budgets, rounded as upstream does."""
 
 from __future__ import annotations
 
 
 def scaled_value(value: int | str | None, total: int, *, round_up: bool) -> int:
-    """A number as it is, a share of the total as text such as `25%`; nonsense counts for nothing."""
+    """Number as it is, or percentage of the total such as `25%`; invalid text counts as 0."""
     if isinstance(value, int):
         return value
     digits = (value or "").removesuffix("%")

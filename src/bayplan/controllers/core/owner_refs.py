@@ -1,8 +1,8 @@
-"""Which objects does an owner control, and how does it make more of them?
+"""Owner references: finds, adopts and releases the objects of an owner, as upstream's ControllerRefManager.
 
-Asked by every workload controller at every sync. What carries our reference and fits our selector is ours; what nobody
-controls and fits is adopted, after a look whether we still exist; what is ours and no longer fits is let go. Adopting
-and letting go cost a request each and are rare; finding what is ours costs a look-up by uid.
+Workload controllers call it in every sync. Objects with the owner's reference that match its selector are claimed.
+Matching objects without a controller are adopted after a check that the owner still exists. Owned objects that no
+longer match are released. Adoption and release cost a request each and are rare; a claim costs a lookup by uid.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T", bound=KubeObject)
 
 
 def selector_of(item: UntypedObject, field: str = "selector") -> LabelMatcher:
-    """The compiled selector of an object's spec; one that is malformed selects nothing."""
+    """Compile the selector of an object's spec. An invalid selector matches nothing."""
     found = item.spec.get(field)
     return _compiled(msgspec.json.encode(found)) if found is not None else NOTHING
 
@@ -44,7 +44,7 @@ def _compiled(text: bytes) -> LabelMatcher:
 
 
 def owner_reference(resource: GroupVersionResource, owner: KubeObject) -> Tree:
-    """How what an owner makes refers to it."""
+    """Build the controller reference to an owner."""
     assert resource.kind is not None
     return {
         "apiVersion": resource.api_version,
@@ -58,35 +58,35 @@ def owner_reference(resource: GroupVersionResource, owner: KubeObject) -> Tree:
 
 async def claim_objects(
     client: Client,
-    feed: SharedIndexInformer[T],
+    informer: SharedIndexInformer[T],
     resource: GroupVersionResource,
     owner: UntypedObject,
     selector: LabelMatcher,
     *,
     wanted: Callable[[T], bool] = lambda _: True,
 ) -> list[T]:
-    """What the owner controls, after adopting and letting go. `wanted`: what else an orphan must be to be adopted."""
-    kept = []
-    for item in feed.owned_by(owner.uid):
+    """Return the objects of an owner after adoption and release. `wanted`: further condition for adoption."""
+    claimed = []
+    for item in informer.owned_by(owner.uid):
         if selector.matches(item.metadata.labels):
-            kept.append(item)
+            claimed.append(item)
         elif not owner.terminating and item.metadata.deletion_timestamp is None:
-            await _release(client, feed.resource, item, owner)
+            await _release(client, informer.resource, item, owner)
     if owner.terminating or selector.everything:
-        return kept
+        return claimed
     found = [
         item
-        for item in feed.orphans(owner.namespace)
+        for item in informer.orphans(owner.namespace)
         if item.metadata.deletion_timestamp is None and selector.matches(item.metadata.labels) and wanted(item)
     ]
     if found and await _owner_exists(client, resource, owner):
         reference = owner_reference(resource, owner)
-        kept += [item for item in found if await _adopt(client, feed.resource, item, reference)]
-    return kept
+        claimed += [item for item in found if await _adopt(client, informer.resource, item, reference)]
+    return claimed
 
 
 async def _owner_exists(client: Client, resource: GroupVersionResource, owner: UntypedObject) -> bool:
-    """Whether the owner is still there and not on its way out, by the server's own word."""
+    """Whether the owner exists and is not being deleted, according to the API server."""
     try:
         meta = (await client.get_raw(resource, owner.namespace, owner.name))["metadata"]
     except NotFound:
@@ -112,22 +112,22 @@ async def _release(client: Client, resource: GroupVersionResource, item: KubeObj
 
 
 def pod_from_template(template: Tree, owner: Tree, *, name: str = "", generate: str = "") -> Tree:
-    """A pod as a template says, with the owner's reference. `generate`: what its name begins with."""
+    """Build a pod from a template, with its owner reference. `generate`: generateName of the pod."""
     meta = template.get("metadata") or {}
-    kept = {key: meta[key] for key in ("labels", "annotations", "finalizers") if meta.get(key)}
-    named = {"name": name} if name else {"generateName": generate}
+    claimed = {key: meta[key] for key in ("labels", "annotations", "finalizers") if meta.get(key)}
+    name_field = {"name": name} if name else {"generateName": generate}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {**kept, **named, "ownerReferences": [owner]},
+        "metadata": {**claimed, **name_field, "ownerReferences": [owner]},
         "spec": template.get("spec") or {},
     }
 
 
 def generated_prefix(name: str) -> str:
-    """What names of an owner's pods begin with."""
+    """generateName of an owner's pods."""
     return f"{name}-"
 
 
-def count_where(items: Sequence[T], so: Callable[[T], bool]) -> int:
-    return sum(1 for item in items if so(item))
+def count_where(items: Sequence[T], matches: Callable[[T], bool]) -> int:
+    return sum(1 for item in items if matches(item))

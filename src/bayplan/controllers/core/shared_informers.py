@@ -1,8 +1,7 @@
-"""What do all controllers know of the cluster? One watch a kind, shared; who owns what, indexed; events told.
+"""Shared informers of all controllers: one watch per kind, with indexes by owner and namespace, and an event recorder.
 
-Made once by `Controllers`. A `SharedIndexInformer` keeps what exists of a kind and tells everybody who listens; finding
-the objects of one owner or one namespace costs a look-up, however many there are. Memory: the objects, and three
-references each."""
+`ControllerManager` makes one factory. A `SharedIndexInformer` keeps the objects of a kind and calls its handlers.
+Finding the objects of an owner or a namespace costs one lookup. Memory: the objects, and three references to each."""
 
 from __future__ import annotations
 
@@ -23,58 +22,58 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=KubeObject)
 Key = tuple[str, str]
-"""Namespace and name."""
+"""Namespace and name of an object."""
 
-Listener = Callable[[T | None, T | None], None]
-"""listener(old, new): no old is an add, no new is a delete."""
+Handler = Callable[[T | None, T | None], None]
+"""handler(old, new): `old` is None for an add, `new` is None for a delete."""
 
 RESTART_S = 1.0
 _InformerKey = tuple[str, str, Selection]
-"""Group, plural, and which of them."""
+"""Group, plural and selection of an informer."""
 
 
 class InformerIndex(Generic[T]):
-    """The objects of a feed by something that they say, such as the node of pods."""
+    """Objects of an informer by a key that a function computes, such as a pod's node."""
 
-    def __init__(self, of: Callable[[T], str]) -> None:
-        self._of = of
-        self._found: dict[str, dict[Key, T]] = defaultdict(dict)
+    def __init__(self, index_func: Callable[[T], str]) -> None:
+        self._index_func = index_func
+        self._objects: dict[str, dict[Key, T]] = defaultdict(dict)
 
     def get(self, value: str) -> list[T]:
-        return list(self._found.get(value, {}).values())
+        return list(self._objects.get(value, {}).values())
 
     def change(self, old: T | None, new: T | None) -> None:
-        """A listener."""
+        """Event handler: update the index."""
         if old is not None:
-            _drop(self._found, self._of(old), (old.namespace, old.name))
-        if new is not None and (value := self._of(new)):
-            self._found[value][(new.namespace, new.name)] = new
+            _drop(self._objects, self._index_func(old), (old.namespace, old.name))
+        if new is not None and (value := self._index_func(new)):
+            self._objects[value][(new.namespace, new.name)] = new
 
 
 class SharedIndexInformer(Generic[T]):
-    """What exists of one kind, and who wants to hear of it."""
+    """Objects of one kind, their indexes and the event handlers."""
 
     def __init__(self, client: Client, resource: GroupVersionResource, struct: type[T], selection: Selection) -> None:
         self.resource = resource
         self._struct = struct
-        self._listeners: list[Listener[T]] = []
+        self._handlers: list[Handler[T]] = []
         self._indexes: dict[str, InformerIndex[T]] = {}
         self._owned: dict[str, dict[Key, T]] = defaultdict(dict)
         self._in_namespace: dict[str, dict[Key, T]] = defaultdict(dict)
         self._orphans: dict[str, dict[Key, T]] = defaultdict(dict)
         self._informer: Informer = client.informer(resource, self._on_change, selection=selection)
 
-    def add_handler(self, listener: Listener[T]) -> None:
-        """Tell of every change from now on, those of the first list included."""
-        self._listeners.append(listener)
+    def add_handler(self, handler: Handler[T]) -> None:
+        """Add a handler for every change from now on, including the first list."""
+        self._handlers.append(handler)
 
-    def index(self, name: str, of: Callable[[T], str]) -> InformerIndex[T]:
-        """An index by what this says of each object, one of each name; asked for before the feed runs."""
-        made = self._indexes.get(name)
-        if made is None:
-            made = self._indexes[name] = InformerIndex(of)
-            self._listeners.insert(0, made.change)  # who listens may look things up
-        return made
+    def index(self, name: str, index_func: Callable[[T], str]) -> InformerIndex[T]:
+        """Return the index of this name, and make it if needed. Call it before the informer runs."""
+        index = self._indexes.get(name)
+        if index is None:
+            index = self._indexes[name] = InformerIndex(index_func)
+            self._handlers.insert(0, index.change)  # before the handlers that use the index
+        return index
 
     def get(self, namespace: str, name: str) -> T | None:
         found = self._informer.store.get((namespace, name))
@@ -84,19 +83,19 @@ class SharedIndexInformer(Generic[T]):
         return [each for each in self._informer.store.values() if isinstance(each, self._struct)]
 
     def by_namespace(self, namespace: str) -> list[T]:
-        """Everything in one namespace."""
+        """Objects in a namespace."""
         return list(self._in_namespace.get(namespace, {}).values())
 
     def owned_by(self, uid: str) -> list[T]:
-        """What is controlled by the object of this uid."""
+        """Objects whose controller has this uid."""
         return list(self._owned.get(uid, {}).values())
 
     def count_owned_by(self, uid: str) -> int:
-        """How many that are: the list would cost as much as there are."""
+        """Number of objects whose controller has this uid, without a list of them."""
         return len(self._owned.get(uid, ()))
 
     def orphans(self, namespace: str) -> list[T]:
-        """What nobody controls in one namespace."""
+        """Objects in a namespace without a controller."""
         return list(self._orphans.get(namespace, {}).values())
 
     def __len__(self) -> int:
@@ -119,11 +118,11 @@ class SharedIndexInformer(Generic[T]):
             self._unindex_object(before)
         if after is not None:
             self._index_object(after)
-        for listener in self._listeners:
+        for handler in self._handlers:
             try:
-                listener(before, after)
+                handler(before, after)
             except Exception:
-                log.exception("%s: somebody who listens failed; the change is lost on them", self.resource)
+                log.exception("%s: an event handler failed; it misses this change", self.resource)
 
     def _index_object(self, item: T) -> None:
         meta = item.metadata
@@ -144,22 +143,22 @@ class SharedIndexInformer(Generic[T]):
             _drop(self._orphans, meta.namespace, key)
 
 
-def _drop(index: dict[str, dict[Key, T]], where: str, key: Key) -> None:
-    found = index.get(where)
+def _drop(index: dict[str, dict[Key, T]], group: str, key: Key) -> None:
+    found = index.get(group)
     if found is not None:
         found.pop(key, None)
         if not found:
-            del index[where]
+            del index[group]
 
 
 class SharedInformerFactory:
-    """The feeds of one process, and its voice."""
+    """Shared informers and event sink of one process."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self.clock = client.clock
         self.chance = client.chance
-        self._feeds: dict[_InformerKey, SharedIndexInformer[KubeObject]] = {}
+        self._informers: dict[_InformerKey, SharedIndexInformer[KubeObject]] = {}
         self._tasks: dict[_InformerKey, asyncio.Task[None]] = {}
         self._missing: set[tuple[str, str]] = set()
         self._running = False
@@ -168,53 +167,57 @@ class SharedInformerFactory:
     def informer(
         self, resource: GroupVersionResource, struct: type[T], *, selection: Selection = EVERYTHING
     ) -> SharedIndexInformer[T]:
-        """The feed of a kind; made when it is first asked for, and then started at once if the others are."""
+        """Return the informer of a kind, and make it if needed. It starts at once if the factory runs."""
         name = (resource.group, resource.plural, selection)
-        found = self._feeds.get(name)
+        found = self._informers.get(name)
         if found is None:
-            made: SharedIndexInformer[T] = SharedIndexInformer(self.client, resource, struct, selection)
-            self._feeds[name] = made  # type: ignore[assignment]
+            informer: SharedIndexInformer[T] = SharedIndexInformer(self.client, resource, struct, selection)
+            self._informers[name] = informer  # type: ignore[assignment]
             if self._running:
                 self._start(name)
-            return made
-        assert issubclass(found._struct, struct), f"{resource} is read as something else already"
+            return informer
+        assert issubclass(found._struct, struct), f"{resource} already has an informer with another type"
         return found  # type: ignore[return-value]
 
     def get_informer(self, group: str, plural: str) -> SharedIndexInformer[KubeObject] | None:
-        """The feed of everything of a kind, if there is one."""
-        return self._feeds.get((group, plural, EVERYTHING))
+        """Return the informer of all objects of a kind, or None."""
+        return self._informers.get((group, plural, EVERYTHING))
 
     def stop_informer(self, resource: GroupVersionResource) -> None:
-        """Stop watching a kind that exists no more."""
+        """Stop the informer of a deleted kind."""
         name = (resource.group, resource.plural, EVERYTHING)
-        self._feeds.pop(name, None)
+        self._informers.pop(name, None)
         if (task := self._tasks.pop(name, None)) is not None:
             task.cancel()
 
     def is_missing(self, resource: GroupVersionResource) -> bool:
-        """Whether the server has no such kind."""
+        """Whether the API server does not serve the kind."""
         return (resource.group, resource.plural) in self._missing
 
     def event_recorder(self, component: str) -> EventRecorder:
-        """Who speaks of what a controller did."""
+        """Make an event recorder for a component."""
         return EventRecorder(
             component, host=platform.node(), clock=self.clock, chance=self.chance, post=self._sink.post
         )
 
     async def discover(self) -> None:
-        """Wait for the server, and learn which kinds it has, in the versions that are read and written here."""
-        feeds = {feed.resource.kind: feed for feed in self._feeds.values() if feed.resource.kind is not None}
-        offered = await self.client.wait_for_server(list(feeds))
-        for kind, feed in feeds.items():
-            found = offered.get(kind)
-            if found is None or found.version != feed.resource.version:
+        """Wait for the API server, and find the kinds that it does not serve in the required version."""
+        informers = {
+            informer.resource.kind: informer
+            for informer in self._informers.values()
+            if informer.resource.kind is not None
+        }
+        served = await self.client.wait_for_server(list(informers))
+        for kind, informer in informers.items():
+            found = served.get(kind)
+            if found is None or found.version != informer.resource.version:
                 self._missing.add((kind.group, kind.plural))
-                log.info("the API server has no %s; what needs them is switched off", kind.plural)
+                log.info("the API server does not serve %s; controllers that need it are disabled", kind.plural)
 
     async def run(self) -> None:
-        """Watch and speak until cancelled."""
+        """Run the informers and the event sink until cancelled."""
         self._running = True
-        for name in list(self._feeds):
+        for name in list(self._informers):
             if name[:2] not in self._missing:
                 self._start(name)
         try:
@@ -226,25 +229,25 @@ class SharedInformerFactory:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _start(self, name: _InformerKey) -> None:
-        feed = self._feeds[name]
-        work = run_supervised(f"watch of {feed.resource}", feed.run, self.clock.sleep)
-        self._tasks[name] = asyncio.create_task(work, name=f"watch {feed.resource}")
+        informer = self._informers[name]
+        work = run_supervised(f"watch of {informer.resource}", informer.run, self.clock.sleep)
+        self._tasks[name] = asyncio.create_task(work, name=f"watch {informer.resource}")
 
 
 async def run_supervised(
     name: str, work: Callable[[], Awaitable[None]], sleep: Callable[[float], Awaitable[None]]
 ) -> None:
-    """Do it until cancelled; what it dies of is logged, and it begins anew: nobody else is to suffer for it."""
+    """Run `work` until cancelled. A failure is logged and `work` restarts, so that it does not stop other tasks."""
     while True:
         try:
             await work()
         except Exception:
-            log.exception("%s failed; beginning anew", name)
+            log.exception("%s failed; restarting", name)
         await sleep(RESTART_S)
 
 
 def object_reference(resource: GroupVersionResource, item: KubeObject) -> ObjectReference:
-    """An object as an event refers to it."""
+    """Reference to an object, for an event."""
     kind: Kind | None = resource.kind
     assert kind is not None
     meta = item.metadata
@@ -259,7 +262,7 @@ def object_reference(resource: GroupVersionResource, item: KubeObject) -> Object
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The merge patch that makes one of the other; empty where there is nothing to change."""
+    """Merge patch from `old` to `new`; empty when they are equal."""
     patch: dict[str, Any] = {key: None for key in old if key not in new and old[key] is not None}
     for key, value in new.items():
         before = old.get(key)

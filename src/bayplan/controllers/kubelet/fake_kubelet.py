@@ -1,7 +1,7 @@
-"""A cluster's worth of kubelets that run nothing: nodes that are Ready, pods that are Running, all of it told.
+"""Fake kubelet: registers Ready nodes and reports pods as Running, without running containers.
 
-Only an API client, so it serves any API server. Meant for tests, simulations and load: a thousand nodes cost some
-fifty small requests a second. Time and chance come from the client.
+It is an API client and works with any API server. For tests, simulations and load: a thousand nodes cost some fifty
+small requests a second. The client supplies clock and random source.
 
     kubelet = FakeKubelet(client, count=100)
     running = asyncio.create_task(kubelet.run())
@@ -24,7 +24,7 @@ _DEFAULT_BEHAVIOR = PodBehavior()
 
 
 class FakeKubelet:
-    """Nodes made from a template, and whatever is bound to them."""
+    """Nodes from a template, and the pods that are bound to them."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class FakeKubelet:
         habits: PodBehavior = _DEFAULT_BEHAVIOR,
         renewals_a_second: float = RENEWALS_PER_SECOND,
     ) -> None:
-        """`nodes`: manifests of further nodes, such as `nodes_of` makes of pools. `leases`: a client with a limit of
-        its own, so that no burst of pods makes nodes look dead."""
+        """`nodes`: manifests of further nodes, for example from `nodes_of`. `leases`: a client with its own rate limit,
+        so that a burst of pods does not delay lease renewals. `habits`: behavior of pods without annotations."""
         template = template or NodeTemplate()
         manifests = [template.node(index) for index in range(first, first + count)]
         manifests.extend(nodes)
@@ -47,11 +47,11 @@ class FakeKubelet:
         self.pods = FakePods(client, self.nodes, habits=habits)
 
     async def run(self) -> None:
-        """Keep everything going until cancelled."""
+        """Run nodes and pods until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.nodes.run())
             group.create_task(self.pods.run())
 
     async def ready(self) -> None:
-        """Return when every node is registered, and Ready."""
+        """Return when all nodes are registered and Ready."""
         await self.nodes.registered()

@@ -1,8 +1,8 @@
-"""Keeps fake nodes alive: registers them, renews their leases, keeps them Ready.
+"""Nodes of the fake kubelet: registers them, renews their leases, and keeps them Ready.
 
-Run by `fake_kubelet`. A node costs one request to register, one patch of its lease every ten to forty seconds (as many
-nodes as the rate allows: a thousand make 50 requests a second) and one of its conditions every five minutes. A node
-that somebody deletes is left alone until somebody makes it anew.
+A node costs one request to register, one patch of its lease every ten to forty seconds, and one patch of its conditions
+every five minutes. The lease interval follows from the rate: a thousand nodes make 50 requests a second. A deleted node
+is left alone until it is recreated.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _JITTER = 0.04
 
 
 def renew_interval_s(nodes: int, rate: float = RENEWALS_PER_SECOND) -> float:
-    """How long between two renewals of one lease: a kubelet's time while that keeps the rate, at most the lease's."""
+    """Seconds between two renewals of a lease: the kubelet's interval if the rate allows it, at most the lease time."""
     return min(max(RENEW_S, nodes / rate), float(LEASE_S))
 
 
 class FakeNodes:
-    """The nodes of one fake kubelet."""
+    """Nodes of one fake kubelet."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class FakeNodes:
         self._manifests = {each["metadata"]["name"]: each for each in manifests}
         self._renew_s = renew_interval_s(len(self._manifests), renewals_a_second)
         self._uids: dict[str, str] = {}
-        self._gone: set[str] = set()
-        self._new: set[str] = set()
+        self._deleted: set[str] = set()
+        self._never_renewed: set[str] = set()
         self._registered = asyncio.Event()
         self._nodes: WorkQueue[str] = WorkQueue("node", self._report_status, clock=self._clock, chance=self._chance)
         self._leases: WorkQueue[str] = WorkQueue(
@@ -74,20 +74,20 @@ class FakeNodes:
         self._informer: Informer = client.informer(NODES, self._on_change)
 
     def __contains__(self, name: object) -> bool:
-        """Whether the node of this name is one of ours, and nobody has deleted it."""
-        return name in self._manifests and name not in self._gone
+        """Whether the node belongs to this kubelet and is not deleted."""
+        return name in self._manifests and name not in self._deleted
 
     @property
     def names(self) -> Iterable[str]:
         return self._manifests.keys()
 
     async def registered(self) -> None:
-        """Return when every node is there."""
+        """Return when all nodes are registered."""
         await self._registered.wait()
 
     async def run(self) -> None:
-        """Register and keep alive until cancelled."""
-        self._count()
+        """Register the nodes and keep them alive until cancelled."""
+        self._check_registered()
         for name in self._manifests:
             self._nodes.add(name)
         async with asyncio.TaskGroup() as group:
@@ -96,12 +96,12 @@ class FakeNodes:
             group.create_task(self._leases.run())
 
     async def remove(self) -> None:
-        """Delete the nodes; their leases go with them."""
+        """Delete the nodes; the garbage collector deletes their leases."""
         for name, uid in list(self._uids.items()):
             with suppress(NotFound):
                 await self._client.delete(NODES, name=name, uid=uid)
 
-    # What others do to our nodes.
+    # Event handlers.
 
     def _on_change(self, old: KubeObject | None, new: KubeObject | None) -> None:
         name = (new or old or KubeObject()).name
@@ -109,27 +109,27 @@ class FakeNodes:
             return
         if new is None:
             self._forget(name)
-        elif isinstance(new, Node) and (name in self._gone or (name in self._uids and not is_healthy(new))):
-            self._gone.discard(name)
+        elif isinstance(new, Node) and (name in self._deleted or (name in self._uids and not is_healthy(new))):
+            self._deleted.discard(name)
             self._nodes.add(name)
 
     def _forget(self, name: str) -> None:
         if self._uids.pop(name, None) is not None:
-            log.info("node %s was deleted; leaving it alone", name)
-        self._gone.add(name)
+            log.info("node %s was deleted; it stays deleted", name)
+        self._deleted.add(name)
         self._nodes.forget(name)
         self._leases.forget(name)
-        self._count()
+        self._check_registered()
 
-    def _count(self) -> None:
-        if len(self._uids) + len(self._gone) >= len(self._manifests):
+    def _check_registered(self) -> None:
+        if len(self._uids) + len(self._deleted) >= len(self._manifests):
             self._registered.set()
 
-    # What we tell of them.
+    # Registration, status and leases.
 
     async def _report_status(self, name: str) -> float | None:
-        """Register a node, or say that it is well."""
-        if name in self._gone:
+        """Register a node, or renew its conditions."""
+        if name in self._deleted:
             return None
         try:
             if name in self._uids:
@@ -143,24 +143,24 @@ class FakeNodes:
 
     async def _register(self, name: str) -> None:
         manifest = self._manifests[name]
-        whole = {**manifest, "status": {**manifest["status"], "conditions": conditions(self._clock.now())}}
+        node = {**manifest, "status": {**manifest["status"], "conditions": conditions(self._clock.now())}}
         try:
-            uid = _uid(await self._client.create(NODES, whole))
+            uid = _uid(await self._client.create(NODES, node))
         except AlreadyExists:
             meta = {key: manifest["metadata"].get(key) or {} for key in ("labels", "annotations")}
             await self._client.patch(NODES, {"metadata": meta}, name=name)
             uid = await self._patch_status(name, manifest["status"])
-        self._gone.discard(name)
+        self._deleted.discard(name)
         self._uids[name] = uid
-        self._new.add(name)
+        self._never_renewed.add(name)
         self._leases.add(name)
-        self._count()
+        self._check_registered()
 
     async def _patch_status(self, name: str, status: Mapping[str, Any]) -> str:
-        """Patch the node's status; returns its uid."""
+        """Patch the status of a node. Returns its uid."""
         seen = self._informer.store.get(("", name))
-        told = conditions(self._clock.now(), seen if isinstance(seen, Node) else None)
-        patch = {"status": {**status, "conditions": told}}
+        current_conditions = conditions(self._clock.now(), seen if isinstance(seen, Node) else None)
+        patch = {"status": {**status, "conditions": current_conditions}}
         return _uid(await self._client.patch(NODES, patch, name=name, subresource="status"))
 
     async def _renew(self, name: str) -> float | None:
@@ -171,15 +171,15 @@ class FakeNodes:
             await self._lease_client.patch(LEASES, patch, namespace=LEASE_NAMESPACE, name=name, kind=MERGE_PATCH)
         except NotFound:
             await self._create_lease(name)
-        if name not in self._new:
+        if name not in self._never_renewed:
             return self._jittered(self._renew_s)
-        # What began together would stay together, a thousand requests at once: the first time is anywhere.
-        self._new.discard(name)
+        # The first interval is random, so that nodes that started together do not renew at the same time.
+        self._never_renewed.discard(name)
         return self._renew_s * self._chance.random()
 
     async def _create_lease(self, name: str) -> None:
         uid = self._uids.get(name)
-        if uid is not None:  # else somebody deleted the node, and its lease with it
+        if uid is not None:  # otherwise the node was deleted, and its lease with it
             body = new_lease(name, uid, self._clock.now())
             await self._lease_client.create(LEASES, body, namespace=LEASE_NAMESPACE)
 

@@ -1,9 +1,8 @@
-"""Runs the pods of fake nodes: tells the API server what a kubelet would tell, when it would.
+"""Pods of the fake kubelet: reports to the API server what a kubelet would report, at the same times.
 
-Run by `fake_kubelet`. One watch over all pods that have a node and have not ended; a pod costs one patch when it
-starts, one when it ends and one request when it is deleted, also where it ends while it is being deleted; containers
-that crash cost three patches each time, and an event. What the API server refuses is tried again with growing delays; a
-pod that cannot be read is left out and never stops the others.
+One watch covers all pods that have a node and have not finished. A pod costs one patch when it starts, one when it
+ends, and one request when it is deleted. Containers that crash cost three patches per crash, and an event. Refused
+requests are retried with growing delays. A pod that cannot be decoded is skipped.
 """
 
 from __future__ import annotations
@@ -41,36 +40,36 @@ Key = tuple[str, str]
 
 
 class FakePods:
-    """The pods of some nodes."""
+    """Pods of some nodes."""
 
     def __init__(self, client: Client, nodes: Container[object], *, habits: PodBehavior, workers: int = 16) -> None:
         self._client = client
         self._clock = client.clock
         self._nodes = nodes
         self._habits = habits
-        self._memories: dict[Key, PodRuntimeState] = {}
-        self._done: dict[Key, str] = {}
-        """The version of each pod that was answered last: until the next one comes there is nothing to say."""
+        self._states: dict[Key, PodRuntimeState] = {}
+        self._handled: dict[Key, str] = {}
+        """Last handled resourceVersion of each pod: nothing more is sent until a newer one arrives."""
         self._removed: set[str] = set()
-        """Uids of pods that we deleted and that the watch still shows."""
-        self._leaving: dict[Key, PodFields] = {}
-        """Pods that were asked to go, and left the watch before we let them: they have ended, or are gone."""
+        """Uids of pods that were deleted here and that the watch still shows."""
+        self._unremoved: dict[Key, PodFields] = {}
+        """Terminating pods that left the watch before they were removed: they have finished or are gone."""
         self._queue: WorkQueue[Key] = WorkQueue(
             "pod", self._work, clock=client.clock, chance=client.chance, workers=workers
         )
         self._events = EventSink(client, resource=CORE_EVENTS, senders=1)
-        self._voice = EventRecorder(
+        self._recorder = EventRecorder(
             "kubelet", host=platform.node(), clock=client.clock, chance=client.chance, post=self._events.post
         )
         self._informer: Informer = client.informer(PODS, self._on_change, selection=SELECTION)
 
     @property
     def running(self) -> int:
-        """How many pods are looked after."""
-        return len(self._memories)
+        """Number of pods that the kubelet handles."""
+        return len(self._states)
 
     async def run(self) -> None:
-        """Look after pods until cancelled."""
+        """Handle pods until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._informer.run(), name="pods")
             group.create_task(self._queue.run())
@@ -85,47 +84,47 @@ class FakePods:
 
     def _enqueue_pod(self, pod: PodFields) -> None:
         key = (pod.namespace, pod.name)
-        memory = self._memories.get(key) or PodRuntimeState(seen=self._clock.now())
-        if new := [each for each in annotation_problems(pod) if each not in memory.reported_problems]:
-            memory = replace(memory, reported_problems=memory.reported_problems.union(new))
+        state = self._states.get(key) or PodRuntimeState(seen=self._clock.now())
+        if new := [each for each in annotation_problems(pod) if each not in state.reported_problems]:
+            state = replace(state, reported_problems=state.reported_problems.union(new))
             for problem in new:
                 log.warning("pod %s: %s", pod.key, problem)
                 self._record_event(pod, WarningEvent("BadAnnotation", problem))
-        if pod.terminating and memory.stopping is None:
-            memory = replace(memory, stopping=self._clock.now())
-        self._memories[key] = memory
+        if pod.terminating and state.stopping is None:
+            state = replace(state, stopping=self._clock.now())
+        self._states[key] = state
         self._queue.add(key)
 
     def _forget(self, pod: PodFields) -> None:
         key = (pod.namespace, pod.name)
-        memory = self._memories.pop(key, None)
-        self._done.pop(key, None)
+        state = self._states.pop(key, None)
+        self._handled.pop(key, None)
         self._queue.forget(key)
-        was_stopping = memory is not None and (memory.stopping is not None or pod.terminating)
+        was_stopping = state is not None and (state.stopping is not None or pod.terminating)
         if was_stopping and pod.uid not in self._removed:
-            self._leaving[key] = pod
+            self._unremoved[key] = pod
             self._queue.add(key)
         self._removed.discard(pod.uid)
 
     async def _work(self, key: Key) -> float | None:
-        """Do the next thing for a pod as it is now."""
-        if (leaving := self._leaving.get(key)) is not None:
-            await self._remove(leaving)
-        pod, memory = self._informer.store.get(key), self._memories.get(key)
-        if not isinstance(pod, PodFields) or memory is None:
+        """Perform the next step of a pod."""
+        if (unremoved := self._unremoved.get(key)) is not None:
+            await self._remove(unremoved)
+        pod, state = self._informer.store.get(key), self._states.get(key)
+        if not isinstance(pod, PodFields) or state is None:
             return None
-        step = next_step(pod, now=self._clock.now(), memory=memory, habits=self._habits)
+        step = next_step(pod, now=self._clock.now(), state=state, habits=self._habits)
         if isinstance(step, WaitStep):
             return step.seconds
         version = pod.metadata.resource_version
-        if step is None or self._done.get(key) == version:
+        if step is None or self._handled.get(key) == version:
             return None
         try:
             await self._do(pod, step)
         except (NotFound, Conflict):
-            return None  # gone, or another pod of this name: the watch tells which
-        if key in self._memories:
-            self._done[key] = version
+            return None  # deleted, or another pod with this name: the watch delivers the change
+        if key in self._states:
+            self._handled[key] = version
         return None
 
     async def _do(self, pod: PodFields, step: PatchStatus | PatchAnnotations | RemovePod) -> None:
@@ -141,22 +140,22 @@ class FakePods:
         for note in step.events:
             self._record_event(pod, note)
         key = (pod.namespace, pod.name)
-        if key in self._memories:
-            self._memories[key] = replace(self._memories[key], **step.runtime_changes)
+        if key in self._states:
+            self._states[key] = replace(self._states[key], **step.runtime_changes)
 
     async def _remove(self, pod: PodFields) -> None:
-        """A pod that was asked to go has stopped."""
+        """Delete a terminating pod that has stopped, without grace period."""
         key = (pod.namespace, pod.name)
-        with contextlib.suppress(NotFound, Conflict):  # gone, or another one of this name
+        with contextlib.suppress(NotFound, Conflict):  # deleted, or another pod with this name
             await self._client.delete(PODS, namespace=pod.namespace, name=pod.name, uid=pod.uid, grace_s=0)
-        if (leaving := self._leaving.get(key)) is not None and leaving.uid == pod.uid:
-            del self._leaving[key]
-        elif (shown := self._informer.store.get(key)) is not None and shown.metadata.uid == pod.uid:
+        if (unremoved := self._unremoved.get(key)) is not None and unremoved.uid == pod.uid:
+            del self._unremoved[key]
+        elif (cached := self._informer.store.get(key)) is not None and cached.metadata.uid == pod.uid:
             self._removed.add(pod.uid)
 
     def _record_event(self, pod: PodFields, note: WarningEvent) -> None:
         about = object_reference(PODS, pod)
-        self._voice.record(about, type=WARNING, reason=note.reason, action="", note=note.text)
+        self._recorder.record(about, type=WARNING, reason=note.reason, action="", note=note.text)
 
     async def _patch_status(self, pod: PodFields, status: dict[str, object]) -> None:
         patch = {"metadata": {"uid": pod.uid}, "status": status}
@@ -165,5 +164,5 @@ class FakePods:
         except Invalid as refusal:
             if "metadata.uid" not in str(refusal):
                 raise
-            # Another pod of this name: the watch brings it.
+            # Another pod with this name: the watch delivers it.
             raise NotFound(str(refusal), code=refusal.code) from None

@@ -1,8 +1,7 @@
-"""Which nodes does `gpu=20:cpu=96,memory=1Ti,nvidia.com/gpu=8` mean? Pools of like nodes, written on one line.
+"""Node pools from text such as `gpu=20:cpu=96,memory=1Ti,nvidia.com/gpu=8`.
 
-Asked once, by whoever starts a cluster. A pool has a name, a number of nodes and what each node has; several pools and
-a number of zones make a whole cluster, whose zones are filled in turn across the pools. What a pool does not say is
-what a node of `node_template` has.
+Commands that start a cluster parse them. A pool has a name, a number of nodes and the capacity of each node. Nodes of
+all pools are spread over the zones in turn. `NodeTemplate` fills in what a pool does not set.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ _EXAMPLE = "write it as gpu=20:cpu=96,memory=1Ti,nvidia.com/gpu=8"
 
 @dataclass(frozen=True, slots=True)
 class NodePool:
-    """Nodes that are alike."""
+    """Nodes with equal capacity."""
 
     name: str
     count: int
     amounts: tuple[tuple[str, str], ...] = ()
-    """What each node has, by the name of the resource."""
+    """Capacity of each node by resource name."""
 
     @classmethod
     def parse(cls, text: str) -> NodePool:
-        """A pool from one line: `NAME=COUNT[:RESOURCE=AMOUNT,...]`, or a bare number of nodes named `node`."""
+        """Parse `NAME=COUNT[:RESOURCE=AMOUNT,...]`, or a bare number of nodes, which are named `node`."""
         head, colon, tail = text.strip().partition(":")
         name, equals, count = head.partition("=")
         if not equals:
@@ -48,7 +47,7 @@ class NodePool:
         return cls(name, int(count), tuple(_amounts(tail, text)) if colon else ())
 
     def template(self) -> NodeTemplate:
-        """What makes its nodes, zones apart."""
+        """Template of the pool's nodes, without zones."""
         labels = {POOL_LABEL: self.name}
         manifest: dict[str, Any] = {"metadata": {"name": f"{self.name}-{{index}}", "labels": labels}}
         if self.amounts:
@@ -56,7 +55,7 @@ class NodePool:
         return NodeTemplate(manifest)
 
     def nodes(self, zones: int = 0, *, first: int = 0) -> Iterator[dict[str, Any]]:
-        """Its nodes as manifests; the zone of the first is the one of number `first`."""
+        """Yield the node manifests. `first`: position of the first node in the cluster, for its zone."""
         template = self.template()
         for index in range(self.count):
             node = template.node(index)
@@ -67,12 +66,12 @@ class NodePool:
 
 
 def nodes_of(pools: Iterable[NodePool], zones: int = 0) -> list[dict[str, Any]]:
-    """The nodes of all pools; zones go on from one pool to the next, so that they are of one size altogether."""
+    """Manifests of the nodes of all pools. Zones continue from one pool to the next, so that they are balanced."""
     found: list[dict[str, Any]] = []
     names: set[str] = set()
     for pool in pools:
         if pool.name in names:
-            raise UsageError(f"--nodes: there are two pools of the name {pool.name}; give each a name of its own")
+            raise UsageError(f"--nodes: there are two pools of the name {pool.name}; give each pool its own name")
         names.add(pool.name)
         found.extend(pool.nodes(zones, first=len(found)))
     return found

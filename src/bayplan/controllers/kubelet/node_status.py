@@ -1,4 +1,4 @@
-"""What does a kubelet tell of its node? Conditions and leases as plain trees; pure, a few microseconds each."""
+"""Conditions and lease of a healthy node, as a kubelet reports them. Pure functions, a few microseconds each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONDITIONS = (
 
 
 def conditions(now: datetime, seen: Node | None = None) -> list[dict[str, Any]]:
-    """A healthy node's conditions; one that was so before keeps the moment at which it became so."""
+    """Conditions of a healthy node. Conditions that were already healthy keep their lastTransitionTime."""
     moment = format_time(now)
     before = {(each.type, each.status): each.last_transition_time for each in seen.status.conditions} if seen else {}
     return [
@@ -37,12 +37,12 @@ def conditions(now: datetime, seen: Node | None = None) -> list[dict[str, Any]]:
 
 
 def is_healthy(node: Node) -> bool:
-    """Whether nobody has said otherwise."""
+    """Whether the node's Ready condition is True."""
     return ("Ready", "True") in ((each.type, each.status) for each in node.status.conditions)
 
 
 def new_lease(name: str, uid: str, now: datetime) -> dict[str, Any]:
-    """A new lease, which goes with its node."""
+    """Build the lease of a node, which is its owner."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
     return {
         "apiVersion": "coordination.k8s.io/v1",
@@ -53,5 +53,5 @@ def new_lease(name: str, uid: str, now: datetime) -> dict[str, Any]:
 
 
 def lease_renewal(now: datetime) -> dict[str, Any]:
-    """What changes in a lease's spec."""
+    """Changed fields of a lease's spec at a renewal."""
     return {"renewTime": format_micro_time(now)}

@@ -1,7 +1,7 @@
-"""How does a fake pod live? Stages as data: how long each lasts, and how it ends; for all pods, or said by one itself.
+"""Stages of a fake pod's life: how long each lasts, and how it ends, for all pods or by annotations of one pod.
 
-A pod starts, is ready, runs, and stops; every stage has a field of `PodBehavior`, a flag of `bayplan kubelet` and an
-annotation, and `STAGES` is the one list of them. Chance is a pod's own: the same pod fails in every replay.
+A pod starts, becomes ready, runs and stops. Each stage has a field of `PodBehavior`, a flag of `bayplan kubelet` and an
+annotation; `STAGES` lists them. The random source depends on the pod's uid: the same pod fails in every replay.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ FOREVER = math.inf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodBehavior:
-    """What pods do that say nothing themselves."""
+    """Behavior of pods without annotations."""
 
     starts_after_s: float = 0.0
     ready_after_s: float = 0.0
-    """How long they run before they are ready."""
+    """Seconds from the start to readiness."""
     runs_for_s: float | None = None
-    """After how long they end, `FOREVER` for not by themselves; None: nor then, unless they fail or are a Job's."""
+    """Seconds until the pod ends; `FOREVER`: never; None: never, unless the pod fails or belongs to a Job."""
     job_runs_for_s: float = 2.0
-    """The same of pods that a Job of `batch/v1` controls, where nothing else is said: work that has an end has one."""
+    """Seconds until pods of a `batch/v1` Job end, unless something else is set."""
     stops_after_s: float = 0.0
-    """How long they take to stop when they are deleted, within their grace period."""
+    """Seconds from the deletion to the end, within the grace period."""
     exit_code: int = 0
-    """How they end; anything but 0 is a failure."""
+    """Exit code of the containers; anything but 0 is a failure."""
     failure_rate: float | None = None
-    """Which share of them fails, with the exit code or with 1; None: as the exit code says."""
+    """Share of pods that fail, with the exit code or 1; None: the exit code decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerExit:
-    """When containers end, so long after their start, and how."""
+    """End of containers: seconds after their start, and exit code."""
 
     after_s: float
     exit_code: int
@@ -56,22 +56,22 @@ class ContainerExit:
 
 @dataclass(frozen=True, slots=True)
 class StageField:
-    """One thing that a pod may say of its life."""
+    """Stage with its annotation, its field and its parser."""
 
     annotation: str
     field: str
     read: Callable[[str], Any]
-    """What a text means; None for nonsense."""
+    """Parser of the annotation; None for invalid text."""
     advice: str
 
     @property
     def flag(self) -> str:
-        """What says it of all pods."""
+        """Flag that sets the stage for all pods."""
         return f"--{self.annotation.removeprefix(_PREFIX)}"
 
 
 def parse_seconds(text: str) -> float | None:
-    """A duration such as `1m30s` in seconds; None for nonsense, and for what is negative."""
+    """Parse a duration such as `1m30s` to seconds; None for invalid or negative values."""
     try:
         seconds = parse_duration(text).nanoseconds / SECOND
     except DurationError:
@@ -80,7 +80,7 @@ def parse_seconds(text: str) -> float | None:
 
 
 def duration_or_forever(text: str) -> float | None:
-    """A duration, or `forever`."""
+    """Parse a duration, or `forever`."""
     return FOREVER if text == "forever" else parse_seconds(text)
 
 
@@ -89,7 +89,7 @@ def parse_exit_code(text: str) -> int | None:
 
 
 def parse_share(text: str) -> float | None:
-    """A share such as `0.2` or `20%`."""
+    """Parse a share such as `0.2` or `20%`."""
     number, percent = text.removesuffix("%"), text.endswith("%")
     if not number.isascii() or not number.replace(".", "", 1).isdigit():
         return None
@@ -114,27 +114,27 @@ _TYPO_CUTOFF = 0.75
 
 
 def pod_behavior(pod: Pod, habits: PodBehavior) -> PodBehavior:
-    """The habits with what the pod says itself; nonsense counts for nothing."""
+    """Apply the pod's annotations to the default behavior; invalid annotations are ignored."""
     annotations = pod.metadata.annotations
     if not any(key.startswith(_PREFIX) for key in annotations):
         return habits
-    said = {
+    overrides = {
         stage.field: value
         for stage in STAGES
         if (text := annotations.get(stage.annotation)) is not None and (value := stage.read(text)) is not None
     }
-    return replace(habits, **said) if said else habits
+    return replace(habits, **overrides) if overrides else habits
 
 
 def annotation_problems(pod: Pod) -> list[str]:
-    """What the pod's author has to correct; until then the annotation counts for nothing."""
+    """Invalid annotations of a pod, for its author to correct. They are ignored."""
     problems = []
     for key, text in pod.metadata.annotations.items():
         if not key.startswith(_PREFIX):
             continue
         stage = _BY_ANNOTATION.get(key)
         if stage is None:
-            # Others of this prefix are none of a kubelet's business, unless they were meant to be.
+            # Other annotations with this prefix are ignored, unless they look like a misspelling.
             if near := get_close_matches(key.removeprefix(_PREFIX), _SHORT, n=1, cutoff=_TYPO_CUTOFF):
                 problems.append(f"{key}: there is no such annotation; did you mean {_PREFIX}{near[0]}?")
         elif stage.read(text) is None:
@@ -142,22 +142,22 @@ def annotation_problems(pod: Pod) -> list[str]:
     return problems
 
 
-def container_exit(pod: Pod, life: PodBehavior, turn: int) -> ContainerExit | None:
-    """How a pod's containers end this turn, if they do; each restart is a turn of its own."""
-    code, after_s = _outcome(pod, life, turn), life.runs_for_s
+def container_exit(pod: Pod, behavior: PodBehavior, run: int) -> ContainerExit | None:
+    """End of a pod's containers in this run; None if they do not end. Each restart is a new run."""
+    code, after_s = _outcome(pod, behavior, run), behavior.runs_for_s
     if after_s is None:
-        after_s = 0.0 if code else life.job_runs_for_s if _of_job(pod) else FOREVER
+        after_s = 0.0 if code else behavior.job_runs_for_s if _is_job_pod(pod) else FOREVER
     return ContainerExit(after_s, code) if after_s != FOREVER else None
 
 
-def _of_job(pod: Pod) -> bool:
-    """Whether a Job of Kubernetes controls it; Jobs of others run until somebody says that they are done."""
+def _is_job_pod(pod: Pod) -> bool:
+    """Whether a `batch/v1` Job controls the pod. Pods of other jobs have no default end."""
     owner = pod.metadata.controller
     return owner is not None and (owner.api_version, owner.kind) == ("batch/v1", "Job")
 
 
-def _outcome(pod: Pod, life: PodBehavior, turn: int) -> int:
-    if life.failure_rate is None:
-        return life.exit_code
-    drawn = random.Random(f"{pod.uid} {turn}").random()
-    return (life.exit_code or 1) if drawn < life.failure_rate else 0
+def _outcome(pod: Pod, behavior: PodBehavior, run: int) -> int:
+    if behavior.failure_rate is None:
+        return behavior.exit_code
+    random_value = random.Random(f"{pod.uid} {run}").random()
+    return (behavior.exit_code or 1) if random_value < behavior.failure_rate else 0

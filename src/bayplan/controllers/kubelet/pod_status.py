@@ -1,7 +1,7 @@
-"""What does a kubelet tell of a pod? Statuses as plain trees; pure, some ten microseconds each.
+"""Pod statuses as a kubelet reports them, as trees. Pure functions, some ten microseconds each.
 
-Asked by `pod_reports`, which decides when. The containers of a pod live and end together, so one `ContainerRun` says
-where all of them are; those that initialise have done so, and sidecars run as long as the pod does."""
+`pod_sync` decides when to report. The containers of a pod start and end together, so one `ContainerRun` describes them
+all. Init containers have completed, and sidecars run as long as the pod."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ BACK_OFF = "CrashLoopBackOff"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRun:
-    """From one start of the containers to the next: where they are in it."""
+    """State of the containers between one start and the next."""
 
     count: int = 0
-    """How often they were started again."""
+    """Number of restarts."""
     state: Tree
     last: Tree = field(default_factory=dict)
-    """How the turn before ended."""
+    """Termination of the previous run."""
     ready: bool = True
 
 
-# Turns.
+# Runs.
 
 
 def current_run(pod: PodFields) -> ContainerRun:
-    """The turn as it was told last."""
-    seen = _first(pod)
-    told = pod.condition("ContainersReady")
+    """Run that was reported last."""
+    reported = _first(pod)
+    containers_ready = pod.condition("ContainersReady")
     return ContainerRun(
         count=restarts(pod),
-        state=_reported_state(pod, seen),
-        last=_terminated(seen.last_state.terminated) if seen.last_state.terminated is not None else {},
-        ready=told is None or told.status == "True",
+        state=_reported_state(pod, reported),
+        last=_terminated(reported.last_state.terminated) if reported.last_state.terminated is not None else {},
+        ready=containers_ready is None or containers_ready.status == "True",
     )
 
 
@@ -60,9 +60,9 @@ def restarts(pod: PodFields) -> int:
 
 
 def last_termination(pod: PodFields) -> ContainerStateTerminated | None:
-    """How the containers ended, where they have not been started again since."""
-    seen = _first(pod)
-    return seen.last_state.terminated if in_crash_loop_backoff(pod) else seen.state.terminated
+    """Termination of the containers, if they have not restarted since."""
+    reported = _first(pod)
+    return reported.last_state.terminated if in_crash_loop_backoff(pod) else reported.state.terminated
 
 
 def in_crash_loop_backoff(pod: PodFields) -> bool:
@@ -71,7 +71,7 @@ def in_crash_loop_backoff(pod: PodFields) -> bool:
 
 
 def started_at(pod: PodFields) -> datetime | None:
-    """When the containers were started last, as far as that was told."""
+    """Last start of the containers, if it was reported."""
     running = _first(pod).state.running
     return running.started_at if running is not None and running.started_at is not None else pod.status.start_time
 
@@ -86,9 +86,9 @@ def terminated_run(end: ContainerStateTerminated, *, count: int, last: Tree) -> 
 
 
 def waiting_run(pod: PodFields, end: ContainerStateTerminated, pause_s: float) -> ContainerRun:
-    """Between an end and the next start."""
-    told = f"back-off {GoDuration.of_seconds(int(pause_s))} restarting failed"
-    waiting = {"reason": BACK_OFF, "message": f"{told} container={{name}} pod={pod_text(pod)}"}
+    """Run that waits for a restart (CrashLoopBackOff)."""
+    text = f"back-off {GoDuration.of_seconds(int(pause_s))} restarting failed"
+    waiting = {"reason": BACK_OFF, "message": f"{text} container={{name}} pod={pod_text(pod)}"}
     return ContainerRun(count=restarts(pod), state={"waiting": waiting}, last=_terminated(end), ready=False)
 
 
@@ -98,7 +98,7 @@ def terminated_state(started: datetime, now: datetime, exit_code: int) -> Contai
 
 
 def pod_text(pod: PodFields) -> str:
-    """As kubelets call it."""
+    """Name of a pod in kubelet messages."""
     return f"{pod.name}_{pod.namespace}({pod.uid})"
 
 
@@ -106,12 +106,12 @@ def _first(pod: PodFields) -> ContainerStatusFields:
     return pod.status.container_statuses[0] if pod.status.container_statuses else ContainerStatusFields()
 
 
-def _reported_state(pod: PodFields, seen: ContainerStatusFields) -> Tree:
-    if seen.state.terminated is not None:
-        return _terminated(seen.state.terminated)
-    if seen.state.waiting is not None:
-        message = seen.state.waiting.message.replace(f"container={seen.name} ", "container={name} ")
-        return {"waiting": {"reason": seen.state.waiting.reason, "message": message}}
+def _reported_state(pod: PodFields, reported: ContainerStatusFields) -> Tree:
+    if reported.state.terminated is not None:
+        return _terminated(reported.state.terminated)
+    if reported.state.waiting is not None:
+        message = reported.state.waiting.message.replace(f"container={reported.name} ", "container={name} ")
+        return {"waiting": {"reason": reported.state.waiting.reason, "message": message}}
     started = started_at(pod)
     return {"running": {"startedAt": format_time(started)} if started is not None else {}}
 
@@ -126,7 +126,7 @@ def _terminated(end: ContainerStateTerminated) -> Tree:
 
 
 def pod_address(pod: PodFields) -> str:
-    """Where a pod says that it is: nobody is there. Always the same one, in 10.0.0.0/8 as other clusters' pods."""
+    """Stable address of a pod in 10.0.0.0/8. Nothing listens there."""
     if pod.spec.host_network:
         return ADDRESS
     if pod.status.pod_ip:
@@ -135,11 +135,11 @@ def pod_address(pod: PodFields) -> str:
     return f"10.{number >> 16 & 0xFF}.{number >> 8 & 0xFF}.{number % 254 + 1}"
 
 
-def running_status(pod: PodFields, now: datetime, turn: ContainerRun) -> Tree:
-    """A pod that has started and not ended, whatever its containers do."""
+def running_status(pod: PodFields, now: datetime, run: ContainerRun) -> Tree:
+    """Status of a pod that has started and not finished."""
     address = pod_address(pod)
-    told = {each.type for each in pod.status.conditions}
-    scheduled = () if "PodScheduled" in told else ("PodScheduled",)
+    present = {each.type for each in pod.status.conditions}
+    scheduled = () if "PodScheduled" in present else ("PodScheduled",)
     return {
         "phase": "Running",
         "startTime": format_time(pod.status.start_time or now),
@@ -147,39 +147,39 @@ def running_status(pod: PodFields, now: datetime, turn: ContainerRun) -> Tree:
         "hostIPs": [{"ip": ADDRESS}],
         "podIP": address,
         "podIPs": [{"ip": address}],
-        "conditions": [_ready_condition(pod, kind, now, ready=turn.ready) for kind in (*scheduled, *_READY)],
-        **_containers(pod, now, turn),
-        **_observed(pod),
-        **_pod_level(pod),
+        "conditions": [_ready_condition(pod, kind, now, ready=run.ready) for kind in (*scheduled, *_READY)],
+        **_containers(pod, now, run),
+        **_observed_generation(pod),
+        **_pod_level_resources(pod),
     }
 
 
 def ended_status(pod: PodFields, now: datetime, phase: str, exit_code: int) -> Tree:
     end = terminated_state(started_at(pod) or now, now, exit_code)
-    told = "PodCompleted" if phase == "Succeeded" else "PodFailed"
+    reason = "PodCompleted" if phase == "Succeeded" else "PodFailed"
     conditions = [
         _condition(pod, "PodReadyToStartContainers", "False", now),
-        _condition(pod, "Initialized", "True", now, told if phase == "Succeeded" else ""),
-        _condition(pod, "ContainersReady", "False", now, told),
-        _condition(pod, "Ready", "False", now, told),
+        _condition(pod, "Initialized", "True", now, reason if phase == "Succeeded" else ""),
+        _condition(pod, "ContainersReady", "False", now, reason),
+        _condition(pod, "Ready", "False", now, reason),
     ]
-    turn = terminated_run(end, count=restarts(pod), last=current_run(pod).last)
+    run = terminated_run(end, count=restarts(pod), last=current_run(pod).last)
     return {
         "phase": phase,
         "conditions": conditions,
-        **_containers(pod, now, turn, sidecars=turn.state),
-        **_observed(pod),
+        **_containers(pod, now, run, sidecars=run.state),
+        **_observed_generation(pod),
     }
 
 
 def resized_status(pod: PodFields, now: datetime) -> Tree:
-    """The containers with what they ask for now. Nothing is pending and nothing in progress: it is done."""
+    """Status with the containers' new resources. The resize is complete: nothing is pending or in progress."""
     running = running_status(pod, now, current_run(pod))
-    told = {each.type for each in pod.status.conditions}
-    gone = [{"type": kind, "$patch": "delete"} for kind in _RESIZING if kind in told]
-    kept = ("initContainerStatuses", "containerStatuses", "observedGeneration", "allocatedResources", "resources")
-    status = {key: running[key] for key in kept if key in running}
-    return {**status, "conditions": gone} if gone else status
+    present = {each.type for each in pod.status.conditions}
+    removed = [{"type": kind, "$patch": "delete"} for kind in _RESIZING if kind in present]
+    fields = ("initContainerStatuses", "containerStatuses", "observedGeneration", "allocatedResources", "resources")
+    status = {key: running[key] for key in fields if key in running}
+    return {**status, "conditions": removed} if removed else status
 
 
 def _ready_condition(pod: PodFields, kind: str, now: datetime, *, ready: bool) -> Tree:
@@ -189,69 +189,76 @@ def _ready_condition(pod: PodFields, kind: str, now: datetime, *, ready: bool) -
     return _condition(pod, kind, "False", now, "ContainersNotReady", f"containers with unready status: [{names}]")
 
 
-def _containers(pod: PodFields, now: datetime, turn: ContainerRun, *, sidecars: Tree | None = None) -> Tree:
-    """`sidecars`: their state, where they do not run."""
+def _containers(pod: PodFields, now: datetime, run: ContainerRun, *, sidecars: Tree | None = None) -> Tree:
+    """Statuses of containers and init containers. `sidecars`: state of sidecars that do not run."""
     start = pod.status.start_time or now
-    told = {"containerStatuses": [_container(pod, each, turn) for each in pod.spec.containers]}
+    statuses = {"containerStatuses": [_container(pod, each, run) for each in pod.spec.containers]}
     if pod.spec.init_containers:
         done = ContainerRun(state=_terminated(terminated_state(start, start, 0)))
-        beside = ContainerRun(state=sidecars or {"running": {"startedAt": format_time(start)}})
-        told["initContainerStatuses"] = [
-            _container(pod, each, beside if each.is_sidecar else done, done=not each.is_sidecar)
+        sidecar_run = ContainerRun(state=sidecars or {"running": {"startedAt": format_time(start)}})
+        statuses["initContainerStatuses"] = [
+            _container(pod, each, sidecar_run if each.is_sidecar else done, done=not each.is_sidecar)
             for each in pod.spec.init_containers
         ]
-    return told
+    return statuses
 
 
-def _container(pod: Pod, container: Container, turn: ContainerRun, *, done: bool = False) -> Tree:
-    running = "running" in turn.state
-    asks = container.resources
-    told: Tree = {
+def _container(pod: Pod, container: Container, run: ContainerRun, *, done: bool = False) -> Tree:
+    running = "running" in run.state
+    resources = container.resources
+    status: Tree = {
         "name": container.name,
         "image": container.image,
         "imageID": "",
         "containerID": f"fake://{pod.uid}/{container.name}",
-        "ready": (running and turn.ready) or done,
+        "ready": (running and run.ready) or done,
         "started": running,
-        "restartCount": turn.count,
-        "state": _state_of_container(turn.state, container.name),
-        "resources": msgspec.to_builtins(ResourceRequirements(asks.requests, asks.limits)),
+        "restartCount": run.count,
+        "state": _state_of_container(run.state, container.name),
+        "resources": msgspec.to_builtins(ResourceRequirements(resources.requests, resources.limits)),
     }
-    if turn.last:
-        told["lastState"] = turn.last
-    if asks.requests:
-        told["allocatedResources"] = dict(asks.requests)
-    return told
+    if run.last:
+        status["lastState"] = run.last
+    if resources.requests:
+        status["allocatedResources"] = dict(resources.requests)
+    return status
 
 
 def _state_of_container(state: Tree, name: str) -> Tree:
-    """A kubelet names the container that it waits for; all else is the same for all of them."""
+    """State of one container: the message of a waiting state contains the container's name."""
     waiting = state.get("waiting")
     return {"waiting": {**waiting, "message": waiting["message"].replace("{name}", name)}} if waiting else state
 
 
 def _condition(pod: Pod, kind: str, status: str, now: datetime, reason: str = "", message: str = "") -> Tree:
-    """One that was so before keeps the moment at which it became so; what it said besides is taken back."""
+    """Build a condition. One with the same status keeps its lastTransitionTime; old reason and message are cleared."""
     before = next((each for each in pod.status.conditions if each.type == kind), None)
     since = before.last_transition_time if before is not None and before.status == status else None
-    told: Tree = {"type": kind, "status": status, "lastTransitionTime": format_time(since or now), **_observed(pod)}
-    for key, text, said in (
+    condition: Tree = {
+        "type": kind,
+        "status": status,
+        "lastTransitionTime": format_time(since or now),
+        **_observed_generation(pod),
+    }
+    for key, text, previous in (
         ("reason", reason, before.reason if before is not None else ""),
         ("message", message, before.message if before is not None else ""),
     ):
-        if text or said:
-            told[key] = text or None
-    return told
+        if text or previous:
+            condition[key] = text or None
+    return condition
 
 
-def _observed(pod: Pod) -> Tree:
+def _observed_generation(pod: Pod) -> Tree:
     return {"observedGeneration": pod.metadata.generation} if pod.metadata.generation else {}
 
 
-def _pod_level(pod: Pod) -> Tree:
-    """Resources of the pod as a whole, on servers that know them."""
-    asks = pod.spec.resources
-    if asks is None:
+def _pod_level_resources(pod: Pod) -> Tree:
+    """Pod-level resources, on servers that support them."""
+    resources = pod.spec.resources
+    if resources is None:
         return {}
-    told: dict[str, Any] = {"resources": msgspec.to_builtins(ResourceRequirements(asks.requests, asks.limits))}
-    return {**told, "allocatedResources": dict(asks.requests)} if asks.requests else told
+    status: dict[str, Any] = {
+        "resources": msgspec.to_builtins(ResourceRequirements(resources.requests, resources.limits))
+    }
+    return {**status, "allocatedResources": dict(resources.requests)} if resources.requests else status

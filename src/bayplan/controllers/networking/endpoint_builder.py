@@ -1,4 +1,4 @@
-"""Which pods stand behind a Service, and under which ports? Pure: endpoints and their slices as trees."""
+"""Endpoints of a Service and their EndpointSlices, as trees. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,36 +13,40 @@ MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 MANAGER = "endpointslice-controller.k8s.io"
 HEADLESS = "service.kubernetes.io/headless"
 MAX_ENDPOINTS_PER_SLICE = 100
-"""How many endpoints a slice holds."""
+"""Maximum number of endpoints in a slice."""
 _ZONE = "topology.kubernetes.io/zone"
 
 
 def backing_pods(service: UntypedObject, pods: Iterable[PodFields]) -> list[PodFields]:
-    """The pods that belong behind a service and have an address."""
+    """Pods that match the service's selector and have an address."""
     selector: dict[str, str] = service.spec.get("selector") or {}
     return [pod for pod in pods if pod.status.pod_ip and not pod.finished and selector.items() <= pod.labels.items()]
 
 
 def endpoint(service: UntypedObject, pod: PodFields, node: Node | None) -> Tree:
-    """One pod as an endpoint."""
-    going = pod.terminating
+    """Build the endpoint of a pod."""
+    terminating = pod.terminating
     published = bool(service.spec.get("publishNotReadyAddresses"))
-    told: Tree = {
+    tree: Tree = {
         "addresses": [pod.status.pod_ip],
-        "conditions": {"ready": published or (pod.ready and not going), "serving": pod.ready, "terminating": going},
+        "conditions": {
+            "ready": published or (pod.ready and not terminating),
+            "serving": pod.ready,
+            "terminating": terminating,
+        },
         "targetRef": {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid},
     }
     if pod.spec.node_name:
-        told["nodeName"] = pod.spec.node_name
+        tree["nodeName"] = pod.spec.node_name
     if node is not None and _ZONE in node.labels:
-        told["zone"] = node.labels[_ZONE]
+        tree["zone"] = node.labels[_ZONE]
     if pod.spec.hostname and pod.spec.subdomain == service.name:
-        told["hostname"] = pod.spec.hostname
-    return told
+        tree["hostname"] = pod.spec.hostname
+    return tree
 
 
 def ports_for(service: UntypedObject, pod: PodFields) -> tuple[tuple[str, int, str, str], ...]:
-    """Name, number, protocol and application protocol of the ports under which this pod serves."""
+    """Name, number, protocol and application protocol of the service's ports on this pod."""
     found = []
     for port in service.spec.get("ports") or ():
         target, protocol = port.get("targetPort", port.get("port")), port.get("protocol", "TCP")
@@ -61,20 +65,20 @@ def _find_named_port(pod: PodFields, name: str, protocol: str) -> int | None:
 
 
 def slice_bodies(service: UntypedObject, pods: Sequence[PodFields], nodes: Any) -> list[Tree]:
-    """What the slices of a service say, without names: pods with the same ports together, a hundred at a time.
+    """Contents of a service's slices without names: pods with the same ports share slices of a hundred endpoints.
 
-    `nodes`: gives a node by its name."""
+    `nodes`: returns a node by its name."""
     groups: dict[tuple[tuple[str, int, str, str], ...], list[PodFields]] = {}
     for pod in sorted(pods, key=lambda each: each.name):
         groups.setdefault(ports_for(service, pod), []).append(pod)
     bodies = []
     for ports, members in sorted(groups.items()) or [((), [])]:
         for start in range(0, max(1, len(members)), MAX_ENDPOINTS_PER_SLICE):
-            chosen = members[start : start + MAX_ENDPOINTS_PER_SLICE]
+            members_of_slice = members[start : start + MAX_ENDPOINTS_PER_SLICE]
             bodies.append(
                 {
                     "addressType": "IPv4",
-                    "endpoints": [endpoint(service, pod, nodes(pod.spec.node_name)) for pod in chosen],
+                    "endpoints": [endpoint(service, pod, nodes(pod.spec.node_name)) for pod in members_of_slice],
                     "ports": [_port(*each) for each in ports] if members else [],
                 }
             )
@@ -82,8 +86,8 @@ def slice_bodies(service: UntypedObject, pods: Sequence[PodFields], nodes: Any) 
 
 
 def _port(name: str, number: int, protocol: str, app: str) -> Tree:
-    told: Tree = {"name": name, "port": number, "protocol": protocol}
-    return {**told, "appProtocol": app} if app else told
+    tree: Tree = {"name": name, "port": number, "protocol": protocol}
+    return {**tree, "appProtocol": app} if app else tree
 
 
 def slice_labels(service: UntypedObject) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Who serves a Service? EndpointSlices with the pods that its selector means, as they come, become ready and go.
+"""EndpointSlice controller: keeps the EndpointSlices of each Service in step with the pods of its selector.
 
-A pod's change costs a look-up for each of its labels; a service's sync a walk over the pods there, a moment
-after the last change, and a write for each slice that is not as it should be.
+A pod change costs one lookup per label. A service's sync runs shortly after the last change; it walks the pods of the
+namespace and writes each slice that differs.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ BATCH_PERIOD_S = 0.1
 
 
 class EndpointSliceController(Controller):
-    """Keeps the slices of services."""
+    """Keeps the EndpointSlices of services."""
 
     name = "endpointslice-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.services = self.informer(SERVICES, UntypedObject)
         self.pods = self.informer(PODS, PodFields)
         self.nodes = self.informer(NODES, Node)
         self.slices = self.informer(ENDPOINT_SLICES, EndpointSliceFields)
-        self._of_service = self.slices.index("service", _service_of)
-        self._choosing = self.services.index("chosen by", _selector_index_key)
+        self._slices_by_service = self.slices.index("service", _service_of)
+        self._services_by_label = self.services.index("chosen by", _selector_index_key)
         self.services.add_handler(self.enqueue)
         self.slices.add_handler(self._on_slice)
         self.pods.add_handler(self._on_pod)
@@ -59,22 +59,23 @@ class EndpointSliceController(Controller):
             return
         for pod in filter(None, (old, new)):
             for label in pod.labels.items():
-                for service in self._choosing.get(_label_index_key(pod.namespace, label)):
+                for service in self._services_by_label.get(_label_index_key(pod.namespace, label)):
                     self.queue.add((service.namespace, service.name), after_s=BATCH_PERIOD_S)
 
     async def sync(self, key: Key) -> float | None:
         service = self.services.get(*key)
         if service is None or not service.spec.get("selector") or service.spec.get("type") == "ExternalName":
-            return None  # slices go with their service; those without a selector are somebody else's
+            return None  # slices are garbage collected with their service; without a selector the user writes them
         pods = backing_pods(service, self.pods.by_namespace(service.namespace))
         bodies = slice_bodies(service, pods, lambda name: self.nodes.get("", name))
-        there = sorted(self._of_service.get(f"{service.namespace}/{service.name}"), key=lambda each: each.name)
-        there = [each for each in there if each.metadata.deletion_timestamp is None]
-        for body, found in zip(bodies, there, strict=False):
+        slices = self._slices_by_service.get(f"{service.namespace}/{service.name}")
+        existing = sorted(slices, key=lambda each: each.name)
+        existing = [each for each in existing if each.metadata.deletion_timestamp is None]
+        for body, found in zip(bodies, existing, strict=False):
             await self._reconcile(service, found, body)
-        for body in bodies[len(there) :]:
-            await self._make(service, body)
-        for found in there[len(bodies) :]:
+        for body in bodies[len(existing) :]:
+            await self._create(service, body)
+        for found in existing[len(bodies) :]:
             await self.delete(ENDPOINT_SLICES, found)
         return None
 
@@ -87,14 +88,14 @@ class EndpointSliceController(Controller):
         content = {"endpoints": body["endpoints"], "ports": body["ports"]}
         await self.write(ENDPOINT_SLICES, found, {"metadata": {"labels": {**stale, **labels}}, **content})
 
-    async def _make(self, service: UntypedObject, body: Tree) -> None:
+    async def _create(self, service: UntypedObject, body: Tree) -> None:
         meta = {
             "generateName": f"{service.name}-",
             "labels": slice_labels(service),
             "ownerReferences": [owner_reference(SERVICES, service)],
         }
-        whole = {"apiVersion": ENDPOINT_SLICES.api_version, "kind": "EndpointSlice", "metadata": meta, **body}
-        await self.client.create(ENDPOINT_SLICES, whole, namespace=service.namespace)
+        tree = {"apiVersion": ENDPOINT_SLICES.api_version, "kind": "EndpointSlice", "metadata": meta, **body}
+        await self.client.create(ENDPOINT_SLICES, tree, namespace=service.namespace)
 
 
 def _label_index_key(namespace: str, label: tuple[str, str]) -> str:
@@ -102,13 +103,13 @@ def _label_index_key(namespace: str, label: tuple[str, str]) -> str:
 
 
 def _selector_index_key(service: UntypedObject) -> str:
-    """One label that every pod behind a service has: pods find their services by it, however many there are."""
+    """One label that every pod of a service has: the index by which pods find their services."""
     selector: dict[str, str] = service.spec.get("selector") or {}
     return _label_index_key(service.namespace, min(selector.items())) if selector else ""
 
 
 def _service_of(item: EndpointSliceFields) -> str:
-    """Namespace and name of the service that a slice of ours belongs to."""
+    """Namespace and name of the service of a slice that this controller manages."""
     labels = item.metadata.labels
     if labels.get(MANAGED_BY) != MANAGER:
         return ""
@@ -116,5 +117,5 @@ def _service_of(item: EndpointSliceFields) -> str:
 
 
 def _endpoint_fields(pod: PodFields) -> tuple[object, ...]:
-    """What an endpoint tells of a pod."""
+    """Fields of a pod that an endpoint contains."""
     return pod.status.pod_ip, pod.ready, pod.terminating, pod.finished, pod.labels, pod.spec.node_name

@@ -1,4 +1,4 @@
-"""What do a node's silence and its conditions mean for its taints? Pure, as upstream has it."""
+"""Taints and conditions that follow from a node's heartbeats and conditions, as upstream has them. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ MANAGED = {
     (NOT_READY, NO_EXECUTE),
     (UNREACHABLE, NO_EXECUTE),
 }
-"""Taints that are ours to set and to take away."""
+"""Taints that the controller adds and removes."""
 
 
 def readiness(node: Node) -> str:
-    """`True`, `False` or `Unknown`; nothing of a node that has never said: it may be about to, and has a while to."""
+    """Status of the Ready condition: `True`, `False` or `Unknown`; empty for a node that has not reported yet."""
     return next((each.status for each in node.status.conditions if each.type == "Ready"), "")
 
 
 def is_not_ready(node: Node) -> bool:
-    """Whether the node said that it is not ready, or others say that nobody hears of it."""
+    """Whether the node is not ready or unreachable."""
     return readiness(node) in ("False", "Unknown")
 
 
 def unknown_conditions(node: Node, now: datetime) -> list[Tree]:
-    """The conditions of a node that nobody has heard of for too long, as a strategic patch."""
+    """Unknown conditions of a node without recent heartbeats, as a strategic merge patch."""
     known = {each.type: each for each in node.status.conditions}
-    told = []
+    patch = []
     for kind in _REPORTED:
         before = known.get(kind)
         if before is not None and before.status == "Unknown":
             continue
         never = before is None
-        told.append(
+        patch.append(
             {
                 "type": kind,
                 "status": "Unknown",
@@ -56,13 +56,13 @@ def unknown_conditions(node: Node, now: datetime) -> list[Tree]:
                 "lastTransitionTime": format_time(now),
             }
         )
-    return told
+    return patch
 
 
-def wanted_taints(node: Node, *, evicting: bool, at_all: bool = True) -> set[tuple[str, str]]:
-    """Which of our taints the node should have.
+def wanted_taints(node: Node, *, evicting: bool, may_evict: bool = True) -> set[tuple[str, str]]:
+    """Managed taints that the node should have.
 
-    `evicting`: whether pods may be driven off it now; `at_all`: whether they may where that has begun."""
+    `evicting`: add NoExecute taints now. `at_all`: keep NoExecute taints that the node has."""
     ready = readiness(node)
     wanted = {
         (_PRESSURES[each.type], NO_SCHEDULE)
@@ -72,7 +72,7 @@ def wanted_taints(node: Node, *, evicting: bool, at_all: bool = True) -> set[tup
     if is_not_ready(node):
         key = NOT_READY if ready == "False" else UNREACHABLE
         wanted.add((key, NO_SCHEDULE))
-        if at_all and (evicting or (key, NO_EXECUTE) in _managed_taints(node.spec.taints)):
+        if may_evict and (evicting or (key, NO_EXECUTE) in _managed_taints(node.spec.taints)):
             wanted.add((key, NO_EXECUTE))
     if node.spec.unschedulable:
         wanted.add((UNSCHEDULABLE, NO_SCHEDULE))
@@ -84,17 +84,17 @@ def _managed_taints(taints: Iterable[Taint]) -> set[tuple[str, str]]:
 
 
 def with_taints(node: Node, wanted: set[tuple[str, str]], now: datetime) -> list[Tree] | None:
-    """The node's taints with ours as they should be; None where nothing is to change."""
+    """Return the node's taints with the managed ones updated; None when nothing changes."""
     if _managed_taints(node.spec.taints) == wanted:
         return None
-    kept = [_tree(each) for each in node.spec.taints if (each.key, each.effect) not in MANAGED - wanted]
-    have = _managed_taints(node.spec.taints)
+    others_kept = [_tree(each) for each in node.spec.taints if (each.key, each.effect) not in MANAGED - wanted]
+    present = _managed_taints(node.spec.taints)
     added = [
         {"key": key, "effect": effect, "timeAdded": format_time(now)}
         for key, effect in sorted(wanted)
-        if (key, effect) not in have
+        if (key, effect) not in present
     ]
-    return [*kept, *added]
+    return [*others_kept, *added]
 
 
 def _tree(taint: Taint) -> Tree:

@@ -1,8 +1,8 @@
-"""Is every node alive? Listens to leases, calls nodes that are silent unknown, and keeps the taints that say so.
+"""Node lifecycle controller: watches leases, marks silent nodes as unknown, and keeps the taints of their conditions.
 
-A renewal costs two dictionary writes; a node is looked at when its grace is over or when it changes. Pods are driven
-off one node every ten seconds in a zone, more slowly where most of a large zone is down, and not at all where
-everything is: then it is more likely us who cannot see.
+A lease renewal costs two dictionary writes. A node is synced when its grace period ends or when it changes. Pods are
+evicted from one node per zone every ten seconds, more slowly when most of a large zone is down, and not at all when all
+nodes are down: then the controller's own connection is the likely fault.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bayplan.objects.meta import format_time
 
 NODE_MONITOR_GRACE_S = 50.0
 NODE_STARTUP_GRACE_S = 60.0
-"""What a node has that never said how it is: whoever made it may be starting it."""
+"""Grace period of a node that has not reported yet: its kubelet may be starting."""
 EVICTIONS_EACH_S = 10.0
 SLOW_EVICTIONS_EACH_S = 100.0
 LARGE_CLUSTER_SIZE_THRESHOLD = 50
@@ -44,24 +44,24 @@ UNHEALTHY_ZONE_THRESHOLD = 0.55
 
 
 class NodeLifecycleController(Controller):
-    """Keeps conditions and taints of nodes true to what is heard of them."""
+    """Keeps conditions and taints of nodes according to their heartbeats."""
 
     name = "node-lifecycle-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.nodes = self.informer(NODES, Node)
         self.leases = self.informer(NODE_LEASES, UntypedObject)
         self.pods = self.informer(PODS, PodFields)
-        self._on_node_name = self.pods.index("node", lambda pod: pod.spec.node_name)
-        self._heard: dict[str, float] = {}
-        self._since: dict[str, float] = {}
+        self._pods_by_node = self.pods.index("node", lambda pod: pod.spec.node_name)
+        self._heartbeats: dict[str, float] = {}
+        self._added_at: dict[str, float] = {}
         self._next_eviction: dict[str, float] = {}
         self._sizes: Counter[str] = Counter()
         self._down: dict[str, str] = {}
-        """Nodes that are not ready, each with its zone."""
-        self._blind = False
-        """Whether nothing is heard of any node."""
+        """Zones of the nodes that are not ready, by node name."""
+        self._all_down = False
+        """Whether all nodes are not ready."""
         self.nodes.add_handler(self._on_node)
         self.leases.add_handler(self._on_lease)
 
@@ -69,13 +69,13 @@ class NodeLifecycleController(Controller):
     def component(cls) -> str:
         return "node-controller"
 
-    # What is heard.
+    # Event handlers.
 
     def _on_lease(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         if new is None or new.namespace != LEASE_NAMESPACE:
             return
         if old is None or old.spec.get("renewTime") != new.spec.get("renewTime"):
-            self._heard[new.name] = self.clock.monotonic_s()
+            self._heartbeats[new.name] = self.clock.monotonic_s()
             if new.name in self._down:
                 self.queue.add(("", new.name))
 
@@ -87,7 +87,7 @@ class NodeLifecycleController(Controller):
             self._sizes[_zone(old)] -= 1
             self._down.pop(name, None)
         if new is None:
-            for table in (self._heard, self._since):
+            for table in (self._heartbeats, self._added_at):
                 table.pop(name, None)
             self.queue.forget(("", name))
             return
@@ -95,51 +95,51 @@ class NodeLifecycleController(Controller):
         if is_not_ready(new):
             self._down[name] = _zone(new)
         if old is None:
-            self._since[name] = self.clock.monotonic_s()
+            self._added_at[name] = self.clock.monotonic_s()
             note = f"Node {name} event: Registered Node {name} in Controller"
             self.record_event(NODES, new, "RegisteredNode", note)
         if old is None or old.status.conditions != new.status.conditions:
-            self._heard[name] = self.clock.monotonic_s()
+            self._heartbeats[name] = self.clock.monotonic_s()
         if old is None or _taint_inputs(old) != _taint_inputs(new):
             self.queue.add(("", name))
             self._monitor_health()
 
     def _monitor_health(self) -> None:
-        """When everything is down, or no longer is, every node that is has to be looked at."""
-        blind = len(self._down) >= len(self.nodes) > 0
-        if blind != self._blind:
-            self._blind = blind
+        """Enqueue all nodes that are not ready when the last node fails or the first one recovers."""
+        all_down = len(self._down) >= len(self.nodes) > 0
+        if all_down != self._all_down:
+            self._all_down = all_down
             for name in self._down:
                 self.queue.add(("", name))
 
-    # What is done.
+    # Sync.
 
     async def sync(self, key: Key) -> float | None:
         node = self.nodes.get(*key)
         if node is None:
             return None
-        silent_s = self.clock.monotonic_s() - self._heard.get(node.name, self._since.get(node.name, 0.0))
+        silent_s = self.clock.monotonic_s() - self._heartbeats.get(node.name, self._added_at.get(node.name, 0.0))
         grace_s = NODE_MONITOR_GRACE_S if readiness(node) else NODE_STARTUP_GRACE_S
         now = self.clock.now()
-        if silent_s >= grace_s and (told := unknown_conditions(node, now)):
-            await self._mark_unknown(node, told)
-            return None  # the watch brings the node back, for its taints
+        if silent_s >= grace_s and (conditions := unknown_conditions(node, now)):
+            await self._mark_unknown(node, conditions)
+            return None  # the watch delivers the node again, for its taints
         wait_s = self._eviction_wait_s(node)
-        taints = with_taints(node, wanted_taints(node, evicting=wait_s == 0.0, at_all=not self._blind), now)
+        taints = with_taints(node, wanted_taints(node, evicting=wait_s == 0.0, may_evict=not self._all_down), now)
         if taints is not None:
             await self.write(NODES, node, {"spec": {"taints": taints or None}})
             if any(each["effect"] == NO_EXECUTE for each in taints) and wait_s == 0.0:
-                self._next_eviction[_zone(node)] = self.clock.monotonic_s() + self._pace_s(_zone(node))
+                self._next_eviction[_zone(node)] = self.clock.monotonic_s() + self._eviction_interval_s(_zone(node))
         if is_not_ready(node):
             await self._mark_pods(node)
         return min(grace_s - silent_s if silent_s < grace_s else grace_s, wait_s or grace_s)
 
-    async def _mark_unknown(self, node: Node, told: list[dict[str, object]]) -> None:
+    async def _mark_unknown(self, node: Node, conditions: list[dict[str, object]]) -> None:
         meta = {"resourceVersion": node.metadata.resource_version}
         with suppress(NotFound):
             await self.client.patch(
                 NODES,
-                {"metadata": meta, "status": {"conditions": told}},
+                {"metadata": meta, "status": {"conditions": conditions}},
                 name=node.name,
                 subresource="status",
                 kind=STRATEGIC_PATCH,
@@ -147,30 +147,30 @@ class NodeLifecycleController(Controller):
             self.record_event(NODES, node, "NodeNotReady", f"Node {node.name} status is now: NodeNotReady")
 
     async def _mark_pods(self, node: Node) -> None:
-        """Pods on a node that is not ready serve nobody."""
+        """Set the Ready condition of the pods on a node that is not ready to False."""
         moment = format_time(self.clock.now())
-        for pod in self._on_node_name.get(node.name):
+        for pod in self._pods_by_node.get(node.name):
             if not pod.ready or pod.finished:
                 continue
-            told = {"type": "Ready", "status": "False", "reason": "NodeNotReady", "lastTransitionTime": moment}
-            patch = {"metadata": {"uid": pod.uid}, "status": {"conditions": [told]}}
+            condition = {"type": "Ready", "status": "False", "reason": "NodeNotReady", "lastTransitionTime": moment}
+            patch = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
             with suppress(NotFound):
                 await self.client.patch(PODS, patch, namespace=pod.namespace, name=pod.name, subresource="status")
             self.record_event(PODS, pod, "NodeNotReady", "Node is not ready", warning=True)
 
-    # How fast nodes may be emptied.
+    # Eviction rate.
 
     def _eviction_wait_s(self, node: Node) -> float:
-        """How long until pods may be driven off this node; 0 for now, or for a node that is not down."""
+        """Seconds until pods may be evicted from this node; 0 for now, or for a node that is ready."""
         if not is_not_ready(node):
             return 0.0
-        pace_s = self._pace_s(_zone(node))
-        if pace_s == float("inf"):
+        interval_s = self._eviction_interval_s(_zone(node))
+        if interval_s == float("inf"):
             return NODE_MONITOR_GRACE_S
         return max(0.0, self._next_eviction.get(_zone(node), 0.0) - self.clock.monotonic_s())
 
-    def _pace_s(self, zone: str) -> float:
-        if self._blind:
+    def _eviction_interval_s(self, zone: str) -> float:
+        if self._all_down:
             return float("inf")
         size = self._sizes[zone]
         silent = sum(1 for each in self._down.values() if each == zone)
@@ -184,6 +184,6 @@ def _zone(node: Node) -> str:
 
 
 def _taint_inputs(node: Node) -> tuple[object, ...]:
-    """What decides on a node's taints."""
-    told = tuple((each.type, each.status) for each in node.status.conditions)
-    return told, node.spec.taints, node.spec.unschedulable
+    """Fields of a node that its taints depend on."""
+    conditions = tuple((each.type, each.status) for each in node.status.conditions)
+    return conditions, node.spec.taints, node.spec.unschedulable

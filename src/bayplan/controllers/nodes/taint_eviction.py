@@ -1,7 +1,7 @@
-"""Which pods must leave their node? Those that do not tolerate its taints, those whose time there is over, and those
-whose node is gone.
+"""Taint eviction and pod garbage collection: delete pods whose node does not allow them any more.
 
-Taints that evict are rare: a pod's change costs one look at its node, a node's a walk over its own pods.
+The first deletes pods that do not tolerate the node's NoExecute taints, or whose toleration time is over. The second
+deletes pods whose node is deleted. A pod change costs one node lookup, a node change a walk over its pods.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ _UNSCHEDULED = ("DeletionByPodGC", "PodGC: unscheduled pod is being deleted")
 
 
 class TaintEvictionController(Controller):
-    """Deletes pods that do not tolerate their node's taints."""
+    """Deletes pods that do not tolerate their node's NoExecute taints."""
 
     name = "taint-eviction-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.nodes = self.informer(NODES, Node)
         self.pods = self.informer(PODS, PodFields)
-        self._on_node_name = self.pods.index("node", lambda pod: pod.spec.node_name)
-        self._since: dict[str, float] = {}
-        """When each pod's time on a tainted node began, by uid."""
+        self._pods_by_node = self.pods.index("node", lambda pod: pod.spec.node_name)
+        self._tainted_since: dict[str, float] = {}
+        """By pod uid: time since when the pod is on a tainted node."""
         self.nodes.add_handler(self._on_node)
         self.pods.add_handler(self._on_pod)
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         before, after = (_no_execute_taints(each) if each is not None else () for each in (old, new))
         if new is not None and before != after:
-            for pod in self._on_node_name.get(new.name):
+            for pod in self._pods_by_node.get(new.name):
                 self.enqueue(None, pod)
 
     def _on_pod(self, old: PodFields | None, new: PodFields | None) -> None:
         if new is None:
             assert old is not None
-            self._since.pop(old.uid, None)
+            self._tainted_since.pop(old.uid, None)
             self.queue.forget((old.namespace, old.name))
             return
         if (
@@ -69,14 +69,14 @@ class TaintEvictionController(Controller):
             return None
         taints = _no_execute_taints(node) if node is not None else ()
         if not taints:
-            if self._since.pop(pod.uid, None) is not None:
+            if self._tainted_since.pop(pod.uid, None) is not None:
                 note = f"Cancelling deletion of Pod {pod.namespace}/{pod.name}"
                 self.record_event(PODS, pod, "TaintManagerEviction", note)
             return None
         stay_s = toleration_s(pod, taints)
         if stay_s == float("inf"):
             return None
-        since = self._since.setdefault(pod.uid, self.clock.monotonic_s())
+        since = self._tainted_since.setdefault(pod.uid, self.clock.monotonic_s())
         left_s = since + stay_s - self.clock.monotonic_s()
         if left_s > 0:
             return left_s
@@ -90,7 +90,7 @@ def _no_execute_taints(node: Node) -> tuple[Taint, ...]:
 
 
 def toleration_s(pod: PodFields, taints: tuple[Taint, ...]) -> float:
-    """How long a pod may stay on a node with these taints: not at all, for ever, or as long as it says itself."""
+    """Seconds that a pod may stay on a node with these taints: 0, infinite, or its shortest tolerationSeconds."""
     stay_s = float("inf")
     for taint in taints:
         covering = [each for each in pod.spec.tolerations if tolerates(each, taint)]
@@ -103,16 +103,16 @@ def toleration_s(pod: PodFields, taints: tuple[Taint, ...]) -> float:
 
 
 class PodGarbageCollector(Controller):
-    """Deletes pods whose node is gone, those that were deleted before they had one, and very old ones that ended."""
+    """Deletes pods on deleted nodes, deleted pods without a node, and the oldest finished pods above the limit."""
 
     name = "pod-garbage-collector-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.nodes = self.informer(NODES, Node)
         self.pods = self.informer(PODS, PodFields)
-        self._on_node_name = self.pods.index("node", lambda pod: pod.spec.node_name)
-        self._ended: dict[str, PodFields] = {}
+        self._pods_by_node = self.pods.index("node", lambda pod: pod.spec.node_name)
+        self._finished: dict[str, PodFields] = {}
         self._gone_since: dict[str, float] = {}
         self.nodes.add_handler(self._on_node)
         self.pods.add_handler(self._on_pod)
@@ -121,23 +121,23 @@ class PodGarbageCollector(Controller):
         if new is not None:
             self._gone_since.pop(new.name, None)
         elif old is not None:
-            for pod in self._on_node_name.get(old.name):
+            for pod in self._pods_by_node.get(old.name):
                 self.enqueue(None, pod)
 
     def _on_pod(self, old: PodFields | None, new: PodFields | None) -> None:
         if old is not None:
-            self._ended.pop(old.uid, None)
+            self._finished.pop(old.uid, None)
         if new is None:
             return
         if new.finished:
-            self._ended[new.uid] = new
-        homeless = bool(new.spec.node_name) and self.nodes.get("", new.spec.node_name) is None
-        if homeless or (new.terminating and not new.spec.node_name) or len(self._ended) > MAX_TERMINATED_PODS:
+            self._finished[new.uid] = new
+        node_missing = bool(new.spec.node_name) and self.nodes.get("", new.spec.node_name) is None
+        if node_missing or (new.terminating and not new.spec.node_name) or len(self._finished) > MAX_TERMINATED_PODS:
             self.enqueue(None, new)
 
     async def sync(self, key: Key) -> float | None:
-        if len(self._ended) > MAX_TERMINATED_PODS:
-            oldest = sorted(self._ended.values(), key=lambda pod: str(pod.metadata.creation_timestamp))
+        if len(self._finished) > MAX_TERMINATED_PODS:
+            oldest = sorted(self._finished.values(), key=lambda pod: str(pod.metadata.creation_timestamp))
             for pod in oldest[: len(oldest) - MAX_TERMINATED_PODS]:
                 await self._remove(pod)
         found = self.pods.get(*key)
@@ -148,9 +148,9 @@ class PodGarbageCollector(Controller):
                 await _add_disruption_target(self, found, *_UNSCHEDULED)
                 await self._remove(found)
             return None
-        return await self._without_node(found)
+        return await self._collect_without_node(found)
 
-    async def _without_node(self, pod: PodFields) -> float | None:
+    async def _collect_without_node(self, pod: PodFields) -> float | None:
         name = pod.spec.node_name
         if self.nodes.get("", name) is not None:
             return None
@@ -176,12 +176,16 @@ async def _evict(controller: Controller, pod: PodFields, reason: str, message: s
 
 
 async def _add_disruption_target(controller: Controller, pod: PodFields, reason: str, message: str) -> None:
-    """Say on the pod that it does not end by its own fault, where it has not ended already."""
-    known = pod.condition("DisruptionTarget")
-    if pod.finished or (known is not None and known.status == "True"):
+    """Set the DisruptionTarget condition of a pod that has not finished."""
+    existing = pod.condition("DisruptionTarget")
+    if pod.finished or (existing is not None and existing.status == "True"):
         return
     now: datetime = controller.clock.now()
-    told = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
-    patch = {"metadata": {"uid": pod.uid}, "status": {"conditions": [{**told, "lastTransitionTime": format_time(now)}]}}
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+    condition["lastTransitionTime"] = format_time(now)
+    patch = {
+        "metadata": {"uid": pod.uid},
+        "status": {"conditions": [condition]},
+    }
     with suppress(NotFound):
         await controller.client.patch(PODS, patch, namespace=pod.namespace, name=pod.name, subresource="status")

@@ -1,7 +1,7 @@
-"""How many pods may be evicted now? The status of every PodDisruptionBudget.
+"""Disruption controller: keeps the status of PodDisruptionBudgets.
 
-The API server's eviction reads it and counts down; this counts anew when pods change. A sync walks over the pods of the
-budget's namespace.
+The API server's eviction subresource reads the status and decrements it; the controller recomputes it when pods change.
+A sync walks the pods of the budget's namespace.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from bayplan.controllers.core.shared_informers import Key, SharedIndexInformer, 
 from bayplan.objects.meta import format_time
 
 DISRUPTION_TIMEOUT_S = 120.0
-"""How long a pod that was to be evicted may take until its deletion is seen; then it is counted again."""
+"""A granted eviction whose deletion is not seen after this time counts as not happening."""
 
 
 class DisruptionController(Controller):
-    """Keeps budgets."""
+    """Keeps the status of PodDisruptionBudgets."""
 
     name = "disruption-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.budgets = self.informer(POD_DISRUPTION_BUDGETS, UntypedObject)
         self.pods = self.informer(PODS, PodFields)
-        self._scales: Mapping[str, SharedIndexInformer[UntypedObject]] = {
+        self._scaled_informers: Mapping[str, SharedIndexInformer[UntypedObject]] = {
             "Deployment": self.informer(DEPLOYMENTS, UntypedObject),
             "ReplicaSet": self.informer(REPLICA_SETS, UntypedObject),
             "StatefulSet": self.informer(STATEFUL_SETS, UntypedObject),
         }
         self.budgets.add_handler(self.enqueue)
         self.pods.add_handler(self._on_pod)
-        for feed in self._scales.values():
-            feed.add_handler(self._on_scale)
+        for informer in self._scaled_informers.values():
+            informer.add_handler(self._on_scale)
 
     @classmethod
     def component(cls) -> str:
@@ -78,24 +78,24 @@ class DisruptionController(Controller):
             self.record_event(POD_DISRUPTION_BUDGETS, found, "NoPods", "No matching pods found")
         expected, desired = self._wanted(found, pods)
         now = self.clock.now()
-        disrupted, again_s = still_disrupted(found, pods, now)
+        disrupted, requeue_after_s = still_disrupted(found, pods, now)
         status = status_of(found, pods, expected, desired, disrupted, now)
         await self.write_status(POD_DISRUPTION_BUDGETS, found, status)
-        return again_s
+        return requeue_after_s
 
     def _wanted(self, found: UntypedObject, pods: Sequence[PodFields]) -> tuple[int, int]:
-        """How many pods there should be, and how many of them at least must work."""
-        most, least = found.spec.get("maxUnavailable"), found.spec.get("minAvailable")
-        if most is not None:
+        """Return the expected number of pods, and the minimum of healthy pods."""
+        max_unavailable, min_available = found.spec.get("maxUnavailable"), found.spec.get("minAvailable")
+        if max_unavailable is not None:
             expected = self._scale(found, pods)
-            return expected, max(0, expected - scaled_value(most, expected, round_up=True))
-        if isinstance(least, str):
+            return expected, max(0, expected - scaled_value(max_unavailable, expected, round_up=True))
+        if isinstance(min_available, str):
             expected = self._scale(found, pods)
-            return expected, scaled_value(least, expected, round_up=True)
-        return len(pods), int(least or 0)
+            return expected, scaled_value(min_available, expected, round_up=True)
+        return len(pods), int(min_available or 0)
 
     def _scale(self, found: UntypedObject, pods: Sequence[PodFields]) -> int:
-        """How many pods their owners ask for; pods that nobody owns are left out."""
+        """Sum of the replicas of the pods' owners; pods without an owner are not counted."""
         owners: dict[str, int] = {}
         unmanaged: list[str] = []
         for pod in pods:
@@ -113,10 +113,10 @@ class DisruptionController(Controller):
         return sum(owners.values())
 
     def _owner(self, pod: PodFields) -> UntypedObject | None:
-        """The workload that decides how many pods there are: the deployment above a set, if there is one."""
+        """Topmost owner with a scale, for example the Deployment of a ReplicaSet."""
         reference, found = pod.metadata.controller, None
-        while reference is not None and (feed := self._scales.get(reference.kind)) is not None:
-            above = feed.get(pod.namespace, reference.name)
+        while reference is not None and (informer := self._scaled_informers.get(reference.kind)) is not None:
+            above = informer.get(pod.namespace, reference.name)
             if above is None or above.uid != reference.uid:
                 return found
             found, reference = above, above.metadata.controller
@@ -124,7 +124,7 @@ class DisruptionController(Controller):
 
 
 def _same_for_budgets(old: PodFields, new: PodFields) -> bool:
-    """Whether no budget can tell the two apart."""
+    """Whether a pod change is irrelevant for budgets."""
     return (old.ready, old.terminating, old.labels, old.status.phase) == (
         new.ready,
         new.terminating,
@@ -136,18 +136,18 @@ def _same_for_budgets(old: PodFields, new: PodFields) -> bool:
 def still_disrupted(
     found: UntypedObject, pods: Sequence[PodFields], now: datetime
 ) -> tuple[dict[str, str], float | None]:
-    """Pods whose eviction was granted and whose deletion was not seen yet; and when to look again."""
+    """Pods with a granted eviction and no deletion yet, and the seconds until the first of them expires."""
     by_name = {pod.name: pod for pod in pods}
-    kept: dict[str, str] = {}
+    remaining: dict[str, str] = {}
     waits: list[float] = []
     for name, moment in (found.status.get("disruptedPods") or {}).items():
         pod = by_name.get(name)
         left_s = (datetime.fromisoformat(moment) + timedelta(seconds=DISRUPTION_TIMEOUT_S) - now).total_seconds()
         if pod is None or pod.terminating or left_s <= 0:
             continue
-        kept[name] = moment
+        remaining[name] = moment
         waits.append(left_s)
-    return kept, min(waits) if waits else None
+    return remaining, min(waits) if waits else None
 
 
 def status_of(
@@ -173,7 +173,7 @@ def status_of(
 
 
 def _conditions(found: UntypedObject, *, allowed: bool, now: datetime) -> list[Tree]:
-    told = {
+    condition = {
         "type": "DisruptionAllowed",
         "status": "True" if allowed else "False",
         "reason": "SufficientPods" if allowed else "InsufficientPods",
@@ -181,11 +181,11 @@ def _conditions(found: UntypedObject, *, allowed: bool, now: datetime) -> list[T
         "observedGeneration": found.metadata.generation,
     }
     before: list[Tree] = found.status.get("conditions") or []
-    known = next((each for each in before if each["type"] == "DisruptionAllowed"), None)
-    same = known is not None and known["status"] == told["status"]
-    since = known["lastTransitionTime"] if same and known is not None else format_time(now)
-    others = [each for each in before if each["type"] != "DisruptionAllowed"]
-    return [*others, {**told, "lastTransitionTime": since}]
+    previous = next((each for each in before if each["type"] == "DisruptionAllowed"), None)
+    same = previous is not None and previous["status"] == condition["status"]
+    since = previous["lastTransitionTime"] if same and previous is not None else format_time(now)
+    other_conditions = [each for each in before if each["type"] != "DisruptionAllowed"]
+    return [*other_conditions, {**condition, "lastTransitionTime": since}]
 
 
 def selector_text(found: UntypedObject) -> str:

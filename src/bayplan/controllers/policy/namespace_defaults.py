@@ -1,4 +1,4 @@
-"""Does every namespace have what pods in it need? The account `default`, and the certificate of the cluster."""
+"""Controllers of the objects that every namespace has: ServiceAccount `default` and ConfigMap `kube-root-ca.crt`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _NOTE = {
 
 
 class _NamespaceDefaultController(Controller):
-    """Something that every namespace has."""
+    """Base of controllers that create one object in each namespace."""
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.namespaces = self.informer(NAMESPACES, UntypedObject)
         self.namespaces.add_handler(self._on_namespace)
 
@@ -49,12 +49,12 @@ class _NamespaceDefaultController(Controller):
 
 
 class DefaultServiceAccountController(_NamespaceDefaultController):
-    """Keeps the account `default`."""
+    """Creates the ServiceAccount `default`."""
 
     name = "serviceaccount-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.accounts = self.informer(SERVICE_ACCOUNTS, ServiceAccountFields)
         self.accounts.add_handler(self._on_object)
 
@@ -69,13 +69,13 @@ class DefaultServiceAccountController(_NamespaceDefaultController):
 
 
 class RootCaPublisher(_NamespaceDefaultController):
-    """Keeps the certificate by which pods know the API server."""
+    """Publishes the certificate authority of the API server."""
 
     name = "root-ca-certificate-publisher-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
-        self._certificate = world.client.target.authority().decode()
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
+        self._certificate = informers.client.target.authority().decode()
         self.maps = self.informer(
             CONFIG_MAPS, ConfigMap, selection=Selection(field_selector=f"metadata.name={ROOT_CA_CONFIG_MAP}")
         )

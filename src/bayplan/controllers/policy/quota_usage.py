@@ -1,4 +1,4 @@
-"""What does a typed object count for in a ResourceQuota, and is a pod within its scopes?"""
+"""Usage of an object in a ResourceQuota, and the match of pods with quota scopes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bayplan.objects.volumes import PersistentVolumeClaim
 COUNTED_KINDS = frozenset(
     {"pods", "services", "secrets", "configmaps", "resourcequotas", "replicationcontrollers", "persistentvolumeclaims"}
 )
-"""Kinds that a quota may name without `count/`."""
+"""Resources that a quota may name without `count/`."""
 
 
 def pod_usage(pod: PodFields) -> Amounts:
-    """A pod that has ended is one object still, and holds nothing."""
+    """Usage of a pod. A finished pod counts as an object and uses no resources."""
     if pod.finished:
         return {"count/pods": object_count(1)}
     found: Amounts = {"count/pods": object_count(1), "pods": object_count(1)}
@@ -35,7 +35,7 @@ def service_usage(service: UntypedObject) -> Amounts:
     return {"count/services": object_count(1), "services": object_count(1), **quotas.service_usage(service.spec)}
 
 
-# Which pods a quota means.
+# Scopes.
 
 
 def scopes_of(quota: UntypedObject) -> list[Tree]:
@@ -53,9 +53,9 @@ def in_scopes(pod: PodFields, scopes: Iterable[Tree]) -> bool:
 
 
 def _best_effort(pod: PodFields) -> bool:
-    """Whether the pod asks for nothing."""
-    wholes = [pod.spec.resources] if pod.spec.resources is not None else []
-    each = [*wholes, *(container.resources for container in (*pod.spec.containers, *pod.spec.init_containers))]
+    """Whether the pod has QoS class BestEffort: no requests and no limits."""
+    pod_level = [pod.spec.resources] if pod.spec.resources is not None else []
+    each = [*pod_level, *(container.resources for container in (*pod.spec.containers, *pod.spec.init_containers))]
     return not any(_has_requests(part.requests) or _has_requests(part.limits) for part in each)
 
 
@@ -75,7 +75,7 @@ def _crosses_namespaces(pod: PodFields) -> bool:
 
 
 def add_known(total: Amounts, more: Mapping[str, Quantity]) -> None:
-    """Add what the total has a name for."""
+    """Add the amounts that the total tracks."""
     for name, amount in more.items():
         if name in total:
             total[name] = total[name].add(amount)

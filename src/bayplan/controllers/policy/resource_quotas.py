@@ -1,8 +1,8 @@
-"""How much of each ResourceQuota is used? Its status, from what exists.
+"""ResourceQuota controller: keeps the usage in the status of each ResourceQuota.
 
-The API server refuses what would exceed a quota by what its status says, and counts up itself; this counts anew when
-objects change or go. A namespace without quotas costs a look-up for each change; one with a quota a walk over its
-objects, a moment after the last change.
+The API server's admission refuses what would exceed the quota's status, and increments it; the controller recomputes it
+when objects change or are deleted. A change in a namespace without quotas costs one lookup. A sync walks the objects of
+the namespace, shortly after the last change.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ BATCH_PERIOD_S = 0.2
 
 
 class ResourceQuotaController(Controller):
-    """Counts what namespaces use."""
+    """Keeps the usage of namespaces."""
 
     name = "resourcequota-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.quotas = self.informer(RESOURCE_QUOTAS, UntypedObject)
         self.pods = self.informer(PODS, PodFields)
         self.claims = self.informer(PERSISTENT_VOLUME_CLAIMS, PersistentVolumeClaim)
         self.services = self.informer(SERVICES, UntypedObject)
-        self._others: dict[str, SharedIndexInformer[KubeObject]] = {}
-        """What else is counted, by how quotas call it."""
+        self._other_informers: dict[str, SharedIndexInformer[KubeObject]] = {}
+        """Informers of further counted resources, by their name in quotas."""
         self.quotas.add_handler(self.enqueue)
         self.pods.add_handler(self._on_pod)
         self.claims.add_handler(self._on_object)
@@ -85,40 +85,39 @@ class ResourceQuotaController(Controller):
             if in_scopes(pod, scopes):
                 yield pod_usage(pod)
         if scopes:
-            return  # only pods have scopes
+            return  # scopes apply to pods only
         yield from (claim_usage(claim) for claim in self.claims.by_namespace(quota.namespace))
         yield from (service_usage(service) for service in self.services.by_namespace(quota.namespace))
 
     async def _count_others(self, quota: UntypedObject, total: Amounts) -> None:
-        known = {"pods", "persistentvolumeclaims", "services"}
+        typed = {"pods", "persistentvolumeclaims", "services"}
         for name in total:
-            called = name.removeprefix("count/")
-            if called in known or (called == name and name not in COUNTED_KINDS):
+            resource_name = name.removeprefix("count/")
+            if resource_name in typed or (resource_name == name and name not in COUNTED_KINDS):
                 continue
-            feed = await self._counted(called)
-            if feed is not None:
-                total[name] = object_count(len(feed.by_namespace(quota.namespace)))
+            informer = await self._counting_informer(resource_name)
+            if informer is not None:
+                total[name] = object_count(len(informer.by_namespace(quota.namespace)))
 
-    async def _counted(self, called: str) -> SharedIndexInformer[KubeObject] | None:
-        """The feed of a kind that a quota counts, such as `deployments.apps`; watched from the first time on."""
-        known = self._others.get(called)
-        if known is None:
-            plural, _, group = called.partition(".")
+    async def _counting_informer(self, resource_name: str) -> SharedIndexInformer[KubeObject] | None:
+        """Informer of a resource that a quota counts, such as `deployments.apps`; started at first use."""
+        informer = self._other_informers.get(resource_name)
+        if informer is None:
+            plural, _, group = resource_name.partition(".")
             resource = await self._find_resource(group, plural)
             if resource is None:
                 return None
-            known = self._others[called] = self.informers.get_informer(group, plural) or self.informers.informer(
-                resource, KubeObject
-            )
-            known.add_handler(self._on_add_or_delete)
-        await known.wait_synced()
-        return known
+            running = self.informers.get_informer(group, plural)
+            informer = self._other_informers[resource_name] = running or self.informers.informer(resource, KubeObject)
+            informer.add_handler(self._on_add_or_delete)
+        await informer.wait_synced()
+        return informer
 
     async def _find_resource(self, group: str, plural: str) -> GroupVersionResource | None:
-        there = await server_preferred_resources(self.client)
-        return next((each for each in there.watchable() if (each.group, each.plural) == (group, plural)), None)
+        served = await server_preferred_resources(self.client)
+        return next((each for each in served.watchable() if (each.group, each.plural) == (group, plural)), None)
 
     def _on_add_or_delete(self, old: KubeObject | None, new: KubeObject | None) -> None:
-        """Only how many there are counts."""
+        """Event handler: only adds and deletes change a count."""
         if old is None or new is None:
             self._on_object(old, new)

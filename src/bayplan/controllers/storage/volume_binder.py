@@ -1,8 +1,8 @@
-"""Which volume has a claim? Binds the two to each other, makes volumes of our own class, and gives them back.
+"""PersistentVolume controller: binds claims and volumes, provisions hostPath volumes, and reclaims released ones.
 
-Claims of a class that waits for the first consumer are left to the scheduler, which promises a volume or names a node;
-others get the smallest volume that fits. Volumes of the class `bayplan.dev/hostpath` are made here: nothing is behind
-them. A claim costs a walk over the volumes of its class.
+A claim of a class with WaitForFirstConsumer waits for the scheduler, which reserves a volume or selects a node; any
+other claim gets the smallest volume that fits. Volumes of provisioner `bayplan.dev/hostpath` are created here, without
+storage behind them. A claim's sync walks the volumes of its class.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Claim = PersistentVolumeClaim
 
 
 async def make_default_class(client: Client) -> None:
-    """The class `standard` of volumes with nothing behind them, for clusters that have none."""
+    """Create the default class `standard`, whose volumes have no storage, for clusters without one."""
     try:
         await client.create(STORAGE_CLASSES, DEFAULT_CLASS)
     except AlreadyExists:
@@ -59,17 +59,17 @@ async def make_default_class(client: Client) -> None:
 
 
 class PersistentVolumeBinder(Controller):
-    """Binds claims to volumes. A key without a namespace is a volume's."""
+    """Binds claims to volumes. A key without a namespace names a volume."""
 
     name = "persistentvolume-binder-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.claims = self.informer(PERSISTENT_VOLUME_CLAIMS, Claim)
         self.volumes = self.informer(PERSISTENT_VOLUMES, PersistentVolumeFields)
         self.classes = self.informer(STORAGE_CLASSES, StorageClassFields)
         self._unbound: set[Key] = set()
-        self._of_class: dict[str, set[str]] = defaultdict(set)
+        self._volumes_by_class: dict[str, set[str]] = defaultdict(set)
         self.claims.add_handler(self._on_claim)
         self.volumes.add_handler(self._on_volume)
         self.classes.add_handler(self._on_class)
@@ -78,7 +78,7 @@ class PersistentVolumeBinder(Controller):
     def component(cls) -> str:
         return "persistentvolume-controller"
 
-    # What is heard.
+    # Event handlers.
 
     def _on_claim(self, old: Claim | None, new: Claim | None) -> None:
         item = new if new is not None else old
@@ -97,10 +97,10 @@ class PersistentVolumeBinder(Controller):
             if item is not None and item.spec.claim_ref is not None:
                 self.queue.add((item.spec.claim_ref.namespace, item.spec.claim_ref.name))
         if old is not None:
-            self._of_class[old.spec.storage_class_name].discard(old.name)
+            self._volumes_by_class[old.spec.storage_class_name].discard(old.name)
         if new is None:
             return
-        self._of_class[new.spec.storage_class_name].add(new.name)
+        self._volumes_by_class[new.spec.storage_class_name].add(new.name)
         self.queue.add(("", new.name))
         if new.status.phase == "Available" and (old is None or old.status.phase != "Available"):
             self._wake_unbound()
@@ -138,7 +138,7 @@ class PersistentVolumeBinder(Controller):
         name = claim.spec.storage_class_name or ""
         storage_class = self.classes.get("", name) if name else None
         waits = storage_class is not None and storage_class.volume_binding_mode == "WaitForFirstConsumer"
-        volume = self._find_volume(claim, promised_only=waits)
+        volume = self._find_volume(claim, reserved_only=waits)
         if volume is not None:
             await self._bind(volume, claim)
             return
@@ -160,10 +160,10 @@ class PersistentVolumeBinder(Controller):
         ]
         return max(found, key=lambda each: (str(each.metadata.creation_timestamp), each.name), default=None)
 
-    def _find_volume(self, claim: Claim, *, promised_only: bool) -> PersistentVolumeFields | None:
-        names = self._of_class.get(claim.spec.storage_class_name or "", ())
+    def _find_volume(self, claim: Claim, *, reserved_only: bool) -> PersistentVolumeFields | None:
+        names = self._volumes_by_class.get(claim.spec.storage_class_name or "", ())
         volumes = [volume for name in names if (volume := self.volumes.get("", name)) is not None]
-        if promised_only:
+        if reserved_only:
             volumes = [volume for volume in volumes if is_reserved_for(volume, claim)]
         try:
             found = CandidateVolumes(claim, sorted(volumes, key=lambda each: each.name)).matches_any_node()
@@ -188,7 +188,7 @@ class PersistentVolumeBinder(Controller):
             await self._bind(volume, claim)
             return
         if volume is None and claim.spec.volume_name and await self._volume_exists(claim.spec.volume_name):
-            return  # the watch has not told of it yet
+            return  # the watch has not delivered the volume yet
         if claim.status.phase != "Lost":
             await self.write(PERSISTENT_VOLUME_CLAIMS, claim, {"status": {"phase": "Lost"}}, subresource="status")
             self.record_event(PERSISTENT_VOLUME_CLAIMS, claim, "ClaimLost", _LOST_MESSAGE, warning=True)
@@ -205,7 +205,7 @@ class PersistentVolumeBinder(Controller):
             await self.write(PERSISTENT_VOLUME_CLAIMS, claim, {"status": {"phase": "Pending"}}, subresource="status")
 
     async def _bind(self, volume: PersistentVolumeFields, claim: Claim) -> None:
-        """The two refer to each other: the volume first, so that nobody else takes it."""
+        """Bind both to each other. The volume comes first, so that no other claim takes it."""
         await self._bind_volume(volume, claim)
         meta: Tree = {}
         if COMPLETED not in claim.metadata.annotations:
@@ -217,11 +217,11 @@ class PersistentVolumeBinder(Controller):
             patch["spec"] = {"volumeName": volume.name}
         if patch:
             await self.write(PERSISTENT_VOLUME_CLAIMS, claim, patch)
-            return  # the watch brings the claim back, for its status
+            return  # the watch delivers the claim again, for its status
         if claim.status.phase != "Bound":
-            told = {"accessModes": list(volume.spec.access_modes), "capacity": dict(volume.spec.capacity)}
+            fields = {"accessModes": list(volume.spec.access_modes), "capacity": dict(volume.spec.capacity)}
             await self.write(
-                PERSISTENT_VOLUME_CLAIMS, claim, {"status": {"phase": "Bound", **told}}, subresource="status"
+                PERSISTENT_VOLUME_CLAIMS, claim, {"status": {"phase": "Bound", **fields}}, subresource="status"
             )
 
     async def _bind_volume(self, volume: PersistentVolumeFields, claim: Claim) -> None:
@@ -239,43 +239,43 @@ class PersistentVolumeBinder(Controller):
             return
         ref = volume.spec.claim_ref
         if ref is None or not ref.uid:
-            await self._phase(volume, "Available")
+            await self._set_phase(volume, "Available")
             return
         claim = self.claims.get(ref.namespace, ref.name)
         if claim is None or claim.metadata.uid != ref.uid:
             if not await self._claim_is_deleted(ref.namespace, ref.name, ref.uid):
                 return
-            await self._phase(volume, "Released")
+            await self._set_phase(volume, "Released")
             await self._reclaim(volume)
         elif claim.spec.volume_name == volume.name:
-            await self._phase(volume, "Bound")
+            await self._set_phase(volume, "Bound")
 
     async def _claim_is_deleted(self, namespace: str, name: str, uid: str) -> bool:
-        """By the server's own word: what is released may be deleted."""
+        """Whether the claim is deleted, according to the API server: a released volume may be deleted."""
         try:
             found = await self.client.get_raw(PERSISTENT_VOLUME_CLAIMS, namespace, name)
         except NotFound:
             return True
         return bool(found["metadata"]["uid"] != uid)
 
-    async def _phase(self, volume: PersistentVolumeFields, phase: str) -> None:
+    async def _set_phase(self, volume: PersistentVolumeFields, phase: str) -> None:
         if volume.status.phase != phase:
             await self.write(PERSISTENT_VOLUMES, volume, {"status": {"phase": phase}}, subresource="status")
 
     async def _reclaim(self, volume: PersistentVolumeFields) -> None:
-        ours = volume.metadata.annotations.get(PROVISIONED_BY) == HOST_PATH_PROVISIONER
-        unwanted = volume.spec.persistent_volume_reclaim_policy == "Delete"
-        if ours and unwanted and volume.metadata.deletion_timestamp is None:
+        provisioned_here = volume.metadata.annotations.get(PROVISIONED_BY) == HOST_PATH_PROVISIONER
+        is_delete = volume.spec.persistent_volume_reclaim_policy == "Delete"
+        if provisioned_here and is_delete and volume.metadata.deletion_timestamp is None:
             await self.delete(PERSISTENT_VOLUMES, volume)
 
-    # Making volumes.
+    # Provisioning.
 
     async def _provision(self, claim: Claim, storage_class: StorageClassFields) -> None:
         provisioner = storage_class.provisioner
         wanted = {STORAGE_PROVISIONER: provisioner, BETA_STORAGE_PROVISIONER: provisioner}
         if claim.metadata.annotations.get(STORAGE_PROVISIONER) != provisioner:
             await self.write(PERSISTENT_VOLUME_CLAIMS, claim, {"metadata": {"annotations": wanted}})
-            return  # and again when the watch has told of it
+            return  # continues when the watch delivers the annotation
         if provisioner != HOST_PATH_PROVISIONER:
             self.record_event(
                 PERSISTENT_VOLUME_CLAIMS, claim, "ExternalProvisioning", _EXTERNAL_MESSAGE.format(provisioner)
@@ -291,7 +291,7 @@ class PersistentVolumeBinder(Controller):
 
 
 def hostpath_volume(claim: Claim, storage_class: StorageClassFields) -> Tree:
-    """A volume for a claim, on the node that the scheduler chose if it chose one."""
+    """Build a volume for a claim, on the selected node if there is one."""
     name = f"pvc-{claim.metadata.uid}"
     spec: Tree = {
         "capacity": {"storage": claim.spec.resources.requests.get("storage", "0")},

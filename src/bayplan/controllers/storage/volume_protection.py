@@ -1,4 +1,4 @@
-"""May a claim or a volume go that somebody deleted? Only when no pod uses the claim, and no claim the volume."""
+"""PVC and PV protection: remove the finalizer of a deleted claim that no pod uses, and of an unbound volume."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ VOLUME_FINALIZER = "kubernetes.io/pv-protection"
 async def _remove_finalizer(
     controller: Controller, resource: GroupVersionResource, item: KubeObject, finalizer: str
 ) -> None:
-    kept = [each for each in item.metadata.finalizers if each != finalizer]
-    await controller.write(resource, item, {"metadata": {"finalizers": kept or None}})
+    finalizers = [each for each in item.metadata.finalizers if each != finalizer]
+    await controller.write(resource, item, {"metadata": {"finalizers": finalizers or None}})
 
 
 class PvcProtectionController(Controller):
-    """Lets claims go that no pod uses."""
+    """Removes the finalizer of deleted claims that no pod uses."""
 
     name = "persistentvolumeclaim-protection-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.claims = self.informer(PERSISTENT_VOLUME_CLAIMS, PersistentVolumeClaim)
         self.pods = self.informer(PODS, PodFields)
         self.claims.add_handler(self._on_claim)
@@ -63,12 +63,12 @@ class PvcProtectionController(Controller):
 
 
 class PvProtectionController(Controller):
-    """Lets volumes go that no claim has."""
+    """Removes the finalizer of deleted volumes that are not bound."""
 
     name = "persistentvolume-protection-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.volumes = self.informer(PERSISTENT_VOLUMES, PersistentVolumeFields)
         self.volumes.add_handler(self.enqueue)
 
@@ -84,7 +84,7 @@ def _waits_for_finalizer(item: KubeObject, finalizer: str) -> bool:
 
 
 def claim_names(pod: PodFields) -> Iterable[str]:
-    """The claims that a pod uses, those that are made for it included."""
+    """Names of the claims of a pod, including those of its ephemeral volumes."""
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
             yield volume.persistent_volume_claim.claim_name

@@ -1,4 +1,4 @@
-"""Volcano's controllers: jobs, queues, pod groups, cron jobs, flows, hypernodes, and the end of finished jobs."""
+"""Volcano's controllers: jobs, queues, pod groups, cron jobs, job flows, hypernodes, and garbage collection of jobs."""
 
 from bayplan.controllers.volcano.manager import (
     VOLCANO_CONTROLLER_NAMES,

@@ -1,7 +1,7 @@
-"""What do Volcano's controllers have in common? Statuses replaced as a whole, and many writes at once.
+"""Base of Volcano's controllers: statuses are replaced as a whole, and writes run concurrently.
 
-A status with maps in it cannot be merged: what is gone would stay. So it is replaced, on the condition that the object
-is the one that was read.
+A merge patch cannot remove entries of a status's maps. So the status is replaced, on condition that the object has the
+version that was read.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MAX_CONCURRENT_WRITES = 16
 
 
 class VolcanoController(Controller):
-    """One of Volcano's controllers."""
+    """Base of Volcano's controllers."""
 
     async def replace_status(self, resource: GroupVersionResource, item: UntypedObject, status: Tree) -> UntypedObject:
-        """Make the status so, if it is not; the object as it is then. Refused when it has changed since."""
+        """Replace the status if it differs. Returns the object after it. Raises `Conflict` for an old version."""
         status = {key: value for key, value in status.items() if value not in (None, {}, [])}
         if status == item.status:
             return item
@@ -35,7 +35,7 @@ class VolcanoController(Controller):
     async def replace(
         self, resource: GroupVersionResource, item: UntypedObject, members: dict[str, object], *, subresource: str = ""
     ) -> UntypedObject:
-        """Replace members of an object, by their paths; refused when it has changed since, or is gone."""
+        """Replace members of an object by path. Raises `Conflict` if it has changed or is deleted."""
         version = item.metadata.resource_version
         body = [
             {"op": "replace", "path": "/metadata/resourceVersion", "value": version},
@@ -53,7 +53,7 @@ class VolcanoController(Controller):
         return self.remember_write(answer)
 
     async def ensure(self, resource: GroupVersionResource, namespace: str, body: Tree) -> bool:
-        """Make an object unless one of its name is there; whether it was made."""
+        """Create an object unless the name exists. Returns whether it was created."""
         kind = {"apiVersion": resource.api_version, "kind": resource.kind.name} if resource.kind else {}
         try:
             await self.client.create(resource, {**kind, **body}, namespace=namespace)
@@ -62,7 +62,7 @@ class VolcanoController(Controller):
         return True
 
     async def remove(self, resource: GroupVersionResource, namespace: str, name: str) -> bool:
-        """Delete an object by its name; false when there is none."""
+        """Delete an object by name. Returns False if it does not exist."""
         try:
             await self.client.delete(resource, namespace=namespace, name=name)
         except NotFound:
@@ -71,18 +71,18 @@ class VolcanoController(Controller):
 
 
 async def run_concurrently(items: Sequence[T], work: Callable[[T], Awaitable[None]]) -> list[ApiError]:
-    """Do it for all, some at once; what was refused. When nothing at all of the first lot works, the rest is not tried.
+    """Call `work` for all items, 16 at once, and return the refusals. Stops if the whole first batch is refused.
 
-    Others go on where one is refused: a server that refuses every third write makes two thirds of the way each time."""
+    A refusal does not stop the rest: if the server refuses every third write, each try completes two thirds of them."""
     faults: list[ApiError] = []
     for start in range(0, len(items), MAX_CONCURRENT_WRITES):
-        lot = items[start : start + MAX_CONCURRENT_WRITES]
-        answers = await asyncio.gather(*(work(item) for item in lot), return_exceptions=True)
+        batch = items[start : start + MAX_CONCURRENT_WRITES]
+        answers = await asyncio.gather(*(work(item) for item in batch), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, ApiError):
                 faults.append(answer)
             elif isinstance(answer, BaseException):
                 raise answer
-        if len(faults) == len(lot) and start == 0:
+        if len(faults) == len(batch) and start == 0:
             break
     return faults

@@ -1,4 +1,4 @@
-"""Does a cluster have Volcano's kinds? What it lacks is created; what is there is somebody's and stays as it is."""
+"""Installs Volcano's CustomResourceDefinitions. Missing ones are created; existing ones stay unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CRDS = GroupVersionResource("apiextensions.k8s.io", "v1", "customresourcedefinit
 
 
 async def installed_crds(client: Client, wanted: Iterable[Definition]) -> list[dict[str, Any]]:
-    """Those of their names that the cluster has, as it has them."""
+    """Return the definitions with these names that the cluster has."""
     found: list[dict[str, Any]] = []
     for definition in wanted:
         with suppress(NotFound):
@@ -23,17 +23,17 @@ async def installed_crds(client: Client, wanted: Iterable[Definition]) -> list[d
 
 
 async def missing_crds(client: Client) -> list[Definition]:
-    """Volcano's definitions that the cluster does not have in our version."""
+    """Definitions of Volcano that the cluster lacks in the required version."""
     return list(definitions_to_install(await installed_crds(client, volcano_definitions())))
 
 
 async def create_crds(client: Client, lacking: Iterable[Definition]) -> list[str]:
-    """Create them; the names of those that were not there."""
+    """Create definitions. Returns the names of the created ones."""
     created = []
     for definition in lacking:
         try:
             await client.create(CRDS, definition)
         except AlreadyExists:
-            continue  # of another version, or somebody was quicker: it is not ours to change
+            continue  # another version, or created concurrently: it is not changed
         created.append(str(definition["metadata"]["name"]))
     return created

@@ -1,7 +1,7 @@
-"""Is it time for a CronJob of batch.volcano.sh? One job a due moment, named after the minute, so none is made twice.
+"""CronJob controller of batch.volcano.sh: one Job per scheduled time, named after its minute, so none is created twice.
 
-Woken by its schedule and by its jobs. Moments that were missed are not made up for but for the last. Cost: a look at
-the jobs of the schedule.
+Its schedule and its jobs enqueue a cron job. Of several missed times only the latest is started. Cost: a walk over the
+jobs of the cron job.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from bayplan.objects.meta import format_time
 from bayplan.objects.volcano.constants import COMPLETED, FAILED, SCHEDULED_AT
 
 SCHEDULE_DELAY_S = 0.1
-"""Clocks differ a little; a moment too early would find nothing due."""
+"""Delay after the scheduled time: a sync that is slightly too early would find nothing due."""
 
 
 class VolcanoCronJobController(VolcanoController):
-    """Makes jobs on schedule."""
+    """Creates jobs on schedule."""
 
     name = "volcano-cronjob-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.crons = self.informer(VC_CRON_JOBS, UntypedObject)
         self.jobs = self.informer(VC_JOBS, UntypedObject)
-        self._told: set[str] = set()
+        self._recorded: set[str] = set()
         self.crons.add_handler(self.enqueue)
         self.jobs.add_handler(self._on_job)
 
@@ -68,42 +68,42 @@ class VolcanoCronJobController(VolcanoController):
             if due is not None:
                 await self._start(cron, due, zone, jobs, status)
         await self.replace_status(VC_CRON_JOBS, cron, status)
-        following = schedule.next(now, zone)
+        next_time = schedule.next(now, zone)
         if schedule.every_s:
             base = _parse_time(status.get("lastScheduleTime")) or cron.metadata.creation_timestamp or now
-            following = schedule.next(base, zone)
-        return max((following - now).total_seconds(), 0.0) + SCHEDULE_DELAY_S if following is not None else None
+            next_time = schedule.next(base, zone)
+        return max((next_time - now).total_seconds(), 0.0) + SCHEDULE_DELAY_S if next_time is not None else None
 
     def _record_once(self, cron: UntypedObject, reason: str, note: str) -> None:
-        mark = f"{cron.uid} {cron.metadata.generation} {note}"
-        if mark not in self._told:
-            self._told.add(mark)
+        event_key = f"{cron.uid} {cron.metadata.generation} {note}"
+        if event_key not in self._recorded:
+            self._recorded.add(event_key)
             self.record_event(VC_CRON_JOBS, cron, reason, note, warning=True)
 
     async def _updated_status(self, cron: UntypedObject, jobs: Sequence[UntypedObject]) -> Tree:
-        """The status after what the jobs did; those that ended long ago are deleted."""
+        """Status after the progress of the jobs. Deletes finished jobs above the history limits."""
         status = dict(cron.status)
-        ended = {job.uid: job for job in jobs if _phase(job) in FINISHED}
-        there = {job.uid for job in jobs}
+        finished = {job.uid: job for job in jobs if _phase(job) in FINISHED}
+        existing = {job.uid for job in jobs}
         active = []
         for each in status.get("active") or ():
-            if each.get("uid") in ended:
+            if each.get("uid") in finished:
                 note = f"Saw completed job: {each.get('name')} in active, remove"
                 self.record_event(VC_CRON_JOBS, cron, "SawCompletedJob", note)
-            elif each.get("uid") in there or _may_be_unobserved(each, cron):
+            elif each.get("uid") in existing or _may_be_unobserved(each, cron):
                 active.append(each)
         status["active"] = active
-        succeeded = [job for job in ended.values() if _phase(job) == COMPLETED]
+        succeeded = [job for job in finished.values() if _phase(job) == COMPLETED]
         last = max((_ended_at(job) for job in succeeded), default="")
         if last > str(status.get("lastSuccessfulTime") or ""):
             status["lastSuccessfulTime"] = last
-        failed = [job for job in ended.values() if _phase(job) == FAILED]
-        for some, limit, otherwise in (
+        failed = [job for job in finished.values() if _phase(job) == FAILED]
+        for candidates, limit, default in (
             (succeeded, "successfulJobsHistoryLimit", 3),
             (failed, "failedJobsHistoryLimit", 1),
         ):
-            kept = int(cron.spec.get(limit, otherwise))
-            for job in sorted(some, key=_age)[: max(len(some) - kept, 0)]:
+            history_limit = int(cron.spec.get(limit, default))
+            for job in sorted(candidates, key=_age)[: max(len(candidates) - history_limit, 0)]:
                 if await self.delete(VC_JOBS, job, propagation="Background"):
                     self.record_event(VC_CRON_JOBS, cron, "SuccessfulDelete", f'Deleted job "{job.name}"')
         return status
@@ -111,7 +111,7 @@ class VolcanoCronJobController(VolcanoController):
     async def _start(
         self, cron: UntypedObject, due: datetime, zone: ZoneInfo, jobs: Sequence[UntypedObject], status: Tree
     ) -> None:
-        """Make the job of a moment, unless those that run forbid it."""
+        """Create the job of a scheduled time, unless the concurrency policy forbids it."""
         policy = cron.spec.get("concurrencyPolicy") or "Allow"
         running = [job for job in jobs if _phase(job) not in FINISHED]
         if policy == "Forbid" and running:
@@ -128,18 +128,18 @@ class VolcanoCronJobController(VolcanoController):
         body = cron_job_run(cron, due, zone)
         name = body["metadata"]["name"]
         try:
-            made = await self.ensure(VC_JOBS, cron.namespace, body)
+            created = await self.ensure(VC_JOBS, cron.namespace, body)
         except ApiError as fault:
             self.record_event(
                 VC_CRON_JOBS, cron, "FailedCreate", f"Failed to create job: {fault.details}", warning=True
             )
             raise
-        if made:
+        if created:
             note = f"Created job {name} for CronJob {cron.namespace}/{cron.name}"
             self.record_event(VC_CRON_JOBS, cron, "SuccessfulCreate", note)
         status["lastScheduleTime"] = format_time(due)
-        known = next((each.uid for each in jobs if each.name == name), "")
-        uid = known or await self._uid(cron.namespace, name)
+        known_uid = next((each.uid for each in jobs if each.name == name), "")
+        uid = known_uid or await self._uid(cron.namespace, name)
         if uid and all(each.get("uid") != uid for each in status["active"]):
             kind = {"apiVersion": VC_JOBS.api_version, "kind": "Job"}
             status["active"] = [*status["active"], {**kind, "namespace": cron.namespace, "name": name, "uid": uid}]
@@ -150,7 +150,7 @@ class VolcanoCronJobController(VolcanoController):
 
 
 def cron_job_run(cron: UntypedObject, due: datetime, zone: ZoneInfo) -> Tree:
-    """The job of one moment."""
+    """Build the job of a scheduled time."""
     template = cron.spec.get("jobTemplate") or {}
     meta = template.get("metadata") or {}
     annotations = {
@@ -181,7 +181,7 @@ def _age(job: UntypedObject) -> tuple[str, str]:
 
 
 def _may_be_unobserved(active: Tree, cron: UntypedObject) -> bool:
-    """Whether the watch may not have told of a job yet: it is the one of the last moment."""
+    """Whether the watch may not have delivered a job yet: the one of the last scheduled time."""
     last = _parse_time(cron.status.get("lastScheduleTime"))
     return last is not None and active.get("name") == f"{cron.name}-{int(last.timestamp()) // 60}"
 

@@ -1,8 +1,7 @@
-"""Which nodes are close to each other? HyperNodes from node labels, and how many nodes each has.
+"""HyperNode controller: creates HyperNodes from node labels, and counts their nodes.
 
-What labels mean is in Volcano's ConfigMap `volcano-controller-configmap`: for each kind of network a list of labels
-from the widest to the node's own. Woken by nodes, hypernodes and the ConfigMap; a pass over all nodes serves however
-many changes there were in the meantime.
+Volcano's ConfigMap `volcano-controller-configmap` lists the labels of each network type, from the widest to the node's
+own. Nodes, HyperNodes and the ConfigMap enqueue a discovery. One pass over all nodes covers all changes since the last.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ NAMESPACE = "volcano-system"
 CONFIG_NAME = "volcano-controller-configmap"
 CONFIG_KEY = "volcano-controller.conf"
 SOURCE = "label"
-_LONGEST_NAME = 20
+_MAX_NAME_LENGTH = 20
 _DISCOVER: Key = ("", "")
-"""The key of the pass over all nodes; hypernodes have a name."""
+"""Key of the discovery; HyperNode keys have a name."""
 
 
 class _Selector(KubeObject, frozen=True):
@@ -47,17 +46,17 @@ class _Selector(KubeObject, frozen=True):
 
 
 class HyperNodeController(VolcanoController):
-    """Keeps hypernodes true to the labels of nodes."""
+    """Keeps HyperNodes in step with node labels."""
 
     name = "volcano-hypernode-controller"
     workers = 1
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.nodes = self.informer(NODES, Node)
         self.hyper_nodes = self.informer(HYPER_NODES, UntypedObject)
-        chosen = Selection(namespace=NAMESPACE, field_selector=f"metadata.name={CONFIG_NAME}")
-        self.configuration = self.informer(CONFIG_MAPS, ConfigMap, selection=chosen)
+        selection = Selection(namespace=NAMESPACE, field_selector=f"metadata.name={CONFIG_NAME}")
+        self.configuration = self.informer(CONFIG_MAPS, ConfigMap, selection=selection)
         self.nodes.add_handler(self._on_node)
         self.hyper_nodes.add_handler(self._on_hyper_node)
         self.configuration.add_handler(lambda _old, _new: self.queue.add(_DISCOVER))
@@ -85,20 +84,22 @@ class HyperNodeController(VolcanoController):
         return None
 
     async def _discover(self) -> None:
-        """Make, change and delete hypernodes until they are what the labels say."""
+        """Create, update and delete HyperNodes according to the node labels."""
         found = self.configuration.get(NAMESPACE, CONFIG_NAME)
         networks = label_networks(found.data.get(CONFIG_KEY, "")) if found is not None else None
-        ours = {
+        managed = {
             each.name: each for each in self.hyper_nodes.all() if each.metadata.labels.get(TOPOLOGY_SOURCE) == SOURCE
         }
         if networks is None:
-            return  # nobody asked for it: what is there stays
-        wanted = {each.name: each for each in discover_hypernodes(networks, self.nodes.all(), ours)}
-        new = [each for name, each in wanted.items() if name not in ours]
+            return  # label discovery is disabled: existing HyperNodes stay
+        wanted = {each.name: each for each in discover_hypernodes(networks, self.nodes.all(), managed)}
+        new = [each for name, each in wanted.items() if name not in managed]
         changed = [
-            (ours[n], each) for n, each in wanted.items() if n in ours and ours[n].spec.get("members") != each.members
+            (managed[n], each)
+            for n, each in wanted.items()
+            if n in managed and managed[n].spec.get("members") != each.members
         ]
-        gone = [each for name, each in ours.items() if name not in wanted]
+        gone = [each for name, each in managed.items() if name not in wanted]
         faults = await run_concurrently(new, self._create)
         faults += await run_concurrently(changed, lambda pair: self._update(*pair))
         faults += await run_concurrently(gone, self._delete)
@@ -117,7 +118,7 @@ class HyperNodeController(VolcanoController):
 
 @dataclass(slots=True)
 class DesiredHyperNode:
-    """A hypernode that the labels of nodes describe."""
+    """HyperNode that node labels describe."""
 
     name: str
     tier: int
@@ -137,7 +138,7 @@ class DesiredHyperNode:
 
 
 def label_networks(text: str) -> dict[str, list[str]] | None:
-    """The labels of each kind of network, nearest first; None where discovery by labels is not wanted."""
+    """Labels of each network type, nearest first; None when label discovery is disabled."""
     try:
         tree = yaml.safe_load(text)
     except yaml.YAMLError:
@@ -154,15 +155,15 @@ def label_networks(text: str) -> dict[str, list[str]] | None:
     networks: dict[str, list[str]] = {}
     for name, labels in types.items():
         keys = [str(each.get("nodeLabel")) for each in labels if isinstance(each, dict)]
-        if len(str(name)) <= _LONGEST_NAME and len(set(keys)) == len(keys):
-            networks[str(name)] = keys[-2::-1]  # the last is the node's own
+        if len(str(name)) <= _MAX_NAME_LENGTH and len(set(keys)) == len(keys):
+            networks[str(name)] = keys[-2::-1]  # the last label is the node's own
     return networks
 
 
 def discover_hypernodes(
     networks: Mapping[str, list[str]], nodes: Iterable[Node], known: Mapping[str, UntypedObject]
 ) -> list[DesiredHyperNode]:
-    """The hypernodes that these nodes make up. One that is known under another name keeps it."""
+    """Compute the HyperNodes of these nodes. An existing HyperNode keeps its name."""
     found: dict[tuple[str, str, str], DesiredHyperNode] = {}
     for node in nodes:
         for network, labels in networks.items():
@@ -188,14 +189,14 @@ def _name(network: str, tier: int, label: str, value: str, known: Mapping[str, U
 
 
 def node_count(item: UntypedObject, nodes: Iterable[Node]) -> int:
-    """How many nodes are members of a hypernode by themselves."""
+    """Number of nodes that are direct members of a HyperNode."""
     names: set[str] = set()
     nodes = list(nodes)
-    there = {node.name for node in nodes}
+    node_names = {node.name for node in nodes}
     for member in item.spec.get("members") or ():
         selector = member.get("selector") or {}
         if exact := selector.get("exactMatch"):
-            names |= {exact.get("name", "")} & there
+            names |= {exact.get("name", "")} & node_names
         elif pattern := (selector.get("regexMatch") or {}).get("pattern"):
             try:
                 found = re.compile(pattern)

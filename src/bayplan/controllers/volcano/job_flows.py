@@ -1,7 +1,7 @@
-"""Which step of a JobFlow comes next, and where does the flow stand? And which jobs came from a JobTemplate?
+"""JobFlow and JobTemplate controllers: create the jobs of a flow's steps, and list the jobs of a template.
 
-A step's job is made from the template of its name when the jobs of its targets are Completed. Woken by flows, templates
-and jobs. Cost: a look at the flow's own jobs.
+The job of a step is created from its template when the jobs of its targets are Completed. Flows, templates and jobs
+enqueue a flow. Cost: a walk over the flow's own jobs.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ _KNOWN = (*_STATUS_LISTS.values(), "Completing", "Terminating")
 
 
 class JobFlowController(VolcanoController):
-    """Runs flows of jobs."""
+    """Runs JobFlows."""
 
     name = "volcano-jobflow-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.flows = self.informer(JOB_FLOWS, UntypedObject)
         self.templates = self.informer(JOB_TEMPLATES, UntypedObject)
         self.jobs = self.informer(VC_JOBS, UntypedObject)
-        self._told: set[str] = set()
+        self._recorded: set[str] = set()
         self.flows.add_handler(self.enqueue)
         self.templates.add_handler(self._on_template)
         self.jobs.add_handler(self._on_job)
 
     def _on_template(self, _: UntypedObject | None, new: UntypedObject | None) -> None:
-        """Flows wait for a template that is not there yet."""
+        """Event handler: enqueue the flows that wait for this template."""
         for flow in self.flows.by_namespace(new.namespace) if new is not None else ():
             if any(step.get("name") == new.name for step in flow.spec.get("flows") or () if new is not None):
                 self.enqueue(None, flow)
@@ -91,7 +91,7 @@ class JobFlowController(VolcanoController):
         return None
 
     async def _deploy(self, flow: UntypedObject, jobs: Sequence[UntypedObject]) -> None:
-        """Make the jobs whose turn it is."""
+        """Create the jobs of all steps that are ready."""
         by_name = {job.name: job for job in jobs}
         for step in flow.spec.get("flows") or ():
             name = f"{flow.name}-{step['name']}"
@@ -107,18 +107,18 @@ class JobFlowController(VolcanoController):
                 self.record_event(JOB_FLOWS, flow, "Created", f"create a job named {name}!")
 
     def _record_once(self, flow: UntypedObject, reason: str, note: str) -> None:
-        if f"{flow.uid} {note}" not in self._told:
-            self._told.add(f"{flow.uid} {note}")
+        if f"{flow.uid} {note}" not in self._recorded:
+            self._recorded.add(f"{flow.uid} {note}")
             self.record_event(JOB_FLOWS, flow, reason, note, warning=True)
 
 
 class JobTemplateController(VolcanoController):
-    """Notes down which jobs came from a template."""
+    """Lists the jobs of each template in its status."""
 
     name = "volcano-jobtemplate-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.templates = self.informer(JOB_TEMPLATES, UntypedObject)
         self.jobs = self.informer(VC_JOBS, UntypedObject)
         self.templates.add_handler(self.enqueue)
@@ -135,23 +135,27 @@ class JobTemplateController(VolcanoController):
         template = self.get_latest(self.templates, key)
         if template is None:
             return None
-        mark = f"{template.namespace}.{template.name}"
-        names = [job.name for job in self.jobs.by_namespace(key[0]) if job.metadata.labels.get(TEMPLATE_LABEL) == mark]
+        template_key = f"{template.namespace}.{template.name}"
+        names = [
+            job.name
+            for job in self.jobs.by_namespace(key[0])
+            if job.metadata.labels.get(TEMPLATE_LABEL) == template_key
+        ]
         if names:
             await self.replace_status(JOB_TEMPLATES, template, {**template.status, "jobDependsOnList": sorted(names)})
         return None
 
 
 def flow_job(flow: UntypedObject, template: UntypedObject, name: str) -> Tree:
-    """The job of a step."""
-    marks = {
+    """Build the job of a step."""
+    labels = {
         TEMPLATE_LABEL: f"{flow.namespace}.{template.name}",
         FLOW_LABEL: f"{flow.namespace}.{flow.name}",
     }
     metadata = {
         "name": name,
-        "labels": marks,
-        "annotations": marks,
+        "labels": labels,
+        "annotations": labels,
         "ownerReferences": [owner_reference(JOB_FLOWS, flow)],
     }
     return {"metadata": metadata, "spec": template.spec}
@@ -162,7 +166,7 @@ def phase_of(job: UntypedObject | None) -> str:
 
 
 def flow_phase(phase: str, status: Tree, steps: int) -> str:
-    """Where a flow stands after its jobs were counted."""
+    """Phase of a flow, from the counts of its jobs."""
     running, completed, failed, terminated = (
         len(status.get(key) or ()) for key in ("runningJobs", "completedJobs", "failedJobs", "terminatedJobs")
     )
@@ -178,7 +182,7 @@ def flow_phase(phase: str, status: Tree, steps: int) -> str:
 
 
 def flow_status(flow: UntypedObject, jobs: Sequence[UntypedObject], now: str) -> Tree:
-    """What a flow's status says of its jobs."""
+    """Status of a flow, without its phase."""
     jobs = sorted(jobs, key=lambda job: job.name)
     status: Tree = {key: [job.name for job in jobs if phase_of(job) == phase] for key, phase in _STATUS_LISTS.items()}
     status["unKnowJobs"] = [job.name for job in jobs if phase_of(job) not in _KNOWN]
@@ -191,9 +195,9 @@ def flow_status(flow: UntypedObject, jobs: Sequence[UntypedObject], now: str) ->
 
 def _condition(job: UntypedObject) -> Tree:
     found: Tree = {"phase": phase_of(job), "createTime": _created(job)}
-    for ours, theirs in (("runningDuration", "runningDuration"), ("taskStatusCount", "taskStatusCount")):
-        if job.status.get(theirs):
-            found[ours] = job.status[theirs]
+    for target_key, source_key in (("runningDuration", "runningDuration"), ("taskStatusCount", "taskStatusCount")):
+        if job.status.get(source_key):
+            found[target_key] = job.status[source_key]
     return found
 
 

@@ -1,7 +1,7 @@
-"""What do a job's plugins add? Environment, ports and mounts to its pods; services, hosts and keys beside them.
+"""Plugins of Volcano jobs: they add environment, ports and mounts to pods, and create services, hosts and keys.
 
-`plugin_error` says whether a job can start with them; `add_plugins` changes a pod before it is made; `plugin_objects`
-says which objects have to exist as long as the job runs. Pure, but for the key pair of `ssh`, which is drawn once.
+`plugin_error` reports whether a job can start with its plugins; `add_plugins` changes a pod before it is created;
+`plugin_objects` lists the objects that exist while the job runs. Pure, except for the random key pair of `ssh`.
 Names, ports and variables are Volcano's.
 """
 
@@ -39,14 +39,15 @@ PodModifier = Callable[[JobView, Tree, int, Tree, Arguments], None]
 
 
 def add_plugins(job: JobView, task: Tree, index: int, pod: Tree) -> None:
-    """Change a pod as the job's plugins want it."""
+    """Change a pod according to the job's plugins."""
     for name, arguments in job.plugins.items():
         if name in _POD_MODIFIERS:
             _POD_MODIFIERS[name](job, task, index, pod, arguments)
 
 
 def plugin_error(job: JobView) -> str:
-    """Why a plugin can make no pod of a job: `ray` has nothing to tell workers without a head. Others do without."""
+    """Reason why a plugin prevents the job's start: `ray` needs a head task. The remaining plugins have no
+    conditions."""
     if "ray" not in job.plugins or job.task(head := _ray_head(job.plugins["ray"])) is not None:
         return ""
     return f"job {job.name} doesn't have head task {head}"
@@ -108,10 +109,10 @@ def _ssh(job: JobView, _task: Tree, _index: int, pod: Tree, arguments: Arguments
 def _pytorch(job: JobView, task: Tree, index: int, pod: Tree, arguments: Arguments) -> None:
     master, worker = argument_value(arguments, "master", "master"), argument_value(arguments, "worker", "worker")
     port = _number(arguments, "port", 23456)
-    leading = job.task(master)
-    if leading is None:
+    master_task = job.task(master)
+    if master_task is None:
         return
-    hosts = job.hosts(leading)
+    hosts = job.hosts(master_task)
     address = hosts[0] if hosts else f"{job.name}-{master}-0.{job.name}"
     size = sum(replicas(each) for each in job.tasks if each["name"] in (master, worker))
     variables = [
@@ -130,29 +131,29 @@ def _pytorch(job: JobView, task: Tree, index: int, pod: Tree, arguments: Argumen
 
 
 def _wait_for(pod: Tree, host: str, port: int, arguments: Arguments) -> None:
-    first = pod["spec"].setdefault("initContainers", [])
-    if any(each.get("name") == "wait-for-master" for each in first):
+    init_containers = pod["spec"].setdefault("initContainers", [])
+    if any(each.get("name") == "wait-for-master" for each in init_containers):
         return
     script = _WAIT_FOR_MASTER.format(host=host, port=port, limit=_number(arguments, "wait-master-timeout", 300))
     image = argument_value(arguments, "wait-master-image", "busybox:1.36.1")
-    first.append({"name": "wait-for-master", "image": image, "command": ["sh", "-c", script]})
+    init_containers.append({"name": "wait-for-master", "image": image, "command": ["sh", "-c", script]})
 
 
 def _mpi(job: JobView, task: Tree, _index: int, pod: Tree, arguments: Arguments) -> None:
     workers = job.task(argument_value(arguments, "worker", "worker"))
-    leads = task["name"] == argument_value(arguments, "master", "master")
-    if leads and workers is None:
+    is_master = task["name"] == argument_value(arguments, "master", "master")
+    if is_master and workers is None:
         return
     port = _number(arguments, "port", 22)
     for container in _all_containers(pod):
         _add_port(container, "mpijob-port", port)
-    if leads and workers is not None:
+    if is_master and workers is not None:
         _add_env(_all_containers(pod), {"name": "MPI_HOST", "value": ",".join(job.hosts(workers))})
 
 
 def _tensorflow(job: JobView, task: Tree, index: int, pod: Tree, arguments: Arguments) -> None:
     if len(job.tasks) == 1 and replicas(job.tasks[0]) == 1:
-        return  # alone it needs nobody
+        return  # a single pod needs no cluster configuration
     port = _number(arguments, "port", 2222)
     roles = {argument_value(arguments, role, role): role for role in ("ps", "worker", "chief", "evaluator")}
     hosts = {
@@ -179,8 +180,8 @@ def _ray_head(arguments: Arguments) -> str:
 
 def _ray(job: JobView, task: Tree, _index: int, pod: Tree, arguments: Arguments) -> None:
     head, worker = _ray_head(arguments), argument_value(arguments, "worker", "worker")
-    leading, ports = job.task(head), _ray_ports(arguments)
-    if leading is None:
+    master_task, ports = job.task(head), _ray_ports(arguments)
+    if master_task is None:
         return
     for container in _containers(pod):
         if task["name"] == head and container.get("name") == argument_value(arguments, "headContainer", "head"):
@@ -192,13 +193,13 @@ def _ray(job: JobView, task: Tree, _index: int, pod: Tree, arguments: Arguments)
             )
             container["command"] = ["sh", "-c", command]
         elif task["name"] == worker and container.get("name") == argument_value(arguments, "workerContainer", "worker"):
-            address = f"{job.hosts(leading)[0]}:{ports['gcs']}" if job.hosts(leading) else ""
+            address = f"{job.hosts(master_task)[0]}:{ports['gcs']}" if job.hosts(master_task) else ""
             container["command"] = ["sh", "-c", f"ray start --block --address={address}"]
 
 
-def _number(arguments: Arguments, name: str, otherwise: int) -> int:
-    text = argument_value(arguments, name, str(otherwise))
-    return int(text) if text.isascii() and text.isdigit() else otherwise
+def _number(arguments: Arguments, name: str, default: int) -> int:
+    text = argument_value(arguments, name, str(default))
+    return int(text) if text.isascii() and text.isdigit() else default
 
 
 _POD_MODIFIERS: dict[str, PodModifier] = {
@@ -212,11 +213,11 @@ _POD_MODIFIERS: dict[str, PodModifier] = {
 }
 
 
-# What stands beside the pods.
+# Objects beside the pods.
 
 
 def plugin_objects(job: JobView) -> Iterator[tuple[str, GroupVersionResource, Tree]]:
-    """(plugin, kind, object) for everything that has to exist while the job runs, without owners."""
+    """Yield (plugin, resource, object without owner) for each object that exists while the job runs."""
     for name, arguments in job.plugins.items():
         if name == "svc":
             yield "svc", CONFIG_MAPS, _metadata(f"{job.name}-svc", data=hosts_data(job))
@@ -245,13 +246,17 @@ def _selector(job: JobView) -> dict[str, str]:
 
 
 def _network_policy(job: JobView) -> Tree:
-    """Only the job's own pods reach each other."""
-    own = {"matchLabels": _selector(job)}
-    return {"podSelector": own, "ingress": [{"from": [{"podSelector": own}]}], "policyTypes": ["Ingress"]}
+    """Network policy that allows traffic between the job's own pods only."""
+    pod_selector = {"matchLabels": _selector(job)}
+    return {
+        "podSelector": pod_selector,
+        "ingress": [{"from": [{"podSelector": pod_selector}]}],
+        "policyTypes": ["Ingress"],
+    }
 
 
 def hosts_data(job: JobView) -> dict[str, str]:
-    """The hosts of every task, as a file and as variables."""
+    """Hosts of each task, as files and as variables."""
     found: dict[str, str] = {}
     for task in job.tasks:
         hosts, key = job.hosts(task), str(task["name"]).replace("-", "_")
@@ -262,7 +267,7 @@ def hosts_data(job: JobView) -> dict[str, str]:
 
 
 def ssh_data(job: JobView) -> dict[str, str]:
-    """The files of the secret of `ssh`, in base64: a key pair of the user's, or one that is drawn now."""
+    """Files of the `ssh` secret, in base64: the user's key pair, or a generated one."""
     arguments = job.plugins.get("ssh", [])
     private, public = argument_value(arguments, "ssh-private-key", ""), argument_value(arguments, "ssh-public-key", "")
     if not private:

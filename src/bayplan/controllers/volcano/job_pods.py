@@ -1,4 +1,4 @@
-"""What does the pod of a task look like? The template, and what makes it one of a job's pods. Pure."""
+"""Pods of Volcano jobs: the task's template with the job's labels, annotations and volumes. Pure functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from bayplan.objects.volcano.constants import (
 
 
 def job_pod(job: JobView, task: Tree, index: int, owner: Tree) -> Tree:
-    """The pod of this number."""
+    """Build the pod of this index."""
     template = copy.deepcopy(task.get("template") or {})
     meta, spec = template.get("metadata") or {}, template.get("spec") or {}
     name = pod_name(job.name, task["name"], index)
@@ -67,11 +67,13 @@ def _annotations(job: JobView, task: Tree, index: int) -> dict[str, str]:
     }
     if task.get("topologyPolicy"):
         found[NUMA_POLICY] = task["topologyPolicy"]
-    given = job.item.metadata.annotations
-    found |= {key: given[key] for key in (PREEMPTABLE, COOLDOWN_TIME, REVOCABLE_ZONE) if key in given}
+    job_annotations = job.item.metadata.annotations
+    found |= {
+        key: job_annotations[key] for key in (PREEMPTABLE, COOLDOWN_TIME, REVOCABLE_ZONE) if key in job_annotations
+    }
     for key in (JDB_MIN_AVAILABLE, JDB_MAX_UNAVAILABLE):
-        if key in given:
-            found[key] = given[key]
+        if key in job_annotations:
+            found[key] = job_annotations[key]
             break
     return found
 
@@ -84,8 +86,8 @@ def _labels(job: JobView, task: Tree, index: int) -> dict[str, str]:
         JOB_NAMESPACE: job.namespace,
         QUEUE_NAME: job.queue,
     }
-    given = job.item.metadata.labels
-    found |= {key: given[key] for key in (PREEMPTABLE, COOLDOWN_TIME) if key in given}
+    job_annotations = job.item.metadata.labels
+    found |= {key: job_annotations[key] for key in (PREEMPTABLE, COOLDOWN_TIME) if key in job_annotations}
     if task.get("partitionPolicy"):
         size = int(task["partitionPolicy"].get("partitionSize") or 0)
         found[PARTITION_ID] = str(index // size if size > 0 else 0)
@@ -93,12 +95,12 @@ def _labels(job: JobView, task: Tree, index: int) -> dict[str, str]:
 
 
 def claim_name(job: JobView, index: int) -> str:
-    """What the claim of a volume without a name is called: the same at every try, so that none is made twice."""
+    """Name of the claim of an unnamed volume. It is the same at every try, so that no claim is created twice."""
     return f"{job.name}-pvc-{_stable_hash(job, f'claim {index}')}"
 
 
 def claims_of(job: JobView) -> list[str]:
-    """The names of the claims that the job's volumes use."""
+    """Names of the claims of the job's volumes."""
     volumes = job.spec.get("volumes") or ()
     return [volume.get("volumeClaimName") or claim_name(job, index) for index, volume in enumerate(volumes)]
 
@@ -115,5 +117,5 @@ def _mount_volumes(job: JobView, spec: Tree) -> None:
             container.setdefault("volumeMounts", []).append({"name": name, "mountPath": volume["mountPath"]})
 
 
-def _stable_hash(job: JobView, of: str) -> str:
-    return hashlib.sha256(f"{job.uid} {of}".encode()).hexdigest()[:12]
+def _stable_hash(job: JobView, purpose: str) -> str:
+    return hashlib.sha256(f"{job.uid} {purpose}".encode()).hexdigest()[:12]

@@ -1,8 +1,8 @@
-"""What has happened to a job that its policies want something done about?
+"""Lifecycle policies of Volcano jobs: finds the events of a job and the action that its policies require.
 
-Asked at every sync, of the pods as they are: a pod that failed says so until it is gone, so nothing is lost when a
-write is refused or the controller starts anew. Only that a pod was taken away is told once, by the watch. Pure.
-Cost: a walk over the job's pods and policies.
+Each sync derives the events from the pods' state. A failed pod stays visible until it is deleted, so no event is lost
+by a refused write or a restart of the controller. Only evictions come from the watch, once. Pure. Cost: a walk over the
+job's pods and policies.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bayplan.objects.volcano.constants import (
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """Something that a policy may name."""
+    """Event that a policy may name."""
 
     event: str
     since: datetime
@@ -49,7 +49,7 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class JobAction:
-    """What is to be done, and to what of the job."""
+    """Action on a job, and its target."""
 
     name: str = SYNC_JOB
     task: str = ""
@@ -67,17 +67,17 @@ def job_events(
     seen: Mapping[str, datetime],
     now: datetime,
 ) -> Iterator[JobEvent]:
-    """Everything that is the case, what is about single pods first. `seen`: since when a pod is known to be failed."""
-    mine = [pod for pod in pods if not is_out_of_sync(pod) and version_of(pod) >= job.version]
-    for pod in mine:
+    """Yield all current events, those of single pods first. `seen`: time since when a pod is known as failed."""
+    current_pods = [pod for pod in pods if not is_out_of_sync(pod) and version_of(pod) >= job.version]
+    for pod in current_pods:
         if pod.status.phase == "Failed":
             yield _pod_event(pod, POD_FAILED, seen.get(pod.uid, now), _exit_code(pod))
         elif (pod.status.phase or "Pending") == "Pending":
             yield _pod_event(pod, POD_PENDING, pod.metadata.creation_timestamp or now)
-    running = {pod.name for pod in mine if pod.status.phase == "Running"}
+    running = {pod.name for pod in current_pods if pod.status.phase == "Running"}
     yield from (each for each in evicted if each.version >= job.version and each.pod not in running)
     for task in job.tasks:
-        of_task = [pod for pod in mine if task_of(pod) == task["name"]]
+        of_task = [pod for pod in current_pods if task_of(pod) == task["name"]]
         count = replicas(task)
         if count and sum(pod.status.phase == "Succeeded" for pod in of_task) >= count:
             yield JobEvent(TASK_COMPLETED, now, task["name"], version=job.version)
@@ -88,16 +88,18 @@ def job_events(
         yield JobEvent(JOB_UNKNOWN, now, version=job.version)
 
 
-def with_first_seen_times(happened: Iterable[JobEvent], seen: dict[tuple[str, str, int], datetime]) -> list[JobEvent]:
-    """The same, with tasks and groups that are as they are since they were first seen to be. What of `seen` is no
-    longer the case is forgotten: its time begins anew when it happens again."""
+def with_first_seen_times(
+    current_events: Iterable[JobEvent], seen: dict[tuple[str, str, int], datetime]
+) -> list[JobEvent]:
+    """Set the first-seen time of task and group events. Entries of `seen` that are over are removed: their time starts
+    anew when they happen again."""
     found = [
         each if each.pod else replace(each, since=seen.setdefault((each.event, each.task, each.version), each.since))
-        for each in happened
+        for each in current_events
     ]
-    lasting = {(each.event, each.task, each.version) for each in found if not each.pod}
-    for gone in seen.keys() - lasting:
-        del seen[gone]
+    active = {(each.event, each.task, each.version) for each in found if not each.pod}
+    for ended in seen.keys() - active:
+        del seen[ended]
     return found
 
 
@@ -106,7 +108,7 @@ def _pod_event(pod: PodFields, event: str, since: datetime, exit_code: int = 0) 
 
 
 def _exit_code(pod: PodFields) -> int:
-    """Of the first container alone, as Volcano reads it."""
+    """Exit code of the first container only, as in Volcano."""
     statuses = pod.status.container_statuses
     ended = statuses[0].state.terminated if statuses else None
     return ended.exit_code if ended is not None else 0
@@ -121,10 +123,12 @@ def _restarts(pods: Iterable[PodFields]) -> int:
     )
 
 
-def due_action(job: JobView, happened: Iterable[JobEvent], now: datetime) -> tuple[JobAction | None, float | None]:
-    """What the policies want done now, and after how many seconds they will want something if nothing changes."""
+def due_action(
+    job: JobView, current_events: Iterable[JobEvent], now: datetime
+) -> tuple[JobAction | None, float | None]:
+    """Action that is due now, and the seconds until the next timeout if nothing changes."""
     soonest: float | None = None
-    for each in happened:
+    for each in current_events:
         found = matching_policy(job, each)
         if found is None:
             continue
@@ -136,22 +140,26 @@ def due_action(job: JobView, happened: Iterable[JobEvent], now: datetime) -> tup
     return None, soonest
 
 
-def matching_policy(job: JobView, happened: JobEvent) -> Tree | None:
-    """The policy that speaks of this: the task's own before the job's."""
-    task = job.task(happened.task) if happened.task else None
-    own = (task or {}).get("policies") or []
-    for policy in (*own, *(job.spec.get("policies") or ())):
+def matching_policy(job: JobView, current_events: JobEvent) -> Tree | None:
+    """Policy of an event: the task's own policies come before the job's."""
+    task = job.task(current_events.task) if current_events.task else None
+    task_policies = (task or {}).get("policies") or []
+    for policy in (*task_policies, *(job.spec.get("policies") or ())):
         events = policy_events(policy)
-        named = happened.event in events or ANY_EVENT in events
-        if named and (happened.event != POD_PENDING or policy.get("timeout")):
+        matches = current_events.event in events or ANY_EVENT in events
+        if matches and (current_events.event != POD_PENDING or policy.get("timeout")):
             return dict(policy)
-        if happened.event == POD_FAILED and policy.get("exitCode") and policy["exitCode"] == happened.exit_code:
+        if (
+            current_events.event == POD_FAILED
+            and policy.get("exitCode")
+            and policy["exitCode"] == current_events.exit_code
+        ):
             return dict(policy)
     return None
 
 
 def timeout_s(policy: Tree) -> float:
-    """After how long a policy acts; nonsense is at once."""
+    """Timeout of a policy; invalid text counts as 0."""
     try:
         return parse_duration(str(policy["timeout"])).seconds if policy.get("timeout") else 0.0
     except DurationError:
@@ -159,5 +167,5 @@ def timeout_s(policy: Tree) -> float:
 
 
 def eviction_event(pod: PodFields, now: datetime) -> JobEvent | None:
-    """What it means that a pod is gone; nothing where we took it away ourselves."""
+    """Event of a deleted pod; None when the controller deleted it."""
     return None if is_out_of_sync(pod) else _pod_event(pod, POD_EVICTED, now)

@@ -1,9 +1,9 @@
-"""What stands round the pods of a job: its PodGroup, its claims, and what its plugins want.
+"""Objects of a Volcano job besides its pods: its PodGroup, its claims and the objects of its plugins.
 
-`create_missing` makes what is missing and brings the group up to date; `delete_unneeded` takes away what goes with the
-pods. Claims stay until the job is deleted. Every object carries the job's reference, and goes with it. What was made or
-taken away is remembered, so that a sync that failed half way goes on from there and does not begin with what is done:
-against a server that refuses every third write, one that began anew each time might never come to the end."""
+`create_missing` creates missing objects and updates the group. `delete_unneeded` deletes the objects that go with the
+pods. Claims stay until the job is deleted. Every object has the job's owner reference, and is deleted with it. Done
+writes are remembered, so that a sync that failed continues where it stopped. With a server that refuses every third
+write, a sync that starts over each time might never finish."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CREATED, _DELETED = "made", "gone"
 
 
 class JobResources:
-    """Furnishes jobs."""
+    """Creates and deletes the objects of jobs."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class JobResources:
         self._groups = groups
         self._classes = classes
         self._done: dict[str, set[str]] = {}
-        """By a job's uid: which writes were taken since it was furnished or cleared last."""
+        """By the job's uid: writes that succeeded since the last complete creation or deletion."""
 
     async def create_missing(self, job: JobView) -> Tree:
-        """Make what is missing. The status with what was made noted in it."""
+        """Create missing objects. Returns the status with the created objects."""
         status = dict(job.item.status)
         if not (status.get("state") or {}).get("phase"):
             now = format_time(self._controller.clock.now())
@@ -67,31 +67,31 @@ class JobResources:
         return status
 
     async def delete_unneeded(self, job: JobView) -> None:
-        """Take away what is of no use without the pods."""
+        """Delete the objects that are useless without the pods."""
         done = self._done.setdefault(job.uid, set())
         done -= {each for each in done if each.startswith(_CREATED)}
         if job.item.status.get("controlledResources"):
             for _, resource, body in plugin_objects(job):
-                mark = f"{_DELETED} {resource} {body['metadata']['name']}"
-                if mark not in done:
+                write_key = f"{_DELETED} {resource} {body['metadata']['name']}"
+                if write_key not in done:
                     await self._controller.remove(resource, job.namespace, body["metadata"]["name"])
-                    done.add(mark)
+                    done.add(write_key)
         if self._groups.get(job.namespace, job.group_name) is not None and f"{_DELETED} group" not in done:
             await self._controller.remove(POD_GROUPS, job.namespace, job.group_name)
             done.add(f"{_DELETED} group")
 
     def forget(self, uid: str) -> None:
-        """The job is gone."""
+        """Drop the state of a deleted job."""
         self._done.pop(uid, None)
 
     async def _ensure(self, job: JobView, resource: GroupVersionResource, body: Tree) -> None:
-        """Make an object of the job's, unless that was done before."""
+        """Create an object of the job, unless that succeeded before."""
         done = self._done.setdefault(job.uid, set())
         done -= {each for each in done if each.startswith(_DELETED)}
-        mark = f"{_CREATED} {resource} {body['metadata']['name']}"
-        if mark not in done:
+        write_key = f"{_CREATED} {resource} {body['metadata']['name']}"
+        if write_key not in done:
             await self._controller.ensure(resource, job.namespace, self._owned(job, body))
-            done.add(mark)
+            done.add(write_key)
 
     async def _add_plugins(self, job: JobView, controlled: Tree) -> None:
         for plugin, resource, body in plugin_objects(job):
@@ -105,7 +105,7 @@ class JobResources:
         controlled |= {f"plugin-{plugin}": plugin for plugin in job.plugins}
 
     async def _refresh_hosts(self, job: JobView) -> None:
-        """Tasks may have grown since."""
+        """Update the hosts, because tasks may have been scaled."""
         name, data = f"{job.name}-svc", hosts_data(job)
         try:
             found = await self._controller.client.get_raw(CONFIG_MAPS, job.namespace, name)
@@ -138,7 +138,7 @@ class JobResources:
             raise ObjectError(note) from None
 
     async def _sync_pod_group(self, job: JobView) -> None:
-        """Make the group, or bring it up to date."""
+        """Create or update the pod group."""
         wanted = group_spec(job, self._priority)
         group = self._groups.get(job.namespace, job.group_name)
         if group is None:
@@ -165,7 +165,7 @@ class JobResources:
 
 
 def group_spec(job: JobView, priority_of: Callable[[str], int]) -> Tree:
-    """What the group of a job asks for."""
+    """Spec of a job's pod group."""
     spec: Tree = {
         "minMember": job.min_available,
         "minTaskMember": {task["name"]: min_available(task) for task in job.tasks},
@@ -182,13 +182,13 @@ def group_spec(job: JobView, priority_of: Callable[[str], int]) -> Tree:
     return spec
 
 
-def topology_of(given: Tree) -> Tree:
-    """A tier by its number, or else by its name."""
-    found: Tree = {"mode": given.get("mode") or "hard"}
-    if given.get("highestTierAllowed") is not None:
-        found["highestTierAllowed"] = given["highestTierAllowed"]
-    elif given.get("highestTierName"):
-        found["highestTierName"] = given["highestTierName"]
+def topology_of(topology: Tree) -> Tree:
+    """Network topology with the tier's number or, without it, the tier's name."""
+    found: Tree = {"mode": topology.get("mode") or "hard"}
+    if topology.get("highestTierAllowed") is not None:
+        found["highestTierAllowed"] = topology["highestTierAllowed"]
+    elif topology.get("highestTierName"):
+        found["highestTierName"] = topology["highestTierName"]
     return found
 
 
@@ -207,14 +207,14 @@ def _sub_groups(task: Tree) -> Tree:
     return found
 
 
-def _same_field(wanted: Tree, there: Tree, key: str) -> bool:
-    """Whether a field says the same; amounts may be written differently."""
+def _same_field(wanted: Tree, current: Tree, key: str) -> bool:
+    """Whether a field has the same value; equal quantities may have different text."""
     if key != "minResources":
-        return bool(wanted[key] == there.get(key))
-    ours, theirs = wanted[key], there.get(key) or {}
+        return bool(wanted[key] == current.get(key))
+    wanted_amounts, current_amounts = wanted[key], current.get(key) or {}
     try:
-        return ours.keys() == theirs.keys() and all(
-            parse_quantity(ours[name]) == parse_quantity(theirs[name]) for name in ours
+        return wanted_amounts.keys() == current_amounts.keys() and all(
+            parse_quantity(wanted_amounts[name]) == parse_quantity(current_amounts[name]) for name in wanted_amounts
         )
     except QuantityError:
         return False

@@ -1,7 +1,7 @@
-"""A job is in this phase and that is to be done: which pods go, and what does the job become?
+"""State machine of Volcano jobs: what an action does in each phase, and the phase that follows. Pure.
 
-Volcano's state machine as one table and a function for each way to settle. Pure: the job controller asks
-`transition_for` what an action means in a phase, does it, and asks the step what phase the job is in then."""
+The job controller calls `transition_for` with phase and action, performs the transition, and gets the next phase from
+it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from bayplan.objects.volcano.constants import (
 )
 
 NextPhase = Callable[[JobView, PodPhaseCounts, int], str]
-"""(job, its pods, how often it was restarted) -> the phase that it is in now, or "" for no other."""
+"""(job, its pods, number of restarts) -> next phase, or "" for no change."""
 
 FINISHED = frozenset({COMPLETED, FAILED, TERMINATED})
 TARGETED = frozenset({RESTART_TASK, RESTART_POD, RESTART_PARTITION})
@@ -40,23 +40,23 @@ TARGETED = frozenset({RESTART_TASK, RESTART_POD, RESTART_PARTITION})
 
 @dataclass(frozen=True, slots=True)
 class JobTransition:
-    """What an action means in a phase."""
+    """Effect of an action in a phase."""
 
     kill: bool
-    """Pods go; otherwise those that are missing are made."""
+    """Delete pods. Otherwise create missing pods."""
     keep_finished_pods: bool = False
-    """Pods that have ended stay."""
+    """Keep finished pods."""
     targeted: bool = False
-    """Only some pods go."""
+    """Delete only the action's target pods."""
     target_phase: str = ""
-    """The phase afterwards, whatever the pods are like."""
+    """Next phase, whatever the pods' state is."""
     retry: bool = False
-    """One more restart is counted."""
+    """Increment the retry count."""
     next_phase: NextPhase | None = None
-    """What says the phase afterwards otherwise."""
+    """Computes the next phase when `target_phase` is empty."""
 
     def phase(self, job: JobView, counts: PodPhaseCounts, retries: int) -> str:
-        """The phase after it was done; the one before where nothing changes it."""
+        """Next phase after the transition, or the current one."""
         if self.target_phase:
             return self.target_phase
         return (self.next_phase(job, counts, retries) if self.next_phase is not None else "") or job.phase
@@ -68,7 +68,7 @@ def _next_from_pending(job: JobView, counts: PodPhaseCounts, _: int) -> str:
 
 def _next_from_running(job: JobView, counts: PodPhaseCounts, _: int) -> str:
     if job.replicas == 0:
-        return ""  # scaled down to nothing: it may grow again
+        return ""  # scaled down to zero: it may be scaled up again
     if job.min_success is not None and counts.succeeded >= job.min_success:
         return COMPLETED
     if counts.succeeded + counts.failed == job.replicas:
@@ -77,7 +77,7 @@ def _next_from_running(job: JobView, counts: PodPhaseCounts, _: int) -> str:
 
 
 def _final_phase(job: JobView, counts: PodPhaseCounts) -> str:
-    """Every pod has ended: has the job done what it was for?"""
+    """Outcome of a job whose pods have all finished."""
     if job.min_available >= job.tasks_min_available:
         for task in job.tasks:
             done = counts.tasks.get(task["name"])
@@ -100,7 +100,7 @@ def _next_when_pods_gone(phase: str) -> NextPhase:
 
 _RESTART = JobTransition(kill=True, target_phase=RESTARTING, retry=True)
 _RESTART_SOME = JobTransition(kill=True, targeted=True, target_phase=RESTARTING, retry=True)
-_STARTING: dict[str, JobTransition] = {
+_FROM_ACTIVE: dict[str, JobTransition] = {
     RESTART_JOB: _RESTART,
     **dict.fromkeys(TARGETED, _RESTART_SOME),
     ABORT_JOB: JobTransition(kill=True, keep_finished_pods=True, target_phase=ABORTING),
@@ -110,8 +110,8 @@ _STARTING: dict[str, JobTransition] = {
 _RESUME = JobTransition(kill=True, keep_finished_pods=True, target_phase=RESTARTING, retry=True)
 
 _TABLE: dict[str, tuple[dict[str, JobTransition], JobTransition]] = {
-    PENDING: (_STARTING, JobTransition(kill=False, next_phase=_next_from_pending)),
-    RUNNING: (_STARTING, JobTransition(kill=False, next_phase=_next_from_running)),
+    PENDING: (_FROM_ACTIVE, JobTransition(kill=False, next_phase=_next_from_pending)),
+    RUNNING: (_FROM_ACTIVE, JobTransition(kill=False, next_phase=_next_from_running)),
     RESTARTING: (
         {
             SYNC_JOB: JobTransition(kill=False, next_phase=_next_from_restarting),
@@ -128,10 +128,10 @@ _TABLE: dict[str, tuple[dict[str, JobTransition], JobTransition]] = {
     COMPLETING: ({}, JobTransition(kill=True, keep_finished_pods=True, next_phase=_next_when_pods_gone(COMPLETED))),
     **dict.fromkeys(FINISHED, ({}, JobTransition(kill=True, keep_finished_pods=True))),
 }
-"""By phase: what actions of their own do, and what every other does."""
+"""By phase: transitions of its own actions, and of all other actions."""
 
 
 def transition_for(phase: str, action: str) -> JobTransition:
-    """What an action means in a phase; a phase that nobody knows is Pending."""
-    own, otherwise = _TABLE.get(phase, _TABLE[PENDING])
-    return own.get(action, otherwise)
+    """Transition of an action in a phase. An unknown phase counts as Pending."""
+    transitions, default = _TABLE.get(phase, _TABLE[PENDING])
+    return transitions.get(action, default)

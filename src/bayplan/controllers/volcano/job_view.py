@@ -1,7 +1,6 @@
-"""What does a Job of batch.volcano.sh ask for? Its spec with everything filled in, and its pods counted.
+"""Read-only view of a Volcano Job: its spec with defaults, and the counts of its pods.
 
-Made at every sync of a job; pure. An object that passed no webhook is read with the same defaults that one would have
-given it.
+The job controller makes it in every sync. Pure. An object that passed no webhook gets the same defaults.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from bayplan.objects.volcano.constants import (
 
 @dataclass(frozen=True)
 class JobView:
-    """A job, with defaults."""
+    """A job with defaults."""
 
     item: UntypedObject
     scheduler: str = "volcano"
@@ -74,8 +73,8 @@ class JobView:
 
     @property
     def min_success(self) -> int | None:
-        given = self.spec.get("minSuccess")
-        return None if given is None else int(given)
+        min_success = self.spec.get("minSuccess")
+        return None if min_success is None else int(min_success)
 
     @property
     def max_retry(self) -> int:
@@ -99,7 +98,7 @@ class JobView:
 
     @property
     def phase(self) -> str:
-        """Where it stands; a job that nobody has looked at is Pending."""
+        """Current phase; Pending for a job without status."""
         return str((self.item.status.get("state") or {}).get("phase") or PENDING)
 
     @property
@@ -116,7 +115,7 @@ class JobView:
         return int(self.item.status.get("retryCount") or 0)
 
     def hosts(self, task: Tree) -> list[str]:
-        """The names under which the pods of a task find each other."""
+        """Host names of the pods of a task."""
         pod = (task.get("template") or {}).get("spec") or {}
         domain = pod.get("subdomain") or self.name
         if pod.get("hostname"):
@@ -138,13 +137,13 @@ def version_of(pod: PodFields) -> int:
 
 
 def is_out_of_sync(pod: PodFields) -> bool:
-    """Whether it was given up already: what happens to it means nothing."""
+    """Whether the controller has marked the pod for deletion; its later events are ignored."""
     return OUT_OF_SYNC in pod.metadata.annotations
 
 
 @dataclass(slots=True)
 class PodPhaseCounts:
-    """How many pods of a job are in which phase."""
+    """Number of a job's pods by phase."""
 
     pending: int = 0
     running: int = 0
@@ -156,7 +155,7 @@ class PodPhaseCounts:
 
     @staticmethod
     def of(pods: Iterable[PodFields], *, leaving: frozenset[str] = frozenset()) -> PodPhaseCounts:
-        """`leaving`: uids of pods that were deleted, whatever the watch says."""
+        """`leaving`: uids of deleted pods that the watch may still show."""
         counts = PodPhaseCounts()
         for pod in pods:
             if pod.terminating or pod.uid in leaving:
@@ -174,8 +173,8 @@ class PodPhaseCounts:
         return self.pending + self.running + self.terminating + self.unknown
 
     def as_status(self) -> Tree:
-        """As the status of a job says it; what is none is left out."""
-        named = {
+        """Counts as fields of a job's status, without zeros."""
+        fields = {
             "pending": self.pending,
             "running": self.running,
             "succeeded": self.succeeded,
@@ -183,7 +182,7 @@ class PodPhaseCounts:
             "unknown": self.unknown,
             "terminating": self.terminating,
         }
-        found: Tree = {key: value for key, value in named.items() if value}
+        found: Tree = {key: value for key, value in fields.items() if value}
         if self.tasks:
             found["taskStatusCount"] = {name: {"phase": phases} for name, phases in sorted(self.tasks.items())}
         return found

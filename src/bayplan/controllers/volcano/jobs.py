@@ -1,9 +1,9 @@
-"""Has every Job of batch.volcano.sh the pods that it should have, and the phase that they make?
+"""Job controller of batch.volcano.sh: keeps the pods and the phase of Volcano jobs.
 
-Events in, one sync a job: what has happened (`job_events`), what that means in the job's phase (`job_states`), then the
-writes. An action that was begun is kept until every write of it was taken, so a server that refuses some of them
-delays it and changes nothing else. The status is written last: whoever reads a phase finds the pods that belong to it.
-Cost: a walk over the job's own pods; the objects of others are looked up by name.
+A sync finds the events of the job (`job_policies`), their meaning in its phase (`job_states`), and makes the writes. An
+action in progress is kept until all its writes succeed, so refused writes only delay it. The status is written last: a
+reader of the phase finds the pods of that phase. Cost: a walk over the job's own pods; other objects are looked up by
+name.
 """
 
 from __future__ import annotations
@@ -71,41 +71,41 @@ from bayplan.objects.volcano.constants import (
 )
 from bayplan.objects.workloads import PriorityClass
 
-_ENDED = ("Succeeded", "Failed")
+_FINISHED_PHASES = ("Succeeded", "Failed")
 
 
 @dataclass(slots=True)
 class _JobMemory:
-    """What is known of a job besides what the watches say."""
+    """State of a job besides what the watches deliver."""
 
     commands: deque[str] = field(default_factory=deque)
     action: JobAction | None = None
-    """What was begun and is not done."""
-    begun_at: tuple[str, int, int] = ("", 0, 0)
-    """Where the job stood then."""
+    """Action in progress."""
+    started_at: tuple[str, int, int] = ("", 0, 0)
+    """Phase, version and retries at its start."""
     evicted: list[JobEvent] = field(default_factory=list)
     failed_since: dict[str, datetime] = field(default_factory=dict)
-    lasting: dict[tuple[str, str, int], datetime] = field(default_factory=dict)
-    """Since when a task or the group is as it is, by event, task and the job's version."""
+    first_seen: dict[tuple[str, str, int], datetime] = field(default_factory=dict)
+    """First-seen times of task and group events, by event, task and the job's version."""
     deleted: set[str] = field(default_factory=set)
-    """Pods that we deleted and the watch has not told of."""
-    told: set[str] = field(default_factory=set)
-    """What was said of it already."""
+    """Pods that the controller deleted and the watch still shows."""
+    recorded: set[str] = field(default_factory=set)
+    """Keys of recorded events."""
 
     def done(self) -> None:
-        """What was begun is done; if somebody ordered it, that order is carried out."""
+        """Finish the action in progress, and its command."""
         if self.action is not None and self.commands and self.commands[0] == self.action.name:
             self.commands.popleft()
         self.action = None
 
 
 class VolcanoJobController(VolcanoController):
-    """Runs Volcano's jobs."""
+    """Runs Volcano jobs."""
 
     name = "volcano-job-controller"
 
-    def __init__(self, world: SharedInformerFactory, schedulers: tuple[str, ...] = (SCHEDULER,)) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory, schedulers: tuple[str, ...] = (SCHEDULER,)) -> None:
+        super().__init__(informers)
         self._scheduler = schedulers[0]
         self.jobs = self.informer(VC_JOBS, UntypedObject)
         self.pods = self.informer(PODS, PodFields)
@@ -116,7 +116,7 @@ class VolcanoJobController(VolcanoController):
         self._resources = JobResources(self, self.groups, classes)
         self._memory_by_job: dict[str, _JobMemory] = {}
         self._command_queue: WorkQueue[Key] = WorkQueue(
-            "command", self._execute_command, clock=world.clock, chance=world.chance, workers=2
+            "command", self._execute_command, clock=informers.clock, chance=informers.chance, workers=2
         )
         self.jobs.add_handler(self._on_job)
         self.pods.add_handler(self._on_pod)
@@ -130,7 +130,7 @@ class VolcanoJobController(VolcanoController):
             group.create_task(self.queue.run())
             group.create_task(self._command_queue.run())
 
-    # What is heard.
+    # Event handlers.
 
     def _on_job(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         if new is None and old is not None:
@@ -147,14 +147,14 @@ class VolcanoJobController(VolcanoController):
             return
         memory = self._memory(owner.uid)
         if new is None:
-            ours = pod.uid in memory.deleted
+            deleted_here = pod.uid in memory.deleted
             memory.deleted.discard(pod.uid)
             memory.failed_since.pop(pod.uid, None)
-            if not ours and (evicted := eviction_event(pod, self.clock.now())) is not None:
+            if not deleted_here and (evicted := eviction_event(pod, self.clock.now())) is not None:
                 memory.evicted.append(evicted)
             job = self.jobs.get(pod.namespace, owner.name)
             if job is None or job.uid != owner.uid:
-                self._memory_by_job.pop(owner.uid, None)  # the job went before its pods
+                self._memory_by_job.pop(owner.uid, None)  # the job was deleted before its pods
         elif new.status.phase == "Failed":
             memory.failed_since.setdefault(new.uid, self.clock.now())
         self.queue.add((pod.namespace, owner.name))
@@ -167,7 +167,7 @@ class VolcanoJobController(VolcanoController):
             self.queue.add((group.namespace, owner.name))
 
     def _on_queue(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
-        """Jobs wait for a queue that is not there yet."""
+        """Event handler: enqueue the jobs that wait for this queue."""
         if old is None and new is not None:
             for job in self.jobs.all():
                 if (job.spec.get("queue") or "default") == new.name:
@@ -178,7 +178,7 @@ class VolcanoJobController(VolcanoController):
             self._command_queue.add((new.namespace, new.name))
 
     async def _execute_command(self, key: Key) -> None:
-        """Take a command: it is deleted before it is executed, so that it is executed once at most."""
+        """Execute a command. It is deleted first, so that it is executed at most once."""
         command = self.commands.get(*key)
         if command is None or command.target is None or not await self.delete(COMMANDS, command):
             return
@@ -191,13 +191,13 @@ class VolcanoJobController(VolcanoController):
         self.enqueue(None, job)
 
     def has_memory_of(self, uid: str) -> bool:
-        """Whether anything is kept about a job besides what the watches say."""
+        """Whether the controller keeps state for a job besides the watches."""
         return uid in self._memory_by_job
 
     def _memory(self, uid: str) -> _JobMemory:
         return self._memory_by_job.setdefault(uid, _JobMemory())
 
-    # What is done.
+    # Sync.
 
     async def sync(self, key: Key) -> float | None:
         item = self.get_latest(self.jobs, key)
@@ -210,7 +210,7 @@ class VolcanoJobController(VolcanoController):
         action, wait_s = self._choose_action(job, memory, pods)
         step = transition_for(job.phase, action.name)
         if action.name != SYNC_JOB:
-            memory.action, memory.begun_at = action, _status_key(job)
+            memory.action, memory.started_at = action, _status_key(job)
             self._record_event_once(
                 job, memory, "ExecuteAction", f"Start to execute action {action.name} ", about=job.version
             )
@@ -222,7 +222,7 @@ class VolcanoJobController(VolcanoController):
         return wait_s
 
     async def _can_start(self, job: JobView, memory: _JobMemory) -> bool:
-        """Whether a new job makes sense and its queue is there; if not, that is said on the job."""
+        """Whether a new job is valid and its queue exists; if not, report that in its status."""
         fault = job_errors(job.tree).strip() or plugin_error(job)
         if not fault and self.queues.get("", job.queue) is None:
             fault = f"queue {job.queue} does not exist; the job starts when it does"
@@ -237,11 +237,11 @@ class VolcanoJobController(VolcanoController):
         return False
 
     def _choose_action(self, job: JobView, memory: _JobMemory, pods: list[PodFields]) -> tuple[JobAction, float | None]:
-        """What to do: what was begun, what somebody ordered, or what the policies want."""
+        """Choose the action in progress, the next command, or the action of the policies."""
         if memory.action is not None:
-            if memory.begun_at == _status_key(job):
+            if memory.started_at == _status_key(job):
                 return memory.action, None
-            # Its last write was taken after all, though the answer said otherwise or never came.
+            # The last write of the action succeeded, although its response was an error or missing.
             memory.done()
         if memory.commands:
             return JobAction(memory.commands[0], reason=COMMAND_ISSUED), None
@@ -250,7 +250,7 @@ class VolcanoJobController(VolcanoController):
             return JobAction(), None
         group = self.groups.get(job.namespace, job.group_name)
         now = self.clock.now()
-        happened = job_events(
+        events = job_events(
             job,
             pods,
             group_phase=(group.status.get("phase") or "") if group is not None else "",
@@ -258,12 +258,12 @@ class VolcanoJobController(VolcanoController):
             seen=memory.failed_since,
             now=now,
         )
-        found, wait_s = due_action(job, with_first_seen_times(happened, memory.lasting), now)
+        found, wait_s = due_action(job, with_first_seen_times(events, memory.first_seen), now)
         later = [each for each in memory.evicted if (policy := matching_policy(job, each)) and timeout_s(policy)]
         memory.evicted = later if found is None else []
         return found or JobAction(), wait_s
 
-    # Pods go.
+    # Deletion of pods.
 
     async def _kill_pods(
         self, job: JobView, memory: _JobMemory, pods: list[PodFields], action: JobAction, step: JobTransition
@@ -288,7 +288,7 @@ class VolcanoJobController(VolcanoController):
         await self._update_status(job, status, counts, step)
 
     async def _delete_out_of_sync(self, memory: _JobMemory, pod: PodFields) -> None:
-        """Mark a pod, so that its end means nothing, and delete it."""
+        """Mark a pod as out of sync, so that its events are ignored, and delete it."""
         try:
             if not is_out_of_sync(pod):
                 patch = {"metadata": {"uid": pod.uid, "annotations": {OUT_OF_SYNC: "true"}}}
@@ -299,7 +299,7 @@ class VolcanoJobController(VolcanoController):
         if self.pods.get(pod.namespace, pod.name) is not None:
             memory.deleted.add(pod.uid)
 
-    # Pods come.
+    # Creation of pods.
 
     async def _sync_pods(self, job: JobView, memory: _JobMemory, pods: list[PodFields], step: JobTransition) -> None:
         status = await self._resources.create_missing(job)
@@ -307,45 +307,45 @@ class VolcanoJobController(VolcanoController):
         phase = (group.status.get("phase") or "") if group is not None else ""
         if group is not None:
             self._report_pending_group(job, memory, group)
-        made: dict[str, int] = {}
+        created: dict[str, int] = {}
         if phase not in ("", PENDING):
-            made = await self._create_missing_pods(job, pods)
+            created = await self._create_missing_pods(job, pods)
             await self._delete_extra_pods(job, memory, pods)
         counts = PodPhaseCounts.of(pods, leaving=frozenset(memory.deleted))
-        for task, count in made.items():
+        for task, count in created.items():
             counts.pending += count
             of_task = counts.tasks.setdefault(task, {})
             of_task["Pending"] = of_task.get("Pending", 0) + count
         await self._update_status(job, status, counts, step)
 
     async def _create_missing_pods(self, job: JobView, pods: list[PodFields]) -> dict[str, int]:
-        """Make the pods that are not there; how many of each task."""
-        there = {pod.name for pod in pods}
+        """Create missing pods. Returns their number by task."""
+        existing = {pod.name for pod in pods}
         owner = owner_reference(VC_JOBS, job.item)
         missing: list[tuple[str, Tree]] = []
         for task in job.tasks:
             if _dependencies_met(job, task, pods):
-                indices = (i for i in range(replicas(task)) if pod_name(job.name, task["name"], i) not in there)
+                indices = (i for i in range(replicas(task)) if pod_name(job.name, task["name"], i) not in existing)
                 missing += [(task["name"], job_pod(job, task, index, owner)) for index in indices]
-        made: dict[str, int] = {}
+        created: dict[str, int] = {}
 
-        async def make(one: tuple[str, Tree]) -> None:
-            task, body = one
+        async def create(item: tuple[str, Tree]) -> None:
+            task, body = item
             try:
                 await self.client.create(PODS, body, namespace=job.namespace)
             except AlreadyExists:
                 if self._name_conflicts(job, body["metadata"]["name"]):
                     raise
-                return  # the watch has not told of it yet
-            made[task] = made.get(task, 0) + 1
+                return  # the watch has not delivered it yet
+            created[task] = created.get(task, 0) + 1
 
-        faults = await run_concurrently(missing, make)
+        faults = await run_concurrently(missing, create)
         if faults:
             self._report_failure(job, "FailedCreatePod", "creating", faults)
-        return made
+        return created
 
     def _name_conflicts(self, job: JobView, name: str) -> bool:
-        """Whether a pod of somebody else's has a name that the job needs, and keeps it."""
+        """Whether a pod of another owner uses the name and is not being deleted."""
         pod = self.pods.get(job.namespace, name)
         if pod is None or pod.terminating:
             return False
@@ -353,7 +353,7 @@ class VolcanoJobController(VolcanoController):
         return owner is None or owner.uid != job.uid
 
     async def _delete_extra_pods(self, job: JobView, memory: _JobMemory, pods: list[PodFields]) -> None:
-        """Delete pods beyond what a task asks for, and those that were given up already."""
+        """Delete pods that no task needs, and those that are out of sync."""
         wanted = {pod_name(job.name, task["name"], i) for task in job.tasks for i in range(replicas(task))}
         extra = [pod for pod in pods if pod.name not in wanted or is_out_of_sync(pod)]
         extra = [pod for pod in extra if not pod.terminating and pod.uid not in memory.deleted]
@@ -361,20 +361,20 @@ class VolcanoJobController(VolcanoController):
         if faults:
             self._report_failure(job, "FailedDeletePod", "deleting", faults)
 
-    # What is said.
+    # Status and events.
 
     async def _update_status(self, job: JobView, status: Tree, counts: PodPhaseCounts, step: JobTransition) -> None:
-        """The status as it is now: pods counted, and the phase that they make."""
+        """Write the status: counts, phase and conditions."""
         now = self.clock.now()
         phase = step.phase(job, counts, int(status.get("retryCount") or 0))
-        kept = {key: status[key] for key in ("version", "retryCount", "controlledResources") if status.get(key)}
+        unchanged = {key: status[key] for key in ("version", "retryCount", "controlledResources") if status.get(key)}
         state = dict(status.get("state") or {})
         conditions = list(status.get("conditions") or ())
         if phase != state.get("phase"):
             state = {"phase": phase, "lastTransitionTime": format_time(now)}
             conditions.append({"status": phase, "lastTransitionTime": state["lastTransitionTime"]})
         new: Tree = {
-            **kept,
+            **unchanged,
             **counts.as_status(),
             "minAvailable": job.min_available,
             "state": state,
@@ -388,14 +388,14 @@ class VolcanoJobController(VolcanoController):
             new["runningDuration"] = duration
         await self.replace_status(VC_JOBS, job.item, new)
 
-    def _report_failure(self, job: JobView, reason: str, doing: str, faults: list[ApiError]) -> None:
-        """Say what was refused, and try again later."""
-        said = "; ".join(dict.fromkeys(fault.details for fault in faults))
-        self._record_event_once(job, self._memory(job.uid), reason, f"Error {doing} pods: {said}", warning=True)
+    def _report_failure(self, job: JobView, reason: str, verb: str, faults: list[ApiError]) -> None:
+        """Record what the server refused, and raise for a retry."""
+        messages = "; ".join(dict.fromkeys(fault.details for fault in faults))
+        self._record_event_once(job, self._memory(job.uid), reason, f"Error {verb} pods: {messages}", warning=True)
         raise faults[0]
 
     def _report_pending_group(self, job: JobView, memory: _JobMemory, group: UntypedObject) -> None:
-        """Say on the job why its group waits."""
+        """Record why the pod group is pending."""
         true = [each for each in group.status.get("conditions") or () if each.get("status") == "True"]
         last = max(true, key=lambda each: each.get("lastTransitionTime") or "", default=None)
         if last is not None and last.get("type") != "Scheduled":
@@ -406,50 +406,50 @@ class VolcanoJobController(VolcanoController):
     def _record_event_once(
         self, job: JobView, memory: _JobMemory, reason: str, note: str, *, warning: bool = False, about: int = 0
     ) -> None:
-        """Tell an event of a job, once."""
-        mark = f"{reason} {note} {about} {job.retries}"
-        if mark not in memory.told:
-            memory.told.add(mark)
+        """Record an event of a job once."""
+        event_key = f"{reason} {note} {about} {job.retries}"
+        if event_key not in memory.recorded:
+            memory.recorded.add(event_key)
             self.record_event(VC_JOBS, job.item, reason, note, warning=warning)
 
 
 def _status_key(job: JobView) -> tuple[str, int, int]:
-    """What every action changes when it is done."""
+    """Part of the status that every completed action changes."""
     return job.phase, job.version, job.retries
 
 
 def _pods_to_kill(job: JobView, pods: list[PodFields], action: JobAction, step: JobTransition) -> list[PodFields]:
-    """Which pods go."""
+    """Pods that a transition deletes."""
     if step.targeted:
         if action.name == RESTART_POD:
             return [pod for pod in pods if pod.name == action.pod]
-        mine = [pod for pod in pods if task_of(pod) == action.task]
+        task_pods = [pod for pod in pods if task_of(pod) == action.task]
         if action.name == RESTART_PARTITION:
-            return [pod for pod in mine if partition_of(pod) == action.partition]
+            return [pod for pod in task_pods if partition_of(pod) == action.partition]
         assert action.name == RESTART_TASK
-        return mine
+        return task_pods
     last = job.retries >= job.max_retry - 1
     if step.keep_finished_pods or last:
-        return [pod for pod in pods if pod.status.phase not in _ENDED]
+        return [pod for pod in pods if pod.status.phase not in _FINISHED_PHASES]
     return pods
 
 
 def _dependencies_met(job: JobView, task: Tree, pods: list[PodFields]) -> bool:
-    """Whether the tasks that this one waits for have started."""
+    """Whether the tasks that this task depends on have started."""
     depends = task.get("dependsOn") or {}
     names: list[str] = depends.get("name") or []
-    met = [_task_started(job, name, pods) for name in names]
+    started = [_task_started(job, name, pods) for name in names]
     if len(names) > 1 and depends.get("iteration") == "any":
-        return any(met)
-    return all(met)
+        return any(started)
+    return all(started)
 
 
 def _task_started(job: JobView, name: str, pods: list[PodFields]) -> bool:
     task = job.task(name)
     if task is None:
         return True
-    up = 0
+    started_count = 0
     for pod in pods:
         if task_of(pod) == name and not pod.terminating:
-            up += pod.status.phase == "Succeeded" or (pod.status.phase == "Running" and pod.ready)
-    return up >= min_available(task)
+            started_count += pod.status.phase == "Succeeded" or (pod.status.phase == "Running" and pod.ready)
+    return started_count >= min_available(task)

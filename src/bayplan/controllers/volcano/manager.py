@@ -1,12 +1,12 @@
-"""Which of Volcano's controllers run? Volcano's own way to choose, on watches that they share.
+"""Manager of Volcano's controllers: selects them as vc-controller-manager does, over one set of shared informers.
 
-    controllers = BatchControllers(client)
+    controllers = VolcanoControllers(client)
     running = asyncio.create_task(controllers.run())
     await controllers.synced()
 
-Composed by `bayplan controllers` and by whoever runs a whole cluster. They wait for Volcano's kinds: a cluster may get
-its CustomResourceDefinitions at any time, and then they begin. Each has a queue of its own and is begun anew when it
-fails, so that none can stop another.
+`bayplan controllers` and the embedded cluster run it. The controllers wait for Volcano's kinds, because a cluster may
+get its CustomResourceDefinitions at any time. Each controller has its own queue and is restarted when it fails, so that
+no controller stops another.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from bayplan.telemetry.metrics import MetricsRegistry
 log = logging.getLogger(__name__)
 
 CRD_POLL_INTERVAL_S = 5.0
-"""Between two looks whether Volcano's kinds have come."""
+"""Interval of the checks whether Volcano's kinds are served."""
 
 _REQUIRED_RESOURCES = (COMMANDS, HYPER_NODES, JOB_FLOWS, JOB_TEMPLATES, POD_GROUPS, QUEUES, VC_CRON_JOBS, VC_JOBS)
 _FACTORIES: dict[str, Callable[[SharedInformerFactory, tuple[str, ...]], VolcanoController]] = {
-    VolcanoCronJobController.name: lambda world, _: VolcanoCronJobController(world),
-    VolcanoJobTtlController.name: lambda world, _: VolcanoJobTtlController(world),
-    HyperNodeController.name: lambda world, _: HyperNodeController(world),
+    VolcanoCronJobController.name: lambda informers, _: VolcanoCronJobController(informers),
+    VolcanoJobTtlController.name: lambda informers, _: VolcanoJobTtlController(informers),
+    HyperNodeController.name: lambda informers, _: HyperNodeController(informers),
     VolcanoJobController.name: VolcanoJobController,
-    JobFlowController.name: lambda world, _: JobFlowController(world),
-    JobTemplateController.name: lambda world, _: JobTemplateController(world),
+    JobFlowController.name: lambda informers, _: JobFlowController(informers),
+    JobTemplateController.name: lambda informers, _: JobTemplateController(informers),
     PodGroupController.name: PodGroupController,
-    QueueController.name: lambda world, _: QueueController(world),
+    QueueController.name: lambda informers, _: QueueController(informers),
 }
 
 VOLCANO_CONTROLLER_NAMES: tuple[str, ...] = tuple(sorted(_FACTORIES))
-"""Volcano's names with `volcano-` before them: `job-controller` and `cronjob-controller` are Kubernetes' too."""
+"""Volcano's names with prefix `volcano-`, because Kubernetes has `job-controller` and `cronjob-controller`, too."""
 
 UPSTREAM_NAMES = {
     "cronjob-controller": VolcanoCronJobController.name,
@@ -70,27 +70,27 @@ UPSTREAM_NAMES = {
     "pg-controller": PodGroupController.name,
     "queue-controller": QueueController.name,
 }
-"""As vc-controller-manager calls them."""
+"""Names in vc-controller-manager."""
 
 UNSUPPORTED_CONTROLLERS = frozenset({"sharding-controller", "colocation-config-controller"})
-"""Those of Volcano's that Bayplan has not. Lists name them to leave them out, Volcano's own default among them."""
+"""Controllers of Volcano that Bayplan lacks. Lists, among them Volcano's default, may name them to disable them."""
 
 
 def volcano_controller_name(text: str) -> str | None:
-    """The controller that a word means: our name, Volcano's, or either without its ends, such as `job`."""
+    """Find the controller of a word: Bayplan's name, Volcano's, or either without its affixes, such as `job`."""
     if text in _FACTORIES:
         return text
-    for volcanos, ours in UPSTREAM_NAMES.items():
-        short = volcanos.removesuffix("-controller")
-        if text in (volcanos, short, short.lower(), ours.removesuffix("-controller"), ours.split("-")[1]):
-            return ours
+    for volcano_name, name in UPSTREAM_NAMES.items():
+        short = volcano_name.removesuffix("-controller")
+        if text in (volcano_name, short, short.lower(), name.removesuffix("-controller"), name.split("-")[1]):
+            return name
     return None
 
 
 def enabled_volcano_controllers(patterns: Iterable[str]) -> list[str]:
-    """The controllers that `*,-job` means, as vc-controller-manager reads `--controllers`. Raises `UsageError`."""
+    """Controllers that `*,-job` selects, as vc-controller-manager reads `--controllers`. Raises `UsageError`."""
     wanted = [each.strip() for each in patterns if each.strip()]
-    meant: dict[str, bool] = {}
+    enabled: dict[str, bool] = {}
     for each in wanted:
         word = each.removeprefix("-").removeprefix("+")
         if word == "*" or word in UNSUPPORTED_CONTROLLERS:
@@ -98,14 +98,14 @@ def enabled_volcano_controllers(patterns: Iterable[str]) -> list[str]:
         name = volcano_controller_name(word)
         if name is None:
             raise UsageError(
-                f"{each!r} is none of Volcano's controllers; there are {', '.join(VOLCANO_CONTROLLER_NAMES)}"
+                f"{each!r} is no controller of Volcano; the controllers are {', '.join(VOLCANO_CONTROLLER_NAMES)}"
             )
-        meant.setdefault(name, not each.startswith("-"))
-    return [name for name in VOLCANO_CONTROLLER_NAMES if meant.get(name, "*" in wanted)]
+        enabled.setdefault(name, not each.startswith("-"))
+    return [name for name in VOLCANO_CONTROLLER_NAMES if enabled.get(name, "*" in wanted)]
 
 
 class VolcanoControllers:
-    """Volcano's controllers, or some of them."""
+    """Runs Volcano's controllers, or some of them."""
 
     def __init__(
         self,
@@ -116,63 +116,65 @@ class VolcanoControllers:
         inherits: bool = True,
         counted_in: MetricsRegistry | None = None,
     ) -> None:
-        """`only`: their names; all by default. `schedulers`: whose pods get groups; jobs go to the first. `inherits`:
-        groups get annotations of who owns the pods. `counted_in`: where Volcano's controller metrics are kept, if they
-        are."""
+        """`only`: names of the controllers; default: all. `schedulers`: names of the batch schedulers whose pods get
+        pod groups; jobs get the first. `inherits`: pod groups inherit annotations of the pods' owner. `counted_in`:
+        registry of Volcano's controller metrics."""
         for name in only or ():
             if name not in _FACTORIES:
-                raise UsageError(f"there is no controller {name!r}; there are {', '.join(VOLCANO_CONTROLLER_NAMES)}")
+                raise UsageError(
+                    f"there is no controller {name!r}; the controllers are {', '.join(VOLCANO_CONTROLLER_NAMES)}"
+                )
         self._client = client
-        self._world = SharedInformerFactory(client)
+        self._informers = SharedInformerFactory(client)
         self._controllers = [
-            make(self._world, schedulers) for name, make in _FACTORIES.items() if only is None or name in only
+            make(self._informers, schedulers) for name, make in _FACTORIES.items() if only is None or name in only
         ]
         for each in self._controllers:
             if isinstance(each, PodGroupController):
                 each.inherits = inherits
         if counted_in is not None:
-            VolcanoControllerMetrics(self._world, counted_in)
+            VolcanoControllerMetrics(self._informers, counted_in)
         self._started = asyncio.Event()
 
     @property
     def names(self) -> list[str]:
-        """What runs."""
+        """Names of the running controllers."""
         return sorted(each.name for each in self._controllers)
 
     async def run(self) -> None:
-        """Keep everything right until cancelled."""
+        """Run the controllers until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch(), name="batch world")
+            group.create_task(self._watch(), name="batch informers")
             for each in self._controllers:
                 group.create_task(self._work(each), name=each.name)
 
     async def synced(self) -> None:
-        """Return when everything that existed has been heard of, and the controllers work."""
+        """Return when all first lists are complete and the controllers work."""
         await self._started.wait()
         for each in self._controllers:
             await each.synced()
 
     async def _watch(self) -> None:
         await self._wait_for_crds()
-        await self._world.discover()
+        await self._informers.discover()
         self._started.set()
-        await self._world.run()
+        await self._informers.run()
 
     async def _wait_for_crds(self) -> None:
-        """Wait until the server has Volcano's kinds."""
-        told = False
+        """Wait until the API server serves Volcano's kinds."""
+        logged = False
         while True:
-            offered = await self._client.wait_for_server(
+            served = await self._client.wait_for_server(
                 [each.kind for each in _REQUIRED_RESOURCES if each.kind is not None]
             )
-            if not offered.missing:
+            if not served.missing:
                 return
-            if not told:
-                names = ", ".join(kind.plural for kind in offered.missing)
-                log.info("the API server has no %s yet; `bayplan crds` has their definitions", names)
-                told = True
-            await self._world.clock.sleep(CRD_POLL_INTERVAL_S)
+            if not logged:
+                names = ", ".join(kind.plural for kind in served.missing)
+                log.info("the API server does not serve %s yet; install them with `bayplan crds`", names)
+                logged = True
+            await self._informers.clock.sleep(CRD_POLL_INTERVAL_S)
 
     async def _work(self, controller: VolcanoController) -> None:
         await self._started.wait()
-        await run_supervised(controller.name, controller.run, self._world.clock.sleep)
+        await run_supervised(controller.name, controller.run, self._informers.clock.sleep)

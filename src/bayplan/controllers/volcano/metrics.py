@@ -1,12 +1,12 @@
-"""What does a dashboard made for Volcano's controllers look for? Counted from the watches that they share.
+"""Metrics of Volcano's controllers, under the names that Volcano's dashboards use. Counted from the shared informers.
 
-Nobody is asked anything for it: groups are counted when somebody scrapes, phases and pods as the watch tells of them.
-What was there before the process began is history, and counted by whoever ran then.
+They cause no request: groups are counted at each scrape, phases and pods when the watch delivers them. Objects that
+existed before the process started are not counted; the previous process has counted them.
 """
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+from collections import Counter as CollectionsCounter
 from typing import Any
 
 from bayplan.controllers.core.api_types import PODS, PodFields, UntypedObject
@@ -26,13 +26,13 @@ _CREATION = exponential_range(50, 60_000, 30)
 
 
 class VolcanoControllerMetrics:
-    """Volcano's controller metrics, by its names."""
+    """Volcano's controller metrics, under Volcano's names."""
 
-    def __init__(self, world: SharedInformerFactory, registry: MetricsRegistry) -> None:
-        self._started_at = world.clock.now().replace(microsecond=0)  # the API server counts in whole seconds
-        self._groups = world.informer(POD_GROUPS, UntypedObject)
-        self._queues = world.informer(QUEUES, UntypedObject)
-        self._jobs = world.informer(VC_JOBS, UntypedObject)
+    def __init__(self, informers: SharedInformerFactory, registry: MetricsRegistry) -> None:
+        self._started_at = informers.clock.now().replace(microsecond=0)  # creationTimestamp has whole seconds
+        self._groups = informers.informer(POD_GROUPS, UntypedObject)
+        self._queues = informers.informer(QUEUES, UntypedObject)
+        self._jobs = informers.informer(VC_JOBS, UntypedObject)
         self._in_phase = {
             phase: Gauge(
                 f"{_PREFIX}queue_pod_group_{phase.lower()}_count",
@@ -42,7 +42,7 @@ class VolcanoControllerMetrics:
             )
             for phase in _PHASES
         }
-        self._ended = {
+        self._finished_jobs = {
             phase: _counter(f"job_{phase.lower()}_phase_count", f"Jobs that became {phase}.", "job_name", "queue_name")
             for phase in ("Completed", "Failed")
         }
@@ -56,15 +56,15 @@ class VolcanoControllerMetrics:
             buckets=_CREATION,
             stability=Stability.NONE,
         )
-        registry.add(*self._in_phase.values(), *self._ended.values(), *self._flows.values(), self._creation)
+        registry.add(*self._in_phase.values(), *self._finished_jobs.values(), *self._flows.values(), self._creation)
         registry.collect(self._count_groups)
         self._jobs.add_handler(self._on_job)
-        world.informer(JOB_FLOWS, UntypedObject).add_handler(self._on_flow)
-        world.informer(PODS, PodFields).add_handler(self._on_pod)
+        informers.informer(JOB_FLOWS, UntypedObject).add_handler(self._on_flow)
+        informers.informer(PODS, PodFields).add_handler(self._on_pod)
 
     def _count_groups(self) -> None:
-        """Every queue has a number; those that are gone have none."""
-        found = Tally((_queue(each), each.status.get("phase") or "Pending") for each in self._groups.all())
+        """Count groups per queue. Every existing queue gets a value, deleted queues get none."""
+        found = CollectionsCounter((_queue(each), each.status.get("phase") or "Pending") for each in self._groups.all())
         queues = {each.name for each in self._queues.all()}
         for phase, gauge in self._in_phase.items():
             gauge.reset()
@@ -73,10 +73,15 @@ class VolcanoControllerMetrics:
 
     def _on_job(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         if new is None and old is not None:
-            for counter in self._ended.values():
+            for counter in self._finished_jobs.values():
                 counter.forget(*_labels(old))
-        elif old is not None and new is not None and (phase := _phase(new)) != _phase(old) and phase in self._ended:
-            self._ended[phase].labels(*_labels(new)).inc()
+        elif (
+            old is not None
+            and new is not None
+            and (phase := _phase(new)) != _phase(old)
+            and phase in self._finished_jobs
+        ):
+            self._finished_jobs[phase].labels(*_labels(new)).inc()
 
     def _on_flow(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         if old is not None and new is not None and (phase := _phase(new)) != _phase(old) and phase in self._flows:
@@ -89,8 +94,8 @@ class VolcanoControllerMetrics:
         job = self._jobs.get(new.namespace, owner.name) if owner is not None and owner.kind == "Job" else None
         if owner is None or job is None or job.uid != owner.uid or created < self._started_at:
             return
-        if (born := job.metadata.creation_timestamp) is not None:
-            self._creation.observe(max(0.0, 1e3 * (created - born).total_seconds()))
+        if (job_created := job.metadata.creation_timestamp) is not None:
+            self._creation.observe(max(0.0, 1e3 * (created - job_created).total_seconds()))
 
 
 def _counter(name: str, text: str, *labels: str) -> Counter:

@@ -1,6 +1,6 @@
-"""How much must be free before a group may start? What its least number of pods takes, in the words of a quota.
+"""minResources of a PodGroup: the requests of its minimum number of pods, under the names of quotas.
 
-Asked when a PodGroup is made or compared; pure. Cost: reading the templates of the tasks.
+Computed when a PodGroup is created or compared. Pure. Cost: decoding the templates of the tasks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COMPUTE = ("cpu", "memory", "ephemeral-storage")
 
 
 def pod_usage(pod: Pod) -> QuantityMap:
-    """What one pod counts for by the names that quotas use, and by the plain names of devices."""
+    """Usage of a pod under the names of quotas, and under the plain names of extended resources."""
     requests, limits = pod_requests(pod), pod_limits(pod)
     found: QuantityMap = {"pods": Quantity.of(1), "count/pods": Quantity.of(1)}
     for name in _COMPUTE:
@@ -37,7 +37,7 @@ def pod_usage(pod: Pod) -> QuantityMap:
 
 
 def multiply_amounts(amounts: QuantityMap, count: int) -> QuantityMap:
-    """So many of it, by doubling: a thousand pods are ten sums."""
+    """Multiply amounts by a count, by doubling: a thousand pods cost ten additions."""
     found: QuantityMap = {}
     while count > 0:
         if count & 1:
@@ -51,23 +51,23 @@ def add_amounts(one: QuantityMap, other: QuantityMap) -> QuantityMap:
 
 
 def format_amounts(amounts: QuantityMap) -> dict[str, str]:
-    """As they stand in an object."""
+    """Amounts as text, for an object."""
     return {name: str(amount) for name, amount in sorted(amounts.items())}
 
 
-def min_resources_of(tasks: list[Tree], least: int, priority_of: Callable[[str], int]) -> QuantityMap:
-    """What the first `least` pods of these tasks take, those of the highest priority first.
+def min_resources_of(tasks: list[Tree], min_count: int, priority_of: Callable[[str], int]) -> QuantityMap:
+    """Requests of the first `least` pods of these tasks, highest priority first.
 
-    Where the job wants fewer than its tasks do, pods are taken as they come; otherwise each task has its own least
-    number first, and what the job wants more is filled up from what tasks have left."""
+    If the job's minAvailable is below the sum of its tasks', pods are taken in order. Otherwise each task contributes
+    its own minAvailable first, and the rest of the job's is filled with further pods."""
     ranked = sorted(tasks, key=lambda task: -priority_of(_template(task).get("priorityClassName") or ""))
     total: QuantityMap = {}
-    if least < sum(min_available(task) for task in tasks):
+    if min_count < sum(min_available(task) for task in tasks):
         shares = [(task, replicas(task)) for task in ranked]
     else:
         own = [(task, min_available(task)) for task in ranked]
         shares = [*own, *((task, replicas(task) - min_available(task)) for task in ranked)]
-    left = least
+    left = min_count
     for task, share in shares:
         count = min(left, max(share, 0))
         if count > 0:
@@ -77,7 +77,7 @@ def min_resources_of(tasks: list[Tree], least: int, priority_of: Callable[[str],
 
 
 def task_usage(task: Tree) -> QuantityMap:
-    """What one pod of a task counts for; a template that cannot be read counts as one pod."""
+    """Usage of one pod of a task; an invalid template counts as one pod."""
     try:
         pod = msgspec.convert(without_nulls({"spec": _template(task)}), Pod)
         return pod_usage(pod)

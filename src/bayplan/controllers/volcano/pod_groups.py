@@ -1,9 +1,9 @@
-"""Has every pod that we schedule a PodGroup? Bare pods and those of Deployments, StatefulSets and Jobs get one made.
+"""PodGroup controller: creates pod groups for bare pods and for pods of Deployments, StatefulSets and Jobs.
 
-All pods of one owner share a group, named after the owner's uid. The group goes with its owner; when a ReplicaSet or a
-StatefulSet is scaled to nothing the group goes at once, and while it has pods a group that was lost is made again. What
-a set's newest pods and its annotations say, the group follows. Pods that name a group of somebody else's are somebody
-else's business. Cost: for a new pod one patch; for the first of an owner a look at the owner and one more write.
+All pods of one owner share a group, named after the owner's uid. The group is deleted with its owner, and when a
+ReplicaSet or StatefulSet is scaled to zero. A group that was deleted while it has pods is recreated. A set's group
+follows its newest pods and its annotations. Pods that name another group are ignored. Cost: one patch for a new pod;
+for the first pod of an owner a lookup of the owner and one more write.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ _REVISION = "controller-revision-hash"
 
 
 class PodGroupController(VolcanoController):
-    """Makes groups for pods without one."""
+    """Creates pod groups for pods without one."""
 
     name = "volcano-podgroup-controller"
     inherits = True
-    """Whether what the owners of pods say counts for their groups."""
+    """Whether pod groups inherit annotations of the pods' owners."""
 
-    def __init__(self, world: SharedInformerFactory, schedulers: tuple[str, ...] = (SCHEDULER,)) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory, schedulers: tuple[str, ...] = (SCHEDULER,)) -> None:
+        super().__init__(informers)
         self._schedulers = schedulers
         self.pods = self.informer(PODS, PodFields)
         self.groups = self.informer(POD_GROUPS, UntypedObject)
@@ -73,12 +73,12 @@ class PodGroupController(VolcanoController):
             "StatefulSet": self.informer(STATEFUL_SETS, UntypedObject),
         }
         self._owners: WorkQueue[tuple[str, str, str]] = WorkQueue(
-            "owner of pods", self._sync_owner, clock=world.clock, chance=world.chance, workers=2
+            "owner of pods", self._sync_owner, clock=informers.clock, chance=informers.chance, workers=2
         )
         self.pods.add_handler(self._on_pod)
         self.groups.add_handler(self._on_group)
-        for kind, feed in self._sets.items():
-            feed.add_handler(lambda old, new, kind=kind: self._on_owner(kind, old, new))  # type: ignore[misc]
+        for kind, informer in self._sets.items():
+            informer.add_handler(lambda old, new, kind=kind: self._on_owner(kind, old, new))  # type: ignore[misc]
 
     async def run(self) -> None:
         await self.synced()
@@ -95,7 +95,7 @@ class PodGroupController(VolcanoController):
             self._owners.add((kind, new.namespace, new.name))
 
     def _on_group(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
-        """Pods of a set that name a group which is gone would wait for it for ever."""
+        """Event handler: recreate the deleted group of a set whose pods still name it."""
         owner = old.metadata.controller if old is not None and new is None else None
         if old is not None and owner is not None and owner.kind in self._sets:
             self._owners.add((owner.kind, old.namespace, owner.name))
@@ -112,8 +112,8 @@ class PodGroupController(VolcanoController):
             body = group_for(pod, await self._inherited(pod))
             await self.ensure(POD_GROUPS, pod.namespace, body)
         elif (owner := pod.metadata.controller) is not None and owner.kind == "StatefulSet":
-            # The set's own last change may have been heard of before this pod, which may be the first of a new template
-            # and wait in the queue of the old one: then nothing else would come.
+            # The set's last change may have been delivered before this pod. If the pod is the first of a new template,
+            # its group still has the old queue, and no later event would update it.
             self._owners.add((owner.kind, pod.namespace, owner.name))
         patch = {"metadata": {"uid": pod.uid, "annotations": {GROUP_NAME: name}}}
         with suppress(NotFound):
@@ -121,14 +121,14 @@ class PodGroupController(VolcanoController):
         return None
 
     async def _inherited(self, pod: PodFields) -> dict[str, str]:
-        """The annotations of a pod's owners; of two that say something the first counts."""
+        """Annotations of the pod's owners; the first owner wins."""
         found: dict[str, str] = {}
         for owner in pod.metadata.owner_references if self.inherits else ():
             resource = _OWNERS.get(owner.kind)
             if resource is None or owner.api_version != resource.api_version:
                 continue
-            feed = self._sets.get(owner.kind)
-            item = feed.get(pod.namespace, owner.name) if feed is not None else None
+            informer = self._sets.get(owner.kind)
+            item = informer.get(pod.namespace, owner.name) if informer is not None else None
             if item is not None:
                 annotations = item.metadata.annotations
             else:
@@ -141,7 +141,7 @@ class PodGroupController(VolcanoController):
         return found
 
     async def _sync_owner(self, key: tuple[str, str, str]) -> None:
-        """A set was scaled or changed, or lost its group: that goes, follows, or is made again."""
+        """Delete, update or recreate the group of a set that was changed, scaled or lost its group."""
         kind, namespace, name = key
         owner = self._sets[kind].get(namespace, name)
         if owner is None or owner.terminating:
@@ -165,12 +165,12 @@ class PodGroupController(VolcanoController):
             await self.ensure(POD_GROUPS, namespace, group_for(newest, await self._inherited(newest)))
 
     async def _update_group(self, group: UntypedObject, pod: PodFields) -> None:
-        """Spec, labels and annotations become those that a new group would have, each as a whole; the status stays."""
+        """Replace spec, labels and annotations with those of a new group; the status stays."""
         wanted = group_for(pod, await self._inherited(pod))
         spec, labels, annotations = wanted["spec"], wanted["metadata"]["labels"], wanted["metadata"]["annotations"]
         if "queue" not in spec:
             spec["queue"] = await self._queue_unless_named(group)
-        if ALLOCATED_HYPER_NODE in group.metadata.annotations:  # a scheduler's note to itself about the pods that run
+        if ALLOCATED_HYPER_NODE in group.metadata.annotations:  # written by the scheduler for the running pods
             annotations[ALLOCATED_HYPER_NODE] = group.metadata.annotations[ALLOCATED_HYPER_NODE]
         differing: dict[str, object] = {}
         if spec != group.spec:
@@ -183,41 +183,43 @@ class PodGroupController(VolcanoController):
             await self.replace(POD_GROUPS, group, differing)
 
     async def _queue_unless_named(self, group: UntypedObject) -> str:
-        """Where a group belongs whose pods name no queue: the namespace may name one, for webhooks to fill in."""
-        there = str(group.spec.get("queue") or DEFAULT_QUEUE)
-        if there == DEFAULT_QUEUE:
-            return there
+        """Queue of a group whose pods name none: the namespace may name one, which a webhook fills in."""
+        queue = str(group.spec.get("queue") or DEFAULT_QUEUE)
+        if queue == DEFAULT_QUEUE:
+            return queue
         try:
             tree = await self.client.get_raw(NAMESPACES, "", group.namespace)
-        except (NotFound, Forbidden):  # with the role of an older release: nobody is moved by a guess
-            return there
+        except (NotFound, Forbidden):  # with the role of an older release: the queue stays
+            return queue
         return (tree["metadata"].get("annotations") or {}).get(QUEUE_NAME_OF_PODS) or DEFAULT_QUEUE
 
 
 def group_name(pod: PodFields) -> str:
-    """What the group of a pod is called: after its owner, or after itself."""
+    """Name of a pod's group: after its owner, or after the pod."""
     owner = pod.metadata.controller
     return f"podgroup-{owner.uid if owner is not None else pod.uid}"
 
 
 def group_for(pod: PodFields, inherited: dict[str, str]) -> Tree:
-    """The group of a pod; `inherited`: what its owner's annotations say."""
-    least = _min_member(inherited)
-    own, labels = pod.metadata.annotations, pod.metadata.labels
+    """Build the group of a pod. `inherited`: annotations of its owner."""
+    min_member = _min_member(inherited)
+    pod_annotations, labels = pod.metadata.annotations, pod.metadata.labels
     annotations = {key: value for key, value in inherited.items() if key.startswith(_INHERITED)}
-    annotations |= {key: own[key] for key in (PREEMPTABLE, COOLDOWN_TIME, REVOCABLE_ZONE) if key in own}
+    annotations |= {
+        key: pod_annotations[key] for key in (PREEMPTABLE, COOLDOWN_TIME, REVOCABLE_ZONE) if key in pod_annotations
+    }
     for key in (JDB_MIN_AVAILABLE, JDB_MAX_UNAVAILABLE):
-        if key in own:
-            annotations[key] = own[key]
+        if key in pod_annotations:
+            annotations[key] = pod_annotations[key]
             break
-    spec: Tree = {"minMember": least}
-    with suppress(ObjectError):  # amounts that cannot be read are for the scheduler to complain of
-        spec["minResources"] = format_amounts(multiply_amounts(pod_usage(pod), least))
+    spec: Tree = {"minMember": min_member}
+    with suppress(ObjectError):  # the scheduler reports invalid amounts
+        spec["minResources"] = format_amounts(multiply_amounts(pod_usage(pod), min_member))
     if pod.spec.priority_class_name:
         spec["priorityClassName"] = pod.spec.priority_class_name
-    if own.get(QUEUE_NAME_OF_PODS):
-        spec["queue"] = own[QUEUE_NAME_OF_PODS]
-    topology = _topology(own)
+    if pod_annotations.get(QUEUE_NAME_OF_PODS):
+        spec["queue"] = pod_annotations[QUEUE_NAME_OF_PODS]
+    topology = _topology(pod_annotations)
     if topology is not None:
         spec["networkTopology"] = topology
     metadata = {
@@ -247,8 +249,8 @@ def _topology(annotations: dict[str, str]) -> Tree | None:
 def _owners(pod: PodFields) -> list[Tree]:
     references = pod.metadata.owner_references
     if pod.metadata.controller is None:
-        mine = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}
-        return [{**mine, "controller": True, "blockOwnerDeletion": True}]
+        reference = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}
+        return [{**reference, "controller": True, "blockOwnerDeletion": True}]
     return [
         {
             "apiVersion": each.api_version,

@@ -1,4 +1,4 @@
-"""A queue is in this state and is opened, closed or looked at: what is it then? Volcano's table. Pure."""
+"""State of a queue after it is opened, closed or synced: Volcano's state machine. Pure function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLOSED_STATES = (CLOSED, CLOSING)
 
 
 def state_after(state: str, action: str, groups: int) -> str:
-    """The state after an action; `groups`: how many pod groups the queue has."""
+    """State after an action. `groups`: number of the queue's pod groups."""
     if action == OPEN_QUEUE:
         return OPEN
     closing = CLOSING if groups else CLOSED

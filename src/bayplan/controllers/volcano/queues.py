@@ -1,7 +1,7 @@
-"""Is every Queue open or closed as it should be? Commands, parents and children, and the pod groups that are left.
+"""Queue controller: opens and closes queues, on command and with their parents, and keeps their state.
 
-A queue that is closed takes its children with it and gives them back when it is opened. Cost: a look at the queue's
-own groups and children, which are indexed. The queues `root` and `default` are made where they are missing.
+A closed queue closes its children, and reopens them when it is opened. Cost: a walk over the queue's own pod groups and
+children, which are indexed. The queues `root` and `default` are created when they are missing.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ _DEFAULT_QUEUES = (
 
 
 class QueueController(VolcanoController):
-    """Opens and closes queues."""
+    """Opens and closes queues, and keeps their state."""
 
     name = "volcano-queue-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.queues = self.informer(QUEUES, UntypedObject)
         self.groups = self.informer(POD_GROUPS, UntypedObject)
         self.commands = self.informer(COMMANDS, Command)
-        self._of_queue: dict[str, set[Key]] = defaultdict(set)
+        self._groups_by_queue: dict[str, set[Key]] = defaultdict(set)
         self._children: dict[str, set[str]] = defaultdict(set)
         self._actions: dict[str, str] = {}
-        """What is to be done to a queue beyond looking at it."""
-        self._told: set[str] = set()
+        """Requested action of each queue, besides its sync."""
+        self._recorded: set[str] = set()
         self._command_queue: WorkQueue[Key] = WorkQueue(
-            "command", self._execute_command, clock=world.clock, chance=world.chance, workers=2
+            "command", self._execute_command, clock=informers.clock, chance=informers.chance, workers=2
         )
         self.queues.add_handler(self._on_queue)
         self.groups.add_handler(self._on_group)
@@ -68,7 +68,7 @@ class QueueController(VolcanoController):
             group.create_task(self.queue.run())
             group.create_task(self._command_queue.run())
 
-    # What is heard.
+    # Event handlers.
 
     def _on_queue(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         if old is not None:
@@ -81,11 +81,11 @@ class QueueController(VolcanoController):
         self.enqueue(old, new)
 
     def _on_group(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
-        for item, there in ((old, False), (new, True)):
+        for item, exists in ((old, False), (new, True)):
             if item is not None:
                 name, key = item.spec.get("queue") or DEFAULT_QUEUE, (item.namespace, item.name)
-                known = self._of_queue[name]
-                known.add(key) if there else known.discard(key)
+                groups = self._groups_by_queue[name]
+                groups.add(key) if exists else groups.discard(key)
                 if (old is None) is not (new is None):
                     self.queue.add(("", name))
 
@@ -94,7 +94,7 @@ class QueueController(VolcanoController):
             self._command_queue.add((new.namespace, new.name))
 
     async def _execute_command(self, key: Key) -> None:
-        """Take a command: it is deleted before it is executed, so that it is executed once at most."""
+        """Execute a command. It is deleted first, so that it is executed at most once."""
         command = self.commands.get(*key)
         if command is None or command.target is None or not await self.delete(COMMANDS, command):
             return
@@ -107,7 +107,7 @@ class QueueController(VolcanoController):
         self._actions[name] = action
         self.queue.add(("", name))
 
-    # What is done.
+    # Sync.
 
     async def sync(self, key: Key) -> float | None:
         name = key[1]
@@ -137,7 +137,7 @@ class QueueController(VolcanoController):
             del self._actions[name]
 
     def _check_parent(self, queue: UntypedObject) -> None:
-        """A queue below a closed one stays closed."""
+        """Refuse to open a queue whose parent is closed."""
         parent = self.queues.get("", _parent(queue)) if _parent(queue) != ROOT_QUEUE else None
         if parent is not None and _state(parent) in CLOSED_STATES:
             note = (
@@ -166,7 +166,7 @@ class QueueController(VolcanoController):
             self.queue.add(("", child))
 
     async def _sync_state(self, queue: UntypedObject) -> None:
-        """Nobody wants anything of it: its state as it should be, after what its parent did."""
+        """Sync the state of a queue without a requested action, following its parent."""
         parent = self.queues.get("", _parent(queue))
         if queue.name != ROOT_QUEUE and parent is None:
             self._record_once(queue, f"parent queue {_parent(queue)} of queue {queue.name} does not exist")
@@ -184,31 +184,31 @@ class QueueController(VolcanoController):
         await self._set_state(queue, state_after(_state(queue), SYNC_QUEUE, self._count(queue)))
 
     def _is_in_cycle(self, queue: UntypedObject) -> bool:
-        """Whether a queue, or one above it, is below itself; it then stands alone, and that is said."""
-        seen, above = [queue.name], _parent(queue)
-        while above not in ("", ROOT_QUEUE):
-            if above in seen:
-                circle = " > ".join(reversed([*seen[seen.index(above) :], above]))
-                below = "itself" if above == queue.name else "queues that are below themselves"
+        """Whether a queue or one of its ancestors is its own ancestor. Its state then ignores the parent."""
+        seen, parent = [queue.name], _parent(queue)
+        while parent not in ("", ROOT_QUEUE):
+            if parent in seen:
+                cycle = " > ".join(reversed([*seen[seen.index(parent) :], parent]))
+                below = "itself" if parent == queue.name else "queues that are below themselves"
                 self._record_once(
-                    queue, f"queue {queue.name} is below {below}: {circle}; give one of them another parent"
+                    queue, f"queue {queue.name} is below {below}: {cycle}; give one of them another parent"
                 )
                 return True
-            seen.append(above)
-            found = self.queues.get("", above)
-            above = _parent(found) if found is not None else ""
+            seen.append(parent)
+            found = self.queues.get("", parent)
+            parent = _parent(found) if found is not None else ""
         return False
 
     def _record_once(self, queue: UntypedObject, note: str) -> None:
-        if f"{queue.uid} {note}" not in self._told:
-            self._told.add(f"{queue.uid} {note}")
+        if f"{queue.uid} {note}" not in self._recorded:
+            self._recorded.add(f"{queue.uid} {note}")
             self.record_event(QUEUES, queue, "InvalidHierarchy", note, warning=True)
 
     def _count(self, queue: UntypedObject) -> int:
-        return len(self._of_queue.get(queue.name, ()))
+        return len(self._groups_by_queue.get(queue.name, ()))
 
     async def _set_state(self, queue: UntypedObject, state: str) -> None:
-        """Only the state is written: the rest of the status is the scheduler's."""
+        """Write the state only: the scheduler writes the rest of the status."""
         if state != _state(queue):
             body = {"status": {"state": state}}
             with suppress(NotFound):

@@ -1,4 +1,4 @@
-"""Under which names do Volcano's kinds lie on an API server? They are read as trees, as other controllers do."""
+"""Volcano's resources on the API server. Their objects are read as trees, as in the other controllers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bayplan.objects.meta import KubeObject, OwnerReference
 
 
 class Command(KubeObject, frozen=True):
-    """bus.volcano.sh Command: what somebody wants done to a job or a queue."""
+    """bus.volcano.sh Command: an action that a user requests for a job or a queue."""
 
     action: str = ""
     target: OwnerReference | None = None
@@ -43,7 +43,7 @@ CONFIG_MAPS = _resource("ConfigMap", "configmaps", "", "v1", ConfigMap)
 
 
 def object_to_dict(item: UntypedObject) -> Tree:
-    """The object as the rules of `objects` read it."""
+    """Convert an object to the tree that the admission rules read."""
     meta = item.metadata
     metadata: Tree = {"name": meta.name, "uid": meta.uid, "labels": meta.labels, "annotations": meta.annotations}
     if meta.namespace:

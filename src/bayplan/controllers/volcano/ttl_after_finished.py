@@ -1,4 +1,4 @@
-"""May a finished job go? One that says how long it is wanted is deleted when that time is over, with its pods."""
+"""Volcano's garbage collector: deletes finished jobs and their pods after ttlSecondsAfterFinished."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from bayplan.errors import NotFound
 
 
 class VolcanoJobTtlController(VolcanoController):
-    """Deletes jobs some time after their end."""
+    """Deletes jobs some time after they have finished."""
 
     name = "volcano-gc-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.jobs = self.informer(VC_JOBS, UntypedObject)
         self.jobs.add_handler(self._on_job)
 
@@ -34,11 +34,13 @@ class VolcanoJobTtlController(VolcanoController):
         if left > 0:
             return left
         try:
-            fresh = await self.client.get_raw(VC_JOBS, *key)
+            latest = await self.client.get_raw(VC_JOBS, *key)
         except NotFound:
             return None
-        # Somebody may have asked for more time since; then the watch is on its way.
-        same = fresh["metadata"]["uid"] == job.uid and fresh["spec"].get("ttlSecondsAfterFinished") == _ttl_seconds(job)
+        # The TTL may have been changed meanwhile; then the watch delivers the change.
+        same = latest["metadata"]["uid"] == job.uid and latest["spec"].get("ttlSecondsAfterFinished") == _ttl_seconds(
+            job
+        )
         if same:
             await self.delete(VC_JOBS, job, propagation="Foreground")
         return None
@@ -50,9 +52,9 @@ def _ttl_seconds(job: UntypedObject) -> int | None:
 
 
 def remaining_ttl_s(job: UntypedObject, now: datetime) -> float | None:
-    """How many seconds a finished job may stay; None for one that has not ended or may stay for ever."""
+    """Seconds that a finished job may stay; None for one that has not finished or has no TTL."""
     state, ttl = job.status.get("state") or {}, _ttl_seconds(job)
     if ttl is None or state.get("phase") not in FINISHED or not state.get("lastTransitionTime"):
         return None
-    ended = datetime.fromisoformat(state["lastTransitionTime"])
-    return ttl - (now - ended).total_seconds()
+    finished_at = datetime.fromisoformat(state["lastTransitionTime"])
+    return ttl - (now - finished_at).total_seconds()

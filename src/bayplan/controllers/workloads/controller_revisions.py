@@ -1,6 +1,6 @@
-"""Which templates has a StatefulSet or a DaemonSet had? ControllerRevisions: one a template, numbered, some kept.
+"""ControllerRevisions of a StatefulSet or DaemonSet: one per template, numbered, with limited history.
 
-`kubectl rollout history` and `undo` read them. A template that comes back gets its old revision with a new number.
+`kubectl rollout history` and `undo` read them. A template that returns gets its old revision with a new number.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ HASH_LABEL = "controller-revision-hash"
 
 
 def revision_data(owner: UntypedObject) -> Tree:
-    """What a revision keeps: a patch that brings the template back."""
+    """Data of a revision: the patch that restores the template."""
     return {"spec": {"template": {**(owner.spec.get("template") or {}), "$patch": "replace"}}}
 
 
 def template_of(revision: ControllerRevision, owner: UntypedObject) -> Tree:
-    """The template that a revision keeps; the owner's own where it cannot be read."""
+    """Template of a revision; the owner's template when the data is invalid."""
     data = revision.data if isinstance(revision.data, dict) else {}
     found = (data.get("spec") or {}).get("template")
     if not isinstance(found, dict):
@@ -38,7 +38,7 @@ def template_of(revision: ControllerRevision, owner: UntypedObject) -> Tree:
 
 
 def sort_by_revision(revisions: Iterable[ControllerRevision]) -> list[ControllerRevision]:
-    """The oldest first."""
+    """Sort by revision number, oldest first."""
     return sorted(revisions, key=lambda each: (each.revision, str(each.metadata.creation_timestamp), each.name))
 
 
@@ -49,22 +49,22 @@ async def latest_revision(
     revisions: Sequence[ControllerRevision],
     label: str,
 ) -> ControllerRevision:
-    """The revision of the owner's template: the newest, an old one brought to the front, or one made now.
+    """Return the revision of the owner's template: the newest one, an old one with a new number, or a new object.
 
-    `label`: under which the revision itself carries its hash."""
+    `label`: label of the revision that holds its hash."""
     wanted = revision_data(owner)
     known = sort_by_revision(revisions)
-    same = [each for each in known if _equal(each.data, wanted)]
+    equal = [each for each in known if _equal(each.data, wanted)]
     newest = known[-1].revision if known else 0
-    if same and same[-1].revision == newest:
-        return same[-1]
-    if same:
-        meta = {"resourceVersion": same[-1].metadata.resource_version}
+    if equal and equal[-1].revision == newest:
+        return equal[-1]
+    if equal:
+        meta = {"resourceVersion": equal[-1].metadata.resource_version}
         answer = await client.patch(
             CONTROLLER_REVISIONS,
             {"metadata": meta, "revision": newest + 1},
             namespace=owner.namespace,
-            name=same[-1].name,
+            name=equal[-1].name,
             kind=MERGE_PATCH,
         )
         return msgspec.json.decode(answer, type=ControllerRevision)
@@ -106,7 +106,7 @@ def _equal(one: object, other: object) -> bool:
 
 
 def _without_empty(value: object) -> object:
-    """Without nulls and empty members: servers differ in whether they write them."""
+    """Remove nulls and empty members: servers differ in whether they write them."""
     if isinstance(value, dict):
         return {key: _without_empty(item) for key, item in value.items() if item is not None and item != {}}
     return [_without_empty(item) for item in value] if isinstance(value, list) else value
@@ -115,7 +115,7 @@ def _without_empty(value: object) -> object:
 def revisions_to_delete(
     revisions: Iterable[ControllerRevision], living: Iterable[str], limit: int
 ) -> list[ControllerRevision]:
-    """What is to be forgotten: the oldest of those that no pod is of, beyond so many."""
+    """Oldest revisions without pods, above the history limit."""
     in_use = set(living)
     idle = [each for each in sort_by_revision(revisions) if each.name not in in_use]
     return idle[: max(0, len(idle) - limit)]

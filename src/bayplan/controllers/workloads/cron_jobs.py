@@ -1,7 +1,7 @@
-"""Is it time for a CronJob's next Job? Makes one at each moment of its schedule, and forgets old ones.
+"""CronJob controller: creates a Job at each time of the schedule, and deletes old Jobs.
 
-A job's name says for which minute it is, so none is made twice. Moments that were missed are made up for by the latest
-of them alone, if that is not too late. A sync costs a walk over the cron job's own jobs.
+The scheduled minute is part of the job's name, so no job is created twice. Of several missed times only the latest is
+started, unless its deadline is over. A sync walks the cron job's own jobs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bayplan.controllers.core.api_types import (
 from bayplan.controllers.core.controller import Controller
 from bayplan.controllers.core.owner_refs import owner_reference
 from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
-from bayplan.controllers.workloads import job_status as sums
+from bayplan.controllers.workloads import job_status
 from bayplan.errors import AlreadyExists, ApiError
 from bayplan.objects.meta import format_time
 
@@ -37,12 +37,12 @@ _WAKE_UP_MARGIN_S = 0.1
 
 
 class CronJobController(Controller):
-    """Makes jobs by the clock."""
+    """Creates the jobs of CronJobs."""
 
     name = "cronjob-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.cron_jobs = self.informer(CRON_JOBS, UntypedObject)
         self.jobs = self.informer(JOBS, UntypedObject)
         self.cron_jobs.add_handler(self.enqueue)
@@ -60,14 +60,14 @@ class CronJobController(Controller):
             return None
         jobs = self.jobs.owned_by(found.uid)
         status = self._active_jobs_status(found, jobs)
-        again_s = None
+        requeue_after_s = None
         if not found.terminating:
-            again_s = await self._on_time(found, status)
-        await self._forget_old(found, jobs)
+            requeue_after_s = await self._sync_schedule(found, status)
+        await self._delete_old_jobs(found, jobs)
         await self.write_status(CRON_JOBS, found, status)
-        return again_s
+        return requeue_after_s
 
-    # What has become of the jobs.
+    # Status.
 
     def _active_jobs_status(self, found: UntypedObject, jobs: Sequence[UntypedObject]) -> Tree:
         status: Tree = dict(found.status)
@@ -75,41 +75,41 @@ class CronJobController(Controller):
         by_uid = {job.uid: job for job in jobs}
         known = {each["uid"] for each in active}
         for job in jobs:
-            if sums.is_finished(job):
+            if job_status.is_finished(job):
                 self._record_finished(found, job, status, known)
             elif job.uid not in known and _scheduled_for(job) is None:
                 note = f"Saw a job that the controller did not create or forgot: {job.name}"
                 self.record_event(CRON_JOBS, found, "UnexpectedJob", note, warning=True)
-        kept = []
+        remaining = []
         for each in active:
-            there = by_uid.get(each["uid"]) or self.jobs.get(found.namespace, each["name"])
-            if there is None and self._is_old(each):
+            active_job = by_uid.get(each["uid"]) or self.jobs.get(found.namespace, each["name"])
+            if active_job is None and self._is_old(each):
                 self.record_event(CRON_JOBS, found, "MissingJob", f"Active job went missing: {each['name']}")
-            elif there is None or not sums.is_finished(there):
-                kept.append(each)
-        status["active"] = kept
+            elif active_job is None or not job_status.is_finished(active_job):
+                remaining.append(each)
+        status["active"] = remaining
         return _without_empty(status, "active")
 
     def _record_finished(self, found: UntypedObject, job: UntypedObject, status: Tree, known: set[str]) -> None:
-        good = sums.has_condition(job, "Complete")
+        succeeded = job_status.has_condition(job, "Complete")
         if job.uid in known:
-            note = f"Saw completed job: {job.name}, condition: {'Complete' if good else 'Failed'}"
+            note = f"Saw completed job: {job.name}, condition: {'Complete' if succeeded else 'Failed'}"
             self.record_event(CRON_JOBS, found, "SawCompletedJob", note)
         ended = job.status.get("completionTime")
-        if good and ended and ended > status.get("lastSuccessfulTime", ""):
+        if succeeded and ended and ended > status.get("lastSuccessfulTime", ""):
             status["lastSuccessfulTime"] = ended
 
     def _is_old(self, reference: Tree) -> bool:
-        """Whether we should have heard of a job by now; one that was just made may be on its way to us."""
+        """Whether the job must be known by now. The watch may not have delivered a job that was just created."""
         minute = reference["name"].rpartition("-")[2]
         if not minute.isdigit():
             return True
         return self.clock.now() - datetime.fromtimestamp(int(minute) * 60, UTC) > timedelta(minutes=2)
 
-    # What is due.
+    # Schedule.
 
-    async def _on_time(self, found: UntypedObject, status: Tree) -> float | None:
-        """Make the job that is due; how long until the next may be."""
+    async def _sync_schedule(self, found: UntypedObject, status: Tree) -> float | None:
+        """Start the job that is due. Returns the seconds until the next one may be."""
         zone = found.spec.get("timeZone")
         if zone is not None and (problem := time_zone_error(zone)):
             self.record_event(
@@ -120,23 +120,23 @@ class CronJobController(Controller):
             return None
         try:
             schedule = parse_cron_schedule(found.spec.get("schedule", ""))
-        except CronScheduleError as wrong:
-            note = f'unparseable schedule: "{found.spec.get("schedule", "")}" : {wrong}'
+        except CronScheduleError as error:
+            note = f'unparseable schedule: "{found.spec.get("schedule", "")}" : {error}'
             self.record_event(CRON_JOBS, found, "UnparseableSchedule", note, warning=True)
             return None
-        place: tzinfo = ZoneInfo(zone) if zone is not None else UTC
+        time_zone: tzinfo = ZoneInfo(zone) if zone is not None else UTC
         now = self.clock.now()
-        due, missed = most_recent_schedule_time(found, schedule, place, now)
+        due, missed = most_recent_schedule_time(found, schedule, time_zone, now)
         if missed > MAX_MISSED_STARTS:
             advice = "Set or decrease .spec.startingDeadlineSeconds or check clock skew"
             note = f"too many missed start times: {missed}. {advice}"
             self.record_event(CRON_JOBS, found, "TooManyMissedTimes", note, warning=True)
         if due is not None:
-            await self._start(found, status, due, place, now)
-        following = schedule.next(now, place)
-        return (following - now).total_seconds() + _WAKE_UP_MARGIN_S if following is not None else None
+            await self._start(found, status, due, time_zone, now)
+        next_time = schedule.next(now, time_zone)
+        return (next_time - now).total_seconds() + _WAKE_UP_MARGIN_S if next_time is not None else None
 
-    async def _start(self, found: UntypedObject, status: Tree, due: datetime, place: tzinfo, now: datetime) -> None:
+    async def _start(self, found: UntypedObject, status: Tree, due: datetime, time_zone: tzinfo, now: datetime) -> None:
         limit = found.spec.get("startingDeadlineSeconds")
         if limit is not None and due + timedelta(seconds=int(limit)) < now:
             note = f"Missed scheduled time to start a job: {due:%a, %d %b %Y %H:%M:%S} +0000"
@@ -154,30 +154,30 @@ class CronJobController(Controller):
                 if job is not None:
                     await self._delete_job(found, job)
             active = []
-        body = job_body(found, due, place)
+        body = job_body(found, due, time_zone)
         try:
-            made = msgspec.json.decode(
+            created = msgspec.json.decode(
                 await self.client.create(JOBS, body, namespace=found.namespace), type=UntypedObject
             )
-            self.record_event(CRON_JOBS, found, "SuccessfulCreate", f"Created job {made.name}")
+            self.record_event(CRON_JOBS, found, "SuccessfulCreate", f"Created job {created.name}")
         except AlreadyExists:
-            made = await self.client.get(UntypedObject, found.namespace, body["metadata"]["name"], resource=JOBS)
+            created = await self.client.get(UntypedObject, found.namespace, body["metadata"]["name"], resource=JOBS)
         except ApiError as fault:
             self.record_event(CRON_JOBS, found, "FailedCreate", f"Error creating job: {fault.details}", warning=True)
             raise
-        others = [each for each in active if each["uid"] != made.uid]
-        status["active"] = [*others, _reference(made)]
+        other_jobs = [each for each in active if each["uid"] != created.uid]
+        status["active"] = [*other_jobs, _reference(created)]
         status["lastScheduleTime"] = format_time(due)
 
-    # What is over.
+    # History.
 
-    async def _forget_old(self, found: UntypedObject, jobs: Sequence[UntypedObject]) -> None:
+    async def _delete_old_jobs(self, found: UntypedObject, jobs: Sequence[UntypedObject]) -> None:
         for kind, field in (("Complete", "successfulJobsHistoryLimit"), ("Failed", "failedJobsHistoryLimit")):
             limit = found.spec.get(field)
             if limit is None:
                 continue
             ended = sorted(
-                (job for job in jobs if sums.has_condition(job, kind) and not job.terminating),
+                (job for job in jobs if job_status.has_condition(job, kind) and not job.terminating),
                 key=lambda job: (job.status.get("startTime", ""), job.name),
             )
             for job in ended[: max(0, len(ended) - int(limit))]:
@@ -189,9 +189,9 @@ class CronJobController(Controller):
 
 
 def most_recent_schedule_time(
-    found: UntypedObject, schedule: CronSchedule, place: tzinfo, now: datetime
+    found: UntypedObject, schedule: CronSchedule, time_zone: tzinfo, now: datetime
 ) -> tuple[datetime | None, int]:
-    """The latest moment that has come and has no job yet, and how many came since the last job."""
+    """Return the latest time that is due and has no job, and the number of times since the last job."""
     last = found.status.get("lastScheduleTime")
     since = datetime.fromisoformat(last) if last else found.metadata.creation_timestamp or now
     limit = found.spec.get("startingDeadlineSeconds")
@@ -199,31 +199,31 @@ def most_recent_schedule_time(
         since = max(since, now - timedelta(seconds=int(limit)))
     due: datetime | None = None
     missed = 0
-    following = schedule.next(since, place)
-    while following is not None and following <= now:
-        due, missed = following, missed + 1
+    next_time = schedule.next(since, time_zone)
+    while next_time is not None and next_time <= now:
+        due, missed = next_time, missed + 1
         if missed > MAX_MISSED_STARTS:
-            # After a long sleep only the last hour or so is worth walking over.
-            following = max(following, _recent_start(schedule, place, now))
-        following = schedule.next(following, place)
+            # After a long gap only the last part needs a walk.
+            next_time = max(next_time, _recent_start(schedule, time_zone, now))
+        next_time = schedule.next(next_time, time_zone)
     return due, missed
 
 
-def _recent_start(schedule: CronSchedule, place: tzinfo, now: datetime) -> datetime:
-    """A moment from which the latest one is a few steps away."""
+def _recent_start(schedule: CronSchedule, time_zone: tzinfo, now: datetime) -> datetime:
+    """Return a time before the latest scheduled one that is only a few steps away from it."""
     for hours in (1, 25, 24 * 8, 24 * 32, 24 * 367):
         start = now - timedelta(hours=hours)
-        first = schedule.next(start, place)
+        first = schedule.next(start, time_zone)
         if first is not None and first <= now:
             return start
     return now - timedelta(days=366 * 5)
 
 
-def job_body(found: UntypedObject, due: datetime, place: tzinfo) -> Tree:
-    """The job of one moment."""
+def job_body(found: UntypedObject, due: datetime, time_zone: tzinfo) -> Tree:
+    """Build the job of a scheduled time."""
     template: Tree = found.spec.get("jobTemplate") or {}
     meta = template.get("metadata") or {}
-    stamp = due.astimezone(place).isoformat(timespec="seconds").replace("+00:00", "Z")
+    stamp = due.astimezone(time_zone).isoformat(timespec="seconds").replace("+00:00", "Z")
     return {
         "apiVersion": JOBS.api_version,
         "kind": "Job",

@@ -1,7 +1,7 @@
-"""On which nodes does a DaemonSet want a pod, and what does the pod for one node look like?
+"""Node decisions and pods of a DaemonSet. Pure.
 
-Pure. A node costs a few comparisons, and the answer is kept until the node's labels or taints change: a sync of a set
-on 5,000 nodes is a walk over a dictionary.
+A decision costs a few comparisons and is cached until the node's labels or taints change. So a sync of a set on 5,000
+nodes is a walk over a dictionary.
 """
 
 from __future__ import annotations
@@ -40,40 +40,40 @@ _HOST_NETWORK_TOLERATION = ("node.kubernetes.io/network-unavailable", "NoSchedul
 
 
 class NodeDecision(NamedTuple):
-    """What a set wants of a node."""
+    """Decision for a node: upstream's shouldRun and shouldContinueRunning."""
 
     should_run: bool
-    """A pod is to be there."""
+    """The node should have a pod."""
     should_continue_running: bool
-    """A pod that is there may stay."""
+    """A running pod may stay."""
 
 
 class NodeDecisions:
-    """What one generation of a DaemonSet wants of nodes."""
+    """Decisions of one generation of a DaemonSet, cached by node."""
 
     def __init__(self, found: UntypedObject) -> None:
         self.generation = found.metadata.generation
         template = found.spec.get("template") or {}
-        spec = _typed(template.get("spec") or {})
+        spec = _decode_spec(template.get("spec") or {})
         self._node_name = spec.node_name
-        self._tolerations = (*spec.tolerations, *(_toleration(*each) for each in _added(template)))
+        self._tolerations = (*spec.tolerations, *(_toleration(*each) for each in _daemon_tolerations(template)))
         self._labels = spec.node_selector
         affinity = spec.affinity.node_affinity if spec.affinity is not None else None
-        self._selector = _compiled(affinity.required) if affinity is not None else None
-        self._known: dict[str, tuple[dict[str, str], tuple[Taint, ...], bool, NodeDecision]] = {}
+        self._selector = _compile(affinity.required) if affinity is not None else None
+        self._cache: dict[str, tuple[dict[str, str], tuple[Taint, ...], bool, NodeDecision]] = {}
 
     def decide(self, node: Node) -> NodeDecision:
-        known = self._known.get(node.name)
-        if known is not None and known[:3] == (node.labels, node.spec.taints, node.spec.unschedulable):
-            return known[3]
-        answer = self._look(node)
-        self._known[node.name] = (node.labels, node.spec.taints, node.spec.unschedulable, answer)
-        return answer
+        cached = self._cache.get(node.name)
+        if cached is not None and cached[:3] == (node.labels, node.spec.taints, node.spec.unschedulable):
+            return cached[3]
+        decision = self._evaluate(node)
+        self._cache[node.name] = (node.labels, node.spec.taints, node.spec.unschedulable, decision)
+        return decision
 
     def forget(self, node_name: str) -> None:
-        self._known.pop(node_name, None)
+        self._cache.pop(node_name, None)
 
-    def _look(self, node: Node) -> NodeDecision:
+    def _evaluate(self, node: Node) -> NodeDecision:
         if self._node_name and self._node_name != node.name:
             return NodeDecision(False, False)
         if not self._labels.items() <= node.labels.items():
@@ -86,18 +86,18 @@ class NodeDecisions:
         return NodeDecision(False, first_untolerated(taints, self._tolerations, ("NoExecute",)) is None)
 
 
-def _typed(spec: Tree) -> PodSpecFields:
+def _decode_spec(spec: Tree) -> PodSpecFields:
     try:
         return msgspec.convert(without_nulls(spec), PodSpecFields)
     except msgspec.ValidationError as fault:
-        raise ObjectError(f"the template of a DaemonSet cannot be read: {fault}") from None
+        raise ObjectError(f"the template of a DaemonSet is invalid: {fault}; correct it") from None
 
 
-def _compiled(selector: NodeSelector | None) -> NodeSelectorMatcher | None:
+def _compile(selector: NodeSelector | None) -> NodeSelectorMatcher | None:
     return compile_node_selector(selector) if selector is not None else None
 
 
-def _added(template: Tree) -> Iterable[tuple[str, str]]:
+def _daemon_tolerations(template: Tree) -> Iterable[tuple[str, str]]:
     network = (template.get("spec") or {}).get("hostNetwork")
     return (*_DAEMON_TOLERATIONS, _HOST_NETWORK_TOLERATION) if network else _DAEMON_TOLERATIONS
 
@@ -107,7 +107,7 @@ def _toleration(key: str, effect: str) -> Toleration:
 
 
 def daemon_pod(found: UntypedObject, node_name: str, short_hash: str) -> Tree:
-    """The pod for one node. The scheduler places it: it may go to that node and to no other."""
+    """Build the pod for one node. Its node affinity lets the scheduler place it on that node only."""
     template: Tree = found.spec.get("template") or {}
     body = pod_from_template(template, owner_reference(DAEMON_SETS, found), generate=generated_prefix(found.name))
     labels = {HASH_LABEL: short_hash, GENERATION_LABEL: str(found.metadata.generation)}
@@ -119,7 +119,7 @@ def daemon_pod(found: UntypedObject, node_name: str, short_hash: str) -> Tree:
         *(spec.get("tolerations") or ()),
         *(
             {"key": key, "operator": "Exists", "effect": effect}
-            for key, effect in _added(template)
+            for key, effect in _daemon_tolerations(template)
             if (key, effect, "Exists") not in have
         ),
     ]
@@ -136,7 +136,7 @@ def _pin_to_node(affinity: Tree, node_name: str) -> Tree:
 
 
 def node_of(pod: PodFields) -> str:
-    """The node that a pod is on, or is meant for."""
+    """Node that a pod is bound to, or pinned to."""
     if pod.spec.node_name:
         return pod.spec.node_name
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None

@@ -1,7 +1,7 @@
-"""Does every node that should have one have a DaemonSet's pod? Also new nodes, and nodes that change.
+"""DaemonSet controller: keeps a pod on every node that should have one, including new and changed nodes.
 
-A sync walks over the nodes and the set's pods once, with a turn for others on the way; a node's change wakes only the
-sets that want something else of it than before.
+A sync walks the nodes and the set's pods once, and yields to other tasks on the way. A node change enqueues only the
+sets whose decision for the node changes.
 """
 
 from __future__ import annotations
@@ -33,46 +33,46 @@ OnNodes = Mapping[str, list[PodFields]]
 
 
 class DaemonSetController(OwnedPodsController):
-    """Keeps a pod on every node."""
+    """Keeps the pods of DaemonSets."""
 
     name = "daemonset-controller"
     resource = DAEMON_SETS
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.nodes = self.informer(NODES, Node)
         self.revisions = self.informer(CONTROLLER_REVISIONS, ControllerRevision)
-        self._wishes: dict[str, NodeDecisions] = {}
+        self._decisions: dict[str, NodeDecisions] = {}
         self.nodes.add_handler(self._on_node)
 
     @classmethod
     def component(cls) -> str:
         return "daemonset-controller"
 
-    # What is heard.
+    # Event handlers.
 
     def _on_owner(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         if new is None and old is not None:
-            self._wishes.pop(old.uid, None)
+            self._decisions.pop(old.uid, None)
         super()._on_owner(old, new)
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         for each in self.owners.all():
-            wishes = self._wishes_of(each)
-            before = wishes.decide(old) if old is not None else None
-            after = wishes.decide(new) if new is not None else None
+            decisions = self._decisions_for(each)
+            before = decisions.decide(old) if old is not None else None
+            after = decisions.decide(new) if new is not None else None
             if new is None and old is not None:
-                wishes.forget(old.name)
+                decisions.forget(old.name)
             if before != after:
                 self.enqueue(None, each)
 
-    def _wishes_of(self, found: UntypedObject) -> NodeDecisions:
-        known = self._wishes.get(found.uid)
-        if known is None or known.generation != found.metadata.generation:
-            known = self._wishes[found.uid] = NodeDecisions(found)
-        return known
+    def _decisions_for(self, found: UntypedObject) -> NodeDecisions:
+        decisions = self._decisions.get(found.uid)
+        if decisions is None or decisions.generation != found.metadata.generation:
+            decisions = self._decisions[found.uid] = NodeDecisions(found)
+        return decisions
 
-    # What is done.
+    # Sync.
 
     async def sync(self, key: Key) -> float | None:
         found = self.owners.get(*key)
@@ -92,108 +92,108 @@ class DaemonSetController(OwnedPodsController):
             living = {latest.name} | {f"{found.name}-{pod.labels.get(HASH_LABEL, '')}" for pod in pods}
             for each in revisions_to_delete(revisions, living, int(found.spec.get("revisionHistoryLimit", 10))):
                 await self.delete(CONTROLLER_REVISIONS, each)
-        status, again_s = await self._status(found, on_nodes, short)
+        status, requeue_after_s = await self._status(found, on_nodes, short)
         await self.write_status(DAEMON_SETS, found, status)
-        return again_s
+        return requeue_after_s
 
     async def _manage(self, found: UntypedObject, on_nodes: OnNodes, short: str) -> None:
-        wishes, surges = self._wishes_of(found), _surge_and_unavailable(found, 0)[0] > 0
+        decisions, surges = self._decisions_for(found), _surge_and_unavailable(found, 0)[0] > 0
         missing: list[str] = []
-        doomed: list[PodFields] = []
+        to_delete: list[PodFields] = []
         for index, node in enumerate(self.nodes.all()):
-            answer, pods = wishes.decide(node), on_nodes.get(node.name) or []
-            if answer.should_run and not pods:
+            decision, pods = decisions.decide(node), on_nodes.get(node.name) or []
+            if decision.should_run and not pods:
                 missing.append(node.name)
-            elif answer.should_continue_running:
-                doomed += self._ended(found, node.name, pods)
+            elif decision.should_continue_running:
+                to_delete += self._finished(found, node.name, pods)
                 running = [pod for pod in pods if pod.active]
                 if not surges:
-                    doomed += sorted(running, key=_age)[1:]
+                    to_delete += sorted(running, key=_age)[1:]
             else:
-                doomed += [pod for pod in pods if not pod.terminating]
+                to_delete += [pod for pod in pods if not pod.terminating]
             if index % _NODES_PER_YIELD == _NODES_PER_YIELD - 1:
                 await asyncio.sleep(0)
         for name, pods in on_nodes.items():
             if name and self.nodes.get("", name) is None:
-                doomed += [pod for pod in pods if not pod.terminating and not pod.spec.node_name]
-        await self._carry_out(found, missing, doomed, short)
+                to_delete += [pod for pod in pods if not pod.terminating and not pod.spec.node_name]
+        await self._delete_and_create(found, missing, to_delete, short)
 
-    async def _carry_out(
-        self, found: UntypedObject, missing: Sequence[str], doomed: Sequence[PodFields], short: str
+    async def _delete_and_create(
+        self, found: UntypedObject, missing: Sequence[str], to_delete: Sequence[PodFields], short: str
     ) -> None:
-        if doomed:
-            await self.delete_pods(found, doomed[:BURST])
+        if to_delete:
+            await self.delete_pods(found, to_delete[:BURST])
         if missing:
             await self.create_pods(found, [daemon_pod(found, name, short) for name in missing[:BURST]])
 
-    def _ended(self, found: UntypedObject, node_name: str, pods: Sequence[PodFields]) -> list[PodFields]:
-        """Pods that have ended, which never should: they make room for another."""
-        ended = [pod for pod in pods if pod.finished and not pod.terminating]
-        for pod in ended:
+    def _finished(self, found: UntypedObject, node_name: str, pods: Sequence[PodFields]) -> list[PodFields]:
+        """Finished pods, which a DaemonSet never should have: they are deleted and recreated."""
+        finished = [pod for pod in pods if pod.finished and not pod.terminating]
+        for pod in finished:
             word = pod.status.phase
             note = f"Found {word.lower()} daemon pod {pod.namespace}/{pod.name} on node {node_name}, will try to "
             note += "kill it" if word == "Failed" else "delete it"
             self.record_event(DAEMON_SETS, found, f"{word}DaemonPod", note, warning=word == "Failed")
-        return ended
+        return finished
 
-    # Updating.
+    # Updates.
 
     async def _update(self, found: UntypedObject, on_nodes: OnNodes, short: str) -> None:
         strategy = found.spec.get("updateStrategy") or {}
         if strategy.get("type", "RollingUpdate") != "RollingUpdate":
             return
-        wishes = self._wishes_of(found)
-        wanting = [node.name for node in self.nodes.all() if wishes.decide(node).should_run]
-        surge, unavailable = _surge_and_unavailable(found, len(wanting))
-        pairs = {name: _old_and_new(on_nodes.get(name) or (), short) for name in wanting}
+        decisions = self._decisions_for(found)
+        node_names = [node.name for node in self.nodes.all() if decisions.decide(node).should_run]
+        surge, unavailable = _surge_and_unavailable(found, len(node_names))
+        pairs = {name: _old_and_new(on_nodes.get(name) or (), short) for name in node_names}
         if surge:
             await self._surge(found, pairs, surge, short)
         else:
             await self._replace(found, pairs, unavailable)
 
-    async def _replace(self, found: UntypedObject, pairs: _Pairs, most: int) -> None:
+    async def _replace(self, found: UntypedObject, pairs: _Pairs, limit: int) -> None:
         now, min_ready_s = self.clock.now(), int(found.spec.get("minReadySeconds") or 0)
-        down = 0
+        unavailable_count = 0
         broken: list[PodFields] = []
         healthy: list[PodFields] = []
         for old, new in pairs.values():
             if new is not None or old is None:
-                down += new is None or not _available(new, min_ready_s, now)
+                unavailable_count += new is None or not _available(new, min_ready_s, now)
             elif old.terminating:
-                down += 1
+                unavailable_count += 1
             else:
                 (healthy if _available(old, min_ready_s, now) else broken).append(old)
-        # What does not work anyway costs nobody anything.
-        chosen = [*broken, *healthy[: max(0, most - down - len(broken))]]
-        if chosen:
-            await self.delete_pods(found, chosen[:BURST])
+        # Replacing an unavailable pod makes no further pod unavailable.
+        to_replace = [*broken, *healthy[: max(0, limit - unavailable_count - len(broken))]]
+        if to_replace:
+            await self.delete_pods(found, to_replace[:BURST])
 
-    async def _surge(self, found: UntypedObject, pairs: _Pairs, most: int, short: str) -> None:
+    async def _surge(self, found: UntypedObject, pairs: _Pairs, limit: int, short: str) -> None:
         now, min_ready_s = self.clock.now(), int(found.spec.get("minReadySeconds") or 0)
         extra = sum(1 for old, new in pairs.values() if old is not None and new is not None)
-        doomed, missing = [], []
+        to_delete, missing = [], []
         for name, (old, new) in pairs.items():
             if old is None:
                 continue
             if new is not None:
                 if _available(new, min_ready_s, now) and not old.terminating:
-                    doomed.append(old)
-            elif not _available(old, min_ready_s, now) or extra < most:
+                    to_delete.append(old)
+            elif not _available(old, min_ready_s, now) or extra < limit:
                 missing.append(name)
                 extra += 1
-        await self._carry_out(found, missing, doomed, short)
+        await self._delete_and_create(found, missing, to_delete, short)
 
-    # Telling.
+    # Status.
 
     async def _status(self, found: UntypedObject, on_nodes: OnNodes, short: str) -> tuple[Tree, float | None]:
-        wishes, now = self._wishes_of(found), self.clock.now()
+        decisions, now = self._decisions_for(found), self.clock.now()
         min_ready_s = int(found.spec.get("minReadySeconds") or 0)
-        desired = current = stray = ready = updated = available = 0
+        desired = current = misscheduled = ready = updated = available = 0
         waits: list[float] = []
         for index, node in enumerate(self.nodes.all()):
             pods = sorted(on_nodes.get(node.name) or (), key=_age)
-            if not wishes.decide(node).should_run:
-                stray += bool(pods)
+            if not decisions.decide(node).should_run:
+                misscheduled += bool(pods)
                 continue
             desired += 1
             if pods:
@@ -211,13 +211,13 @@ class DaemonSetController(OwnedPodsController):
         status: Tree = {
             "desiredNumberScheduled": desired,
             "currentNumberScheduled": current,
-            "numberMisscheduled": stray,
+            "numberMisscheduled": misscheduled,
             "numberReady": ready,
             **{key: value for key, value in numbers.items() if value},
             "observedGeneration": found.metadata.generation,
         }
-        kept: Tree = {key: found.status[key] for key in ("conditions", "collisionCount") if key in found.status}
-        return {**status, **kept}, min(waits) if waits else None
+        unchanged: Tree = {key: found.status[key] for key in ("conditions", "collisionCount") if key in found.status}
+        return {**status, **unchanged}, min(waits) if waits else None
 
 
 _Pairs = Mapping[str, tuple[PodFields | None, PodFields | None]]
@@ -247,11 +247,11 @@ def _old_and_new(pods: Sequence[PodFields], short: str) -> tuple[PodFields | Non
     return old, new
 
 
-def _surge_and_unavailable(found: UntypedObject, wanting: int) -> tuple[int, int]:
-    """How many pods too many there may be, and how many too few: one of the two at least."""
-    told = (found.spec.get("updateStrategy") or {}).get("rollingUpdate") or {}
-    if not wanting:
-        return int(bool(told.get("maxSurge")) and told["maxSurge"] not in (0, "0%")), 0
-    surge = scaled_value(told.get("maxSurge", 0), wanting, round_up=True)
-    unavailable = scaled_value(told.get("maxUnavailable", 1), wanting, round_up=True)
+def _surge_and_unavailable(found: UntypedObject, node_names: int) -> tuple[int, int]:
+    """Return maxSurge and maxUnavailable; at least one of them is positive."""
+    rolling_update = (found.spec.get("updateStrategy") or {}).get("rollingUpdate") or {}
+    if not node_names:
+        return int(bool(rolling_update.get("maxSurge")) and rolling_update["maxSurge"] not in (0, "0%")), 0
+    surge = scaled_value(rolling_update.get("maxSurge", 0), node_names, round_up=True)
+    unavailable = scaled_value(rolling_update.get("maxUnavailable", 1), node_names, round_up=True)
     return surge, unavailable if surge or unavailable else 1

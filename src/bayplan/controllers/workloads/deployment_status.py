@@ -1,6 +1,6 @@
-"""How far is a rollout, and what may it do next? Pure arithmetic on a Deployment and its ReplicaSets.
+"""State of a rollout and its next sizes, computed from a Deployment and its ReplicaSets. Pure functions.
 
-Asked by `deployments`. Numbers, conditions, annotations and texts are upstream's.
+Used by `deployments`. Numbers, conditions, annotations and texts are upstream's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TIMED_OUT = "ProgressDeadlineExceeded"
 NEW_AVAILABLE = "NewReplicaSetAvailable"
 
 
-# Sizes
+# Sizes.
 
 
 def replicas(item: UntypedObject) -> int:
@@ -67,17 +67,17 @@ def max_unavailable(deployment: UntypedObject) -> int:
 
 
 def _surge_and_unavailable(deployment: UntypedObject) -> tuple[int, int]:
-    """How many pods too many there may be, and how many too few: one of the two at least."""
+    """Return maxSurge and maxUnavailable; at least one of them is positive."""
     if not is_rolling(deployment):
         return 0, 0
-    told_ = _strategy(deployment).get("rollingUpdate") or {}
-    surge = scaled_value(told_.get("maxSurge", "25%"), replicas(deployment), round_up=True)
-    unavailable = scaled_value(told_.get("maxUnavailable", "25%"), replicas(deployment), round_up=False)
+    rolling_update = _strategy(deployment).get("rollingUpdate") or {}
+    surge = scaled_value(rolling_update.get("maxSurge", "25%"), replicas(deployment), round_up=True)
+    unavailable = scaled_value(rolling_update.get("maxUnavailable", "25%"), replicas(deployment), round_up=False)
     return surge, unavailable if surge or unavailable else 1
 
 
 def new_set_size(deployment: UntypedObject, all_sets: Iterable[UntypedObject], current: int) -> int:
-    """How large the set of the new template may be now."""
+    """Allowed size of the new ReplicaSet."""
     wanted = replicas(deployment)
     if not is_rolling(deployment):
         return wanted
@@ -86,7 +86,7 @@ def new_set_size(deployment: UntypedObject, all_sets: Iterable[UntypedObject], c
 
 
 def proportional_sizes(deployment: UntypedObject, sets: Sequence[UntypedObject]) -> dict[str, int]:
-    """The size of each set when the deployment is scaled in the middle of a rollout, by name."""
+    """Sizes of the ReplicaSets, by name, when the deployment is scaled during a rollout."""
     wanted = replicas(deployment)
     allowed = wanted + max_surge(deployment) if wanted > 0 else 0
     adding = allowed - total_replicas(sets)
@@ -104,8 +104,8 @@ def proportional_sizes(deployment: UntypedObject, sets: Sequence[UntypedObject])
 
 
 def _age(item: UntypedObject, *, newer_first: bool) -> tuple[float, str]:
-    made = item.metadata.creation_timestamp
-    seconds = made.timestamp() if made is not None else 0.0
+    created = item.metadata.creation_timestamp
+    seconds = created.timestamp() if created is not None else 0.0
     return (-seconds if newer_first else seconds), item.name
 
 
@@ -121,42 +121,47 @@ def _fraction(item: UntypedObject, deployment: UntypedObject) -> int:
     size = replicas(item)
     if not replicas(deployment):
         return -size
-    most = replicas(deployment) + max_surge(deployment)
+    max_replicas = replicas(deployment) + max_surge(deployment)
     before = number(item, MAX)
     before = status_number(deployment, "replicas") if before is None else before
     if not before:
         return 0
-    return (2 * size * most + before) // (2 * before) - size
+    return (2 * size * max_replicas + before) // (2 * before) - size
 
 
 def number(item: UntypedObject, annotation: str) -> int | None:
-    """A whole number in an annotation."""
+    """Number in an annotation; None when it is not one."""
     text = item.metadata.annotations.get(annotation, "")
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def resized_annotations(deployment: UntypedObject) -> dict[str, str]:
-    """What every set is told of the deployment's size."""
+    """Annotations with the deployment's size, for all its ReplicaSets."""
     wanted = replicas(deployment)
     return {DESIRED: str(wanted), MAX: str(wanted + max_surge(deployment))}
 
 
-# Revisions
+# Revisions.
 
 
 def revision(item: UntypedObject) -> int:
     return number(item, REVISION) or 0
 
 
-def set_annotations(deployment: UntypedObject, have: dict[str, str], newest: int, *, exists: bool) -> dict[str, str]:
-    """The annotations of the set of the new template."""
-    wanted = {**have, **{k: v for k, v in deployment.metadata.annotations.items() if k not in _NOT_COPIED}}
-    text = have.get(REVISION, "")
+def set_annotations(
+    deployment: UntypedObject, current_annotations: dict[str, str], newest: int, *, exists: bool
+) -> dict[str, str]:
+    """Annotations of the new ReplicaSet."""
+    wanted = {
+        **current_annotations,
+        **{k: v for k, v in deployment.metadata.annotations.items() if k not in _NOT_COPIED},
+    }
+    text = current_annotations.get(REVISION, "")
     before = int(text) if text.isascii() and text.isdigit() else 0
     if before < newest:
         wanted[REVISION] = str(newest)
         if text:
-            wanted[REVISION_HISTORY] = ",".join(filter(None, (have.get(REVISION_HISTORY, ""), text)))
+            wanted[REVISION_HISTORY] = ",".join(filter(None, (current_annotations.get(REVISION_HISTORY, ""), text)))
     return wanted if exists else {**wanted, **resized_annotations(deployment)}
 
 
@@ -170,23 +175,23 @@ def _template_without_hash(template: Tree) -> Tree:
     return {"labels": labels, "metadata": meta, "spec": template.get("spec")}
 
 
-# Status
+# Status.
 
 
 def status_of(
     deployment: UntypedObject, all_sets: Sequence[UntypedObject], new: UntypedObject | None, now: datetime
 ) -> Tree:
-    """The numbers, and whether enough pods are available."""
-    available, made = (
+    """Counters of the status, and condition Available."""
+    available, created = (
         sum(status_number(each, field) for each in all_sets) for field in ("availableReplicas", "replicas")
     )
     status: Tree = {
         "observedGeneration": deployment.metadata.generation,
-        "replicas": made,
+        "replicas": created,
         "updatedReplicas": status_number(new, "replicas") if new is not None else 0,
         "readyReplicas": sum(status_number(each, "readyReplicas") for each in all_sets),
         "availableReplicas": available,
-        "unavailableReplicas": max(0, made - available),
+        "unavailableReplicas": max(0, created - available),
         "collisionCount": status_number(deployment, "collisionCount"),
     }
     status = {key: value for key, value in status.items() if value}
@@ -214,14 +219,14 @@ def without(conditions: Iterable[Tree], kind: str) -> list[Tree]:
 def with_condition(
     conditions: Sequence[Tree], kind: str, status: str, reason: str, message: str, now: datetime
 ) -> list[Tree]:
-    """The conditions with this one; one that says the same for the same reason stays as it is."""
+    """Set a condition. One with the same status and reason stays unchanged."""
     before = condition(conditions, kind)
     if before is not None and (before["status"], before.get("reason")) == (status, reason):
         return list(conditions)
     moment = format_time(now)
     since = before["lastTransitionTime"] if before is not None and before["status"] == status else moment
-    made = {"type": kind, "status": status, "reason": reason, "message": message}
-    return [*without(conditions, kind), {**made, "lastUpdateTime": moment, "lastTransitionTime": since}]
+    created = {"type": kind, "status": status, "reason": reason, "message": message}
+    return [*without(conditions, kind), {**created, "lastUpdateTime": moment, "lastTransitionTime": since}]
 
 
 def deadline_s(deployment: UntypedObject) -> int | None:
@@ -236,11 +241,11 @@ def is_complete(deployment: UntypedObject, status: Tree) -> bool:
 
 
 def _progresses(before: Tree, after: Tree) -> bool:
-    def olds(status: Tree) -> int:
+    def old_replicas(status: Tree) -> int:
         return int(status.get("replicas", 0)) - int(status.get("updatedReplicas", 0))
 
-    grown = ("updatedReplicas", "readyReplicas", "availableReplicas")
-    return olds(after) < olds(before) or any(after.get(key, 0) > before.get(key, 0) for key in grown)
+    counters = ("updatedReplicas", "readyReplicas", "availableReplicas")
+    return old_replicas(after) < old_replicas(before) or any(after.get(key, 0) > before.get(key, 0) for key in counters)
 
 
 def _timed_out(deployment: UntypedObject, conditions: Iterable[Tree], now: datetime) -> bool:
@@ -253,7 +258,7 @@ def _timed_out(deployment: UntypedObject, conditions: Iterable[Tree], now: datet
 
 
 def progress_deadline_in_s(deployment: UntypedObject, conditions: Iterable[Tree], now: datetime) -> float:
-    """How long until the deadline, counted from the last progress."""
+    """Seconds until the progress deadline, counted from the last progress."""
     found, limit = condition(conditions, PROGRESSING), deadline_s(deployment)
     if found is None or limit is None:
         return float("inf")
@@ -262,32 +267,32 @@ def progress_deadline_in_s(deployment: UntypedObject, conditions: Iterable[Tree]
 
 
 def with_progress(deployment: UntypedObject, status: Tree, new: UntypedObject | None, now: datetime) -> list[Tree]:
-    """The conditions with what is to be said of the rollout's progress."""
+    """Set condition Progressing."""
     conditions: list[Tree] = status["conditions"]
     if deadline_s(deployment) is None:
         return without(conditions, PROGRESSING)
     found = condition(conditions, PROGRESSING)
-    settled = found is not None and found.get("reason") == NEW_AVAILABLE
-    if settled and status.get("replicas", 0) == status.get("updatedReplicas", 0):
+    is_finished = found is not None and found.get("reason") == NEW_AVAILABLE
+    if is_finished and status.get("replicas", 0) == status.get("updatedReplicas", 0):
         return conditions
-    who = f'ReplicaSet "{new.name}"' if new is not None else f'Deployment "{deployment.name}"'
+    subject = f'ReplicaSet "{new.name}"' if new is not None else f'Deployment "{deployment.name}"'
     if is_complete(deployment, status):
         return with_condition(
-            conditions, PROGRESSING, "True", NEW_AVAILABLE, f"{who} has successfully progressed.", now
+            conditions, PROGRESSING, "True", NEW_AVAILABLE, f"{subject} has successfully progressed.", now
         )
     if _progresses(deployment.status, status):
-        told_ = {
+        progressing = {
             "type": PROGRESSING,
             "status": "True",
             "reason": "ReplicaSetUpdated",
-            "message": f"{who} is progressing.",
+            "message": f"{subject} is progressing.",
         }
         moment = format_time(now)
         since = found["lastTransitionTime"] if found is not None and found["status"] == "True" else moment
-        changed = {**told_, "lastUpdateTime": moment, "lastTransitionTime": since}
+        changed = {**progressing, "lastUpdateTime": moment, "lastTransitionTime": since}
         return [*without(conditions, PROGRESSING), changed]
     if _timed_out(deployment, conditions, now):
-        message = f"{who} has timed out progressing."
+        message = f"{subject} has timed out progressing."
         return with_condition(conditions, PROGRESSING, "False", TIMED_OUT, message, now)
     return conditions
 
@@ -295,7 +300,7 @@ def with_progress(deployment: UntypedObject, status: Tree, new: UntypedObject | 
 def with_failures(
     conditions: list[Tree], sets: Iterable[UntypedObject], new: UntypedObject | None, now: datetime
 ) -> list[Tree]:
-    """The conditions with what keeps a set from making pods, the new one's first."""
+    """Copy condition ReplicaFailure from a ReplicaSet, the new one first."""
     ordered = sorted(sets, key=lambda each: new is None or each.uid != new.uid)
     for each in ordered:
         found = condition(each.status.get("conditions") or (), FAILURE)

@@ -1,4 +1,4 @@
-"""What does a pod of a Job look like? The template, a finalizer, and for numbered ones the number. Pure."""
+"""Pods of a Job: the template, the tracking finalizer and, in Indexed mode, the completion index. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAME_BYTES = 63 - len("-abcde")
 
 
 def job_pod(job: UntypedObject, *, index: int | None = None, failures: int | None = None) -> Tree:
-    """`failures`: how often the pods of this number have failed before."""
+    """Build a pod of a job. `failures`: previous failures of the pods of this index."""
     template: Tree = job.spec.get("template") or {}
     prefix = (
         generated_prefix(job.name) if index is None else f"{job.name[: _NAME_BYTES - len(str(index)) - 1]}-{index}-"
@@ -37,7 +37,7 @@ def job_pod(job: UntypedObject, *, index: int | None = None, failures: int | Non
 
 
 def _with_index_variable(container: Tree) -> Tree:
-    """A container that is told its pod's number."""
+    """Return the container with the variable of the completion index."""
     env = container.get("env") or []
     if any(each["name"] == _VARIABLE for each in env):
         return container

@@ -1,4 +1,4 @@
-"""How far is a Job, and has it ended? Pure: counts, indexes, failure policies and conditions, as upstream has them."""
+"""Status of a Job: counts, indexes, failure policies and conditions, as upstream has them. Pure functions."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ BACKOFF_LIMIT = 6
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """Why a job ends, and how."""
+    """Result of a job that ends, with reason and message."""
 
     succeeded: bool
     reason: str
     message: str
 
 
-# Conditions
+# Conditions.
 
 
 def condition(job: UntypedObject, kind: str) -> Tree | None:
@@ -53,17 +53,17 @@ def make_condition(kind: str, status: str, reason: str, message: str, now: datet
 
 
 def with_suspension(conditions: Sequence[Tree], *, suspended: bool, now: datetime) -> list[Tree]:
-    """The conditions with whether the job rests; one that never did is not said to have been resumed."""
+    """Update the Suspended condition. A job that was never suspended gets no Resumed condition."""
     before = next((each for each in conditions if each["type"] == "Suspended"), None)
     wanted = "True" if suspended else "False"
     if (before is None and not suspended) or (before is not None and before["status"] == wanted):
         return list(conditions)
     outcome = ("JobSuspended", "Job suspended") if suspended else ("JobResumed", "Job resumed")
-    others = [each for each in conditions if each["type"] != "Suspended"]
-    return [*others, make_condition("Suspended", wanted, *outcome, now)]
+    other_conditions = [each for each in conditions if each["type"] != "Suspended"]
+    return [*other_conditions, make_condition("Suspended", wanted, *outcome, now)]
 
 
-# Pods
+# Pods.
 
 
 def index_of(pod: PodFields) -> int | None:
@@ -77,14 +77,14 @@ def replaces_failed_only(job: UntypedObject) -> bool:
 
 
 def has_failed(job: UntypedObject, pod: PodFields) -> bool:
-    """Whether the pod counts as failed: also one that is deleted, unless only those that really failed count."""
+    """Whether the pod counts as failed. A deleted pod does, unless podReplacementPolicy is Failed."""
     if pod.status.phase == "Failed":
         return True
     return pod.terminating and pod.status.phase != "Succeeded" and not replaces_failed_only(job)
 
 
 def finish_time(pod: PodFields, now: datetime) -> datetime:
-    """When a pod ended, as far as it says so."""
+    """Finish time of a pod, from its containers, its deletion or `now`."""
     ends = [
         each.state.terminated.finished_at
         for each in pod.status.container_statuses
@@ -101,11 +101,11 @@ def restarts(pods: Iterable[PodFields]) -> int:
     )
 
 
-# Indexes
+# Indexes.
 
 
 def parse_indexes(text: str | None, completions: int) -> set[int]:
-    """`0-2,5` as a set; numbers beyond what the job asks for now are left out."""
+    """Parse `0-2,5`; indexes above the current number of completions are dropped."""
     found: set[int] = set()
     for part in (text or "").split(","):
         low, _, high = part.partition("-")
@@ -115,7 +115,7 @@ def parse_indexes(text: str | None, completions: int) -> set[int]:
 
 
 def format_indexes(indexes: Iterable[int]) -> str:
-    """A set as `0-2,5`; two neighbours are written with a comma."""
+    """Format indexes as `0-2,5`; two neighbours are separated by a comma."""
     runs: list[list[int]] = []
     for each in sorted(indexes):
         if runs and runs[-1][1] == each - 1:
@@ -126,22 +126,22 @@ def format_indexes(indexes: Iterable[int]) -> str:
     return ",".join(parts)
 
 
-def first_pending(taken: set[int], count: int, completions: int) -> list[int]:
+def first_pending(used: set[int], count: int, completions: int) -> list[int]:
     found: list[int] = []
     for index in range(completions):
         if len(found) == count:
             break
-        if index not in taken:
+        if index not in used:
             found.append(index)
     return found
 
 
-# Failure policies
+# Failure policies.
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyMatch:
-    """Which rule of a failure policy a pod met."""
+    """Action of the failure policy for a pod, with its message."""
 
     action: str
     message: str = ""
@@ -151,7 +151,7 @@ COUNT_FAILURE = PolicyMatch("Count")
 
 
 def match_failure_policy(job: UntypedObject, pod: PodFields) -> PolicyMatch:
-    """What the job's policy says of a pod that failed."""
+    """Find the action of the job's failure policy for a failed pod."""
     rules = (job.spec.get("podFailurePolicy") or {}).get("rules") or ()
     for number, rule in enumerate(rules):
         if (codes := rule.get("onExitCodes")) is not None:
@@ -185,25 +185,25 @@ def _condition_met(pod: PodFields, patterns: Iterable[Tree]) -> str | None:
     return None
 
 
-# Ends
+# Outcomes.
 
 
 def success_policy_met(job: UntypedObject, succeeded: set[int]) -> JobOutcome | None:
-    """Whether what has succeeded is enough by the job's own word."""
+    """Check the job's success policy with the succeeded indexes."""
     for number, rule in enumerate((job.spec.get("successPolicy") or {}).get("rules") or ()):
         wanted, count = rule.get("succeededIndexes"), rule.get("succeededCount")
-        among = succeeded
+        matching = succeeded
         if wanted is not None:
-            named = parse_indexes(wanted, int(job.spec.get("completions") or 0))
-            among = succeeded & named
-            count = len(named) if count is None else count
-        if count is not None and len(among) >= count:
+            indexes = parse_indexes(wanted, int(job.spec.get("completions") or 0))
+            matching = succeeded & indexes
+            count = len(indexes) if count is None else count
+        if count is not None and len(matching) >= count:
             return JobOutcome(True, "SuccessPolicy", f"Matched rules at index {number}")
     return None
 
 
 def deadline_in_s(job: UntypedObject, start: datetime | None, now: datetime) -> float | None:
-    """How long until the job has been active for too long."""
+    """Seconds until activeDeadlineSeconds is over."""
     limit = job.spec.get("activeDeadlineSeconds")
     if limit is None or start is None or job.spec.get("suspend"):
         return None

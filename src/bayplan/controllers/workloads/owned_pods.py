@@ -1,7 +1,7 @@
-"""What have ReplicaSets, DaemonSets and Jobs in common? They count their pods, make some and delete some.
+"""Base of the ReplicaSet, DaemonSet and Job controllers: pod events, expectations, creation and deletion of pods.
 
-A pod's change wakes its owner; a pod without one wakes whoever may adopt it. Creations go out in growing batches and
-are expected back on the watch before anybody counts again.
+A pod change enqueues its owner; a pod without an owner enqueues the owners that may adopt it. Pods are created in
+growing batches. The controller counts again when the watch has delivered them.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from bayplan.objects.meta import KubeObject
 
 BATCH_THRESHOLD = 10
 BATCH_PERIOD_S = 0.05
-"""Owners of many pods hear of changes together: a thousand pods that start make ten writes of a status, no more."""
+"""Owners of many pods are enqueued with this delay: a thousand starting pods cause ten status writes at most."""
 
 
 class OwnedPodsController(Controller):
-    """A controller of a kind that owns pods."""
+    """Base of controllers whose objects own pods."""
 
     resource: ClassVar[GroupVersionResource]
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         assert self.resource.kind is not None
         self._kind = self.resource.kind.name
         self.owners = self.informer(self.resource, UntypedObject)
         self.pods = self.informer(PODS, PodFields)
-        self.expectations = Expectations(world.clock)
+        self.expectations = Expectations(informers.clock)
         self.owners.add_handler(self._on_owner)
         self.pods.add_handler(self._on_pod)
 
-    # What is heard.
+    # Event handlers.
 
     def _on_owner(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         if new is None and old is not None:
@@ -81,19 +81,19 @@ class OwnedPodsController(Controller):
             if selector_of(each).matches(pod.labels):
                 self.enqueue(None, each)
 
-    # What is done.
+    # Pods.
 
     async def claim_pods(self, owner: UntypedObject) -> list[PodFields]:
-        """The owner's pods, after adopting and letting go; a pod that has ended is not adopted."""
+        """Adopt and release pods, and return the owner's pods. Finished pods are not adopted."""
         return await claim_objects(
             self.client, self.pods, self.resource, owner, selector_of(owner), wanted=lambda pod: not pod.finished
         )
 
-    async def create_pods(self, owner: UntypedObject, bodies: Sequence[Tree], *, tell_each: bool = True) -> None:
-        """Make these pods, a few at first. Raises what the server says of the first that it refuses."""
+    async def create_pods(self, owner: UntypedObject, bodies: Sequence[Tree], *, record_each: bool = True) -> None:
+        """Create pods in growing batches. Raises the first refusal."""
         self.expectations.expect_creations(owner.uid, len(bodies))
 
-        async def one(index: int) -> None:
+        async def send(index: int) -> None:
             try:
                 answer = await self.client.create(PODS, bodies[index], namespace=owner.namespace)
             except BaseException as fault:
@@ -103,20 +103,20 @@ class OwnedPodsController(Controller):
                         self.resource, owner, "FailedCreate", f"Error creating: {fault.details}", warning=True
                     )
                 raise
-            if tell_each:
-                made = msgspec.json.decode(answer, type=KubeObject)
-                self.record_event(self.resource, owner, "SuccessfulCreate", f"Created pod: {made.name}")
+            if record_each:
+                created = msgspec.json.decode(answer, type=KubeObject)
+                self.record_event(self.resource, owner, "SuccessfulCreate", f"Created pod: {created.name}")
 
-        tried, faults = await slow_start_batch(len(bodies), one)
-        self.expectations.lower_creations(owner.uid, len(bodies) - tried)
+        calls, faults = await slow_start_batch(len(bodies), send)
+        self.expectations.lower_creations(owner.uid, len(bodies) - calls)
         raise_first_error([fault for fault in faults if not is_namespace_terminating(fault)])
 
     async def delete_pods(self, owner: UntypedObject, pods: Sequence[PodFields]) -> None:
-        """Delete these pods."""
+        """Delete pods in growing batches. Raises the first refusal."""
         for pod in pods:
             self.expectations.expect_deletion(owner.uid, pod.uid)
 
-        async def one(index: int) -> None:
+        async def send(index: int) -> None:
             pod = pods[index]
             try:
                 await self.client.delete(PODS, namespace=pod.namespace, name=pod.name, uid=pod.uid)
@@ -131,12 +131,12 @@ class OwnedPodsController(Controller):
             else:
                 self.record_event(self.resource, owner, "SuccessfulDelete", f"Deleted pod: {pod.name}")
 
-        tried, faults = await slow_start_batch(len(pods), one, first=16)
-        for pod in pods[tried:]:
+        calls, faults = await slow_start_batch(len(pods), send, first=16)
+        for pod in pods[calls:]:
             self.expectations.deletion_observed(owner.uid, pod.uid)
         raise_first_error(faults)
 
 
 def is_namespace_terminating(fault: BaseException) -> bool:
-    """Whether the namespace is being deleted: nothing can be made there, and nothing need be said of it."""
+    """Whether a create failed because the namespace is being deleted; such a failure is not reported."""
     return isinstance(fault, Forbidden) and "being terminated" in str(fault)

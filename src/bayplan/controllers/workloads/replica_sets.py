@@ -1,7 +1,7 @@
-"""Are there as many pods as a ReplicaSet asks for? Makes what is missing, deletes what is too much.
+"""ReplicaSet controller: creates missing pods and deletes surplus ones.
 
-Which pods go first is upstream's order: those without a node, not running, not ready, cheap to delete, on a node with
-more of the same, young. A sync costs a walk over the set's own pods.
+The deletion order is upstream's: pods without a node, not running, not ready, with low deletion cost, on a node with
+more related pods, young. A sync walks the set's own pods.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PHASES = {"Pending": 0, "Unknown": 1, "Running": 2}
 
 
 class ReplicaSetController(OwnedPodsController):
-    """Keeps the number of pods of every ReplicaSet."""
+    """Keeps the number of pods of each ReplicaSet."""
 
     name = "replicaset-controller"
     resource = REPLICA_SETS
@@ -71,7 +71,7 @@ class ReplicaSetController(OwnedPodsController):
             await self.delete_pods(found, ranked[: min(-missing, BURST)])
 
     def _related(self, found: UntypedObject) -> Counter[str]:
-        """How many pods each node has of all the sets of this one's owner."""
+        """Number of pods per node of all ReplicaSets with the same owner."""
         owner = found.metadata.controller
         sets = self.owners.owned_by(owner.uid) if owner is not None else [found]
         on_nodes: Counter[str] = Counter()
@@ -81,7 +81,7 @@ class ReplicaSetController(OwnedPodsController):
 
 
 def _deletion_rank(on_nodes: Counter[str], now: datetime) -> Any:
-    """Smaller goes first."""
+    """Sort key of the deletion order; the smallest is deleted first."""
 
     def rank(pod: PodFields) -> tuple[object, ...]:
         ready = pod.ready_since
@@ -103,7 +103,7 @@ def _deletion_rank(on_nodes: Counter[str], now: datetime) -> Any:
 
 
 def _age_class(since: datetime | None, now: datetime) -> float:
-    """Doublings of its age: pods that are about as old are alike, so that no single node is emptied first."""
+    """Logarithm of the age: pods of similar age count as equal, so that no single node is emptied first."""
     if since is None:
         return -1.0
     age_ns = (now - since).total_seconds() * 1e9
@@ -111,7 +111,7 @@ def _age_class(since: datetime | None, now: datetime) -> float:
 
 
 def deletion_cost(pod: PodFields) -> int:
-    """What its author says that losing it costs; nonsense costs nothing."""
+    """Value of the pod-deletion-cost annotation; invalid text counts as 0."""
     text = pod.metadata.annotations.get(DELETION_COST, "0")
     digits = text[1:] if text.startswith("-") else text
     if not (digits.isascii() and digits.isdigit()) or (len(digits) > 1 and digits.startswith("0")):
@@ -157,6 +157,6 @@ def _failure(found: UntypedObject, pods: Sequence[PodFields], failure: ApiError,
 
 
 def _next_available_s(pods: Sequence[PodFields], min_ready_s: int, now: datetime) -> float | None:
-    """When the next pod becomes available by the passing of time alone."""
+    """Seconds until the next pod becomes available without an event."""
     waits = [wait for pod in pods if (wait := pod.available_in_s(min_ready_s, now))]
     return min(waits) if waits else None

@@ -1,4 +1,4 @@
-"""What does the nth pod of a StatefulSet look like, and which claims are its own? Pure."""
+"""Pods of a StatefulSet and their PersistentVolumeClaims. Pure functions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def first_ordinal(found: UntypedObject) -> int:
 
 
 def ordinal_of(found: UntypedObject, name: str) -> int | None:
-    """The number in a pod's name; None for a name that no pod of this set has."""
+    """Ordinal in a pod's name; None for a name that is not one of this set's pods."""
     parent, dash, digits = name.rpartition("-")
     if parent != found.name or not dash or not digits.isascii() or not digits.isdigit():
         return None
@@ -31,7 +31,7 @@ def ordinal_of(found: UntypedObject, name: str) -> int | None:
 
 
 def numbered_pod(found: UntypedObject, ordinal: int, revision: ControllerRevision) -> Tree:
-    """The pod of this number, by the template of a revision."""
+    """Build the pod of this ordinal from a revision's template."""
     name = f"{found.name}-{ordinal}"
     body = pod_from_template(template_of(revision, found), owner_reference(STATEFUL_SETS, found), name=name)
     labels = {NAME_LABEL: name, INDEX_LABEL: str(ordinal), HASH_LABEL: revision.name}
@@ -39,33 +39,35 @@ def numbered_pod(found: UntypedObject, ordinal: int, revision: ControllerRevisio
     spec: dict[str, Any] = {**body["spec"], "hostname": name}
     if found.spec.get("serviceName"):
         spec["subdomain"] = found.spec["serviceName"]
-    mine = {each["metadata"]["name"]: _claim_name(found, each, ordinal) for each in _templates(found)}
-    if mine:
-        others = [each for each in spec.get("volumes") or () if each["name"] not in mine]
-        claims = [{"name": key, "persistentVolumeClaim": {"claimName": claim}} for key, claim in mine.items()]
-        spec["volumes"] = [*claims, *others]
+    claim_by_volume = {each["metadata"]["name"]: _claim_name(found, each, ordinal) for each in _templates(found)}
+    if claim_by_volume:
+        other_volumes = [each for each in spec.get("volumes") or () if each["name"] not in claim_by_volume]
+        claims = [
+            {"name": key, "persistentVolumeClaim": {"claimName": claim}} for key, claim in claim_by_volume.items()
+        ]
+        spec["volumes"] = [*claims, *other_volumes]
     return {**body, "spec": spec}
 
 
 def claims_of(found: UntypedObject, ordinal: int) -> list[Tree]:
-    """The claims of the pod of this number."""
+    """Build the claims of the pod of this ordinal."""
     selector = (found.spec.get("selector") or {}).get("matchLabels") or {}
     bodies = []
     for each in _templates(found):
         meta = each["metadata"]
-        kept = {key: meta[key] for key in ("annotations", "finalizers") if meta.get(key)}
+        meta_fields = {key: meta[key] for key in ("annotations", "finalizers") if meta.get(key)}
         labels = {**(meta.get("labels") or {}), **selector}
-        whole = {**kept, "name": _claim_name(found, each, ordinal), "labels": labels}
+        metadata = {**meta_fields, "name": _claim_name(found, each, ordinal), "labels": labels}
         if deletes_claims(found, "whenDeleted"):
-            whole["ownerReferences"] = [
+            metadata["ownerReferences"] = [
                 _owner_reference(STATEFUL_SETS.api_version, "StatefulSet", found.name, found.uid)
             ]
-        bodies.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": whole, "spec": each["spec"]})
+        bodies.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": each["spec"]})
     return bodies
 
 
 def claim_owner_patch(pod: PodFields) -> Tree:
-    """A patch that makes a claim go with its pod."""
+    """Patch that makes a pod the owner of its claim."""
     return {"metadata": {"ownerReferences": [_owner_reference("v1", "Pod", pod.name, pod.uid)]}}
 
 

@@ -1,8 +1,8 @@
-"""Are the numbered pods of a StatefulSet there, in order, with their claims? One step at a time, unless parallel.
+"""StatefulSet controller: keeps the numbered pods of a StatefulSet and their claims, one step at a time or in parallel.
 
-Pods are made from the lowest number up and taken from the highest down, each after its predecessors are ready; an
-update replaces them from the highest down to the partition. Names are known beforehand, so nothing is made twice. A
-sync costs a walk over the set's pods.
+Pods are created from the lowest ordinal up and deleted from the highest down, each after its predecessors are ready. An
+update replaces them from the highest ordinal down to the partition. Names are fixed, so no pod is created twice. A sync
+walks the pods of the set.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _REVISION_LABEL = "controller.kubernetes.io/hash"
 
 
 class StatefulSetController(Controller):
-    """Keeps numbered pods."""
+    """Keeps the pods of StatefulSets."""
 
     name = "statefulset-controller"
 
-    def __init__(self, world: SharedInformerFactory) -> None:
-        super().__init__(world)
+    def __init__(self, informers: SharedInformerFactory) -> None:
+        super().__init__(informers)
         self.sets = self.informer(STATEFUL_SETS, UntypedObject)
         self.pods = self.informer(PODS, PodFields)
         self.revisions = self.informer(CONTROLLER_REVISIONS, ControllerRevision)
@@ -82,30 +82,30 @@ class StatefulSetController(Controller):
         revisions = self.revisions.owned_by(found.uid)
         update = await latest_revision(self.client, STATEFUL_SETS, found, revisions, _REVISION_LABEL)
         current = next((each for each in revisions if each.name == found.status.get("currentRevision")), update)
-        planned = plan(found, pods, current.name, update.name, self.clock.now())
+        next_plan = plan(found, pods, current.name, update.name, self.clock.now())
         failure: ApiError | None = None
         try:
-            await self._carry_out(found, planned, current, update)
+            await self._perform(found, next_plan, current, update)
         except ApiError as fault:
             failure = fault
-        await self.write_status(STATEFUL_SETS, found, planned.status)
+        await self.write_status(STATEFUL_SETS, found, next_plan.status)
         if failure is not None:
             raise failure
-        await self._forget_revisions(found, pods, revisions, {current.name, update.name})
-        return planned.again_s
+        await self._delete_old_revisions(found, pods, revisions, {current.name, update.name})
+        return next_plan.requeue_after_s
 
-    async def _carry_out(
-        self, found: UntypedObject, planned: StatefulSetPlan, current: ControllerRevision, update: ControllerRevision
+    async def _perform(
+        self, found: UntypedObject, next_plan: StatefulSetPlan, current: ControllerRevision, update: ControllerRevision
     ) -> None:
         if found.terminating:
             return
-        for step in planned.steps:
+        for step in next_plan.steps:
             if isinstance(step, CreateSetPod):
                 await self._create_pod(found, step, current if step.revision == current.name else update)
             else:
                 await self._delete_pod(found, step)
 
-    # One pod.
+    # Pods.
 
     async def _create_pod(self, found: UntypedObject, step: CreateSetPod, revision: ControllerRevision) -> None:
         body = numbered_pod(found, step.ordinal, revision)
@@ -115,7 +115,7 @@ class StatefulSetController(Controller):
         try:
             await self.client.create(PODS, body, namespace=found.namespace)
         except AlreadyExists:
-            return  # ours, on its way to us; or somebody else's, whose end we hear of
+            return  # the set's own pod, not delivered yet; or another object, whose deletion the watch delivers
         except ApiError as fault:
             self._record_event(found, "create", name, fault)
             raise
@@ -151,7 +151,7 @@ class StatefulSetController(Controller):
         self._record_event(found, "delete", step.pod.name)
 
     async def _set_claim_owner(self, found: UntypedObject, pod: PodFields) -> None:
-        """The claims of a pod that goes for good go with it."""
+        """Make a pod that is scaled down the owner of its claims."""
         ordinal = ordinal_of(found, pod.name)
         names = [each["metadata"]["name"] for each in claims_of(found, ordinal or 0)]
         patches = [
@@ -171,7 +171,7 @@ class StatefulSetController(Controller):
 
     # Revisions.
 
-    async def _forget_revisions(
+    async def _delete_old_revisions(
         self, found: UntypedObject, pods: Sequence[PodFields], revisions: Sequence[ControllerRevision], used: set[str]
     ) -> None:
         living = used | {pod.labels.get(HASH_LABEL, "") for pod in pods}

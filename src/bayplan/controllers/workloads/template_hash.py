@@ -1,7 +1,7 @@
-"""Under which short name does a template go? A hash in letters and digits that make no words.
+"""Short hash of a pod template, in letters and digits that form no words.
 
-Like upstream's, it only has to be the same for the same template; whether two templates are the same is decided by
-comparing them. Upstream hashes a printed form of Go's structs, which nobody else can make: the values differ.
+Equal templates have equal hashes; the controllers compare templates, not hashes. Upstream hashes Go's printed form of
+the structs, which cannot be reproduced: the values differ.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _OFFSET, _PRIME = 2166136261, 16777619
 
 
 def short_hash(value: Any, collisions: int | None = None) -> str:
-    """Ten characters at most; `collisions` makes another of it when the first was taken."""
+    """Hash of at most ten characters. `collisions`: changes the hash after a name collision."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
     if collisions is not None:
         text += collisions.to_bytes(8, "little")

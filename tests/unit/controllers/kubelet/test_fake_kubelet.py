@@ -369,7 +369,7 @@ async def test_a_pod_that_ends_while_it_is_asked_to_go_goes() -> None:
         await wait_until(lambda: w.asked("DELETE", "pods/p"))
         w.api.fails = lambda _: None
         await wait_until(lambda: path not in w.api.objects, tick=lambda: w.clock.advance(0.1))
-        await wait_until(lambda: not w.kubelet.pods._leaving)
+        await wait_until(lambda: not w.kubelet.pods._unremoved)
         assert w.asked("DELETE", "pods/p") == 2
 
 
@@ -382,7 +382,7 @@ async def test_a_pod_that_is_let_go_is_let_go_once() -> None:
         await w.later(5)
         assert w.asked("DELETE", "pods/p") == 1
         assert not w.kubelet.pods._removed
-        assert not w.kubelet.pods._leaving
+        assert not w.kubelet.pods._unremoved
 
 
 @async_test

@@ -66,8 +66,8 @@ def test_one_node_is_made_without_touching_the_next() -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        pytest.param("kind: Pod\nmetadata: {name: x}", "no node template", id="another kind"),
-        pytest.param("kind: Node\n---\nkind: Node", "no node template", id="two of them"),
+        pytest.param("kind: Pod\nmetadata: {name: x}", "not a node template", id="another kind"),
+        pytest.param("kind: Node\n---\nkind: Node", "not a node template", id="two of them"),
         pytest.param("kind: Node\nmetadata: {labels: {a: 1}}", "in quotes", id="a label that is no text"),
         pytest.param("kind: Node\nstatus: {capacity: {cpu: much}}", "quantities must match", id="no quantity"),
         pytest.param("kind: Node\nmetadata: [1]", "metadata", id="metadata that is none"),

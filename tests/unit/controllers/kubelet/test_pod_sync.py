@@ -63,7 +63,7 @@ def status(pod: PodFields) -> dict[str, Any]:
 
 def step_of(pod: PodFields, *, habits: PodBehavior | None = None, **memory: datetime) -> Step:
     memory.setdefault("seen", NOW)
-    return next_step(pod, now=NOW, memory=PodRuntimeState(**memory), habits=habits or PodBehavior())
+    return next_step(pod, now=NOW, state=PodRuntimeState(**memory), habits=habits or PodBehavior())
 
 
 RUNNING: dict[str, Any] = {
@@ -351,7 +351,7 @@ class Life:
         until, told = self.now + seconds(seconds_), []
         while True:
             seen = convert(self._pod, PodFields)
-            step = next_step(seen, now=self.now, memory=self.memory, habits=PodBehavior())
+            step = next_step(seen, now=self.now, state=self.memory, habits=PodBehavior())
             if isinstance(step, PatchStatus):
                 self._hear(step)
                 told.append(((self.now - NOW).total_seconds(), self.state, self.container["restartCount"]))
@@ -525,7 +525,7 @@ def test_a_resize_leaves_a_container_that_waits_waiting() -> None:
     life.pass_by(1)
     waiting = life.container["state"]
     life._pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
-    step = next_step(convert(life._pod, PodFields), now=life.now, memory=life.memory, habits=PodBehavior())
+    step = next_step(convert(life._pod, PodFields), now=life.now, state=life.memory, habits=PodBehavior())
     assert isinstance(step, PatchStatus)
     (told,) = step.status["containerStatuses"]
     assert (told["state"], told["restartCount"], told["ready"]) == (waiting, 1, False)

@@ -369,7 +369,7 @@ async def test_other_kinds_are_counted_by_feeds() -> None:
             change(maps, extra)
             assert rig.queued() == queued
         assert await used(rig, found) == {"hard": hard, "used": counted}
-        assert len(maps._listeners) == 1
+        assert len(maps._handlers) == 1
 
 
 @async_test

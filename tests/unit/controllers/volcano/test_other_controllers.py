@@ -260,7 +260,7 @@ def test_names_that_both_have_belong_to_whom_the_others_do(text: str, running: s
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("*,-job-controller", "leaves out volcano-job-controller of Volcano's too"),
+        ("*,-job-controller", "also disables volcano-job-controller of Volcano"),
         ("*,sharding-controller", "Bayplan has no sharding-controller"),
         ("*,-sharding-controller,-job-controller", ""),
     ],
@@ -303,5 +303,5 @@ async def test_the_controllers_begin_when_the_kinds_come(tmp_path: Path) -> None
 
 def test_a_controller_that_is_none() -> None:
     assert volcano_controller_name("kubelet") is None
-    with pytest.raises(UsageError, match="is none of Volcano's controllers"):
+    with pytest.raises(UsageError, match="is no controller of Volcano"):
         enabled_volcano_controllers(["*", "-kubelet"])

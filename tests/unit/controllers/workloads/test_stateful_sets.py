@@ -188,5 +188,5 @@ def test_the_status_counts_what_the_steps_will_have_done() -> None:
 
 def test_pods_wait_to_be_available() -> None:
     found = plan(whole(2, minReadySeconds=10), [pod(0)], "a", "a", NOW)
-    assert (found.steps, found.again_s) == ([], 10.0)
+    assert (found.steps, found.requeue_after_s) == ([], 10.0)
     assert all(not isinstance(step, DeleteSetPod) for step in found.steps)
