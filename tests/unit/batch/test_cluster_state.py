@@ -40,16 +40,16 @@ def idle(engine: BatchEngine, node: str) -> float:
         return found.idle.milli_cpu
 
 
-def going(pod: Pod) -> Pod:
+def terminating(pod: Pod) -> Pod:
     return replace(pod, metadata=replace(pod.metadata, deletion_timestamp=datetime(2024, 1, 1, tzinfo=UTC)))
 
 
-def test_a_bound_pod_is_binding_until_the_api_server_shows_it() -> None:
+def test_an_assumed_pod_is_binding_until_the_api_server_shows_its_node() -> None:
     engine = build_engine(nodes=[make_node("a", cpu=2)], pods=[make_member("p")], objects=[make_group()])
     assert engine.run_session().binds == {"default/p": "a"}
     assert status_of(engine, "p") is TaskStatus.BINDING
     assert idle(engine, "a") == 1000
-    engine.handle_update(make_member("p"))  # a late version, still without a node
+    engine.handle_update(make_member("p"))  # a late version without a node
     assert status_of(engine, "p") is TaskStatus.BINDING
     running = make_member("p", node="a")
     engine.cache.add_pod(running)
@@ -59,7 +59,7 @@ def test_a_bound_pod_is_binding_until_the_api_server_shows_it() -> None:
     assert not engine.run_session().binds
 
 
-def test_a_pod_without_a_group_only_takes_room() -> None:
+def test_a_pod_without_a_group_only_uses_resources() -> None:
     engine = make_engine(nodes=[make_node("a", cpu=2)])
     stranger = make_pod("stranger", cpu=1, node="a")
     add_pod(engine, stranger)
@@ -71,10 +71,10 @@ def test_a_pod_without_a_group_only_takes_room() -> None:
     assert idle(engine, "a") == 2000
 
 
-def test_a_pod_that_goes_is_releasing_its_room() -> None:
+def test_a_terminating_pod_is_releasing() -> None:
     engine = make_engine(nodes=[make_node("a", cpu=2)], pods=[make_member("p", node="a")], objects=[make_group()])
     assert idle(engine, "a") == 1000
-    leaving = going(make_member("p", node="a"))
+    leaving = terminating(make_member("p", node="a"))
     engine.cache.update_pod(leaving)
     engine.handle_update(leaving)
     with engine.session() as session:
@@ -83,11 +83,11 @@ def test_a_pod_that_goes_is_releasing_its_room() -> None:
         assert (node.idle.milli_cpu, node.releasing.milli_cpu, node.future_idle.milli_cpu) == (1000, 1000, 2000)
 
 
-def test_the_cache_may_be_told_before_or_after_the_ledger() -> None:
+def test_the_cache_can_be_updated_before_or_after_the_cluster_state() -> None:
     for cache_first in (True, False):
         engine = make_engine(nodes=[make_node("a", cpu=2)], pods=[make_member("p", node="a")], objects=[make_group()])
         idle(engine, "a")
-        leaving = going(make_member("p", node="a"))
+        leaving = terminating(make_member("p", node="a"))
         if cache_first:
             engine.cache.update_pod(leaving)
             idle(engine, "a")
@@ -100,11 +100,11 @@ def test_the_cache_may_be_told_before_or_after_the_ledger() -> None:
             assert session.nodes.accounts.releasing[0, 0] == 1000
 
 
-def test_nodes_come_change_and_go() -> None:
+def test_nodes_are_added_changed_and_removed() -> None:
     engine = make_engine(nodes=[make_node("a", cpu=2), make_node("b", cpu=4)])
     add_pod(engine, make_pod("p", cpu=1, node="b"))
     assert idle(engine, "b") == 3000
-    engine.cache.remove_node("a")  # the last row moves into its place
+    engine.cache.remove_node("a")  # the last row moves to its position
     assert idle(engine, "b") == 3000
     engine.cache.update_node(make_node("b", cpu=8))
     assert idle(engine, "b") == 7000
@@ -112,7 +112,7 @@ def test_nodes_come_change_and_go() -> None:
     assert (idle(engine, "b"), idle(engine, "c")) == (7000, 1000)
 
 
-def test_what_a_node_lends_beyond_what_it_has_counts_as_its_own() -> None:
+def test_oversubscribed_amounts_are_allocatable() -> None:
     node = make_node("a", cpu=2)
     notes = {"volcano.sh/oversubscription-cpu": "500", "volcano.sh/oversubscription-memory": "much"}
     engine = make_engine(nodes=[replace(node, metadata=replace(node.metadata, annotations=notes))])
@@ -133,7 +133,7 @@ def test_jobs_need_a_group_and_a_queue() -> None:
         assert set(session.jobs) == {"default/queueless"}
 
 
-def test_the_priority_of_a_job_is_that_of_its_groups_class() -> None:
+def test_the_priority_of_a_job_is_that_of_its_priority_class() -> None:
     groups = [make_group("high", priority_class_name="high"), make_group("other", priority_class_name="gone")]
     engine = make_engine(objects=groups)
     with engine.session() as session:
@@ -146,15 +146,15 @@ def test_the_priority_of_a_job_is_that_of_its_groups_class() -> None:
         assert {job.name: job.priority for job in session.jobs.values()} == {"high": 10, "other": 3}
 
 
-def test_pods_of_other_schedulers_are_not_ours_before_they_have_a_node() -> None:
+def test_pods_of_other_schedulers_are_ignored_until_they_have_a_node() -> None:
     pod = make_member("p")
-    other = replace(pod, spec=replace(pod.spec, scheduler_name="somebody"))
+    other = replace(pod, spec=replace(pod.spec, scheduler_name="other"))
     engine = make_engine(pods=[other], objects=[make_group()])
     with engine.session() as session:
         assert not session.jobs["default/job"].tasks
 
 
-def test_a_session_that_does_nothing_changes_nothing() -> None:
+def test_a_session_without_decisions_changes_nothing() -> None:
     pods = [make_member("p"), make_member("r", node="a")]
     engine = build_engine(nodes=[make_node("a", cpu=2)], pods=pods, objects=[make_group()])
     with engine.session() as session:
@@ -163,7 +163,7 @@ def test_a_session_that_does_nothing_changes_nothing() -> None:
         assert account_rows(session.nodes.accounts) == before
 
 
-def test_what_others_take_meanwhile_is_not_given_away_twice() -> None:
+def test_resources_used_by_another_engine_meanwhile_are_not_assigned_again() -> None:
     pods = [make_member(f"job-w-{number}") for number in range(2)]
     engine = build_engine(nodes=[make_node("a", cpu=2)], pods=pods, objects=[make_group(min_member=2)])
     with engine.session() as session:
@@ -180,7 +180,7 @@ def test_what_others_take_meanwhile_is_not_given_away_twice() -> None:
     assert len(engine.run_session().binds) == 2
 
 
-def test_others_who_take_nothing_that_is_needed_do_not_matter() -> None:
+def test_unrelated_changes_of_another_engine_do_not_matter() -> None:
     nodes = [make_node("a", cpu=2), make_node("b", cpu=2)]
     engine = build_engine(nodes=nodes, pods=[make_member("p")], objects=[make_group()])
     with engine.session() as session:
@@ -193,7 +193,7 @@ def test_others_who_take_nothing_that_is_needed_do_not_matter() -> None:
     assert (idle(engine, "a"), idle(engine, "b")) == (1000, 1000)
 
 
-def test_room_that_others_made_for_their_pods_is_theirs() -> None:
+def test_resources_of_nominated_pods_are_reserved() -> None:
     engine = build_engine(nodes=[make_node("a", cpu=2)], pods=[make_member("p")], objects=[make_group()])
     nominations = engine.handle.nominator
     theirs = PodInfo(make_pod("theirs", cpu=2))
@@ -203,14 +203,14 @@ def test_room_that_others_made_for_their_pods_is_theirs() -> None:
     assert engine.run_session().binds == {"default/p": "a"}
 
 
-def future_idle_if(engine: BatchEngine, happens: Callable[[], None], turn: int) -> float:
-    """What a session believes that the node will have where something happens in one of the turns in which it opens."""
+def future_idle_after(engine: BatchEngine, change: Callable[[], None], step: int) -> float:
+    """The future idle amount of a node when a change happens in one step of the opening."""
     opening = engine._open_session(SessionResult())
     session: Session | None = None
     while session is None:
-        if turn == 0:
-            happens()
-        turn -= 1
+        if step == 0:
+            change()
+        step -= 1
         try:
             next(opening)
         except StopIteration as opened:
@@ -221,28 +221,28 @@ def future_idle_if(engine: BatchEngine, happens: Callable[[], None], turn: int) 
     return node.future_idle.get("cpu")
 
 
-@pytest.mark.parametrize("turn", range(12))
-def test_room_is_not_promised_without_somebody_who_leaves_it(turn: int) -> None:
-    """While a session opens somebody is chosen to leave, or goes: nobody has to be evicted for that a second time."""
+@pytest.mark.parametrize("step", range(12))
+def test_a_nomination_is_not_counted_without_its_victim(step: int) -> None:
+    """While a session opens, a victim is chosen or deleted. No second pod must be evicted for the same purpose."""
     theirs, weak = PodInfo(make_pod("theirs", cpu=1)), make_pod("weak", cpu=1, node="a")
 
-    def chosen(engine: BatchEngine) -> None:
+    def choose_victim(engine: BatchEngine) -> None:
         engine.handle.nominator.nominate(theirs, "a")
         engine.handle.nominator.add_victim(weak.uid, "a", theirs.key)
 
-    def gone(engine: BatchEngine) -> None:
+    def delete_victim(engine: BatchEngine) -> None:
         engine.handle.nominator.remove_victim(weak.uid)
         engine.cache.remove_pod(weak)
 
     engine = build_engine(nodes=[make_node("a", cpu=1)], pods=[weak], objects=[make_group()])
-    assert future_idle_if(engine, lambda: chosen(engine), turn) >= 0  # commits see that it is taken
+    assert future_idle_after(engine, lambda: choose_victim(engine), step) >= 0  # commits detect the pod
     engine = build_engine(nodes=[make_node("a", cpu=1)], pods=[weak], objects=[make_group()])
-    chosen(engine)
-    assert future_idle_if(engine, lambda: gone(engine), turn) == 0
+    choose_victim(engine)
+    assert future_idle_after(engine, lambda: delete_victim(engine), step) == 0
 
 
-def test_tasks_that_wait_for_room_are_nominated_until_they_are_placed() -> None:
-    pods = [make_member("p"), going(make_member("old", "", node="a"))]
+def test_pipelined_tasks_are_nominated_until_they_are_placed() -> None:
+    pods = [make_member("p"), terminating(make_member("old", "", node="a"))]
     engine = build_engine(nodes=[make_node("a", cpu=1)], pods=pods, objects=[make_group()])
     assert engine.run_session().pipelined == {"default/p": "a"}
     assert [info.uid for info in engine.handle.nominator.on_node("a")] == ["pod-p"]
@@ -251,11 +251,11 @@ def test_tasks_that_wait_for_room_are_nominated_until_they_are_placed() -> None:
     assert not engine.handle.nominator.nodes()
 
 
-def test_a_node_that_offers_cpu_and_memory_alone_counts_pods_only_from_the_first_that_goes() -> None:
-    """Volcano's `Resource.sub` passes over scalars where the left side has no map of them; `Add` makes one."""
+def test_a_node_with_only_cpu_and_memory_counts_pods_after_the_first_one_leaves() -> None:
+    """Volcano's `Resource.sub` ignores scalars when the left side has no map of them; `Add` creates the map."""
     bare = make_node("a", allocatable={"cpu": "4", "memory": "4Gi"})
     engine = make_engine(nodes=[bare], pods=[make_member(f"p{n}", node="a") for n in range(3)], objects=[make_group()])
-    for _ in range(2):  # every session begins anew
+    for _ in range(2):  # every session starts anew
         with engine.session() as session:
             node = session.node("a")
             assert node is not None
@@ -280,16 +280,16 @@ def test_a_node_that_offers_cpu_and_memory_alone_counts_pods_only_from_the_first
         pytest.param(lambda engine: engine.cache.update_node(make_node("a", cpu=6)), id="node-grows"),
     ],
 )
-def test_an_opening_that_is_interrupted_counts_what_one_of_a_new_engine_counts(
+def test_an_interrupted_opening_counts_the_same_as_a_new_engine(
     turns: int, goes_on: bool, change: Callable[[BatchEngine], None]
 ) -> None:
-    """By a change after each of its turns; and then it goes on, or the session is given up."""
+    """A change happens after each of its steps; then the opening continues or is abandoned."""
     cluster = [make_node(name, cpu=4) for name in "abc"]
     pods = [make_member("p"), make_member("q", node="c")]
     engine = build_engine(nodes=cluster, pods=pods, objects=[make_group()])
     with mock.patch.multiple(ledger_module, _CHANGES_PER_STEP=1, _ROWS_PER_STEP=1):
         assert engine.run_session().binds
-        with engine.session() as session:  # leaves a row behind that only it has changed
+        with engine.session() as session:  # leaves a row that only this session changed
             session.statement().evict(*tasks_of(session, "q"), "test")
         for number, node in enumerate("ab"):
             add_pod(engine, make_pod(f"s{number}", cpu="250m", node=node))

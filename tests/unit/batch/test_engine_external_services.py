@@ -1,4 +1,5 @@
-"""The batch engine as its users build it, and the world outside: a file that changes, services on real sockets."""
+"""A batch engine as users build it, with external services: a configuration file that changes, HTTP services on
+sockets."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def conf(tmp_path: Path) -> Path:
     return tmp_path / "volcano-scheduler.conf"
 
 
-# the file
+# Configuration file
 
 
 def test_a_changed_file_is_in_force_from_the_next_session_on(conf: Path) -> None:
@@ -52,10 +53,10 @@ def test_a_changed_file_is_in_force_from_the_next_session_on(conf: Path) -> None
     assert set(engine.run_session().binds) == {"default/train-0"}
 
 
-def test_a_file_that_is_swapped_as_config_maps_are(tmp_path: Path, conf: Path) -> None:
+def test_a_file_that_is_replaced_like_a_config_map(tmp_path: Path, conf: Path) -> None:
     for number, text in enumerate(("actions: backfill", ACTIONS)):
         (tmp_path / str(number)).write_text(text.ljust(40))
-        os.utime(tmp_path / str(number), ns=(1, 1))  # the same size and age: only the link tells
+        os.utime(tmp_path / str(number), ns=(1, 1))  # the same size and time: only the link differs
     conf.symlink_to("0")
     engine = engine_with(conf)
     assert engine.load_configuration().actions == ("backfill",)
@@ -69,7 +70,7 @@ def test_a_file_that_is_swapped_as_config_maps_are(tmp_path: Path, conf: Path) -
     [
         pytest.param(
             "actions: ''",
-            "failed to find Action ; `actions` is missing or empty, or one of its commas has no name beside it",
+            "failed to find Action ; `actions` is missing or empty, or contains an empty name",
             id="no-actions",
         ),
         pytest.param("", "failed to find Action ; `actions` is missing or empty", id="empty"),
@@ -78,7 +79,7 @@ def test_a_file_that_is_swapped_as_config_maps_are(tmp_path: Path, conf: Path) -
         pytest.param(None, "cannot be read", id="gone"),
     ],
 )
-def test_a_bad_file_leaves_the_last_good_one_in_force_and_is_told(
+def test_an_invalid_file_leaves_the_last_valid_configuration_in_force_and_is_logged(
     conf: Path, text: str | None, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     conf.write_text(ACTIONS)
@@ -94,12 +95,12 @@ def test_a_bad_file_leaves_the_last_good_one_in_force_and_is_told(
         assert str(conf) in fault
         assert fault.endswith("; the previous configuration stays in force")
         assert engine.configuration.actions == ("enqueue", "allocate")
-    assert [each.message for each in caplog.records if each.levelname == "ERROR"] == [fault]  # once is enough
-    conf.write_text(ACTIONS + "# mended")
+    assert [each.message for each in caplog.records if each.levelname == "ERROR"] == [fault]  # logged once
+    conf.write_text(ACTIONS + "# corrected")
     assert engine.run_session().faults == []
 
 
-def test_a_file_that_is_not_there_at_the_start_leaves_the_built_in_configuration(conf: Path) -> None:
+def test_a_missing_file_at_the_start_leaves_the_built_in_configuration_in_force(conf: Path) -> None:
     engine = engine_with(conf)
     outcome = engine.run_session()
     assert set(outcome.binds) == {"default/train-0"}
@@ -107,19 +108,19 @@ def test_a_file_that_is_not_there_at_the_start_leaves_the_built_in_configuration
     assert "volcano-scheduler.conf cannot be read" in fault
 
 
-# an extender
+# Extender
 
 
 class Extender(BaseHTTPRequestHandler):
-    """Wants tasks on the node `busy`, and nowhere else."""
+    """Accepts tasks on the node `busy` only."""
 
-    asked: list[str]
+    calls: list[str]
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        told = msgspec.json.decode(self.rfile.read(int(self.headers["Content-Length"])))
-        self.asked.append(self.path)
-        refused = {"status": "not here", "code": 2} if told["node"]["Name"] == "idle" else {}
+        request = msgspec.json.decode(self.rfile.read(int(self.headers["Content-Length"])))
+        self.calls.append(self.path)
+        refused = {"status": "not here", "code": 2} if request["node"]["Name"] == "idle" else {}
         body = msgspec.json.encode(refused)
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -127,12 +128,12 @@ class Extender(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Nobody reads it."""
+        """Not logged."""
 
 
 @pytest.fixture
 def extender() -> Iterator[ThreadingHTTPServer]:
-    Extender.asked = []
+    Extender.calls = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Extender)
     server.daemon_threads = True
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
@@ -143,7 +144,7 @@ def extender() -> Iterator[ThreadingHTTPServer]:
     thread.join()
 
 
-def extended(conf: Path, port: int, more: str = "") -> None:
+def write_extender_conf(conf: Path, port: int, more: str = "") -> None:
     conf.write_text(
         ACTIONS
         + f"""tiers:
@@ -159,18 +160,18 @@ def extended(conf: Path, port: int, more: str = "") -> None:
     )
 
 
-def test_an_extender_is_asked_by_http(conf: Path, extender: ThreadingHTTPServer) -> None:
-    extended(conf, extender.server_port)
+def test_an_extender_is_called_by_http(conf: Path, extender: ThreadingHTTPServer) -> None:
+    write_extender_conf(conf, extender.server_port)
     engine = engine_with(conf, size=2)
     outcome = engine.run_session()
     assert outcome.binds == {"default/train-0": "busy", "default/train-1": "busy"}
     assert outcome.faults == []
-    assert set(Extender.asked) == {"/ext/predicate"}
+    assert set(Extender.calls) == {"/ext/predicate"}
     engine.close()
 
 
-def test_a_session_asks_its_extender_from_within_a_loop_too(conf: Path, extender: ThreadingHTTPServer) -> None:
-    extended(conf, extender.server_port)
+def test_a_session_can_call_its_extender_inside_an_event_loop(conf: Path, extender: ThreadingHTTPServer) -> None:
+    write_extender_conf(conf, extender.server_port)
     engine = engine_with(conf)
 
     async def session() -> dict[str, str]:
@@ -180,11 +181,11 @@ def test_a_session_asks_its_extender_from_within_a_loop_too(conf: Path, extender
     engine.close()
 
 
-def test_an_extender_that_is_not_there_is_named(conf: Path, extender: ThreadingHTTPServer) -> None:
+def test_an_unreachable_extender_is_reported(conf: Path, extender: ThreadingHTTPServer) -> None:
     port = extender.server_port
-    extender.shutdown()  # or the thread that waits on the socket keeps it open
+    extender.shutdown()  # otherwise the thread that waits on the socket keeps it open
     extender.server_close()
-    extended(conf, port, "extender.ignorable: true")
+    write_extender_conf(conf, port, "extender.ignorable: true")
     engine = engine_with(conf)
     outcome = engine.run_session()
     assert set(outcome.binds) == {"default/train-0"}
@@ -192,20 +193,20 @@ def test_an_extender_that_is_not_there_is_named(conf: Path, extender: ThreadingH
     engine.close()
 
 
-def test_whoever_waits_for_an_answer_gets_no_more_than_its_time() -> None:
+def test_an_http_call_has_a_deadline() -> None:
     service = BlockingHttpService(user_agent="bayplan", env={})
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), Extender)  # connects, and nobody serves
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), Extender)  # accepts connections without serving them
     with pytest.raises(ServiceCallError, match="deadline exceeded"):
         service.post(f"http://127.0.0.1:{listening.server_port}/", b"{}", 0.01)
     listening.server_close()
     service.close()
-    service.close()  # twice does no harm
+    service.close()  # closing twice is allowed
 
 
-# metrics
+# Metrics
 
 
-def measured(conf: Path, kind: str, url: str, more: str = "") -> None:
+def write_metrics_conf(conf: Path, kind: str, url: str, more: str = "") -> None:
     conf.write_text(
         ACTIONS
         + f"""tiers:
@@ -232,33 +233,33 @@ def elasticsearch(request: Request) -> Reply:
 
 
 @pytest.mark.parametrize(
-    ("kind", "route", "asked"),
+    ("kind", "route", "request_line"),
     [
         pytest.param("prometheus", prometheus, "POST /api/v1/query", id="prometheus"),
         pytest.param("elasticsearch", elasticsearch, "POST /metricbeat-*/_search", id="elasticsearch"),
     ],
 )
-def test_usage_is_collected_by_http(conf: Path, kind: str, route: Any, asked: str) -> None:
+def test_usage_is_collected_by_http(conf: Path, kind: str, route: Any, request_line: str) -> None:
     @async_test
-    async def collecting() -> None:
+    async def collect() -> None:
         async with FakeHttpServer(route) as server:
             more = "  elasticsearch.username: me\n  elasticsearch.password: secret\n"
-            measured(conf, kind, server.url, more if kind == "elasticsearch" else "")
+            write_metrics_conf(conf, kind, server.url, more if kind == "elasticsearch" else "")
             engine = engine_with(conf, size=2)
             async with usage_collector(engine) as collector:
                 assert await collector.collect_once()
-            assert set(server.request_lines()) == {asked}
+            assert set(server.request_lines()) == {request_line}
             if kind == "elasticsearch":
                 assert server.requests[0].headers["authorization"] == "Basic bWU6c2VjcmV0"
         outcome = engine.run_session()
         assert outcome.binds == {"default/train-0": "idle", "default/train-1": "idle"}
         assert engine.handle.usage["busy"].cpu == {"10m": 95.0}
 
-    collecting()
+    collect()
 
 
 @async_test
-async def test_the_custom_metrics_api_is_asked_through_the_client_of_the_api_server() -> None:
+async def test_custom_metrics_are_requested_with_the_client_of_the_api_server() -> None:
     def values(request: Request) -> Reply:
         share = "950m" if "cpu" in request.path else "50m"
         item = {"describedObject": {"name": "busy"}, "timestamp": "2026-01-01T00:00:00Z", "value": share}
@@ -273,7 +274,7 @@ async def test_the_custom_metrics_api_is_asked_through_the_client_of_the_api_ser
         assert server.request_lines()[0] == "GET /apis/custom.metrics.k8s.io/v1beta2/nodes/*/node_cpu_usage_avg"
     async with usage_collector(engine) as alone:
         assert not await alone.collect_once()
-    assert "there is no client for one" in engine.handle.usage_fault
+    assert "there is no client for it" in engine.handle.usage_fault
 
 
 def _metrics_only(kind: str, address: str = "") -> Any:
@@ -283,7 +284,7 @@ def _metrics_only(kind: str, address: str = "") -> Any:
 
 
 @async_test
-async def test_a_round_that_fails_leaves_the_readings_and_sessions_say_so() -> None:
+async def test_a_failed_round_keeps_the_readings_and_sessions_report_it() -> None:
     clock = ManualClock()
     async with FakeHttpServer(prometheus) as server:
         engine = build_batch_engine(_metrics_only("prometheus", server.url), filled_cache(NODES), clock=clock)
@@ -301,11 +302,11 @@ async def test_a_round_that_fails_leaves_the_readings_and_sessions_say_so() -> N
 
 
 @async_test
-async def test_rounds_follow_each_other_by_the_interval() -> None:
+async def test_rounds_follow_the_configured_interval() -> None:
     clock = ManualClock()
     async with FakeHttpServer(prometheus) as server:
         engine = build_batch_engine(_metrics_only("prometheus", server.url), filled_cache(NODES), clock=clock)
-        async with usage_collector(engine) as collector:  # the requests are on the real clock
+        async with usage_collector(engine) as collector:  # the requests use the real clock
             collector = type(collector)(engine, collector._fetch, clock)
             running = asyncio.ensure_future(collector.run())
             for rounds in (1, 2, 3):
@@ -321,7 +322,7 @@ async def test_rounds_follow_each_other_by_the_interval() -> None:
 
 
 @async_test
-async def test_a_round_that_takes_too_long_is_given_up() -> None:
+async def test_a_round_that_takes_too_long_is_aborted() -> None:
     clock = ManualClock()
 
     def slow(request: Request) -> Reply:
@@ -342,11 +343,11 @@ async def test_a_round_that_takes_too_long_is_given_up() -> None:
     [
         pytest.param("graphite", "data cannot be collected from the graphite monitoring system", id="unknown"),
         pytest.param("prometheus", "metrics address is empty", id="nowhere"),
-        pytest.param("", "", id="not-asked-for"),
+        pytest.param("", "", id="not-configured"),
     ],
 )
 @async_test
-async def test_what_cannot_be_collected(kind: str, words: str) -> None:
+async def test_unsupported_metrics_configurations(kind: str, words: str) -> None:
     engine = build_batch_engine(_metrics_only(kind), filled_cache(NODES))
     async with usage_collector(engine) as collector:
         assert not await collector.collect_once()

@@ -115,7 +115,7 @@ def test_plugin_kinds(members: dict[str, Any], kind: PluginKind | None) -> None:
     [
         pytest.param("x = 1\n", r"mine\.py defines no plugin; .*on_session_open, for an action execute", id="nothing"),
         pytest.param(
-            BATCH.replace("mine", "gang"), 'two batch plugins are called "gang": .*Gang and Mine in ', id="twin"
+            BATCH.replace("mine", "gang"), 'two batch plugins are called "gang": .*GangPlugin and Mine in ', id="twin"
         ),
         pytest.param(
             BATCH + "    def on_session_closed(self, session): pass\n",

@@ -1,4 +1,4 @@
-"""Defaults of the arguments that plugins and actions declare, as Volcano has them."""
+"""Defaults of declared arguments equal Volcano's."""
 
 from __future__ import annotations
 
@@ -61,20 +61,20 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "gangpreempt": {"maxDomains": 8, "allowWholeBundle": True},
     "gangreclaim": {"maxDomains": 8, "allowWholeBundle": True},
 }
-"""By plugin or action. Defaults that are empty, false or zero are left out; `map/field` names the field of a map."""
+"""By plugin or action. Empty, false and zero defaults are left out; `map/field` names the field of a map."""
 
 
-def declared(arguments: tuple[Argument, ...], within: str = "") -> Iterator[tuple[str, Any]]:
+def declared_defaults(arguments: tuple[Argument, ...], within: str = "") -> Iterator[tuple[str, Any]]:
     for each in arguments:
         if each.default not in (None, "", False, 0):
             yield within + each.name, each.default
-        yield from declared(each.fields, f"{within}{each.name}/")
+        yield from declared_defaults(each.fields, f"{within}{each.name}/")
 
 
-def everything() -> list[Any]:
+def all_plugins_and_actions() -> list[Any]:
     return [*default_batch_plugins()._classes.values(), *default_actions().actions.values()]
 
 
-@pytest.mark.parametrize("each", [pytest.param(each, id=each.name) for each in everything()])
-def test_defaults_of_arguments(each: Any) -> None:
-    assert dict(declared(getattr(each, "takes", ()))) == DEFAULTS.get(each.name, {})
+@pytest.mark.parametrize("each", [pytest.param(each, id=each.name) for each in all_plugins_and_actions()])
+def test_declared_defaults_equal_volcanos(each: Any) -> None:
+    assert dict(declared_defaults(getattr(each, "takes", ()))) == DEFAULTS.get(each.name, {})

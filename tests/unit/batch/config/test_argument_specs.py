@@ -1,4 +1,4 @@
-"""What plugins and actions declare is what they read, and a file is judged by it."""
+"""Plugins and actions read exactly the arguments that they declare; configured arguments are checked against them."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ GIVEN = {
     "network-topology-aware": {"hypernode.binpack.resources": "x"},
     "tdm": {"tdm.revocable-zone.x": "10:00-21:00"},
 }
-"""What makes a plugin read names that depend on others."""
+"""Settings that make a plugin read names that depend on another argument."""
 
 
 class Spy(Arguments):
-    """Notes which key was asked for, as what, with which default."""
+    """Records each key that is read, with its type and default."""
 
-    asked: dict[str, tuple[Any, Any]]
+    arguments_read: dict[str, tuple[Any, Any]]
 
     def __init__(self, values: Any = None, *, owner: str = "") -> None:
         super().__init__(values, owner=owner)
-        self.asked = {}
+        self.reads = {}
 
     def __contains__(self, key: str) -> bool:
-        self.asked.setdefault(key, (object, None))
+        self.reads.setdefault(key, (object, None))
         return super().__contains__(key)
 
     def get_int(self, key: str, default: int = 0) -> int:
-        self.asked[key] = (int, default)
+        self.reads[key] = (int, default)
         return super().get_int(key, default)
 
     def get_float(self, key: str, default: float = 0.0) -> float:
-        self.asked[key] = (float, default)
+        self.reads[key] = (float, default)
         return super().get_float(key, default)
 
     def get_bool(self, key: str, default: bool = False) -> bool:
-        self.asked[key] = (bool, default)
+        self.reads[key] = (bool, default)
         return super().get_bool(key, default)
 
     def get_str(self, key: str, default: str = "") -> str:
-        self.asked[key] = (str, default)
+        self.reads[key] = (str, default)
         return super().get_str(key, default)
 
     def get(self, key: str, kind: Any) -> Any:
-        self.asked[key] = (object, None)
+        self.reads[key] = (object, None)
         return super().get(key, kind)
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, configuration: BatchConfiguration) -> dict[str, tuple[Any, Any]]:
+def arguments_read(monkeypatch: pytest.MonkeyPatch, configuration: BatchConfiguration) -> dict[str, tuple[Any, Any]]:
     spies: list[Spy] = []
 
     def spy(values: Any = None, *, owner: str = "") -> Spy:
@@ -70,39 +70,39 @@ def asked(monkeypatch: pytest.MonkeyPatch, configuration: BatchConfiguration) ->
     monkeypatch.setattr(engine, "Arguments", spy)
     monkeypatch.setattr("bayplan.batch.config.scheduler_conf.Arguments", spy)
     build_batch_engine(configuration, Cache()).run_session()
-    return {key: found for each in spies for key, found in each.asked.items()}
+    return {key: found for each in spies for key, found in each.reads.items()}
 
 
 def as_declared(argument: Argument) -> tuple[Any, Any]:
-    """What a spy sees of it: durations are texts, and of other kinds the type is not told."""
+    """What a spy records for a declared argument: durations are strings, and the type of other kinds is unknown."""
     kind = str if argument.kind is timedelta else argument.kind
     return (kind, argument.default) if kind in (int, float, bool) else (kind if kind is str else object, None)
 
 
 def differences(takes: tuple[Argument, ...], seen: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
-    """By key how it was declared and how it was read, where that is not the same; None: not at all."""
+    """By key, the declaration and the read, where they differ; None: missing."""
     keys = {f"{each.prefix}x" if each.prefix else each.name: each for each in takes}
     declared = {key: as_declared(each) for key, each in keys.items()}
-    told = {key: (kind, default if kind in (int, float, bool) else None) for key, (kind, default) in seen.items()}
+    reads = {key: (kind, default if kind in (int, float, bool) else None) for key, (kind, default) in seen.items()}
     idle = {key for key, each in keys.items() if each.no_effect_reason}
-    both = {key: (declared.get(key), told.get(key)) for key in (declared.keys() | told.keys()) - idle}
+    both = {key: (declared.get(key), reads.get(key)) for key in (declared.keys() | reads.keys()) - idle}
     return {key: (mine, theirs) for key, (mine, theirs) in both.items() if mine != theirs}
 
 
 @pytest.mark.parametrize("name", list(PLUGINS))
 def test_a_plugin_reads_what_it_declares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     option = PluginOption(name, arguments=GIVEN.get(name, {})).with_default_flags()
-    seen = asked(monkeypatch, BatchConfiguration(("enqueue",), ((option,),)))
+    seen = arguments_read(monkeypatch, BatchConfiguration(("enqueue",), ((option,),)))
     assert differences(argument_specs_of(PLUGINS.get(name)) or (), seen) == {}
 
 
 @pytest.mark.parametrize("name", list(ACTIONS))
 def test_an_action_reads_what_it_declares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     configuration = BatchConfiguration((name,), configurations=(ActionConfiguration(name),))
-    assert differences(argument_specs_of(ACTIONS.get(name)) or (), asked(monkeypatch, configuration)) == {}
+    assert differences(argument_specs_of(ACTIONS.get(name)) or (), arguments_read(monkeypatch, configuration)) == {}
 
 
-def judged(plugin: str, given: dict[str, Any]) -> list[str]:
+def problems_of(plugin: str, given: dict[str, Any]) -> list[str]:
     return [
         text.removeprefix(f"{plugin}: ")
         for text in argument_problems(plugin, argument_specs_of(PLUGINS.get(plugin)) or (), given)
@@ -152,9 +152,9 @@ UNUSED = [
 ]
 
 
-@pytest.mark.parametrize(("plugin", "given", "told"), UNUSED, ids=[told[:40] for _, _, told in UNUSED])
-def test_what_is_given_and_not_read_is_told(plugin: str, given: dict[str, Any], told: str) -> None:
-    assert judged(plugin, given) == [told]
+@pytest.mark.parametrize(("plugin", "given", "message"), UNUSED, ids=[message[:40] for _, _, message in UNUSED])
+def test_an_argument_that_is_not_read_is_reported(plugin: str, given: dict[str, Any], message: str) -> None:
+    assert problems_of(plugin, given) == [message]
 
 
 @pytest.mark.parametrize(
@@ -169,12 +169,12 @@ def test_what_is_given_and_not_read_is_told(plugin: str, given: dict[str, Any], 
         pytest.param("extender", {"extender.httpTimeout": "2s", "extender.managedResources": ["a"]}, id="list"),
     ],
 )
-def test_what_is_read_is_not_told(plugin: str, given: dict[str, Any]) -> None:
-    assert judged(plugin, given) == []
+def test_a_valid_argument_is_not_reported(plugin: str, given: dict[str, Any]) -> None:
+    assert problems_of(plugin, given) == []
 
 
 @pytest.mark.parametrize(
-    ("metrics", "told"),
+    ("metrics", "problems"),
     [
         pytest.param({"type": "prometheus", "address": "http://a", "interval": "1m"}, [], id="good"),
         pytest.param({}, [], id="none"),
@@ -195,5 +195,5 @@ def test_what_is_read_is_not_told(plugin: str, given: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_mistakes_in_metrics_are_told(metrics: dict[str, str], told: list[str]) -> None:
-    assert list(metrics_problems(metrics)) == told
+def test_errors_in_the_metrics_section_are_reported(metrics: dict[str, str], problems: list[str]) -> None:
+    assert list(metrics_problems(metrics)) == problems

@@ -118,7 +118,7 @@ def test_typed_values(value: Any, kind: Any, expected: Any) -> None:
         pytest.param({"weight": "x"}, Weights, "'weight' expected type 'int'", id="field"),
     ],
 )
-def test_what_does_not_fit_counts_as_missing(value: Any, kind: Any, words: str) -> None:
+def test_a_value_of_the_wrong_type_counts_as_missing(value: Any, kind: Any, words: str) -> None:
     arguments = Arguments({"key": value}, owner="fit")
     assert arguments.get("key", kind) is None
     (warning,) = arguments.warnings
@@ -130,14 +130,14 @@ def test_a_missing_key_is_none() -> None:
     assert Arguments().get("key", int) is None
 
 
-def test_a_type_that_nobody_can_fill_is_a_mistake_of_the_plugin() -> None:
+def test_an_unsupported_type_is_an_error_of_the_plugin() -> None:
     with pytest.raises(TypeError, match=r"name a plain type, list\[int\]"):
         Arguments({"key": 1}).get("key", complex)
     with pytest.raises(TypeError, match=r"no argument can be read as <class 'list'>; name a plain type, list\[int\]"):
         Arguments({"key": [1]}).get("key", list)
 
 
-def test_arguments_can_be_looked_through() -> None:
+def test_arguments_are_iterable() -> None:
     arguments = Arguments({"a": 1, "b": 2})
     assert (list(arguments), len(arguments), arguments["a"], "b" in arguments) == (["a", "b"], 2, 1, True)
     assert repr(Arguments({"a": 1}, owner="x")) == "Arguments({'a': 1}, owner='x')"

@@ -1,4 +1,4 @@
-"""A volcano-scheduler.conf: what is loaded, what is refused with which words, what stays in force meanwhile."""
+"""Loading of a volcano-scheduler.conf: what is loaded, what is rejected with which message, what stays in force."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALL_ON = dict.fromkeys(DEFAULTED_FLAGS, True)
 
 
 def plugin(text: str) -> PluginOption:
-    """The one plugin of a configuration; `text` are its lines in flow style."""
+    """The only plugin of a configuration; `text` is its content in flow style."""
     ((found,),) = load_conf(f"{RUN}tiers: [{{plugins: [{{{text}}}]}}]").tiers
     return found
 
@@ -48,7 +48,7 @@ def type_faults(text: str) -> list[str]:
     return lines
 
 
-# what is loaded
+# Loading
 
 
 def test_the_default_configuration() -> None:
@@ -62,7 +62,7 @@ def test_the_default_configuration() -> None:
     assert (found.configurations, found.metrics) == ((), None)
 
 
-def test_missing_flags_are_on_but_for_two() -> None:
+def test_missing_flags_are_on_except_two() -> None:
     found = plugin("name: gang, enablePreemptable: false")
     assert found.flags == ALL_ON | {"enablePreemptable": False}
     assert [key for key in FLAGS if not found.enabled(key)] == [
@@ -89,7 +89,7 @@ def test_words_that_turn_a_flag_off(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "kept"),
+    ("word", "value"),
     [
         pytest.param("~", True, id="tilde-unsets"),
         pytest.param("null", True, id="null-unsets"),
@@ -98,8 +98,8 @@ def test_words_that_turn_a_flag_off(word: str) -> None:
         pytest.param("NULL", False, id="NULL-turns-off"),
     ],
 )
-def test_nulls_of_a_flag(word: str, kept: bool) -> None:
-    assert plugin(f"name: p, enableJobOrder: {word}").flags["enableJobOrder"] is kept
+def test_nulls_of_a_flag(word: str, value: bool) -> None:
+    assert plugin(f"name: p, enableJobOrder: {word}").flags["enableJobOrder"] is value
 
 
 @pytest.mark.parametrize(
@@ -150,15 +150,15 @@ def test_arguments_keep_the_types_of_the_file(text: str, value: Any) -> None:
     assert (type(found), found) == (type(value), value)
 
 
-def test_not_a_number_stays_none() -> None:
+def test_nan_is_loaded_as_nan() -> None:
     assert math.isnan(arguments("{a: .NaN}")["a"])
 
 
-def test_keys_of_arguments_are_texts_as_written() -> None:
+def test_keys_of_arguments_are_strings_as_written() -> None:
     assert arguments("{5: a, yes: b, 1.50: c, ~: d}") == {"5": "a", "yes": "b", "1.50": "c", "": "d"}
 
 
-def test_texts_are_read_as_written() -> None:
+def test_strings_are_loaded_as_written() -> None:
     found = load_conf(f"{RUN}metrics: {{type: 5, interval: 1.50, a: yes, b: 010, c: ~, 7: x}}")
     assert found.metrics == {"type": "5", "interval": "1.50", "a": "yes", "b": "010", "c": "", "7": "x"}
 
@@ -171,7 +171,7 @@ def test_texts_are_read_as_written() -> None:
         pytest.param("tiers: [{plugins: ~}]", [[]], id="no-plugins"),
         pytest.param("tiers: [{plugins: [~, {}]}]", [["", ""]], id="plugins-without-name"),
         pytest.param("tiers: [{plugins: [{name: gang}, {name: gang}]}]", [["gang", "gang"]], id="twice"),
-        pytest.param("tiers: [{plugins: [{name: nobody}]}]", [["nobody"]], id="unknown"),
+        pytest.param("tiers: [{plugins: [{name: unknown}]}]", [["unknown"]], id="unknown"),
         pytest.param("tiers: [{plugins: [{name: 5}]}]", [["5"]], id="number"),
         pytest.param("tiers: [{plugins: [{name: a}]}]\ntiers: [{plugins: [{name: b}]}]", [["b"]], id="last-one-counts"),
         pytest.param("{}\n---\ntiers: x", None, id="only-the-first-document"),
@@ -184,7 +184,7 @@ def test_tiers(text: str, tiers: list[list[str]] | None) -> None:
         assert [[each.name for each in tier] for tier in load_conf(RUN + text).tiers] == tiers
 
 
-def test_maps_given_twice_are_added_up() -> None:
+def test_duplicate_maps_are_merged() -> None:
     assert plugin("name: p, arguments: {a: 1, b: 1}, arguments: {b: 2, c: 2}").arguments == {"a": 1, "b": 2, "c": 2}
     assert plugin("name: p, arguments: {a: 1}, arguments: ~").arguments == {}
     assert load_conf(f"{RUN}metrics: {{a: 1}}\nmetrics: {{b: 2}}").metrics == {"a": "1", "b": "2"}
@@ -217,7 +217,7 @@ def test_arguments_of_an_action_are_those_of_its_first_entry() -> None:
     assert [each.name for each in found.configurations] == ["preempt", "preempt", "", "x"]
 
 
-# what is refused
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -237,11 +237,11 @@ def test_arguments_of_an_action_are_those_of_its_first_entry() -> None:
         ),
     ],
 )
-def test_what_is_refused(text: str, words: str) -> None:
+def test_invalid_configurations_are_rejected(text: str, words: str) -> None:
     assert refusal(text) == words
 
 
-def test_the_conflict_is_of_one_tier_only() -> None:
+def test_the_conflict_exists_only_within_one_tier() -> None:
     hierarchical = "{name: drf, enableHierarchy: true}"
     assert load_conf(f"{RUN}tiers: [{{plugins: [{{name: proportion}}]}}, {{plugins: [{hierarchical}]}}]")
     assert load_conf(f"{RUN}tiers: [{{plugins: [{{name: proportion}}, {{name: drf}}]}}]")
@@ -269,7 +269,7 @@ FLAG_PLACE = "tiers: [{plugins: [{name: p, enableJobOrder: %s}]}]"
         ("!own yes", "!own `yes` into bool"),
     ],
 )
-def test_what_is_no_flag(value: str, words: str) -> None:
+def test_values_that_are_not_flags(value: str, words: str) -> None:
     assert type_faults(FLAG_PLACE % value) == [f"line 1: cannot unmarshal {words}"]
 
 
@@ -296,11 +296,11 @@ def test_what_is_no_flag(value: str, words: str) -> None:
         ("metrics: {[a]: b}", "!!seq into string"),
     ],
 )
-def test_what_has_the_wrong_type(text: str, words: str) -> None:
+def test_values_of_the_wrong_type(text: str, words: str) -> None:
     assert type_faults(text) == [f"line 1: cannot unmarshal {words}"]
 
 
-def test_all_faults_are_told_with_their_lines() -> None:
+def test_all_type_errors_are_reported_with_their_lines() -> None:
     text = "actions: []\ntiers:\n- plugins:\n  - name: p\n    enableJobOrder: maybe\n    arguments: text\n"
     assert [fault.split(":")[0] for fault in type_faults(text)] == ["line 1", "line 5", "line 6"]
 
@@ -319,23 +319,23 @@ def test_all_faults_are_told_with_their_lines() -> None:
         pytest.param("tiers: [{plugins: [{arguments: {a: {[x]: 1}}}]}]", "invalid map key", id="key"),
     ],
 )
-def test_what_is_no_yaml(text: str, words: str) -> None:
+def test_invalid_yaml(text: str, words: str) -> None:
     found = refusal(text)
     assert found.startswith("yaml: ")
     assert words in found
 
 
-def test_values_of_keys_that_are_not_known_are_not_looked_at() -> None:
+def test_values_of_unknown_keys_are_ignored() -> None:
     assert load_conf(f"{RUN}extra: !!int x\nmore: {{[a]: b}}")
 
 
-def test_aliases_cannot_eat_all_memory() -> None:
+def test_excessive_aliasing_is_rejected() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
     assert "excessive aliasing" in refusal("\n".join([*lines, "tiers: [{plugins: [{arguments: {a: *a8}}]}]"]))
 
 
-# what a person is told besides
+# Notes
 
 
 @pytest.mark.parametrize(
@@ -355,14 +355,14 @@ def test_notes(text: str, notes: list[str]) -> None:
     assert list(load_conf(f"{RUN}tiers: [{{plugins: [{{name: p, {text}}}]}}]").notes) == notes
 
 
-# actions of one's own, hot reload, plain data
+# Third-party actions, reload, conversion
 
 
-def test_actions_of_others_are_known_by_name() -> None:
+def test_third_party_actions_are_known_by_name() -> None:
     assert load_conf("actions: mine, allocate", {*BUILT_IN_ACTIONS, "mine"}).actions == ("mine", "allocate")
 
 
-def test_a_bad_text_leaves_the_last_good_one_in_force(tmp_path: Path) -> None:
+def test_an_invalid_text_leaves_the_last_valid_configuration_in_force(tmp_path: Path) -> None:
     loader = SchedulerConfLoader()
     assert loader.current == load_default_conf()
     path = tmp_path / "volcano-scheduler.conf"
@@ -380,12 +380,12 @@ def test_a_bad_text_leaves_the_last_good_one_in_force(tmp_path: Path) -> None:
     assert loader.current.actions == ("reclaim",)
 
 
-def test_a_loader_may_start_with_another_configuration() -> None:
+def test_a_loader_can_start_with_another_configuration() -> None:
     empty = BatchConfiguration()
     assert SchedulerConfLoader(initial=empty).current is empty
 
 
-def test_a_configuration_as_the_file_that_says_it_in_full() -> None:
+def test_to_conf_text_makes_every_flag_explicit() -> None:
     text = f"{RUN}tiers: [{{plugins: [{{name: p, arguments: {{a: 1.0}}}}]}}]\nmetrics: {{}}"
     found = to_conf_text(load_conf(f"{text}\nconfigurations: [{{name: x}}, {{name: y, arguments: {{z: no}}}}]"))
     assert found == {
@@ -397,7 +397,7 @@ def test_a_configuration_as_the_file_that_says_it_in_full() -> None:
     assert to_conf_text(load_conf(RUN)) == {"actions": "allocate", "tiers": []}
 
 
-def test_a_configuration_as_plain_data() -> None:
+def test_conf_to_dict_returns_json_values() -> None:
     text = f"{RUN}tiers: [{{plugins: [{{name: p, arguments: {{a: .inf, b: [1, {{5: -.inf}}]}}}}]}}]"
     assert conf_to_dict(load_conf(text)) == {
         "actions": ["allocate"],

@@ -15,8 +15,8 @@ from bayplan.objects.volcano.types import CpuLocation, NumatopologySpec
 def machine(
     policy: str = "best-effort", *, numa: int = 2, sockets: int = 1, cores: int = 4, reserved: str = ""
 ) -> NumaTopology:
-    """`cores` cores a NUMA node with two CPUs each, the second numbered after all the first ones; NUMA nodes are dealt
-    out to sockets."""
+    """A machine with `cores` cores of two CPUs per NUMA node. The second CPUs are numbered after all first ones. NUMA
+    nodes are distributed over the sockets."""
     total = numa * cores
     detail = {
         str(cpu + thread * total): CpuLocation(numa=cpu // cores, socket=cpu // cores * sockets // numa, core=cpu)
@@ -32,7 +32,7 @@ def machine(
     )
 
 
-def given(topology: NumaTopology, free: str, *counts: int) -> list[int] | str:
+def assigned_cpus(topology: NumaTopology, free: str, *counts: int) -> list[int] | str:
     containers = tuple(ContainerCpuRequest(f"c{number}", count) for number, count in enumerate(counts))
     found = topology.assign(parse_cpus(free), containers)
     return found if isinstance(found, str) else list(bits(found))
@@ -48,7 +48,7 @@ def given(topology: NumaTopology, free: str, *counts: int) -> list[int] | str:
         pytest.param("0,,1", [], id="a-gap-spoils-all"),
         pytest.param("0, 1", [], id="no-blanks"),
         pytest.param("1-2-3", [], id="two-dashes"),
-        pytest.param("0-99999999", [], id="more-than-anybody-has"),
+        pytest.param("0-99999999", [], id="more-than-any-node-has"),
     ],
 )
 def test_cpu_lists(text: str, cpus: list[int]) -> None:
@@ -72,22 +72,22 @@ def test_cpu_lists(text: str, cpus: list[int]) -> None:
     ],
 )
 def test_assignments(policy: str, free: str, counts: tuple[int, ...], expected: list[int] | str) -> None:
-    assert given(machine(policy), free, *counts) == expected
+    assert assigned_cpus(machine(policy), free, *counts) == expected
 
 
-def test_without_any_cpus_nobody_prefers_anything() -> None:
+def test_without_any_cpus_no_hint_is_preferred() -> None:
     topology = machine("restricted")
-    assert topology.assign(None, (ContainerCpuRequest("c", 2),)) == 0  # upstream lets the first container pass
+    assert topology.assign(None, (ContainerCpuRequest("c", 2),)) == 0  # Volcano lets the first container pass
     assert topology.assign(None, (ContainerCpuRequest("c", 2), ContainerCpuRequest("d", 2))) == "d"
 
 
-def test_a_node_without_described_cpus_admits_nobody_who_must_be_preferred() -> None:
+def test_a_node_without_cpu_details_rejects_pods_that_need_a_preferred_hint() -> None:
     empty = NumaTopology(NumatopologySpec(policies={"TopologyManagerPolicy": "restricted"}))
-    assert given(empty, "0-3", 0) == "c0"
+    assert assigned_cpus(empty, "0-3", 0) == "c0"
 
 
 @pytest.mark.parametrize(
-    ("reserved", "kept"),
+    ("reserved", "cpus"),
     [
         pytest.param("2", [0, 8], id="a-core"),
         pytest.param("1500m", [0, 8], id="rounded-up"),
@@ -96,13 +96,13 @@ def test_a_node_without_described_cpus_admits_nobody_who_must_be_preferred() -> 
         pytest.param("many", [], id="no-quantity"),
     ],
 )
-def test_reserved_cpus_are_given_to_nobody(reserved: str, kept: list[int]) -> None:
+def test_reserved_cpus_are_not_assigned(reserved: str, cpus: list[int]) -> None:
     topology = machine(reserved=reserved)
-    assert list(bits(topology.reserved)) == kept
-    assert not set(kept) & set(given(topology, "0-15", 6))
+    assert list(bits(topology.reserved)) == cpus
+    assert not set(cpus) & set(assigned_cpus(topology, "0-15", 6))
 
 
-def test_what_cannot_be_reserved_spoils_the_reservation() -> None:
+def test_an_invalid_reserved_amount_disables_the_reservation() -> None:
     assert NumaTopology(NumatopologySpec(res_reserved={"cpu": "1", "nvidia.com/gpu": "1"})).reserved == 0
 
 
@@ -110,21 +110,21 @@ def test_what_cannot_be_reserved_spoils_the_reservation() -> None:
     ("free", "count", "expected"),
     [
         pytest.param("0-15", 8, [0, 1, 2, 3, 8, 9, 10, 11], id="a-whole-socket"),
-        pytest.param("1-15", 8, [4, 5, 6, 7, 12, 13, 14, 15], id="the-one-whose-number-is-a-free-cpu"),
+        pytest.param("1-15", 8, [4, 5, 6, 7, 12, 13, 14, 15], id="socket-number-is-a-free-cpu"),
         pytest.param("2-15", 8, [2, 3, 4, 5, 10, 11, 12, 13], id="no-socket-so-cores"),
         pytest.param("0-15", 3, [0, 1, 8], id="a-core-and-a-half"),
-        pytest.param("8-15", 2, [8, 9], id="no-core-whose-number-is-a-free-cpu"),
+        pytest.param("8-15", 2, [8, 9], id="no-core-number-is-a-free-cpu"),
         pytest.param("0-15", 0, [], id="nothing"),
         pytest.param("0-15,40", 16, [*range(16)], id="unknown-cpus-are-not-taken"),
     ],
 )
-def test_taking(free: str, count: int, expected: list[int]) -> None:
+def test_take_cpus(free: str, count: int, expected: list[int]) -> None:
     taken = machine(sockets=2).take_cpus(parse_cpus(free), count)
     assert taken is not None
     assert list(bits(taken)) == expected
 
 
-def test_there_are_not_enough() -> None:
+def test_take_cpus_with_too_few_free() -> None:
     assert machine().take_cpus(parse_cpus("0-3,40"), 5) is None
 
 

@@ -1,4 +1,4 @@
-"""Amounts of pod groups and queues that are no quantities, or below zero: named, left out, and nobody else's loss."""
+"""Invalid and negative amounts of pod groups and queues: reported, left out, and without effect on other objects."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ tiers:
 MISSING = "not a quantity such as 500m or 1.5Gi; it counts as missing"
 
 
-def world(*objects: KubeObject, divider: str = "proportion") -> BatchEngine:
-    """A queue that works, and `x`, with a job that asks for one CPU and one that asks for two."""
+def engine_with(*objects: KubeObject, divider: str = "proportion") -> BatchEngine:
+    """A valid queue, and `x`, with one job that requests one CPU and one that requests two."""
     pods = [make_member("good", "good"), make_member("odd", "odd"), make_member("big", "big", requests={"cpu": "2"})]
     groups = [make_group("good"), make_group("big", queue="x")]
     return build_engine(
@@ -48,25 +48,25 @@ def world(*objects: KubeObject, divider: str = "proportion") -> BatchEngine:
     ],
 )
 @pytest.mark.parametrize("divider", ["proportion", "capacity"])
-def test_an_amount_of_a_queue(queue: dict[str, Any], field: str, divider: str) -> None:
-    outcome = world(make_queue("x", **queue), make_group("odd", queue="x"), divider=divider).run_session()
+def test_an_invalid_amount_of_a_queue_is_reported(queue: dict[str, Any], field: str, divider: str) -> None:
+    outcome = engine_with(make_queue("x", **queue), make_group("odd", queue="x"), divider=divider).run_session()
     assert outcome.faults == [f'queue x: {field} is "much", {MISSING}']
     assert {"default/good", "default/odd"} <= outcome.binds.keys()
-    assert ("default/big" in outcome.binds) is (field != "capability.memory")  # what can be read of it counts
+    assert ("default/big" in outcome.binds) is (field != "capability.memory")  # the valid amounts count
 
 
-def test_an_amount_that_a_queue_was_told_to_hold() -> None:
+def test_an_invalid_allocated_amount_in_a_queue_status_is_reported() -> None:
     queue = make_queue("x")
-    engine = world(replace(queue, status=replace(queue.status, allocated={"cpu": "much"})), make_group("odd"))
+    engine = engine_with(replace(queue, status=replace(queue.status, allocated={"cpu": "much"})), make_group("odd"))
     outcome = engine.run_session()
     assert outcome.faults == [f'queue x: status.allocated.cpu is "much", {MISSING}']
     assert str(outcome.queues["x"]["cpu"]) == "2"
 
 
 @pytest.mark.parametrize("divider", ["proportion", "capacity", "overcommit"])
-def test_a_minimum_of_a_group(divider: str) -> None:
+def test_an_invalid_minimum_of_a_group_is_reported(divider: str) -> None:
     odd = make_group("odd", queue="x", min_resources={"cpu": "1", "memory": "much"})
-    engine = world(make_queue("x"), odd, divider=divider)
+    engine = engine_with(make_queue("x"), odd, divider=divider)
     outcome = engine.run_session()
     assert outcome.faults == [f'pod group default/odd: minResources.memory is "much", {MISSING}']
     assert len(outcome.binds) == 3
@@ -85,25 +85,25 @@ def test_a_minimum_of_a_group(divider: str) -> None:
     ],
 )
 @pytest.mark.parametrize("divider", ["proportion", "capacity"])
-def test_an_amount_of_a_queue_below_zero(queue: dict[str, Any], words: str, divider: str) -> None:
-    outcome = world(make_queue("x", **queue), make_group("odd", queue="x"), divider=divider).run_session()
+def test_a_negative_amount_of_a_queue_is_reported(queue: dict[str, Any], words: str, divider: str) -> None:
+    outcome = engine_with(make_queue("x", **queue), make_group("odd", queue="x"), divider=divider).run_session()
     assert outcome.faults == [f"queue x: {words}, which is below zero; it counts as missing"]
     assert len(outcome.binds) == 3
 
 
-def test_a_weight_below_zero() -> None:
+def test_a_negative_weight_counts_as_one() -> None:
     queue = make_queue("x")
-    engine = world(replace(queue, spec=replace(queue.spec, weight=-4)), make_group("odd", queue="x"))
+    engine = engine_with(replace(queue, spec=replace(queue.spec, weight=-4)), make_group("odd", queue="x"))
     assert engine.run_session().faults == ["queue x: weight is -4, which is below zero; it counts as 1"]
     assert engine.cluster_state.queues["x"].weight == 1
 
 
 @pytest.mark.parametrize("divider", ["proportion", "capacity", "overcommit"])
-def test_a_minimum_below_zero_lifts_nobody_s_quota(divider: str) -> None:
-    """`huge` asks for more than there is, which a group that "gives" as much must not cover."""
+def test_a_negative_minimum_does_not_extend_a_quota(divider: str) -> None:
+    """`huge` requests more than the queue has, which a group with an equal negative amount must not cover."""
     odd = make_group("odd", queue="x", min_resources={"cpu": "-300", "memory": "1Gi"}, phase="Inqueue")
     huge = make_group("huge", queue="x", min_resources={"cpu": "100"})
-    engine = world(make_queue("x", capability={"cpu": "4"}), odd, huge, divider=divider)
+    engine = engine_with(make_queue("x", capability={"cpu": "4"}), odd, huge, divider=divider)
     outcome = engine.run_session()
     assert outcome.faults == [
         'pod group default/odd: minResources.cpu is "-300", which is below zero; it counts as missing'
@@ -111,8 +111,8 @@ def test_a_minimum_below_zero_lifts_nobody_s_quota(divider: str) -> None:
     assert outcome.groups["default/huge"].status.phase == "Pending"
 
 
-def test_it_is_told_as_long_as_it_stands_there() -> None:
-    engine = world(make_queue("x"), make_group("odd", min_resources={"cpu": "much"}))
+def test_a_fault_is_reported_until_it_is_corrected() -> None:
+    engine = engine_with(make_queue("x"), make_group("odd", min_resources={"cpu": "much"}))
     for _ in range(2):
         assert len(engine.run_session().faults) == 1
     engine.cache.upsert(make_group("odd", min_resources={"cpu": "1"}))

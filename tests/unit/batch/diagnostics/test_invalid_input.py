@@ -1,9 +1,9 @@
-"""Whatever is wrong is named in a sentence, and the session goes on for all others.
+"""Every error is reported in a message, and the session continues for all other objects.
 
-A broken plugin stands in a tier of its own before those that work; what it leaves undone, they decide.
+A failing plugin is in a tier of its own before working plugins; what it does not decide, they decide.
 """
 
-# ruff: noqa: ARG001, ARG002, ARG005  (plugins are told more than these need)
+# ruff: noqa: ARG001, ARG002, ARG005  (test plugins ignore most arguments)
 
 from __future__ import annotations
 
@@ -58,25 +58,25 @@ NODES = [make_node(name, cpu=4) for name in "abcd"]
 WORKING = ("priority", "gang", "conformance"), ("predicates", "proportion", "nodeorder", "network-topology-aware")
 
 
-def tiers(*first: Any) -> list[list[Any]]:
-    """These in a tier, and below it tiers that work."""
+def tiers_with(*first: Any) -> list[list[Any]]:
+    """These plugins in a tier, followed by tiers of working plugins."""
     return [
         [each if not isinstance(each, type) else make_option(each).with_default_flags() for each in first],
         *([make_option(name).with_default_flags() for name in tier] for tier in WORKING),
     ]
 
 
-def run(*first: Any, gangs: tuple[Gang, ...] = (), **more: Any) -> BatchResult:
-    """A session with a gang that anybody can place."""
-    options = {"nodes": NODES, "tiers": tiers(*first), **more}
+def run_session(*first: Any, gangs: tuple[Gang, ...] = (), **more: Any) -> BatchResult:
+    """A session with a gang that fits on any node."""
+    options = {"nodes": NODES, "tiers": tiers_with(*first), **more}
     return BatchHarness([each for each in first if isinstance(each, type)], gangs=[GOOD, *gangs], **options).run()
 
 
-def good(done: BatchResult) -> bool:
+def is_placed(done: BatchResult) -> bool:
     return {"good-0", "good-1"} <= done.bound.keys()
 
 
-# configurations
+# Configurations
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def good(done: BatchResult) -> bool:
         ),
     ],
 )
-def test_a_bad_file_leaves_the_good_one_in_force(text: str, words: str) -> None:
+def test_an_invalid_file_leaves_the_valid_configuration_in_force(text: str, words: str) -> None:
     loader = SchedulerConfLoader()
     assert loader.apply_text("actions: allocate\ntiers: [{plugins: [{name: gang}]}]")
     before = loader.current
@@ -108,14 +108,14 @@ def test_a_bad_file_leaves_the_good_one_in_force(text: str, words: str) -> None:
     assert loader.current is before
 
 
-def test_a_plugin_that_nobody_knows_is_named() -> None:
+def test_an_unknown_plugin_is_reported() -> None:
     text = "actions: enqueue, allocate\ntiers: [{plugins: [{name: gangg}, {name: predicates}]}]"
-    done = run(config=text, tiers=None)
-    assert good(done)
+    done = run_session(config=text, tiers=None)
+    assert is_placed(done)
     assert done.faults == ["Failed to get plugin gangg; `bayplan plugin list --batch` lists the known ones"]
 
 
-# arguments
+# Arguments
 
 
 @pytest.mark.parametrize(
@@ -144,10 +144,10 @@ def test_a_plugin_that_nobody_knows_is_named() -> None:
         ("extender", "extender.httpTimeout", 5, "extender: Could not parse argument: 5 for key extender.httpTimeout"),
     ],
 )
-def test_an_argument_that_cannot_be_used_is_named(plugin: str, key: str, value: Any, words: str) -> None:
-    done = run(make_option(plugin, arguments={key: value}).with_default_flags())
+def test_an_unusable_argument_is_reported(plugin: str, key: str, value: Any, words: str) -> None:
+    done = run_session(make_option(plugin, arguments={key: value}).with_default_flags())
     assert [fault for fault in done.faults if words in fault]
-    assert good(done)
+    assert is_placed(done)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_an_argument_that_cannot_be_used_is_named(plugin: str, key: str, value: 
         pytest.param("gangpreempt", "maxDomains", id="gangpreempt"),
     ],
 )
-def test_an_argument_of_an_action_that_cannot_be_used_is_named(action: str, key: str) -> None:
+def test_an_unusable_argument_of_an_action_is_reported(action: str, key: str) -> None:
     cluster = BatchHarness(nodes=NODES, gangs=[GOOD], actions=["enqueue", "allocate", "preempt", "gangpreempt"])
     given = ActionConfiguration(action, {key: "perhaps"})
     cluster.engine.configuration = dataclasses.replace(cluster.engine.configuration, configurations=(given,))
@@ -166,10 +166,10 @@ def test_an_argument_of_an_action_that_cannot_be_used_is_named(action: str, key:
     assert [
         fault for fault in done.faults if fault.startswith(f"{action}: Could not parse argument: perhaps for key {key}")
     ]
-    assert good(done)
+    assert is_placed(done)
 
 
-# annotations
+# Annotations
 
 NOTE = "volcano.sh/"
 
@@ -188,12 +188,12 @@ NOTE = "volcano.sh/"
         ("gpu-index", "first", "deviceshare", "not a list of numbers"),
     ],
 )
-def test_an_annotation_of_a_pod_that_cannot_be_read_is_named(key: str, value: str, plugin: str, words: str) -> None:
+def test_an_invalid_annotation_of_a_pod_is_reported(key: str, value: str, plugin: str, words: str) -> None:
     odd = make_gang("odd", 1, cpu=1, annotations={NOTE + key: value})
-    done = run(*([make_option(plugin).with_default_flags()] if plugin else []), gangs=(odd,))
+    done = run_session(*([make_option(plugin).with_default_flags()] if plugin else []), gangs=(odd,))
     (fault,) = (fault for fault in done.faults if words in fault)
     assert fault.startswith(f"pod default/odd-0: {NOTE}{key} is ")
-    assert good(done)
+    assert is_placed(done)
     assert "odd-0" in done.bound
 
 
@@ -213,14 +213,14 @@ def test_an_annotation_of_a_pod_that_cannot_be_read_is_named(key: str, value: st
         ),
     ],
 )
-def test_an_annotation_of_a_group_that_cannot_be_read_is_named(key: str, value: str, plugin: str, words: str) -> None:
+def test_an_invalid_annotation_of_a_group_is_reported(key: str, value: str, plugin: str, words: str) -> None:
     odd = make_gang("odd", 1, cpu=1)
     noted = Gang(replace(odd.group, metadata=replace(odd.group.metadata, annotations={key: value})), odd.pods)
-    done = run(*([make_option(plugin).with_default_flags()] if plugin else []), gangs=(noted,))
+    done = run_session(*([make_option(plugin).with_default_flags()] if plugin else []), gangs=(noted,))
     (fault,) = (fault for fault in done.faults if words in fault)
     assert "default/odd" in fault
     assert key in fault
-    assert good(done)
+    assert is_placed(done)
 
 
 @pytest.mark.parametrize(
@@ -232,20 +232,20 @@ def test_an_annotation_of_a_group_that_cannot_be_read_is_named(key: str, value: 
         ("node-vgpu-register", "not a list of cards; no card of the node is known"),
     ],
 )
-def test_an_annotation_of_a_node_that_cannot_be_read_is_named(key: str, words: str) -> None:
+def test_an_invalid_annotation_of_a_node_is_reported(key: str, words: str) -> None:
     odd = make_node("odd")
     odd = replace(odd, metadata=replace(odd.metadata, annotations={NOTE + key: "a few"}))
-    done = run(make_option("deviceshare").with_default_flags(), nodes=[odd, *NODES])
+    done = run_session(make_option("deviceshare").with_default_flags(), nodes=[odd, *NODES])
     assert [fault for fault in done.faults if fault.startswith(f'node odd: {NOTE}{key} is "a few", {words}')]
-    assert good(done)
+    assert is_placed(done)
 
 
-def test_annotations_matter_only_where_somebody_reads_them() -> None:
+def test_annotations_are_checked_only_for_configured_plugins() -> None:
     odd = make_gang("odd", 1, cpu=1, annotations={"volcano.sh/cooldown-time": "a while"})
-    assert run(gangs=(odd,)).faults == []
+    assert run_session(gangs=(odd,)).faults == []
 
 
-def test_annotations_are_told_as_long_as_they_stand_there() -> None:
+def test_invalid_annotations_are_reported_until_they_are_corrected() -> None:
     odd = make_gang("odd", 1, cpu=9, annotations={"volcano.sh/task-priority": "high"})
     node = replace(NODES[0], metadata=replace(NODES[0].metadata, annotations={"volcano.sh/oversubscription-cpu": "x"}))
     cluster = BatchHarness(nodes=[node], gangs=[odd])
@@ -259,14 +259,14 @@ def test_annotations_are_told_as_long_as_they_stand_there() -> None:
     assert cluster.run().faults == []
 
 
-def test_many_annotations_are_not_told_one_by_one() -> None:
+def test_many_invalid_annotations_are_summarized() -> None:
     odd = make_gang("odd", MAX_WARNINGS_PER_SESSION + 5, cpu="1m", annotations={"volcano.sh/preemptable": "?"})
-    done = run(gangs=(odd,))
+    done = run_session(gangs=(odd,))
     assert len(done.faults) == MAX_WARNINGS_PER_SESSION + 1
     assert done.faults[-1] == "5 more annotation(s) cannot be read"
 
 
-# queues, groups and hypernodes
+# Queues, groups and hypernodes
 
 
 @pytest.mark.parametrize(
@@ -281,13 +281,13 @@ def test_many_annotations_are_not_told_one_by_one() -> None:
         pytest.param([make_queue("x", parent="x")], "queues form a cycle of parents: x > x", id="its-own-parent"),
     ],
 )
-def test_a_queue_that_cannot_be_is_named(queues: list[Any], words: str) -> None:
-    done = run(gangs=(make_gang("odd", cpu=1, queue="x"),), queues=queues)
+def test_a_cycle_of_queues_is_reported(queues: list[Any], words: str) -> None:
+    done = run_session(gangs=(make_gang("odd", cpu=1, queue="x"),), queues=queues)
     assert [fault for fault in done.faults if fault.startswith(words)]
-    assert good(done)
+    assert is_placed(done)
 
 
-def test_a_queue_cycle_takes_nothing_from_other_trees() -> None:
+def test_a_queue_cycle_does_not_affect_other_queues() -> None:
     queues = [
         make_queue("root"),
         make_queue("x", parent="y"),
@@ -295,24 +295,26 @@ def test_a_queue_cycle_takes_nothing_from_other_trees() -> None:
         make_queue("default", parent="root"),
     ]
     capacity = make_option("capacity", enableHierarchy=True).with_default_flags()
-    done = run(capacity, gangs=(make_gang("odd", cpu=1, queue="x"),), queues=queues)
+    done = run_session(capacity, gangs=(make_gang("odd", cpu=1, queue="x"),), queues=queues)
     assert "capacity: queue x is its own ancestor, or below one that is; it gets nothing" in done.faults
-    assert good(done)
+    assert is_placed(done)
     assert "odd-0" not in done.bound
 
 
-def test_a_group_that_does_not_exist_is_named() -> None:
+def test_a_missing_group_is_reported() -> None:
     lost = make_gang("lost", 2, cpu=1)
-    done = run(pods=lost.pods)
-    assert done.faults == ["2 pod(s) name the pod group default/lost, which does not exist; they wait until it is created"]
-    assert good(done)
+    done = run_session(pods=lost.pods)
+    assert done.faults == [
+        "2 pod(s) name the pod group default/lost, which does not exist; they wait until it is created"
+    ]
+    assert is_placed(done)
 
 
-def test_pods_that_have_ended_wait_for_no_group() -> None:
+def test_finished_pods_without_a_group_are_not_reported() -> None:
     lost = make_gang("lost", 2, cpu=1)
-    done = run(pods=[replace_fields(pod, status=PodStatus(phase="Succeeded")) for pod in lost.pods])
+    done = run_session(pods=[replace_fields(pod, status=PodStatus(phase="Succeeded")) for pod in lost.pods])
     assert done.faults == []
-    assert good(done)
+    assert is_placed(done)
 
 
 @pytest.mark.parametrize(
@@ -330,11 +332,11 @@ def test_pods_that_have_ended_wait_for_no_group() -> None:
         ),
     ],
 )
-def test_hypernodes_that_contradict_each_other_are_named(places: list[KubeObject], words: str) -> None:
+def test_contradicting_hypernodes_are_reported(places: list[KubeObject], words: str) -> None:
     close = make_gang("close", 2, cpu=1, topology=1)
-    done = run(gangs=(close,), objects=places)
+    done = run_session(gangs=(close,), objects=places)
     assert [fault for fault in done.faults if words in fault]
-    assert good(done)
+    assert is_placed(done)
     assert "close-0" not in done.bound
 
 
@@ -351,11 +353,11 @@ def test_hypernodes_that_contradict_each_other_are_named(places: list[KubeObject
         ),
     ],
 )
-def test_a_hypernode_that_cannot_be_read_is_named_once(place: KubeObject, words: str) -> None:
-    done = run(gangs=(make_gang("close", 2, cpu=1, topology=1),), objects=[place])
-    (told,) = [fault for fault in done.faults if fault.startswith(words)]
-    assert told.endswith("; the member matches no node")
-    assert good(done)
+def test_an_invalid_hypernode_is_reported_once(place: KubeObject, words: str) -> None:
+    done = run_session(gangs=(make_gang("close", 2, cpu=1, topology=1),), objects=[place])
+    (fault_message,) = [fault for fault in done.faults if fault.startswith(words)]
+    assert fault_message.endswith("; the member matches no node")
+    assert is_placed(done)
 
 
 @pytest.mark.parametrize(
@@ -378,13 +380,13 @@ def test_a_hypernode_that_cannot_be_read_is_named_once(place: KubeObject, words:
         ),
     ],
 )
-def test_members_of_a_hypernode_that_do_not_exist_are_named(place: KubeObject, words: str) -> None:
-    done = run(objects=[place])
+def test_missing_members_of_a_hypernode_are_reported(place: KubeObject, words: str) -> None:
+    done = run_session(objects=[place])
     assert done.faults == [f"hypernode x: {words}"]
-    assert good(done)
+    assert is_placed(done)
 
 
-def test_a_member_that_comes_later_is_no_longer_named() -> None:
+def test_a_member_that_is_created_later_is_no_longer_reported() -> None:
     cluster = BatchHarness(nodes=NODES, gangs=[GOOD], objects=[make_hyper_node("x", nodes=["late"])])
     assert cluster.run().faults
     cluster.add(make_node("late"))
@@ -402,7 +404,7 @@ def test_a_member_that_comes_later_is_no_longer_named() -> None:
         pytest.param(NetworkTopology("hard", None, "row"), "", id="a-name-that-there-is"),
     ],
 )
-def test_a_topology_that_cannot_be_read_is_named(topology: NetworkTopology, words: str) -> None:
+def test_an_invalid_topology_is_reported(topology: NetworkTopology, words: str) -> None:
     row = make_hyper_node("x", nodes=["a"])
     row = replace(row, spec=replace(row.spec, tier_name="row"))
     close = make_gang("close", 2, cpu=1)
@@ -410,12 +412,12 @@ def test_a_topology_that_cannot_be_read_is_named(topology: NetworkTopology, word
     group = close.group
     cluster.engine.cache.upsert(replace(group, spec=replace(group.spec, network_topology=topology)))
     done = cluster.run()
-    told = [f"pod group default/close: networkTopology.{words}; it has no effect"] if words else []
-    assert done.faults == told
-    assert good(done)
+    expected = [f"pod group default/close: networkTopology.{words}; it has no effect"] if words else []
+    assert done.faults == expected
+    assert is_placed(done)
 
 
-def test_a_pod_whose_amounts_cannot_be_read_is_named_until_it_is_mended() -> None:
+def test_a_pod_with_invalid_amounts_is_reported_until_it_is_corrected() -> None:
     odd = make_pod("odd", requests={"cpu": "1"}, annotations={GROUP_NAME: "good"}, scheduler_name="volcano")
     container = odd.spec.containers[0]
     bad = replace(container, resources=replace(container.resources, requests={"cpu": "much"}))
@@ -423,137 +425,140 @@ def test_a_pod_whose_amounts_cannot_be_read_is_named_until_it_is_mended() -> Non
     cluster.engine.handle_update(replace(odd, spec=replace(odd.spec, containers=(bad,))))
     done = cluster.run()
     assert [fault for fault in done.faults if fault.startswith("pod default/odd: ") and "much" in fault]
-    assert good(done)
+    assert is_placed(done)
     cluster.engine.handle_update(odd)
     assert not cluster.run().faults
 
 
-# plugins: when a session opens and closes
+# Plugins: opening and closing of a session
 
 
 class Odd:
-    """Does whatever a test wants, wherever it wants."""
+    """Does what a test defines, at the point that the test chooses."""
 
     name = "odd"
-    registering: Callable[[Session], None] = staticmethod(lambda session: None)
+    register: Callable[[Session], None] = staticmethod(lambda session: None)
 
     def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments
 
     def on_session_open(self, session: Session) -> None:
-        type(self).registering(session)
+        type(self).register(session)
 
 
 def odd(**members: Any) -> type[Odd]:
     return type("Made", (Odd,), members)
 
 
-def breaks(*_: Any) -> Any:
+def fail(*_: Any) -> Any:
     raise LookupError("no idea")
 
 
-async def waits(*_: Any) -> None:
-    raise AssertionError("nobody awaits it")
+async def wait(*_: Any) -> None:
+    raise AssertionError("the coroutine is not awaited")
 
 
-def in_turns(*_: Any) -> Iterator[None]:
+def yield_once(*_: Any) -> Iterator[None]:
     yield
 
 
-def registering(add: str, fn: Any) -> type[Odd]:
+def plugin_registering(add: str, fn: Any) -> type[Odd]:
     def register(session: Session) -> None:
         getattr(session, add)("odd", [fn] if add.endswith("_fns") else fn)
 
-    return odd(registering=staticmethod(register))
+    return odd(register=staticmethod(register))
 
 
 @pytest.mark.parametrize(
     ("plugin", "words"),
     [
-        pytest.param(
-            odd(__init__=breaks), "at on_session_open: LookupError: no idea (test_invalid_input.py:", id="init"
-        ),
-        pytest.param(odd(factory=staticmethod(breaks)), "at on_session_open: LookupError: no idea", id="factory"),
+        pytest.param(odd(__init__=fail), "at on_session_open: LookupError: no idea (test_invalid_input.py:", id="init"),
+        pytest.param(odd(factory=staticmethod(fail)), "at on_session_open: LookupError: no idea", id="factory"),
         pytest.param(
             odd(factory=staticmethod(lambda *_: None)),
             "at on_session_open: answered None; an object with on_session_open is needed; what",
             id="no-plugin",
         ),
-        pytest.param(odd(on_session_open=breaks), "at on_session_open: LookupError: no idea", id="open"),
-        pytest.param(odd(on_session_open=waits), "at on_session_open: answered <coroutine object ", id="async"),
-        pytest.param(odd(on_session_open=in_turns), "at on_session_open: answered <generator object ", id="generator"),
+        pytest.param(odd(on_session_open=fail), "at on_session_open: LookupError: no idea", id="open"),
+        pytest.param(odd(on_session_open=wait), "at on_session_open: answered <coroutine object ", id="async"),
+        pytest.param(
+            odd(on_session_open=yield_once), "at on_session_open: answered <generator object ", id="generator"
+        ),
         pytest.param(odd(on_session_open=lambda *_: 5), "at on_session_open: answered 5; None is needed", id="answer"),
-        pytest.param(odd(on_session_close=waits), "at on_session_close: answered <coroutine object ", id="late-async"),
+        pytest.param(odd(on_session_close=wait), "at on_session_close: answered <coroutine object ", id="late-async"),
         pytest.param(odd(on_session_close=lambda *_: 5), "at on_session_close: answered 5; None is needed", id="late"),
-        pytest.param(odd(on_session_close=breaks), "at on_session_close: LookupError: no idea", id="close"),
+        pytest.param(odd(on_session_close=fail), "at on_session_close: LookupError: no idea", id="close"),
         pytest.param(
             odd(on_session_close=7), "at on_session_close: TypeError: 'int' object is not callable", id="no-fn"
         ),
         pytest.param(
-            registering("add_task_order_fn", None),
-            "at on_session_open: it registers None at task_order, which is not callable; pass a function (test_bad",
+            plugin_registering("add_task_order_fn", None),
+            "at on_session_open: it registers None at task_order, which is not callable; pass a function (test_",
             id="nothing",
         ),
         pytest.param(
-            registering("add_node_order_fn", 7),
+            plugin_registering("add_node_order_fn", 7),
             "at on_session_open: it registers 7 at node_order, which",
             id="a-number",
         ),
         pytest.param(
-            registering("add_predicate_nodes_fn", None), "at on_session_open: it registers None at predicate", id="rows"
+            plugin_registering("add_predicate_nodes_fn", None),
+            "at on_session_open: it registers None at predicate",
+            id="rows",
         ),
         pytest.param(
-            registering("add_victim_tasks_fns", "x"),
+            plugin_registering("add_victim_tasks_fns", "x"),
             "at on_session_open: it registers 'x' at victim_tasks",
             id="victims",
         ),
         pytest.param(
-            odd(registering=staticmethod(lambda session: session.add_victim_tasks_fns("odd", breaks))),
-            "at on_session_open: it registers <function breaks at ",
+            odd(register=staticmethod(lambda session: session.add_victim_tasks_fns("odd", fail))),
+            "at on_session_open: it registers <function fail at ",
             id="no-list",
         ),
         pytest.param(
-            odd(registering=staticmethod(lambda session: session.add_event_handler("odd", deallocate=3))),
+            odd(register=staticmethod(lambda session: session.add_event_handler("odd", deallocate=3))),
             "at on_session_open: it registers 3 at events, which is not callable; pass a function "
             "(test_invalid_input.py:",
             id="events",
         ),
         pytest.param(
-            odd(registering=staticmethod(lambda session: session.add_job_order_fn("ood", breaks))),
-            'at on_session_open: it registers at job_order as "ood", but its name is "odd"; pass self.name (test_invalid_',
+            odd(register=staticmethod(lambda session: session.add_job_order_fn("ood", fail))),
+            'at on_session_open: it registers at job_order as "ood", but its name is "odd"; pass self.name (test_',
             id="misspelt-name",
         ),
         pytest.param(
-            odd(registering=staticmethod(lambda session: session.add_job_ready_fn("gang", breaks))),
-            'at on_session_open: it registers at job_ready as "gang", but its name is "odd"; pass self.name (test_invalid_',
-            id="somebody-elses-name",
+            odd(register=staticmethod(lambda session: session.add_job_ready_fn("gang", fail))),
+            'at on_session_open: it registers at job_ready as "gang", but its name is "odd"; pass self.name (test_',
+            id="another-plugins-name",
         ),
         pytest.param(
-            odd(registering=staticmethod(lambda session: session.add_event_handler("ood", allocate=breaks))),
-            'at on_session_open: it registers at events as "ood", but its name is "odd"; pass self.name (test_invalid_',
+            odd(register=staticmethod(lambda session: session.add_event_handler("ood", allocate=fail))),
+            'at on_session_open: it registers at events as "ood", but its name is "odd"; pass self.name (test_',
             id="misspelt-name-of-a-handler",
         ),
     ],
 )
-def test_a_plugin_that_breaks_when_a_session_opens_or_closes(plugin: type[Odd], words: str) -> None:
-    done = run(plugin)
+def test_a_plugin_that_fails_at_opening_or_closing_is_reported(plugin: type[Odd], words: str) -> None:
+    done = run_session(plugin)
     (fault,) = done.faults
     assert fault.startswith(f'plugin "odd" {words}')
-    assert good(done)
-    assert done.conditions["good"] == {"Scheduled": "tasks in gang are ready to be scheduled"}  # others have closed
+    assert is_placed(done)
+    # the other plugins were closed
+    assert done.conditions["good"] == {"Scheduled": "tasks in gang are ready to be scheduled"}
 
 
-def test_whoever_registers_later_must_be_in_a_tier() -> None:
+def test_a_function_registered_later_must_belong_to_a_plugin_of_a_tier() -> None:
     with BatchHarness([odd()]).session() as session:
-        session.add_job_order_fn("odd", breaks)
+        session.add_job_order_fn("odd", fail)
         with pytest.raises(PluginError, match='"stranger" registers at job_order, but no tier lists a plugin of that'):
-            session.add_job_order_fn("stranger", breaks)
+            session.add_job_order_fn("stranger", fail)
 
 
 def test_a_plugin_that_did_not_open_is_not_closed() -> None:
     closed: list[str] = []
 
-    class Halfway(Odd):
+    class FailingHalfwayned(Odd):
         name = "odd"
 
         def on_session_open(self, session: Session) -> None:
@@ -562,32 +567,32 @@ def test_a_plugin_that_did_not_open_is_not_closed() -> None:
         def on_session_close(self, session: Session) -> None:
             closed.append(session.uid)
 
-    run(Halfway)
+    run_session(FailingHalfwayned)
     assert closed == []
 
 
-def test_a_plugin_that_breaks_in_one_session_is_asked_again_in_the_next() -> None:
-    class Shaky(Odd):
+def test_a_plugin_that_fails_in_one_session_is_used_in_the_next() -> None:
+    class FailingOnce(Odd):
         name = "odd"
 
         @classmethod
-        def factory(cls, arguments: Arguments, handle: BatchHandle) -> Shaky:
+        def factory(cls, arguments: Arguments, handle: BatchHandle) -> FailingOnce:
             sessions = handle.keep(cls.name, list)
             sessions.append(1)
             if len(sessions) == 1:
                 raise LookupError("not yet")
             return cls(arguments)
 
-    cluster = BatchHarness([Shaky], nodes=NODES, gangs=[GOOD])
+    cluster = BatchHarness([FailingOnce], nodes=NODES, gangs=[GOOD])
     assert len(cluster.run().faults) == 1
     assert cluster.run().faults == []
 
 
-# plugins: at each point
+# Plugins: every extension point
 
 
 def session_with(plugin: type[Any]) -> Any:
-    """An open session on a cluster in which every question can be asked."""
+    """An open session on a cluster in which every extension point can be called."""
     old = make_gang("old", 2, cpu=1, on="a", min_member=1)
     parts = make_gang(
         "parts",
@@ -604,8 +609,8 @@ def _everything(plugin: type[Any]) -> Any:
     return make_option(plugin, EnabledClusterOrder=True).with_default_flags()
 
 
-class Scene:
-    """Arguments for questions."""
+class CallArguments:
+    """Arguments for calls of extension points."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -636,7 +641,7 @@ def point(name: str) -> Any:
     return next(each for each in POINTS if each.name == name)
 
 
-QUESTIONS: dict[str, Callable[[Scene], Any]] = {
+QUESTIONS: dict[str, Callable[[CallArguments], Any]] = {
     "job_order": lambda at: at.session.compare_jobs(at.job, at.other),
     "sub_job_order": lambda at: at.session.sub_job_order(at.sub, at.sub),
     "queue_order": lambda at: at.session.queue_order(at.queue, at.queue),
@@ -645,11 +650,11 @@ QUESTIONS: dict[str, Callable[[Scene], Any]] = {
     "task_order": lambda at: at.session.compare_tasks(at.task, at.victims[0]),
     "namespace_order": lambda at: at.session.call_point(point("namespace_order"), "a", "b"),
     "pre_predicate": lambda at: at.session.pre_predicate(at.task),
-    "predicate": Scene.allowed,
-    "best_node": Scene.chosen,
-    "node_order": Scene.scores,
-    "batch_node_order": Scene.scores,
-    "node_reduce": Scene.scores,
+    "predicate": CallArguments.allowed,
+    "best_node": CallArguments.chosen,
+    "node_order": CallArguments.scores,
+    "batch_node_order": CallArguments.scores,
+    "node_reduce": CallArguments.scores,
     "hyper_node_order": lambda at: at.session.hyper_node_scores(at.sub, at.places),
     "hyper_node_gradient_for_job": lambda at: at.session.hyper_node_gradient_for_job(
         at.job, at.place, SearchPurpose.ALLOCATE
@@ -681,10 +686,10 @@ QUESTIONS: dict[str, Callable[[Scene], Any]] = {
     "simulate_predicate": lambda at: at.session.simulate_predicate(at.trial),
     "simulate_allocatable": lambda at: at.session.simulate_allocatable(at.trial, at.queue),
 }
-"""How each point is asked."""
+"""How each point is called."""
 
 WITHOUT_AN_ANSWER = {"job_enqueued", "reserved_nodes"}
-"""Points whose functions are told something; nothing that they answer can be nonsense."""
+"""Points whose functions return nothing, so that no answer is invalid."""
 
 FORMS = {"predicate": ("", "_nodes"), "node_order": ("", "_nodes"), "batch_node_order": ("", "_nodes")}
 
@@ -695,22 +700,22 @@ REGISTRATIONS = [
 ]
 
 
-def test_every_point_is_tried() -> None:
+def test_every_point_is_tested() -> None:
     assert {each.name for each in POINTS} == {*QUESTIONS, "node_map"}
 
 
 @pytest.mark.parametrize(("name", "add"), REGISTRATIONS)
-def test_a_plugin_that_raises_at_a_point_has_no_opinion(name: str, add: str) -> None:
-    ask = QUESTIONS[name]
+def test_a_plugin_that_raises_at_a_point_is_ignored(name: str, add: str) -> None:
+    call = QUESTIONS[name]
     with session_with(Odd).session() as session:
-        expected = ask(Scene(session))
-    with session_with(registering(add, breaks)).session() as session:
-        assert ask(Scene(session)) == expected
+        expected = call(CallArguments(session))
+    with session_with(plugin_registering(add, fail)).session() as session:
+        assert call(CallArguments(session)) == expected
         assert len(session.faults) == 1
         assert session.faults[0].startswith(f'plugin "odd" at {name}: LookupError: no idea (test_invalid_input.py:')
 
 
-class Unspeakable:
+class FailingRepr:
     def __repr__(self) -> str:
         raise ValueError("no words")
 
@@ -720,18 +725,18 @@ NONSENSE = [
     pytest.param([1, "x"], id="list"),
     pytest.param({"x": "y"}, id="dictionary"),
     pytest.param(object(), id="object"),
-    pytest.param(Unspeakable(), id="unspeakable"),
+    pytest.param(FailingRepr(), id="unspeakable"),
 ]
 
 
 @pytest.mark.parametrize("answer", NONSENSE)
 @pytest.mark.parametrize(("name", "add"), [each for each in REGISTRATIONS if each.values[0] not in WITHOUT_AN_ANSWER])
-def test_a_plugin_that_answers_nonsense_at_a_point_has_no_opinion(name: str, add: str, answer: Any) -> None:
-    ask = QUESTIONS[name]
+def test_an_invalid_answer_at_a_point_is_ignored(name: str, add: str, answer: Any) -> None:
+    call = QUESTIONS[name]
     with session_with(Odd).session() as session:
-        expected = ask(Scene(session))
-    with session_with(registering(add, lambda *_: answer)).session() as session:
-        assert ask(Scene(session)) == expected
+        expected = call(CallArguments(session))
+    with session_with(plugin_registering(add, lambda *_: answer)).session() as session:
+        assert call(CallArguments(session)) == expected
         (fault,) = session.faults
         assert fault.startswith(f'plugin "odd" at {name}: answered ')
         assert fault.endswith(" is needed; its answer is ignored")
@@ -751,10 +756,10 @@ def test_a_plugin_that_answers_nonsense_at_a_point_has_no_opinion(name: str, add
         pytest.param("add_node_order_nodes_fn", np.zeros(3), "a vector of 4 numbers, one per node,", id="short"),
         pytest.param("add_node_order_nodes_fn", np.array(list("abcd")), "a vector of 4 numbers", id="letters"),
         pytest.param(
-            "add_batch_node_order_fn", {"nobody": 1.0}, "answered 'nobody'; the name of a node", id="stranger"
+            "add_batch_node_order_fn", {"unknown": 1.0}, "answered 'unknown'; the name of a node", id="stranger"
         ),
         pytest.param(
-            "add_node_reduce_fn", {"nobody": 1.0}, "answered 'nobody'; the name of a node", id="stranger-reduced"
+            "add_node_reduce_fn", {"unknown": 1.0}, "answered 'unknown'; the name of a node", id="stranger-reduced"
         ),
         pytest.param(
             "add_predicate_nodes_fn", [Rejection(np.ones(3, bool), "x")], "a mask of 4 booleans", id="short-mask"
@@ -766,21 +771,21 @@ def test_a_plugin_that_answers_nonsense_at_a_point_has_no_opinion(name: str, add
         pytest.param("add_predicate_fn", True, "answered True; a Status, several, or None", id="truth-for-a-status"),
     ],
 )
-def test_likely_slips_are_named(add: str, answer: Any, words: str) -> None:
+def test_likely_mistakes_are_reported(add: str, answer: Any, words: str) -> None:
     name = add.removeprefix("add_").removesuffix("_fn").replace("_nodes", "")
-    with session_with(registering(add, lambda *_: answer)).session() as session:
-        QUESTIONS[name](Scene(session))
+    with session_with(plugin_registering(add, lambda *_: answer)).session() as session:
+        QUESTIONS[name](CallArguments(session))
         (fault,) = session.faults
         assert fault.startswith(f'plugin "odd" at {name}: ')
         assert f"{words} is needed" in fault or words in fault
 
 
-def test_the_best_node_must_be_one_of_those_asked_about() -> None:
+def test_the_best_node_must_be_a_candidate() -> None:
     def elsewhere(task: Task, by_score: Any) -> Any:
         return session.nodes.get("d")
 
-    with session_with(registering("add_best_node_fn", elsewhere)).session() as session:
-        scene = Scene(session)
+    with session_with(plugin_registering("add_best_node_fn", elsewhere)).session() as session:
+        scene = CallArguments(session)
         scene.all[3] = False
         assert scene.chosen() in ("a", "b", "c")
         assert "answered Node(d); one of the nodes, or None for no opinion, is needed" in session.faults[0]
@@ -788,33 +793,33 @@ def test_the_best_node_must_be_one_of_those_asked_about() -> None:
 
 @pytest.mark.parametrize("add", ["add_preemptable_fn", "add_reclaimable_fn"])
 def test_victims_must_be_candidates(add: str) -> None:
-    with session_with(registering(add, lambda task, candidates: [*candidates, task])).session() as session:
-        scene = Scene(session)
+    with session_with(plugin_registering(add, lambda task, candidates: [*candidates, task])).session() as session:
+        scene = CallArguments(session)
         name = add.removeprefix("add_").removesuffix("_fn")
         assert QUESTIONS[name](scene) == []
         assert "a list of some of the candidates, or None to abstain, is needed" in session.faults[0]
 
 
-def test_a_map_that_breaks_leaves_out_its_reduce() -> None:
+def test_a_failing_map_function_disables_its_reduce_function() -> None:
     def register(session: Session) -> None:
-        session.add_node_map_fn("odd", breaks)
+        session.add_node_map_fn("odd", fail)
         session.add_node_reduce_fn("odd", lambda task, raw: raw)
 
-    with session_with(odd(registering=staticmethod(register))).session() as session:
-        assert Scene(session).scores() == [0.0] * 4
+    with session_with(odd(register=staticmethod(register))).session() as session:
+        assert CallArguments(session).scores() == [0.0] * 4
         assert session.faults[0].startswith('plugin "odd" at node_reduce: LookupError: no idea')
 
 
 @pytest.mark.parametrize(
     ("promise", "words"),
     [
-        pytest.param({"signature": breaks}, "LookupError: no idea", id="signature"),
+        pytest.param({"signature": fail}, "LookupError: no idea", id="signature"),
         pytest.param({"signature": lambda task: []}, "TypeError: unhashable type: 'list'", id="unhashable"),
-        pytest.param({"signature": lambda task: (), "depends_on": breaks}, "LookupError: no idea", id="depends-on"),
+        pytest.param({"signature": lambda task: (), "depends_on": fail}, "LookupError: no idea", id="depends-on"),
     ],
 )
 @pytest.mark.parametrize("name", ["predicate", "node_order", "batch_node_order"])
-def test_a_promise_about_sharing_that_breaks(name: str, promise: dict[str, Any], words: str) -> None:
+def test_a_failing_signature_or_dependency_is_reported(name: str, promise: dict[str, Any], words: str) -> None:
     def register(session: Session) -> None:
         getattr(session, f"add_{name}_nodes_fn")("odd", _in_order, **promise)
 
@@ -823,48 +828,51 @@ def test_a_promise_about_sharing_that_breaks(name: str, promise: dict[str, Any],
             return [Rejection(np.arange(len(nodes)) > 1, "later")]
         return np.arange(len(nodes), dtype=float)
 
-    with session_with(odd(registering=staticmethod(register))).session() as session:
-        assert QUESTIONS[name](Scene(session)) == ([True, True, False, False] if name == "predicate" else [0, 1, 2, 3])
+    with session_with(odd(register=staticmethod(register))).session() as session:
+        assert QUESTIONS[name](CallArguments(session)) == (
+            [True, True, False, False] if name == "predicate" else [0, 1, 2, 3]
+        )
         assert session.faults[0].startswith(f'plugin "odd" at {name}: {words}')
 
 
 @pytest.mark.parametrize(
     ("handlers", "words"),
     [
-        pytest.param({"allocate": breaks}, "at its allocate handler: LookupError: no idea", id="allocate"),
+        pytest.param({"allocate": fail}, "at its allocate handler: LookupError: no idea", id="allocate"),
         pytest.param(
             {"allocate": lambda task: "no"}, "at its allocate handler: answered 'no'; a Status, or", id="text"
         ),
-        pytest.param({"deallocate": breaks}, "at its deallocate handler: LookupError: no idea", id="deallocate"),
+        pytest.param({"deallocate": fail}, "at its deallocate handler: LookupError: no idea", id="deallocate"),
     ],
 )
-def test_a_handler_of_events_that_breaks(handlers: dict[str, Any], words: str) -> None:
-    large = make_gang("large", 5, cpu=3)  # the first of them are placed and taken back
-    done = run(
-        odd(registering=staticmethod(lambda session: session.add_event_handler("odd", **handlers))), gangs=(large,)
+def test_a_failing_event_handler_is_reported(handlers: dict[str, Any], words: str) -> None:
+    large = make_gang("large", 5, cpu=3)  # its first tasks are placed, and undone
+    done = run_session(
+        odd(register=staticmethod(lambda session: session.add_event_handler("odd", **handlers))),
+        gangs=(large,),
     )
     assert done.faults[0].startswith(f'plugin "odd" {words}')
-    assert good(done)
+    assert is_placed(done)
 
 
-def test_a_plugin_that_always_fails_is_not_told_about_for_ever() -> None:
+def test_similar_faults_of_a_plugin_are_limited() -> None:
     def refusal(task: Task, node: Any) -> Any:
         raise LookupError(f"no price of {node.name} for {task.name}")
 
     crowd = make_gang("crowd", 4, cpu=1)
-    done = run(registering("add_predicate_fn", refusal), gangs=(crowd,))
+    done = run_session(plugin_registering("add_predicate_fn", refusal), gangs=(crowd,))
     assert len(done.faults) == MAX_SIMILAR_FAULTS + 1
     assert done.faults[-1].startswith('plugin "odd" at predicate: more faults like this are not reported')
-    assert good(done)
+    assert is_placed(done)
 
 
-# plugins in whole sessions
+# Plugins in whole sessions
 
 EVERY_ACTION = ["enqueue", "allocate", "preempt", "reclaim", "gangpreempt", "gangreclaim", "backfill", "shuffle"]
 
 
-def busy(plugin: type[Any]) -> BatchHarness:
-    """A cluster that gives every action something to do."""
+def busy_cluster(plugin: type[Any]) -> BatchHarness:
+    """A cluster in which every action has something to do."""
     may_go = {"volcano.sh/preemptable": "true"}
     policy = SubGroupPolicy(name="s", label_selector=LabelSelector(), match_label_keys=("part",), sub_group_size=1)
     gangs = [
@@ -879,39 +887,47 @@ def busy(plugin: type[Any]) -> BatchHarness:
     queues = [make_queue("default", weight=10), make_queue("poor", weight=10), make_queue("rich", weight=1)]
     places = [make_hyper_node("left", nodes=["a", "b"]), make_hyper_node("right", nodes=["c", "d"])]
     return BatchHarness(
-        [plugin], nodes=NODES, gangs=gangs, queues=queues, objects=places, tiers=tiers(plugin), actions=EVERY_ACTION
+        [plugin],
+        nodes=NODES,
+        gangs=gangs,
+        queues=queues,
+        objects=places,
+        tiers=tiers_with(plugin),
+        actions=EVERY_ACTION,
     )
 
 
-def decided(done: BatchResult) -> tuple[Any, ...]:
+def decisions(done: BatchResult) -> tuple[Any, ...]:
     return done.bound, done.evicted, done.pipelined, done.phases
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> tuple[Any, ...]:
-    """What the session decides where the odd plugin says nothing."""
-    found = decided(busy(Odd).run())
+def expected_decisions() -> tuple[Any, ...]:
+    """The decisions of the session without answers of the odd plugin."""
+    found = decisions(busy_cluster(Odd).run())
     assert found[0]
     assert found[1]
     assert found[2]
     return found
 
 
-@pytest.mark.parametrize("fn", [pytest.param(breaks, id="raises"), pytest.param(lambda *_: "perhaps", id="nonsense")])
+@pytest.mark.parametrize(
+    "fn", [pytest.param(fail, id="raises"), pytest.param(lambda *_: "perhaps", id="invalid-answer")]
+)
 @pytest.mark.parametrize(("name", "add"), REGISTRATIONS)
 def test_a_whole_session_without_the_answers_of_one_plugin(
-    name: str, add: str, fn: Any, undisturbed: tuple[Any, ...]
+    name: str, add: str, fn: Any, expected_decisions: tuple[Any, ...]
 ) -> None:
-    done = busy(registering(add, fn)).run()
-    assert decided(done) == undisturbed
+    done = busy_cluster(plugin_registering(add, fn)).run()
+    assert decisions(done) == expected_decisions
     assert all(fault.startswith(f'plugin "odd" at {name}: ') for fault in done.faults)
 
 
-# actions
+# Actions
 
 
-class Breaking:
-    """An action that breaks where it is told to."""
+class FailingAction:
+    """An action that fails in a chosen method."""
 
     name = "breaking"
     where = "execute"
@@ -921,9 +937,9 @@ class Breaking:
 
     def execute(self, session: Session) -> Iterator[None] | None:
         self._do("execute")
-        return self._in_turns()
+        return self._steps()
 
-    def _in_turns(self) -> Iterator[None]:
+    def _steps(self) -> Iterator[None]:
         yield
         self._do("turns")
 
@@ -935,23 +951,23 @@ class Breaking:
             raise LookupError("no idea")
 
 
-def breaking(where: str) -> type[Breaking]:
-    return type("Made", (Breaking,), {"where": where})
+def action_failing_in(where: str) -> type[FailingAction]:
+    return type("Made", (FailingAction,), {"where": where})
 
 
 @pytest.mark.parametrize("where", ["execute", "turns"])
-def test_an_action_that_breaks_is_named_and_the_others_run(where: str) -> None:
-    done = run(actions=["enqueue", breaking(where), "allocate"])
+def test_a_failing_action_is_reported_and_the_rest_run(where: str) -> None:
+    done = run_session(actions=["enqueue", action_failing_in(where), "allocate"])
     (fault,) = done.faults
     assert re.fullmatch(r"action breaking was aborted: LookupError: no idea \(test_invalid_input\.py:\d+\)", fault)
-    assert good(done)
+    assert is_placed(done)
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_what_an_action_that_breaks_has_not_committed_is_undone(committed: bool) -> None:
-    """Else a gang of which it has placed one task would seem to need one task less, and half of it would start."""
+def test_uncommitted_operations_of_a_failing_action_are_undone(committed: bool) -> None:
+    """Otherwise a gang with one placed task would need one task less, and half of it would start."""
 
-    class Halfway(Breaking):
+    class FailingHalfwayned(FailingAction):
         def execute(self, session: Session) -> None:
             for name in ("default/g-0", "default/h-0"):
                 (task,) = (each for job in session.jobs.values() for each in job.tasks.values() if each.key == name)
@@ -963,21 +979,23 @@ def test_what_an_action_that_breaks_has_not_committed_is_undone(committed: bool)
             raise LookupError("no idea")
 
     gangs = [make_gang("g", 2, cpu=1), make_gang("h", 1, cpu=1)]
-    done = BatchHarness(nodes=[make_node("a", cpu=2)], gangs=gangs, actions=["enqueue", Halfway, "allocate"]).run()
+    done = BatchHarness(
+        nodes=[make_node("a", cpu=2)], gangs=gangs, actions=["enqueue", FailingHalfwayned, "allocate"]
+    ).run()
     assert len(done.faults) == 1
     assert set(done.bound) in ([{"h-0"}] if committed else [{"g-0", "g-1"}, {"h-0"}])
 
 
-def test_an_action_that_breaks_when_it_is_made_ready_is_refused() -> None:
+def test_an_action_whose_initialize_fails_is_rejected() -> None:
     with pytest.raises(
         PluginError, match=r'action "breaking" broke in initialize\(\): LookupError: no idea; correct it or'
     ):
-        BatchHarness(actions=[breaking("initialize")])
+        BatchHarness(actions=[action_failing_in("initialize")])
 
 
-def test_an_action_that_is_not_configured_may_break_until_it_is() -> None:
+def test_a_failing_action_is_ignored_until_it_is_configured() -> None:
     cluster = BatchHarness(nodes=NODES, gangs=[GOOD])
-    broken = breaking("initialize")()
+    broken = action_failing_in("initialize")()
     actions = ActionSet({**cluster.engine._actions.actions, "breaking": broken})
     engine = BatchEngine(
         cluster.engine.cache,
@@ -996,61 +1014,61 @@ def test_an_action_that_is_not_configured_may_break_until_it_is() -> None:
     engine.close()
 
 
-def leaves(*_: Any) -> Any:
+def exit_process(*_: Any) -> Any:
     raise SystemExit(3)
 
 
 @pytest.mark.parametrize(
     "plugin",
     [
-        pytest.param(odd(on_session_open=leaves), id="open"),
-        pytest.param(odd(on_session_close=leaves), id="close"),
-        pytest.param(registering("add_job_order_fn", leaves), id="rule"),
-        pytest.param(registering("add_predicate_fn", leaves), id="predicate"),
-        pytest.param(registering("add_node_order_fn", leaves), id="node-order"),
-        pytest.param(registering("add_job_valid_fn", leaves), id="valid"),
+        pytest.param(odd(on_session_open=exit_process), id="open"),
+        pytest.param(odd(on_session_close=exit_process), id="close"),
+        pytest.param(plugin_registering("add_job_order_fn", exit_process), id="rule"),
+        pytest.param(plugin_registering("add_predicate_fn", exit_process), id="predicate"),
+        pytest.param(plugin_registering("add_node_order_fn", exit_process), id="node-order"),
+        pytest.param(plugin_registering("add_job_valid_fn", exit_process), id="valid"),
     ],
 )
-def test_a_plugin_does_not_end_the_process(plugin: type[Odd]) -> None:
-    done = run(plugin, gangs=(make_gang("other", 1, cpu=1),))
+def test_a_plugin_cannot_end_the_process(plugin: type[Odd]) -> None:
+    done = run_session(plugin, gangs=(make_gang("other", 1, cpu=1),))
     assert [fault for fault in done.faults if 'plugin "odd"' in fault and "SystemExit: 3" in fault]
-    assert good(done)
+    assert is_placed(done)
 
 
 @pytest.mark.parametrize(
-    ("first", "actions", "told"),
+    ("first", "actions", "message"),
     [
-        pytest.param(odd(on_session_open=leaves), ["allocate"], 'plugin "odd" at on_session_open', id="plugin"),
-        pytest.param(None, [breaking("execute")], "action breaking was aborted", id="action"),
+        pytest.param(odd(on_session_open=exit_process), ["allocate"], 'plugin "odd" at on_session_open', id="plugin"),
+        pytest.param(None, [action_failing_in("execute")], "action breaking was aborted", id="action"),
     ],
 )
-def test_what_breaks_in_every_session_is_logged_once(
-    first: type | None, actions: list[Any], told: str, caplog: pytest.LogCaptureFixture
+def test_a_fault_in_every_session_is_logged_once(
+    first: type | None, actions: list[Any], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     plugins = [first] if first is not None else []
-    cluster = BatchHarness(plugins, nodes=NODES, gangs=[GOOD], tiers=tiers(*plugins), actions=actions)
+    cluster = BatchHarness(plugins, nodes=NODES, gangs=[GOOD], tiers=tiers_with(*plugins), actions=actions)
     for _ in range(3):
         faults = cluster.engine.run_session().faults
-        assert any(told in fault for fault in faults)
-    logged = [each for each in caplog.records if told in each.getMessage()]
+        assert any(message in fault for fault in faults)
+    logged = [each for each in caplog.records if message in each.getMessage()]
     assert len(logged) == 1
 
 
-def test_an_action_that_breaks_at_the_end_does_not_keep_the_others_from_it() -> None:
+def test_a_failing_uninitialize_does_not_stop_other_actions() -> None:
     ended: list[str] = []
 
-    class Last(Breaking):
+    class LastAction(FailingAction):
         name = "last"
         where = ""
 
         def uninitialize(self) -> None:
             ended.append("last")
 
-    BatchHarness(actions=[breaking("uninitialize"), Last]).close()
+    BatchHarness(actions=[action_failing_in("uninitialize"), LastAction]).close()
     assert ended == ["last"]
 
 
-def test_an_action_that_is_configured_but_gone_is_passed_over() -> None:
+def test_a_configured_action_that_does_not_exist_is_skipped() -> None:
     cluster = BatchHarness(nodes=NODES, gangs=[GOOD])
     cluster.engine._actions = ActionSet(
         {name: each for name, each in cluster.engine._actions.actions.items() if name != "enqueue"}

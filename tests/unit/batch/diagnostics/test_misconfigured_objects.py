@@ -1,4 +1,4 @@
-"""What somebody must mend is told on the object, once, and to everybody who waits for it."""
+"""Misconfigured objects get one event, as do all objects that wait for them."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ UNREADY = "jobs that ask for a network topology wait until this is corrected"
 HARD = NetworkTopology(mode="hard", highest_tier_allowed=1)
 
 
-def waiting(name: str) -> Pod:
-    """A pod of the group of this name, as the API server shows it."""
+def pending_pod(name: str) -> Pod:
+    """A pod of the group with this name, as the API server reports it."""
     pod = make_member(f"{name}-w-0", name, requests={"cpu": "1"})
     return replace_fields(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
 
 
-def told(rig: LiveBatchHarness) -> list[tuple[str, str]]:
+def misconfigured_events(rig: LiveBatchHarness) -> list[tuple[str, str]]:
     return sorted(rig.events.about("Misconfigured"))
 
 
-async def why(rig: LiveBatchHarness, name: str) -> str:
+async def condition_message(rig: LiveBatchHarness, name: str) -> str:
     explainer = BatchExplainer(rig.live)
     pod = explainer.find("default", name)
     assert pod is not None
@@ -57,79 +57,88 @@ async def why(rig: LiveBatchHarness, name: str) -> str:
 
 
 @async_test
-async def test_a_parent_that_is_deleted_is_told_on_its_children_and_on_all_who_wait() -> None:
+async def test_a_deleted_parent_is_reported_on_its_children_and_on_all_waiting_groups() -> None:
     groups = [make_group("theirs", queue="other"), make_group("coming", queue="other", min_member=1)]
     queues = [ROOT, PARENT, CHILD, OTHER]
-    async with run_live_batch(NODE, *queues, make_group("runs", queue="kid"), waiting("runs"), conf=IN_A_TREE) as rig:
+    async with run_live_batch(
+        NODE, *queues, make_group("runs", queue="kid"), pending_pod("runs"), conf=IN_A_TREE
+    ) as rig:
         await rig.session()
         assert rig.bound() == {"runs-w-0": "n"}
-        assert told(rig) == []
-        rig.deliver(replace_fields(waiting("runs"), spec={"node_name": "n"}, status=PodStatus(phase="Running")))
+        assert misconfigured_events(rig) == []
+        rig.deliver(replace_fields(pending_pod("runs"), spec={"node_name": "n"}, status=PodStatus(phase="Running")))
         rig.deliver_deletion(PARENT)
-        rig.deliver(*groups, waiting("theirs"))
+        rig.deliver(*groups, pending_pod("theirs"))
         await rig.session()
         await rig.session()
         stopped = [("default/coming", NO_PARENT), ("default/theirs", NO_PARENT), ("kid", NO_PARENT)]
-        assert told(rig) == stopped  # once each; who waits for its pods to be made is told, and who runs is not
-        assert NO_PARENT in await why(rig, "theirs-w-0")
+        assert (
+            misconfigured_events(rig) == stopped
+        )  # once each: groups that wait for their pods get it, running groups do not
+        assert NO_PARENT in await condition_message(rig, "theirs-w-0")
         assert set(rig.bound()) == {"runs-w-0"}
         rig.deliver(PARENT)
         await rig.session()
         assert set(rig.bound()) == {"runs-w-0", "theirs-w-0"}
         rig.deliver_deletion(PARENT)
         await rig.session()
-        assert len([key for key, _ in told(rig) if key == "kid"]) == 2  # what is wrong again is told again
+        assert (
+            len([key for key, _ in misconfigured_events(rig) if key == "kid"]) == 2
+        )  # a repeated problem is reported again
 
 
 @async_test
-async def test_every_queue_that_must_be_mended_is_told() -> None:
+async def test_every_misconfigured_queue_is_reported() -> None:
     lost = [make_queue("a", parent="gone"), make_queue("b", parent="nowhere")]
     async with run_live_batch(NODE, ROOT, OTHER, *lost, make_group("g", queue="other"), conf=IN_A_TREE) as rig:
         await rig.session()
-        (_, first), (_, second), (group, reason) = told(rig)
+        (_, first), (_, second), (group, reason) = misconfigured_events(rig)
         assert "the parent gone of queue a" in first
         assert "the parent nowhere of queue b" in second
         assert (group, reason) == ("default/g", first)  # one reason is enough
 
 
 @async_test
-async def test_a_parent_with_jobs_is_told() -> None:
+async def test_a_parent_with_jobs_is_reported() -> None:
     async with run_live_batch(NODE, ROOT, PARENT, CHILD, make_group("g", queue="par"), conf=IN_A_TREE) as rig:
         await rig.session()
-        assert [key for key, _ in told(rig)] == ["default/g", "par"]
-        assert all("queue par has jobs and is the parent of kid; move the jobs" in note for _, note in told(rig))
+        assert [key for key, _ in misconfigured_events(rig)] == ["default/g", "par"]
+        assert all(
+            "queue par has jobs and is the parent of kid; move the jobs" in note
+            for _, note in misconfigured_events(rig)
+        )
 
 
 @async_test
-async def test_only_those_below_a_cycle_of_queues_are_told_and_all_in_one_event() -> None:
+async def test_only_queues_below_a_cycle_are_reported_in_one_event() -> None:
     ring = [make_queue("x", parent="y"), make_queue("y", parent="x"), make_queue("below", parent="x")]
     groups = [make_group("lost", queue="below"), make_group("fine", queue="other")]
-    async with run_live_batch(NODE, ROOT, OTHER, *ring, *groups, waiting("fine"), conf=IN_A_TREE) as rig:
+    async with run_live_batch(NODE, ROOT, OTHER, *ring, *groups, pending_pod("fine"), conf=IN_A_TREE) as rig:
         await rig.session()
         await rig.session()
-        assert [key for key, _ in told(rig)] == ["below", "default/lost", "x", "y"]
-        note = dict(told(rig))["x"]
+        assert [key for key, _ in misconfigured_events(rig)] == ["below", "default/lost", "x", "y"]
+        note = dict(misconfigured_events(rig))["x"]
         assert "queues form a cycle of parents" in note
         assert "queue x is its own ancestor, or below one that is; it gets nothing" in note
         assert rig.bound() == {"fine-w-0": "n"}
 
 
 @async_test
-async def test_hypernodes_that_contradict_each_other_are_told_and_so_are_groups_that_wait_for_them() -> None:
+async def test_contradicting_hypernodes_are_reported_on_them_and_on_waiting_groups() -> None:
     places = [make_hyper_node("h-top", tier=2, children=["h-top"]), make_hyper_node("leaf", nodes=["n"])]
     close, loose = make_group("close", network_topology=HARD), make_group("loose")
     objects = [NODE, make_queue(), *places, close, loose]
-    async with run_live_batch(*objects, waiting("close"), waiting("loose")) as rig:
+    async with run_live_batch(*objects, pending_pod("close"), pending_pod("loose")) as rig:
         await rig.session()
         await rig.session()
         fault = f"hypernodes form a cycle: h-top > h-top; remove one of them; {UNREADY}"
-        assert told(rig) == [("default/close", fault), ("h-top", fault)]
-        assert fault in await why(rig, "close-w-0")
+        assert misconfigured_events(rig) == [("default/close", fault), ("h-top", fault)]
+        assert fault in await condition_message(rig, "close-w-0")
         assert rig.bound() == {"loose-w-0": "n"}
         rig.deliver_deletion(places[0])
         await rig.session()
         assert rig.bound() == {"loose-w-0": "n", "close-w-0": "n"}
-        assert len(told(rig)) == 2
+        assert len(misconfigured_events(rig)) == 2
 
 
 def of_type(kind: str) -> volcano.HyperNode:
@@ -145,24 +154,24 @@ def of_type(kind: str) -> volcano.HyperNode:
     ],
 )
 @async_test
-async def test_members_that_cannot_be_read_are_told_on_the_hypernode_and_on_groups_that_wait(
+async def test_invalid_members_are_reported_on_the_hypernode_and_on_waiting_groups(
     place: volcano.HyperNode, words: str
 ) -> None:
     close, loose = make_group("close", network_topology=HARD), make_group("loose")
     objects = [NODE, make_queue(), place, close, loose]
-    async with run_live_batch(*objects, waiting("close"), waiting("loose"), conf=CLOSE) as rig:
+    async with run_live_batch(*objects, pending_pod("close"), pending_pod("loose"), conf=CLOSE) as rig:
         await rig.session()
         await rig.session()
-        (group, reason), (name, note) = told(rig)
+        (group, reason), (name, note) = misconfigured_events(rig)
         assert (group, name) == ("default/close", "h")
         assert words in note
         assert note.endswith("; the member matches no node")
         assert reason == f"{note}; the group has a network topology and may wait for this"
-        assert reason in await why(rig, "close-w-0")
+        assert reason in await condition_message(rig, "close-w-0")
 
 
 @async_test
-async def test_members_that_are_not_there_are_told_on_the_hypernode() -> None:
+async def test_missing_members_are_reported_on_the_hypernode() -> None:
     async with run_live_batch(NODE, make_queue(), make_hyper_node("h", nodes=["n", "gone"])) as rig:
         await rig.session()
-        assert told(rig) == [("h", "hypernode h: 1 member(s) do not exist: gone; they match no node")]
+        assert misconfigured_events(rig) == [("h", "hypernode h: 1 member(s) do not exist: gone; they match no node")]

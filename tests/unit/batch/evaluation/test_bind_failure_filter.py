@@ -1,4 +1,4 @@
-"""Nodes on which the binder gave a pod up are left out by every session, whichever plugins a configuration lists."""
+"""Nodes on which the binder failed to bind a pod are excluded in every session, whatever plugins are configured."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ whatever_is_listed = pytest.mark.parametrize("tiers", [WITH, WITHOUT], ids=["wit
 everywhere = pytest.mark.parametrize("action", ["allocate", "backfill"])
 
 
-class World:
-    """Two nodes, on which bindings of these pods were given up."""
+class BindFailureCluster:
+    """Two nodes on which bindings of these pods failed."""
 
     def __init__(self, tiers: str, *pods: Pod, action: str = "allocate") -> None:
         self.clock, cache = ManualClock(), Cache()
@@ -41,13 +41,13 @@ class World:
             cache.upsert(item)
         conf = load_conf(f'actions: "{action}"\n{tiers}')
         self.engine: BatchEngine = build_batch_engine(conf, cache, clock=self.clock, chance=random.Random(0))
-        desk = self.engine.handle.bind_request_factory = BindRequestFactory(self.clock)
-        self.failures = desk.failures
+        factory = self.engine.handle.bind_request_factory = BindRequestFactory(self.clock)
+        self.failures = factory.failures
         for pod in pods:
             self.engine.handle_update(pod)
 
     def placed(self) -> dict[str, str]:
-        """Who goes where in a session."""
+        """The nodes of the pods bound in one session."""
         outcome = self.engine.run_session()
         assert not outcome.faults
         self.waiting = outcome.waiting
@@ -61,33 +61,33 @@ def pod_for(action: str, name: str = "p") -> Pod:
 @pytest.mark.parametrize("left", ["a", "b"])
 @everywhere
 @whatever_is_listed
-def test_a_pod_goes_to_the_node_that_is_left(tiers: str, action: str, left: str) -> None:
+def test_a_pod_is_placed_on_the_remaining_node(tiers: str, action: str, left: str) -> None:
     pod = pod_for(action)
-    world = World(tiers, pod, action=action)
+    world = BindFailureCluster(tiers, pod, action=action)
     world.failures.record_failure(pod.uid, "b" if left == "a" else "a", "no")
     assert world.placed() == {"p": left}
 
 
 @everywhere
 @whatever_is_listed
-def test_where_no_node_is_left_it_waits_until_the_pause_is_over(tiers: str, action: str) -> None:
+def test_without_a_remaining_node_the_pod_waits_until_the_backoff_is_over(tiers: str, action: str) -> None:
     pod = pod_for(action)
-    world = World(tiers, pod, action=action)
+    world = BindFailureCluster(tiers, pod, action=action)
     world.failures.record_failure(pod.uid, "a", "no")
     world.failures.record_failure(pod.uid, "b", "no")
     assert world.placed() == {}
-    said = world.waiting[pod.key]
-    assert EXCLUDED_NODE_REASON in said.message
-    assert said.counts == {EXCLUDED_NODE_REASON: 2}
+    message = world.waiting[pod.key]
+    assert EXCLUDED_NODE_REASON in message.message
+    assert message.counts == {EXCLUDED_NODE_REASON: 2}
     world.clock.advance(INITIAL_EXCLUSION_S + 1)
     assert set(world.placed()) == {"p"}
 
 
 @everywhere
 @whatever_is_listed
-def test_a_pod_that_failed_too_often_waits_and_says_why(tiers: str, action: str) -> None:
+def test_a_pod_with_too_many_failures_waits_with_a_reason(tiers: str, action: str) -> None:
     pod = pod_for(action)
-    world = World(tiers, pod, action=action)
+    world = BindFailureCluster(tiers, pod, action=action)
     for _ in range(FAILURES_BEFORE_POD_BACKOFF):
         world.failures.record_failure(pod.uid, "gone", "quota")
     assert world.placed() == {}
@@ -102,9 +102,9 @@ def test_a_pod_that_failed_too_often_waits_and_says_why(tiers: str, action: str)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("failed", [0, 1])
 @whatever_is_listed
-def test_one_that_failed_is_not_taken_for_its_twin(tiers: str, failed: int, seed: int) -> None:
+def test_a_pod_with_failures_does_not_share_the_evaluation_of_equal_pods(tiers: str, failed: int, seed: int) -> None:
     twins = [make_member("p-0"), make_member("p-1")]
-    world = World(tiers, *twins)
+    world = BindFailureCluster(tiers, *twins)
     world.engine.handle.random.seed(seed)
     world.failures.record_failure(twins[failed].uid, "a", "no")
     found = world.placed()
@@ -112,9 +112,9 @@ def test_one_that_failed_is_not_taken_for_its_twin(tiers: str, failed: int, seed
     assert found[twins[failed].name] == "b"
 
 
-def test_who_asks_nobody_is_refused_at_the_commit() -> None:
+def test_an_action_that_skips_predicates_is_rejected_at_the_commit() -> None:
     pod = make_member("p")
-    world = World(WITHOUT, pod)
+    world = BindFailureCluster(WITHOUT, pod)
     world.failures.record_failure(pod.uid, "a", "no")
     outcome = SessionResult()
     with world.engine.session(outcome) as session:
@@ -130,9 +130,9 @@ def test_who_asks_nobody_is_refused_at_the_commit() -> None:
 
 
 @whatever_is_listed
-def test_it_is_said_once(tiers: str) -> None:
+def test_the_reason_is_recorded_once(tiers: str) -> None:
     pod = make_member("p")
-    world = World(tiers, pod)
+    world = BindFailureCluster(tiers, pod)
     world.failures.record_failure(pod.uid, "a", "no")
     with world.engine.session() as session:
         (task,) = tasks_of(session, "p")

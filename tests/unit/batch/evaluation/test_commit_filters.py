@@ -1,4 +1,4 @@
-"""What others do to the cluster between two statements, beyond taking room: the filters are asked once more."""
+"""Changes of the cluster between two statements, other than used resources: the filters are called again at commits."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ HIGH = PriorityClass(metadata=ObjectMeta(name="high"), value=10)
 NODES = {name: make_node(name, cpu=8, zone=f"z-{name}", labels={"disk": "ssd"}) for name in ("a", "b")}
 
 
-def second(*, size: int = 1, **spec: Any) -> list[Pod]:
-    """The members of the gang that is served after others had their turn; on `a`, if they may be there."""
+def second_gang(*, size: int = 1, **spec: Any) -> list[Pod]:
+    """The members of the gang that is scheduled after the concurrent change; on `a`, if they are allowed there."""
     found = [make_member(f"two-{number}", "two", labels={"app": "two"}) for number in range(size)]
     return [replace(pod, spec=replace(pod.spec, **spec)) for pod in found]
 
@@ -34,14 +34,14 @@ def on_a(**more: Any) -> dict[str, Any]:
     return {"node_selector": {"kubernetes.io/hostname": "a"}, **more}
 
 
-def meanwhile(
+def bound_after_change(
     change: Callable[[BatchEngine], None],
     pods: Iterable[Pod],
     *,
     objects: Iterable[KubeObject] = (),
     conf: str = GANGS,
 ) -> set[str]:
-    """Who of the second gang is bound when others change the cluster after the first one's statement."""
+    """The members of the second gang that are bound when the cluster changes after the first gang's statement."""
     pods = list(pods)
     groups = [make_group("one", priority_class_name="high"), make_group("two", min_member=len(pods))]
     first = make_member("one-0", "one")
@@ -61,16 +61,16 @@ def meanwhile(
     return bound
 
 
-def nothing(engine: BatchEngine) -> None:
-    """Somebody else places a pod that is in nobody's way."""
+def place_unrelated_pod(engine: BatchEngine) -> None:
+    """Another engine places an unrelated pod."""
     engine.cache.add_pod(make_pod("other", cpu=1, node="b"))
 
 
-def node_becomes(**fields: Any) -> Callable[[BatchEngine], None]:
+def change_node(**fields: Any) -> Callable[[BatchEngine], None]:
     return lambda engine: engine.cache.update_node(make_node("a", cpu=8, zone="z-a", **fields))
 
 
-def pod_comes(**fields: Any) -> Callable[[BatchEngine], None]:
+def add_pod(**fields: Any) -> Callable[[BatchEngine], None]:
     return lambda engine: engine.cache.add_pod(make_pod("rival", **{"node": "a", "cpu": "100m", **fields}))
 
 
@@ -81,15 +81,15 @@ def against(labels: dict[str, str], key: str = "kubernetes.io/hostname") -> Affi
 @pytest.mark.parametrize(
     ("change", "spec"),
     [
-        pytest.param(node_becomes(labels={"disk": "ssd"}, unschedulable=True), {}, id="a-cordon"),
-        pytest.param(node_becomes(labels={"disk": "ssd"}, taints=["dedicated:NoSchedule"]), {}, id="a-taint"),
-        pytest.param(node_becomes(), {"node_selector": {"disk": "ssd", "kubernetes.io/hostname": "a"}}, id="a-label"),
-        pytest.param(pod_comes(affinity=against({"app": "two"})), {}, id="one-that-wants-to-be-alone"),
+        pytest.param(change_node(labels={"disk": "ssd"}, unschedulable=True), {}, id="a-cordon"),
+        pytest.param(change_node(labels={"disk": "ssd"}, taints=["dedicated:NoSchedule"]), {}, id="a-taint"),
+        pytest.param(change_node(), {"node_selector": {"disk": "ssd", "kubernetes.io/hostname": "a"}}, id="a-label"),
+        pytest.param(add_pod(affinity=against({"app": "two"})), {}, id="one-that-wants-to-be-alone"),
         pytest.param(
-            pod_comes(labels={"app": "rival"}), {"affinity": against({"app": "rival"})}, id="one-that-is-avoided"
+            add_pod(labels={"app": "rival"}), {"affinity": against({"app": "rival"})}, id="one-that-is-avoided"
         ),
         pytest.param(
-            pod_comes(labels={"app": "two"}),
+            add_pod(labels={"app": "two"}),
             {
                 "topology_spread_constraints": (
                     make_spread(ZONE, labels={"app": "two"}, max_skew=1, node_affinity_policy="Ignore"),
@@ -99,46 +99,48 @@ def against(labels: dict[str, str], key: str = "kubernetes.io/hostname") -> Affi
         ),
     ],
 )
-def test_what_others_change_is_seen_at_the_commit(change: Callable[[BatchEngine], None], spec: dict[str, Any]) -> None:
-    pods = second(**on_a() | spec)
-    assert meanwhile(nothing, pods) == {"default/two-0"}
-    assert meanwhile(change, pods) == set()
+def test_a_concurrent_change_is_detected_at_the_commit(
+    change: Callable[[BatchEngine], None], spec: dict[str, Any]
+) -> None:
+    pods = second_gang(**on_a() | spec)
+    assert bound_after_change(place_unrelated_pod, pods) == {"default/two-0"}
+    assert bound_after_change(change, pods) == set()
 
 
-def test_a_gang_is_held_against_the_cluster_with_its_own_members_in_it() -> None:
-    """A third one in the zone is too many, and who that is comes out only when the first two are counted in."""
+def test_a_gang_is_checked_with_its_own_members_added() -> None:
+    """A third member in the zone is too many, which only shows when the first two are counted."""
     spread = (make_spread(ZONE, labels={"app": "two"}, max_skew=2, node_affinity_policy="Ignore"),)
-    pods = second(size=2, **on_a(topology_spread_constraints=spread))
-    assert meanwhile(nothing, pods) == {"default/two-0", "default/two-1"}
-    assert meanwhile(pod_comes(labels={"app": "two"}), pods) == set()
+    pods = second_gang(size=2, **on_a(topology_spread_constraints=spread))
+    assert bound_after_change(place_unrelated_pod, pods) == {"default/two-0", "default/two-1"}
+    assert bound_after_change(add_pod(labels={"app": "two"}), pods) == set()
 
 
-def test_a_volume_that_others_bind_elsewhere_meanwhile() -> None:
+def test_a_volume_that_is_bound_elsewhere_meanwhile() -> None:
     claim, volume = make_pvc("data", volume="disk"), make_pv("disk", near={"disk": "ssd"})
-    pods = second(**on_a(volumes=(claim_volume("data"),)))
+    pods = second_gang(**on_a(volumes=(claim_volume("data"),)))
 
-    def moves(engine: BatchEngine) -> None:
+    def bind_volume_elsewhere(engine: BatchEngine) -> None:
         engine.cache.upsert(make_pv("disk", near={"kubernetes.io/hostname": "b"}, version="2"))
-        nothing(engine)
+        place_unrelated_pod(engine)
 
-    assert meanwhile(nothing, pods, objects=[claim, volume]) == {"default/two-0"}
-    assert meanwhile(moves, pods, objects=[claim, volume]) == set()
+    assert bound_after_change(place_unrelated_pod, pods, objects=[claim, volume]) == {"default/two-0"}
+    assert bound_after_change(bind_volume_elsewhere, pods, objects=[claim, volume]) == set()
 
 
-def test_a_filter_that_is_turned_off_is_not_asked_at_commits_either() -> None:
+def test_a_disabled_filter_is_not_called_at_commits() -> None:
     off = GANGS.replace("name: predicates", "name: predicates\n    arguments: {predicate.TaintTolerationEnable: false}")
-    change = node_becomes(labels={"disk": "ssd"}, taints=["dedicated:NoSchedule"])
-    assert meanwhile(change, second(**on_a()), conf=off) == {"default/two-0"}
+    change = change_node(labels={"disk": "ssd"}, taints=["dedicated:NoSchedule"])
+    assert bound_after_change(change, second_gang(**on_a()), conf=off) == {"default/two-0"}
 
 
-def test_nobody_is_asked_again_while_nobody_else_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CommitFilters, "allow", lambda *_: pytest.fail("asked"))
-    pods = second()
-    assert meanwhile(lambda _: None, pods) == {"default/two-0"}
+def test_filters_are_not_called_at_commits_without_concurrent_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CommitFilters, "allow", lambda *_: pytest.fail("filters were called"))
+    pods = second_gang()
+    assert bound_after_change(lambda _: None, pods) == {"default/two-0"}
 
 
-def test_what_is_tried_on_the_cluster_of_the_moment_leaves_no_trace() -> None:
-    pods = second(size=2, affinity=against({"app": "nobody"}))
+def test_a_check_on_the_live_snapshot_leaves_it_unchanged() -> None:
+    pods = second_gang(size=2, affinity=against({"app": "none"}))
     groups = [make_group("one", priority_class_name="high"), make_group("two", min_member=2)]
     engine = build_engine(nodes=NODES.values(), pods=[make_member("one-0", "one"), *pods], objects=[HIGH, *groups])
     turns = engine.run_session_steps(SessionResult())

@@ -1,4 +1,4 @@
-"""The framework's plugins in a session: of tasks that are alike they are asked once, and then about what changed."""
+"""Framework plugins in a session are evaluated once per class of tasks, and then only for changes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ HOST = "kubernetes.io/hostname"
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often affinity and spread are asked about all nodes."""
+def evaluations(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Number of full evaluations of affinity and spread."""
     counts: Counter[str] = Counter()
     for plugin in (InterPodAffinity, PodTopologySpread):
         for name in POINTS:
@@ -43,14 +43,14 @@ def gang(name: str, size: int = GANG) -> list[Pod]:
     return [make_member(f"{name}-w-{number}", name) for number in range(size)]
 
 
-def test_those_who_have_nothing_to_say_are_not_asked_again(asked: Counter[str]) -> None:
+def test_plugins_that_are_not_applicable_are_not_evaluated_again(evaluations: Counter[str]) -> None:
     nodes = [make_node(f"n{number}", cpu=8) for number in range(3)]
     engine = build_engine(nodes=nodes, pods=gang("job"), objects=[make_group("job", min_member=GANG)])
     assert len(engine.run_session().binds) == GANG
-    assert not asked
+    assert not evaluations
 
 
-def test_a_gang_without_terms_beside_pods_that_have_some(asked: Counter[str]) -> None:
+def test_a_gang_without_terms_is_evaluated_once_beside_pods_with_terms(evaluations: Counter[str]) -> None:
     term = PodAffinityTerm(topology_key=HOST, label_selector=LabelSelector(match_labels={"app": "other"}))
     shy = Affinity(pod_anti_affinity=PodAffinity(required=(term,), preferred=(WeightedPodAffinityTerm(1, term),)))
     pod = make_member("shy", "old", node="n0", labels={"app": "shy"})
@@ -59,4 +59,4 @@ def test_a_gang_without_terms_beside_pods_that_have_some(asked: Counter[str]) ->
     groups = [make_group("job", min_member=GANG), make_group("old", phase="Running")]
     engine = build_engine(nodes=nodes, pods=[old, *gang("job")], objects=groups)
     assert len(engine.run_session().binds) == GANG
-    assert max(asked.values()) <= 2, asked
+    assert max(evaluations.values()) <= 2, evaluations

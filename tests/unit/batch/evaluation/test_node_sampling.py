@@ -1,4 +1,4 @@
-"""How many nodes a search is content with, where it is told not to want all."""
+"""Sampling of feasible nodes: how many nodes a search looks for."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from bayplan.batch.evaluation.node_sampling import FeasibleNodeSampling
         pytest.param(100, 1, 5000, 5000, id="all"),
     ],
 )
-def test_how_many_are_wanted(percentage: int, least: int, nodes: int, wanted: int) -> None:
+def test_num_feasible_nodes_to_find(percentage: int, least: int, nodes: int, wanted: int) -> None:
     assert FeasibleNodeSampling(percentage, least).num_feasible_nodes_to_find(nodes) == wanted
 
 
-def test_searches_go_round() -> None:
+def test_a_search_begins_where_the_last_one_ended() -> None:
     share = FeasibleNodeSampling(20, 1)
     feasible = np.array([True, False] * 5)
     found = [np.flatnonzero(share.sample(feasible, None)).tolist() for _ in range(4)]
     assert found == [[0, 2], [4, 6], [0, 8], [2, 4]]
 
 
-def test_those_that_are_looked_at_are_among_those_that_are_meant() -> None:
+def test_only_the_given_rows_are_sampled() -> None:
     share = FeasibleNodeSampling(50, 1)
     among = np.array([False, False, True, True, True, True])
-    taken = share.sample(np.ones(6, dtype=np.bool_) & among, among)
-    assert np.flatnonzero(taken).tolist() == [2, 3]
+    sampled = share.sample(np.ones(6, dtype=np.bool_) & among, among)
+    assert np.flatnonzero(sampled).tolist() == [2, 3]

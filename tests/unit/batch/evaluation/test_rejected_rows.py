@@ -15,7 +15,7 @@ from support.builders.batch_engines import build_engine
 FULL, TAINTED = unschedulable("full"), unresolvable("tainted")
 
 
-def test_errors_count_rows_by_reason_and_mark_the_hopeless() -> None:
+def test_fit_errors_count_rows_by_reason_and_mark_unresolvable_rows() -> None:
     errors = fit_errors_of(group_rows_by_statuses([(0, (FULL,)), (2, (FULL, TAINTED)), (3, (FULL,))]), 4)
     assert (errors.count, dict(errors.reasons)) == (3, {"full": 3, "tainted": 1})
     assert errors.unresolvable is not None
@@ -23,7 +23,7 @@ def test_errors_count_rows_by_reason_and_mark_the_hopeless() -> None:
     assert errors.text() == "0/3 nodes are unavailable: 1 tainted, 3 full."
 
 
-def test_without_hopeless_rows_there_is_no_mask() -> None:
+def test_without_unresolvable_rows_there_is_no_mask() -> None:
     assert fit_errors_of(group_rows_by_statuses([(0, (FULL,))]), 1).unresolvable is None
 
 
@@ -37,7 +37,7 @@ def test_rows_in_the_same_masks_have_the_same_key(masks: int, kinds: list[int]) 
             assert (keys[one] == keys[other]) is alike
 
 
-def test_explaining_many_rows_says_what_each_row_says() -> None:
+def test_grouped_rejections_equal_those_of_single_rows() -> None:
     nodes = [
         make_node("small", cpu=1),
         make_node("tainted", cpu=8, taints=["gpu:NoSchedule"]),
@@ -49,10 +49,10 @@ def test_explaining_many_rows_says_what_each_row_says() -> None:
     with build_engine(nodes=nodes, pods=pods, objects=[make_group()]).session() as session:
         (task,) = session.jobs["default/job"].tasks.values()
         assert session.pre_predicate(task) is None
-        prospect = session.evaluate_class(task)
+        evaluation = session.evaluate_class(task)
         found = {
             int(row): [status.message for status in statuses]
-            for statuses, rows in prospect.rejections(task, session.nodes.rows, with_room=True)
+            for statuses, rows in evaluation.rejections(task, session.nodes.rows, with_room=True)
             for row in rows
         }
         assert found == {
@@ -62,12 +62,12 @@ def test_explaining_many_rows_says_what_each_row_says() -> None:
             3: ["Insufficient pods"],
             4: ["Insufficient cpu"],
         }
-        alone = {row: [each.message for each in prospect.statuses(task, row)] for row in range(5)}
-        assert alone[3] == ["node(s) pod number exceeded"]
-        assert (alone[1], alone[2], alone[0]) == (found[1], found[2], [])
+        single = {row: [each.message for each in evaluation.statuses(task, row)] for row in range(5)}
+        assert single[3] == ["node(s) pod number exceeded"]
+        assert (single[1], single[2], single[0]) == (found[1], found[2], [])
 
 
-def test_what_failed_a_role_is_told_in_the_words_of_that_time() -> None:
+def test_failures_of_a_role_keep_their_first_reasons() -> None:
     notes = {"volcano.sh/task-spec": "w"}
     pods = [make_member(f"job-w-{number}", annotations=notes, requests={"cpu": "3"}) for number in range(2)]
     nodes = [make_node("a", cpu=2), make_node("b", cpu=4)]
@@ -76,16 +76,16 @@ def test_what_failed_a_role_is_told_in_the_words_of_that_time() -> None:
         search = NodeSearch(session, caches_failures=True)
         for task in (first, second):
             assert session.pre_predicate(task) is None
-        prospect = session.evaluate_class(first)
-        feasible = search.feasible(first, prospect, None)
+        evaluation = session.evaluate_class(first)
+        feasible = search.feasible(first, evaluation, None)
         assert feasible.tolist() == [False, True]
-        search.note_failures(first, prospect, feasible, None)
+        search.note_failures(first, evaluation, feasible, None)
         session.statement().allocate(first, "b")
-        prospect = session.evaluate_class(second)
-        assert not search.feasible(second, prospect, None).any()
-        assert search.explain(second, prospect, None).text() == "0/2 nodes are unavailable: 2 Insufficient cpu."
+        evaluation = session.evaluate_class(second)
+        assert not search.feasible(second, evaluation, None).any()
+        assert search.explain(second, evaluation, None).text() == "0/2 nodes are unavailable: 2 Insufficient cpu."
         one = np.array([True, False])
-        assert search.explain(second, prospect, one).count == 1
+        assert search.explain(second, evaluation, one).count == 1
 
 
 def test_another_role_does_not_inherit_failures() -> None:
@@ -94,6 +94,6 @@ def test_another_role_does_not_inherit_failures() -> None:
     with build_engine(nodes=[make_node("a", cpu=2)], pods=[pod, other], objects=[make_group()]).session() as session:
         big, small = session.jobs["default/job"].tasks.values()
         search = NodeSearch(session, caches_failures=True)
-        prospect = session.evaluate_class(big)
-        search.note_failures(big, prospect, search.feasible(big, prospect, None), None)
+        evaluation = session.evaluate_class(big)
+        search.note_failures(big, evaluation, search.feasible(big, evaluation, None), None)
         assert search.feasible(small, session.evaluate_class(small), None).any()

@@ -1,4 +1,4 @@
-"""Several schedulers on one cluster: whose nodes are whose, and what a session makes of it."""
+"""Several schedulers on one cluster: the nodes of each shard, and their effect on sessions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shard(name: str, desired: str = "", in_use: str = "") -> NodeShard:
 @pytest.mark.parametrize(
     ("shards", "expected"),
     [
-        pytest.param([shard("mine", "a b")], ShardStatus(frozenset("ab")), id="nobody else"),
+        pytest.param([shard("mine", "a b")], ShardStatus(frozenset("ab")), id="no other shard"),
         pytest.param(
             [shard("mine", "a b"), shard("other", "", "b")],
             ShardStatus(frozenset("a"), frozenset("b")),
@@ -43,31 +43,31 @@ def shard(name: str, desired: str = "", in_use: str = "") -> NodeShard:
         pytest.param([shard("other", "a", "a")], ShardStatus(), id="no shard of ours"),
     ],
 )
-def test_what_is_ours(shards: list[NodeShard], expected: ShardStatus) -> None:
+def test_usable_nodes(shards: list[NodeShard], expected: ShardStatus) -> None:
     assert usable_nodes("mine", {each.name: each for each in shards}) == expected
 
 
-def placed(names: str, *, is_hard: bool, pods: int, cpu: str = "1") -> SessionResult:
+def run_with_shard(names: str, *, is_hard: bool, pods: int, cpu: str = "1") -> SessionResult:
     members = [make_member(f"job-w-{number}", requests={"cpu": cpu}) for number in range(pods)]
     engine = build_engine(conf=CAREFUL, nodes=NODES, pods=members, objects=[make_group("job", min_member=1)])
     engine.handle.shard = Shard(frozenset(names), is_hard)
     return engine.run_session()
 
 
-def test_hard_no_other_node_will_do() -> None:
-    outcome = placed("b", is_hard=True, pods=3)
+def test_hard_mode_uses_only_nodes_of_the_shard() -> None:
+    outcome = run_with_shard("b", is_hard=True, pods=3)
     assert sorted(outcome.binds.values()) == ["b", "b"]
     (message,) = outcome.messages.values()
     assert NOT_IN_SHARD in message.message
 
 
-def test_soft_others_come_after_ours() -> None:
-    assert sorted(placed("b", is_hard=False, pods=2).binds.values()) == ["b", "b"]
-    assert sorted(placed("b", is_hard=False, pods=3).binds.values()) == ["a", "b", "b"]
+def test_soft_mode_uses_other_nodes_after_those_of_the_shard() -> None:
+    assert sorted(run_with_shard("b", is_hard=False, pods=2).binds.values()) == ["b", "b"]
+    assert sorted(run_with_shard("b", is_hard=False, pods=3).binds.values()) == ["a", "b", "b"]
 
 
 @pytest.mark.parametrize("is_hard", [True, False])
-def test_who_asks_for_nothing_keeps_to_the_shard(is_hard: bool) -> None:
+def test_a_pod_without_requests_stays_in_the_shard(is_hard: bool) -> None:
     member = make_member("job-w-0", requests={})
     engine = build_engine(nodes=NODES, pods=[member], objects=[make_group("job", min_member=1)])
     engine.handle.shard = Shard(frozenset("b"), is_hard)
@@ -75,7 +75,7 @@ def test_who_asks_for_nothing_keeps_to_the_shard(is_hard: bool) -> None:
 
 
 @pytest.mark.parametrize(("is_hard", "evicted"), [(True, ["default/weak-b"]), (False, ["default/weak-b"])])
-def test_room_is_made_in_the_shard(is_hard: bool, evicted: list[str]) -> None:
+def test_victims_are_chosen_in_the_shard(is_hard: bool, evicted: list[str]) -> None:
     weak = [make_member(f"weak-{node}", "weak", node=node, requests={"cpu": "2"}) for node in "ab"]
     groups = [
         make_group("weak", min_member=1, phase="Running"),
@@ -89,7 +89,7 @@ def test_room_is_made_in_the_shard(is_hard: bool, evicted: list[str]) -> None:
     assert list(engine.run_session().evicts) == evicted
 
 
-def test_nodes_that_sessions_leave_to_others_have_no_room_and_count_nowhere() -> None:
+def test_unselected_nodes_are_not_used_and_not_counted() -> None:
     idle = make_member("idle", "idle", requests={})
     members = [make_member(f"job-w-{number}", requests={"cpu": "1"}) for number in range(3)]
     groups = [make_group("job", min_member=1), make_group("idle", min_member=1)]
@@ -102,7 +102,7 @@ def test_nodes_that_sessions_leave_to_others_have_no_room_and_count_nowhere() ->
     assert outcome.messages["default/job-w-2"].message == "0/2 nodes are unavailable: 2 Insufficient cpu."
 
 
-def test_somebody_who_asks_for_nothing_is_told_whose_nodes_those_are() -> None:
+def test_a_pod_without_requests_gets_the_reason_of_unselected_nodes() -> None:
     idle = make_member("idle", "idle", requests={})
     engine = build_engine(conf=CAREFUL, nodes=NODES, pods=[idle], objects=[make_group("idle", min_member=1)])
     engine.cluster_state.manages = lambda _: False

@@ -1,4 +1,4 @@
-"""The queues `root` and `default` are made by whoever leads, however often the server refuses."""
+"""The leader creates the queues `root` and `default`, however often the API server refuses."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from support.harness.live_batch import run_live_batch
 
 
 @async_test
-async def test_an_ill_server_is_asked_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
-    """Volcano ends after sixty refusals."""
+async def test_creation_is_retried_while_the_server_refuses(caplog: pytest.LogCaptureFixture) -> None:
+    """Volcano exits after sixty refusals."""
     async with run_live_batch() as rig:
         rig.fail_next("POST", "/queues", *(status(500, "InternalError"),) * 70)
         rig.fail_next("PATCH", "/queues/default/status", status(500, "InternalError"))
         rig.deliver(make_queue("root"), make_queue("default"))
         await rig.live.handle_pending_events()
-        made = [False]
+        created = [False]
 
-        async def make() -> None:
+        async def create_queues() -> None:
             await rig.live.prepare()
-            made[0] = True
+            created[0] = True
 
         with caplog.at_level(logging.WARNING):
-            task = rig.live.writes.start(make(), "making queues")
-            await wait_until(lambda: made[0], tick=lambda: rig.clock.advance(RETRY_INTERVAL_S))
+            task = rig.live.writes.start(create_queues(), "making queues")
+            await wait_until(lambda: created[0], tick=lambda: rig.clock.advance(RETRY_INTERVAL_S))
             await task
         names = [each["metadata"]["name"] for each in rig.sent("POST", "/queues")]
         assert names == ["root"] * 71 + ["default"] * 2
         assert [each["status"] for each in rig.sent("PATCH", "/queues/default/status")] == [{"state": "Open"}] * 2
         assert rig.clock.monotonic_s() >= 71 * RETRY_INTERVAL_S
-        told = [each for each in caplog.messages if "nothing is scheduled until it is" in each]
-        assert len(told) == 2  # the same sentence once a queue, not seventy times
+        warnings = [each for each in caplog.messages if "nothing is scheduled until it is" in each]
+        assert len(warnings) == 2  # one warning per queue, not seventy

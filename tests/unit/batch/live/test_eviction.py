@@ -1,4 +1,4 @@
-"""Pods that sessions evict: told, deleted, known to leave meanwhile, and spared where nobody can delete them."""
+"""Evictions of sessions: conditions, deletion, the mark as terminating, and cancellation when the deletion fails."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORLD = (make_node("n", cpu=1), make_queue(), make_group("weak"), VICTIM)
 
 
 @async_test
-async def test_a_victim_is_told_deleted_and_leaves_until_it_is_gone() -> None:
+async def test_a_victim_gets_conditions_and_is_terminating_until_it_is_deleted() -> None:
     async with run_live_batch(*WORLD) as rig:
         await rig.session()
         rig.live.evictions.start(VICTIM, "preempt")
@@ -44,17 +44,17 @@ async def test_a_victim_is_told_deleted_and_leaves_until_it_is_gone() -> None:
         assert ("default/weak", "preempt") in rig.events.about("Evict")
         rig.deliver(replace_fields(VICTIM, metadata={"labels": {"another": "version"}}))
         await rig.session()
-        assert leaving.is_victim(VICTIM.uid)  # whatever else is shown of it
+        assert leaving.is_victim(VICTIM.uid)  # whatever version of it is shown
         rig.deliver_deletion(VICTIM)
         await rig.live.handle_pending_events()
         assert not leaving.terminating_victims
 
 
 @async_test
-async def test_who_was_told_is_deleted_even_if_that_takes_several_tries() -> None:
+async def test_a_victim_with_conditions_is_deleted_after_several_attempts() -> None:
     async with run_live_batch(*WORLD) as rig:
         rig.fail_next("DELETE", "/pods/weak-w-0", *[status(500, "InternalError")] * 3)
-        rig.fail_next("GET", "/pods/weak-w-0", *[Reply(200, msgspec.json.encode(VICTIM))] * 3)  # it is still there
+        rig.fail_next("GET", "/pods/weak-w-0", *[Reply(200, msgspec.json.encode(VICTIM))] * 3)  # the pod still exists
         await rig.session()
         rig.live.evictions.start(VICTIM, "reclaim")
         await rig.session()
@@ -62,7 +62,7 @@ async def test_who_was_told_is_deleted_even_if_that_takes_several_tries() -> Non
 
 
 @async_test
-async def test_who_cannot_be_deleted_is_spared() -> None:
+async def test_the_eviction_of_a_pod_that_cannot_be_deleted_is_cancelled() -> None:
     freed: list[Pod] = []
     async with run_live_batch(*WORLD) as rig:
         rig.live.event_handlers.on_pod_released = freed.append
@@ -72,7 +72,7 @@ async def test_who_cannot_be_deleted_is_spared() -> None:
         rig.live.evictions.start(VICTIM, "reclaim")
         await rig.session()
         assert not rig.live.engine.handle.nominator.terminating_victims
-        assert [pod.name for pod in freed] == ["weak-w-0"]  # whoever counted on it looks again
+        assert [pod.name for pod in freed] == ["weak-w-0"]  # engines that counted on the eviction schedule again
 
 
 PREEMPTING = """
@@ -87,8 +87,8 @@ tiers:
 """
 
 
-def preempting(*more: KubeObject, nodes: int = 1) -> tuple[KubeObject, ...]:
-    """A node that is full, a group that may be evicted, and one that waits and is more important."""
+def preemption_objects(*more: KubeObject, nodes: int = 1) -> tuple[KubeObject, ...]:
+    """A full node, a preemptable group, and a pending group with a higher priority."""
     weak = replace_fields(VICTIM, spec={"scheduler_name": "volcano", "priority": 1})
     strong = make_member("strong-w-0", "strong", requests={"cpu": "1"})
     return (
@@ -105,7 +105,7 @@ def preempting(*more: KubeObject, nodes: int = 1) -> tuple[KubeObject, ...]:
 
 
 def refuse_deletion(rig: LiveBatchHarness) -> None:
-    """The API server refuses to delete the victim, each time."""
+    """The API server refuses every deletion of the victim."""
 
     def route(request: Request) -> ServerAnswer:
         if request.method == "DELETE" and request.path.endswith("/weak-w-0"):
@@ -117,8 +117,8 @@ def refuse_deletion(rig: LiveBatchHarness) -> None:
 
 
 @async_test
-async def test_a_victim_that_cannot_be_deleted_is_told_once_and_tried_less_and_less_often() -> None:
-    async with run_live_batch(*preempting(), conf=PREEMPTING) as rig:
+async def test_a_victim_that_cannot_be_deleted_is_reported_once_and_retried_with_backoff() -> None:
+    async with run_live_batch(*preemption_objects(), conf=PREEMPTING) as rig:
         refuse_deletion(rig)
         counts = []
         for _ in range(4):
@@ -135,7 +135,7 @@ async def test_a_victim_that_cannot_be_deleted_is_told_once_and_tried_less_and_l
 
 
 @async_test
-async def test_each_of_two_victims_that_cannot_be_deleted_is_told_once() -> None:
+async def test_each_of_two_victims_that_cannot_be_deleted_is_reported_once() -> None:
     other = replace_fields(
         make_member("weak-w-1", "weak", node="n", requests={"cpu": "1"}), spec={"scheduler_name": "volcano"}
     )
@@ -155,13 +155,13 @@ async def test_each_of_two_victims_that_cannot_be_deleted_is_told_once() -> None
 
 
 @async_test
-async def test_another_victim_goes_where_the_first_cannot_be_deleted() -> None:
+async def test_another_victim_is_evicted_when_the_first_cannot_be_deleted() -> None:
     other = replace_fields(
         make_member("weak-w-1", "weak", node="n1", requests={"cpu": "1"}),
         spec={"scheduler_name": "volcano", "priority": 2},
         status=PodStatus(phase="Running"),
     )
-    async with run_live_batch(*preempting(other, nodes=2), conf=PREEMPTING) as rig:
+    async with run_live_batch(*preemption_objects(other, nodes=2), conf=PREEMPTING) as rig:
         refuse_deletion(rig)
         for _ in range(8):
             await rig.session()
@@ -171,20 +171,20 @@ async def test_another_victim_goes_where_the_first_cannot_be_deleted() -> None:
 
 
 @async_test
-async def test_a_pod_that_has_the_conditions_already_is_only_deleted() -> None:
+async def test_a_pod_that_has_the_conditions_is_only_deleted() -> None:
     condition = Condition("DisruptionTarget", "True", "PreemptionByScheduler", "Pod is evicted, because of preempt")
-    told = replace_fields(VICTIM, status=PodStatus(phase="Running", conditions=(condition,)))
-    async with run_live_batch(*WORLD[:-1], told) as rig:
+    victim = replace_fields(VICTIM, status=PodStatus(phase="Running", conditions=(condition,)))
+    async with run_live_batch(*WORLD[:-1], victim) as rig:
         await rig.session()
-        rig.live.evictions.start(told, "preempt")
+        rig.live.evictions.start(victim, "preempt")
         await rig.session()
         assert rig.sent("PATCH", "/weak-w-0/status") == []
         assert len(rig.sent("DELETE", "/weak-w-0")) == 1
 
 
 @async_test
-async def test_an_eviction_that_is_decided_elsewhere_waits_for_the_pause() -> None:
-    """The action shuffle and plugins evict without the searches that leave out refused victims."""
+async def test_an_eviction_outside_the_victim_search_waits_for_the_backoff() -> None:
+    """The action shuffle and plugins evict without the search that leaves out refused victims."""
     async with run_live_batch(*WORLD) as rig:
         refuse_deletion(rig)
         await rig.session()
@@ -194,7 +194,11 @@ async def test_an_eviction_that_is_decided_elsewhere_waits_for_the_pause() -> No
         task = engine.cluster_state.task(VICTIM.uid)
         assert task is not None
         outbox = SessionCommit(
-            engine.cluster_state, SessionResult(), engine.handle.nominator, nominated_uids=set(), removed_uids=frozenset()
+            engine.cluster_state,
+            SessionResult(),
+            engine.handle.nominator,
+            nominated_uids=set(),
+            removed_uids=frozenset(),
         )
         assert outbox.evict(task, "shuffle") is False
         rig.clock.advance(10)
@@ -203,15 +207,15 @@ async def test_an_eviction_that_is_decided_elsewhere_waits_for_the_pause() -> No
 
 
 @pytest.mark.parametrize(("verbosity", "lines"), [(2, 0), (3, 1)])
-def test_an_eviction_is_a_decision_that_the_log_tells(verbosity: int, lines: int) -> None:
+def test_evictions_are_logged_as_decisions(verbosity: int, lines: int) -> None:
     @async_test
-    async def evicted() -> None:
+    async def evict() -> None:
         async with run_live_batch(*WORLD) as rig:
             await rig.session()
             rig.live.evictions.start(VICTIM, "preempt")
             await rig.session()
 
     with log_at(verbosity) as written:
-        evicted()
+        evict()
     text = '"Successfully evicted pod" pod="default/weak-w-0" node="n" reason="preempt"'
     assert written.getvalue().count(text) == lines

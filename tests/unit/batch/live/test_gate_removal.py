@@ -1,4 +1,4 @@
-"""Pods that are held by a gate until their queue has room: who is let go, and when."""
+"""Removal of the queue admission gate: the pods that lose it, and when."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ WORLD = (make_node("n", cpu=8), make_queue(capability={"cpu": "2"}), make_group(
 REMOVAL = {"schedulingGates": [{"name": QUEUE_ALLOCATION_GATE, "$patch": "delete"}]}
 
 
-def held(name: str, *others: str, asked: bool = True) -> Pod:
-    """A pod that is held until its queue has room, and by others."""
-    annotations = {QUEUE_ALLOCATION_GATE: "true"} if asked else {}
-    return make_member(name, gates=(QUEUE_ALLOCATION_GATE, *others), annotations=annotations)
+def gated_pod(name: str, *other_gates: str, is_requested: bool = True) -> Pod:
+    """A pod with the queue admission gate, and perhaps other gates."""
+    annotations = {QUEUE_ALLOCATION_GATE: "true"} if is_requested else {}
+    return make_member(name, gates=(QUEUE_ALLOCATION_GATE, *other_gates), annotations=annotations)
 
 
-def admitted(name: str) -> Pod:
+def ungated_pod(name: str) -> Pod:
     return make_member(name, annotations={QUEUE_ALLOCATION_GATE: "true"})
 
 
 @async_test
-async def test_who_has_room_in_the_queue_loses_the_gate_and_is_placed_when_that_is_seen() -> None:
-    async with run_live_batch(*WORLD, held("a"), conf=CAPACITY, options=ADMITS) as rig:
+async def test_a_pod_within_its_queues_capacity_loses_the_gate_and_is_placed() -> None:
+    async with run_live_batch(*WORLD, gated_pod("a"), conf=CAPACITY, options=ADMITS) as rig:
         outcome = await rig.session()
         assert (outcome.binds, outcome.messages) == ({}, {})
         (patch,) = rig.sent("PATCH", "/pods/a")
         assert patch == {"metadata": {"uid": "pod-a"}, "spec": REMOVAL}
-        rig.deliver(admitted("a"))
+        rig.deliver(ungated_pod("a"))
         assert (await rig.session()).binds == {"default/a": "n"}
         assert len(rig.sent("PATCH", "/pods/a")) == 1
 
@@ -46,45 +46,45 @@ async def test_who_has_room_in_the_queue_loses_the_gate_and_is_placed_when_that_
 @pytest.mark.parametrize(
     ("pod", "options"),
     [
-        pytest.param(held("a"), BatchOptions(), id="feature-gate-off"),
-        pytest.param(held("a", "example.com/mine"), ADMITS, id="held-by-another-gate"),
-        pytest.param(held("a", asked=False), ADMITS, id="nobody-asked-for-the-gate"),
+        pytest.param(gated_pod("a"), BatchOptions(), id="feature-gate-off"),
+        pytest.param(gated_pod("a", "example.com/mine"), ADMITS, id="held-by-another-gate"),
+        pytest.param(gated_pod("a", is_requested=False), ADMITS, id="gate-not-requested"),
     ],
 )
-def test_whose_gate_is_not_for_us_to_remove(pod: Pod, options: BatchOptions) -> None:
+def test_gates_that_are_not_removed(pod: Pod, options: BatchOptions) -> None:
     @async_test
-    async def left_alone() -> None:
+    async def run() -> None:
         async with run_live_batch(*WORLD, pod, conf=CAPACITY, options=options) as rig:
             assert not (await rig.session()).admitted
             assert rig.sent("PATCH", "/pods/a") == []
 
-    left_alone()
+    run()
 
 
 @async_test
-async def test_no_more_are_let_go_than_the_queue_has_room_for() -> None:
-    pods = [held(name) for name in "abcd"]
+async def test_only_as_many_gates_are_removed_as_the_queue_has_capacity() -> None:
+    pods = [gated_pod(name) for name in "abcd"]
     async with run_live_batch(*WORLD, *pods, conf=CAPACITY, options=ADMITS) as rig:
         first = set((await rig.session()).admitted)
         assert len(first) == 2
         names = sorted(key.removeprefix("default/") for key in first)
-        rig.deliver(admitted(names[0]))  # the room of who was let go and has no node yet stays kept
+        rig.deliver(ungated_pod(names[0]))  # the resources of an admitted pod without a node stay reserved
         outcome = await rig.session()
         assert set(outcome.admitted) <= first
         assert outcome.binds == {f"default/{names[0]}": "n"}
 
 
 @async_test
-async def test_room_is_kept_for_who_was_let_go_and_finds_no_node() -> None:
+async def test_resources_stay_reserved_for_an_admitted_pod_without_a_node() -> None:
     big = make_member("big", requests={"cpu": "2"}, annotations={QUEUE_ALLOCATION_GATE: "true"})
     small = make_node("n", cpu=1)
-    async with run_live_batch(small, *WORLD[1:], big, held("a"), conf=CAPACITY, options=ADMITS) as rig:
+    async with run_live_batch(small, *WORLD[1:], big, gated_pod("a"), conf=CAPACITY, options=ADMITS) as rig:
         assert not (await rig.session()).admitted
 
 
 @async_test
-async def test_a_removal_that_is_refused_is_tried_again_after_a_pause() -> None:
-    async with run_live_batch(*WORLD, held("a"), conf=CAPACITY, options=ADMITS) as rig:
+async def test_a_refused_removal_is_retried_after_a_backoff() -> None:
+    async with run_live_batch(*WORLD, gated_pod("a"), conf=CAPACITY, options=ADMITS) as rig:
         rig.fail_next("PATCH", "/pods/a", status(403, "Forbidden"))
         await rig.session()
         await rig.session()
@@ -95,8 +95,8 @@ async def test_a_removal_that_is_refused_is_tried_again_after_a_pause() -> None:
 
 
 @async_test
-async def test_a_gate_whose_removal_is_refused_is_tried_less_and_less_often() -> None:
-    async with run_live_batch(*WORLD, held("a"), conf=CAPACITY, options=ADMITS) as rig:
+async def test_the_backoff_of_a_refused_removal_grows() -> None:
+    async with run_live_batch(*WORLD, gated_pod("a"), conf=CAPACITY, options=ADMITS) as rig:
         rig.fail_next("PATCH", "/pods/a", *[status(403, "Forbidden")] * 5)
         counts = []
         for _ in range(3):
@@ -108,8 +108,8 @@ async def test_a_gate_whose_removal_is_refused_is_tried_less_and_less_often() ->
 
 
 @async_test
-async def test_the_pause_of_one_pod_goes_on_when_the_removal_of_another_is_refused() -> None:
-    async with run_live_batch(*WORLD, held("a"), held("b"), conf=CAPACITY, options=ADMITS) as rig:
+async def test_the_backoff_of_a_pod_is_independent_of_other_pods() -> None:
+    async with run_live_batch(*WORLD, gated_pod("a"), gated_pod("b"), conf=CAPACITY, options=ADMITS) as rig:
         for name in "ab":
             rig.fail_next("PATCH", f"/pods/{name}", status(403, "Forbidden"))
         for _ in range(3):
@@ -118,8 +118,8 @@ async def test_the_pause_of_one_pod_goes_on_when_the_removal_of_another_is_refus
 
 
 @async_test
-async def test_refusals_are_forgotten_some_time_after_the_last_one() -> None:
-    pods = held("a"), held("b")
+async def test_refusals_expire_some_time_after_the_last_one() -> None:
+    pods = gated_pod("a"), gated_pod("b")
     async with run_live_batch(*WORLD, *pods, conf=CAPACITY, options=ADMITS) as rig:
         removals = rig.live.admissions
         for pod in pods:

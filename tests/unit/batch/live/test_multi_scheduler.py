@@ -1,4 +1,4 @@
-"""Several schedulers of one name divide jobs and nodes, and each keeps to its part."""
+"""Several schedulers of one name divide jobs and nodes, and each uses only its part."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ BOTH = [MultiScheduler(f"scheduler-{number}", 2) for number in range(2)]
 OWNED = {"owner_references": (OwnerReference(kind="Job", name="train", uid="u", controller=True),)}
 
 
-def test_the_ring_is_volcanos() -> None:
-    """As stathat.com/c/consistent answers, with 20 points each and the checksum of the word."""
+def test_the_ring_equals_volcanos() -> None:
+    """As stathat.com/c/consistent assigns, with 20 points each and the checksum of the word."""
     ring = HashRing(["scheduler-0", "scheduler-1", "scheduler-2"])
     assert [ring.name_for(word)[-1] for word in ("train", "node-0", "node-1", "a", "")] == list("01101")
 
 
-def test_every_word_has_one_name_and_most_keep_it() -> None:
+def test_most_words_keep_their_name_when_a_name_is_added() -> None:
     two, three = HashRing(["s-0", "s-1"]), HashRing(["s-0", "s-1", "s-2"])
     assert {two.name_for(word) for word in WORDS} == {"s-0", "s-1"}
     moved = [word for word in WORDS if two.name_for(word) != three.name_for(word)]
-    assert {three.name_for(word) for word in moved} == {"s-2"}  # nobody changes among those that stay
+    assert {three.name_for(word) for word in moved} == {"s-2"}  # no other assignment changes
 
 
-def test_a_pod_and_its_group_belong_together() -> None:
+def test_a_pod_and_its_group_have_the_same_scheduler() -> None:
     pod, group = (
         replace_fields(make_member("train-w-0"), metadata=OWNED),
         replace_fields(make_group("train-uid"), metadata=OWNED),
@@ -44,7 +44,7 @@ def test_a_pod_and_its_group_belong_together() -> None:
     ("environment", "expected"),
     [
         pytest.param({}, None, id="alone"),
-        pytest.param({"MULTI_SCHEDULER_ENABLE": "yes"}, None, id="not told so"),
+        pytest.param({"MULTI_SCHEDULER_ENABLE": "yes"}, None, id="not enabled"),
         pytest.param(
             {"MULTI_SCHEDULER_ENABLE": "true", "SCHEDULER_POD_NAME": "s-1", "SCHEDULER_NUM": "3"},
             MultiScheduler("s-1", 3),
@@ -57,13 +57,13 @@ def test_a_pod_and_its_group_belong_together() -> None:
         ),
     ],
 )
-def test_what_the_environment_says(environment: dict[str, str], expected: MultiScheduler | None) -> None:
+def test_from_environment(environment: dict[str, str], expected: MultiScheduler | None) -> None:
     assert MultiScheduler.from_environment(environment) == expected
 
 
 @pytest.mark.parametrize("number", [0, 1])
 @async_test
-async def test_each_works_on_its_part_alone(number: int) -> None:
+async def test_each_scheduler_uses_only_its_part(number: int) -> None:
     nodes = [make_node(f"node-{each}", cpu=4) for each in range(8)]
     groups = [make_group(f"job-{each}") for each in range(8)]
     pods = [

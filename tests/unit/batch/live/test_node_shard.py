@@ -1,4 +1,4 @@
-"""A scheduler that keeps to its NodeShard, and says in its status which nodes it uses."""
+"""A scheduler with a NodeShard: the nodes that it uses, and the status that it writes."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ PATH = "/nodeshards/mine/status"
 
 
 def shard(name: str, desired: str = "", in_use: str = "") -> NodeShard:
-    spec, told = NodeShardSpec(tuple(desired.split())), NodeShardStatus(tuple(in_use.split()))
-    return NodeShard(ObjectMeta(name=name, uid=f"uid-{name}"), spec, told)
+    spec, status = NodeShardSpec(tuple(desired.split())), NodeShardStatus(tuple(in_use.split()))
+    return NodeShard(ObjectMeta(name=name, uid=f"uid-{name}"), spec, status)
 
 
-def sharding(rig: LiveBatchHarness) -> NodeShardSync:
+def sync_shard(rig: LiveBatchHarness) -> NodeShardSync:
     live = rig.live
     shards = resource_of(kind_of(NodeShard))
-    made = NodeShardSync(live.engine, rig.client, live.writes, shards, live.clock, "mine", is_hard=True)
-    live.between_sessions.append(made.sync)
-    return made
+    sync = NodeShardSync(live.engine, rig.client, live.writes, shards, live.clock, "mine", is_hard=True)
+    live.between_sessions.append(sync.sync)
+    return sync
 
 
 @async_test
-async def test_nodes_are_taken_over_when_others_let_them_go() -> None:
+async def test_nodes_are_used_when_other_shards_release_them() -> None:
     async with run_live_batch(*WORLD, shard("mine", "a b"), shard("other", "", "b")) as rig:
-        sharding(rig)
+        sync_shard(rig)
         await rig.session()
         assert list(rig.bound().values()) == ["a"]
-        (told,) = rig.sent("PATCH", PATH)
-        assert told["metadata"] == {"uid": "uid-mine", "resourceVersion": "7"}
-        assert (told["status"]["nodesInUse"], told["status"]["nodesToAdd"]) == (["a"], ["b"])
+        (patch,) = rig.sent("PATCH", PATH)
+        assert patch["metadata"] == {"uid": "uid-mine", "resourceVersion": "7"}
+        assert (patch["status"]["nodesInUse"], patch["status"]["nodesToAdd"]) == (["a"], ["b"])
         await rig.session()
-        assert len(rig.sent("PATCH", PATH)) == 1  # it is on its way
+        assert len(rig.sent("PATCH", PATH)) == 1  # the patch is being written
         rig.deliver(shard("mine", "a b", "a"), shard("other"))
         await rig.session()
         assert sorted(rig.bound().values()) == ["a", "b"]
@@ -53,9 +53,9 @@ async def test_nodes_are_taken_over_when_others_let_them_go() -> None:
 
 
 @async_test
-async def test_what_could_not_be_written_is_written_again() -> None:
+async def test_a_failed_status_write_is_repeated() -> None:
     async with run_live_batch(*WORLD, shard("mine", "a")) as rig:
-        sharding(rig)
+        sync_shard(rig)
         rig.fail_next("PATCH", PATH, status(500, "InternalError"))
         await rig.session()
         await rig.session()
@@ -63,10 +63,10 @@ async def test_what_could_not_be_written_is_written_again() -> None:
 
 
 @async_test
-async def test_a_node_that_is_used_again_is_said_to_be_in_use_again_if_an_earlier_patch_may_still_be_applied() -> None:
-    """The shard says so already. Its version has to change, or the earlier patch would say that the node is free."""
+async def test_the_status_is_written_again_if_an_earlier_patch_may_still_be_applied() -> None:
+    """The status is already correct. Its version must change, so that the earlier patch cannot release the node."""
     async with run_live_batch(*WORLD, shard("mine", "", "a")) as rig:
-        sharding(rig)
+        sync_shard(rig)
         rig.fail_next("PATCH", PATH, status(500, "InternalError"))
         await rig.session()
         rig.deliver(shard("mine", "a", "a"))
@@ -76,12 +76,12 @@ async def test_a_node_that_is_used_again_is_said_to_be_in_use_again_if_an_earlie
 
 
 @async_test
-async def test_a_shard_that_is_missing_is_named_and_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_missing_shard_is_logged_and_used_once_it_exists(caplog: pytest.LogCaptureFixture) -> None:
     async with run_live_batch(*WORLD) as rig:
-        made = sharding(rig)
+        sync = sync_shard(rig)
         with caplog.at_level(logging.ERROR):
             await rig.session()
-            made.sync()
+            sync.sync()
         assert caplog.messages == ["sharding is on, and there is no node shard mine; create it or use another name"]
         assert rig.bound() == {}
         rig.deliver(shard("mine", "a"))

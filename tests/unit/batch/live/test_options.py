@@ -1,4 +1,4 @@
-"""What the command line may say about a live batch engine."""
+"""Validation of the options of a live batch engine."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from bayplan.testing.builders import make_node
         pytest.param(BatchOptions(node_selector=("pool",)), "is not label:value", id="no selector"),
     ],
 )
-def test_what_cannot_be_meant(options: BatchOptions, text: str) -> None:
+def test_invalid_options(options: BatchOptions, text: str) -> None:
     assert any(text in fault for fault in options.validation_errors())
 
 
-def test_the_defaults_are_in_order() -> None:
+def test_the_defaults_are_valid() -> None:
     assert list(BatchOptions().validation_errors()) == []
     assert list(BatchOptions(sharding_mode="soft", multi_scheduler=MultiScheduler("s-1", 2)).validation_errors()) == []
     assert BatchOptions().node_sampling is None
 
 
-def test_the_lease_is_called_after_the_only_scheduler() -> None:
+def test_the_lease_has_the_name_of_the_only_scheduler() -> None:
     assert BatchOptions(scheduler_name=("mine",)).lock_name == "mine"
     assert BatchOptions(scheduler_name=("mine", "yours")).lock_name == "volcano"
 
 
-def test_any_selector_will_do() -> None:
+def test_a_node_needs_to_match_one_selector() -> None:
     options = BatchOptions(node_selector=("pool:a", "pool:b"))
     chosen = [options.manages(make_node("n", labels={"pool": pool})) for pool in ("a", "b", "c")]
     assert chosen == [True, True, False]

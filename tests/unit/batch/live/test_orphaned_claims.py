@@ -1,4 +1,4 @@
-"""Claims that hold devices of nodes that are gone: which are given back, and which are left alone."""
+"""Claims that hold devices of deleted nodes: which are deallocated, and which are not."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def member(name: str = "job-w-0") -> Pod:
 POD = member()
 
 
-def user(pod: Pod) -> ResourceClaimConsumer:
+def consumer(pod: Pod) -> ResourceClaimConsumer:
     return ResourceClaimConsumer(resource="pods", name=pod.name, uid=pod.uid)
 
 
@@ -59,14 +59,14 @@ def on_node(name: str, operator: str = "In") -> dict[str, Any]:
     return {"nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]}}
 
 
-def allocated(where: Mapping[str, Any], *users: Pod) -> ResourceClaim:
-    """The claim of the pod, with a device that can be used from there."""
+def allocated_claim(where: Mapping[str, Any], *users: Pod) -> ResourceClaim:
+    """The claim of the pod, with a device that can be used from these nodes."""
     device = make_allocation({"device": "d", "pool": "p"}, **where)
-    return make_claim(exactly(1), name="mine", allocation=device, reserved_for=tuple(map(user, users)))
+    return make_claim(exactly(1), name="mine", allocation=device, reserved_for=tuple(map(consumer, users)))
 
 
-def given_back(rig: LiveBatchHarness) -> list[str]:
-    """The versions of the claim of which the devices were given back."""
+def deallocations(rig: LiveBatchHarness) -> list[str]:
+    """The versions of the claim that was deallocated."""
     sent = rig.sent("PATCH", "/resourceclaims/mine/status")
     return [each["metadata"]["resourceVersion"] for each in sent if each["status"]["allocation"] is None]
 
@@ -75,11 +75,11 @@ def running(*objects: KubeObject, options: BatchOptions | None = None) -> Abstra
     return run_live_batch(NODE, make_queue(), make_group("job"), make_class(), *objects, options=options)
 
 
-GONE = allocated(on_node("gone"), POD)
+GONE = allocated_claim(on_node("gone"), POD)
 
 
 @async_test
-async def test_devices_of_a_node_that_is_gone_are_given_back_and_the_pod_is_placed_anew() -> None:
+async def test_devices_of_a_deleted_node_are_deallocated_and_the_pod_is_placed_again() -> None:
     async with running(make_slice(device("d"), node="n"), POD, GONE) as rig:
         outcome = await rig.session()
         assert (list(outcome.waiting), outcome.binds) == ([POD.key], {})
@@ -90,11 +90,11 @@ async def test_devices_of_a_node_that_is_gone_are_given_back_and_the_pod_is_plac
 
 
 @async_test
-async def test_devices_that_nobody_has_reserved_are_given_back_as_well_and_once_for_all_who_wait() -> None:
-    async with running(POD, member("job-w-1"), allocated(on_node("gone"))) as rig:
+async def test_unreserved_devices_are_deallocated_once_for_all_pending_pods() -> None:
+    async with running(POD, member("job-w-1"), allocated_claim(on_node("gone"))) as rig:
         outcome = await rig.session()
         assert len(outcome.waiting) == 2
-        assert len(given_back(rig)) == 1
+        assert len(deallocations(rig)) == 1
 
 
 OTHER = make_member("other")
@@ -103,30 +103,30 @@ OTHER = make_member("other")
 @pytest.mark.parametrize(
     "claim",
     [
-        pytest.param(allocated(on_node("gone"), OTHER), id="another pod may use it"),
-        pytest.param(allocated(on_node("gone"), POD, OTHER), id="another pod may use it as well"),
-        pytest.param(allocated(on_node("n"), POD), id="its node is there"),
-        pytest.param(allocated(on_node("gone", "NotIn"), POD), id="a node is there that is not named"),
-        pytest.param(allocated({}, POD), id="it can be used from everywhere"),
-        pytest.param(allocated(on_node("gone", "Exists"), POD), id="nobody can say from where"),
+        pytest.param(allocated_claim(on_node("gone"), OTHER), id="another pod may use it"),
+        pytest.param(allocated_claim(on_node("gone"), POD, OTHER), id="another pod may use it as well"),
+        pytest.param(allocated_claim(on_node("n"), POD), id="its node is there"),
+        pytest.param(allocated_claim(on_node("gone", "NotIn"), POD), id="a node is there that is not named"),
+        pytest.param(allocated_claim({}, POD), id="it can be used from everywhere"),
+        pytest.param(allocated_claim(on_node("gone", "Exists"), POD), id="an invalid node selector"),
         pytest.param(make_claim(exactly(1), name="mine"), id="it has no devices"),
         pytest.param(replace_fields(GONE, metadata={"deletion_timestamp": CREATED}), id="it goes itself"),
         pytest.param(replace_fields(GONE, metadata={"name": "another"}), id="it is another pod's"),
     ],
 )
-def test_other_claims_are_left_alone(claim: ResourceClaim) -> None:
+def test_other_claims_are_not_deallocated(claim: ResourceClaim) -> None:
     @async_test
     async def run() -> None:
         async with running(replace_fields(POD, spec={"node_selector": {"no": "node"}}), claim) as rig:
             outcome = await rig.session()
             assert POD.key in outcome.waiting
-            assert given_back(rig) == []
+            assert deallocations(rig) == []
 
     run()
 
 
 @async_test
-async def test_a_pod_with_a_live_request_keeps_what_was_prepared_until_that_is_gone() -> None:
+async def test_a_pod_with_a_bind_request_keeps_its_allocation_until_the_request_is_deleted() -> None:
     request = replace_fields(new_request(POD, "gone", annotations={}, backoff_limit=3), metadata={"uid": "request"})
     async with running(replace_fields(POD, spec={"node_selector": {"no": "node"}})) as rig:
         live = rig.live
@@ -137,54 +137,54 @@ async def test_a_pod_with_a_live_request_keeps_what_was_prepared_until_that_is_g
         rig.clock.advance(CHECK_INTERVAL_S)
         rig.deliver(GONE, request)
         await live.handle_pending_events()
-        for told in live.after_session:
-            told(outcome)  # the request came after the session in which the pod had to wait
+        for callback in live.after_session:
+            callback(outcome)  # the request arrived after the session in which the pod was pending
         assert (await rig.session()).waiting == {}
-        assert given_back(rig) == []
+        assert deallocations(rig) == []
         rig.deliver_deletion(request)
         await live.handle_pending_events()
         rig.clock.advance(CHECK_INTERVAL_S)
         assert (await rig.session()).waiting == {}, "its binding may still land"
-        assert given_back(rig) == []
+        assert deallocations(rig) == []
         rig.clock.advance(REQUEST_TIMEOUT_S)
         for uid, _ in requests.lost():
             requests.read_pod(uid, POD)
         assert POD.key in (await rig.session()).waiting
-        assert len(given_back(rig)) == 1
+        assert len(deallocations(rig)) == 1
 
 
 @async_test
-async def test_what_could_not_be_given_back_is_tried_again_at_the_next_look() -> None:
+async def test_a_failed_deallocation_is_repeated_at_the_next_check() -> None:
     async with running(POD, GONE) as rig:
         rig.fail_next("PATCH", "/resourceclaims/mine/status", status(409, "Conflict"))
         for _ in range(3):
             await rig.session()
-        first = given_back(rig)
+        first = deallocations(rig)
         assert len(first) == 1
         rig.clock.advance(CHECK_INTERVAL_S)
         await rig.session()
-        assert given_back(rig) == first * 2
+        assert deallocations(rig) == first * 2
 
 
 @async_test
-async def test_a_node_that_goes_later_is_missed_then() -> None:
+async def test_a_node_that_is_deleted_later_is_detected() -> None:
     here = make_node("here", cpu=4, labels={"kind": "slow"})
     where = {"nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "kind", "operator": "Exists"}]}]}}
     picky = replace_fields(POD, spec={"node_selector": {"no": "node"}})
-    async with running(here, picky, allocated(where, POD)) as rig:
+    async with running(here, picky, allocated_claim(where, POD)) as rig:
         for _ in range(2):
             await rig.session()
             rig.clock.advance(CHECK_INTERVAL_S)
-        assert given_back(rig) == []
+        assert deallocations(rig) == []
         rig.deliver_deletion(here)
         await rig.session()
-        assert len(given_back(rig)) == 1
+        assert len(deallocations(rig)) == 1
 
 
 @async_test
-async def test_whoever_knows_some_nodes_only_takes_none_for_gone() -> None:
-    """The node may be there, and another scheduler's."""
+async def test_with_a_part_of_the_nodes_none_counts_as_deleted() -> None:
+    """The node may exist and belong to another scheduler."""
     async with running(POD, GONE, options=BatchOptions(node_selector=("kind:fast",))) as rig:
         outcome = await rig.session()
         assert POD.key in outcome.waiting
-        assert given_back(rig) == []
+        assert deallocations(rig) == []

@@ -1,4 +1,4 @@
-"""Plugins and actions that change between sessions."""
+"""Reload of plugins and actions between sessions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from support.builders.batch import make_group, make_member
 from support.builders.batch_engines import GANGS, build_engine
 
 
-def likes(node_name: str) -> type[Any]:
-    class Favourite:
+def plugin_preferring(node_name: str) -> type[Any]:
+    class PreferringPlugin:
         name = "favourite"
 
         def __init__(self, arguments: Any) -> None:
@@ -27,10 +27,10 @@ def likes(node_name: str) -> type[Any]:
         def on_session_open(self, session: Any) -> None:
             session.add_node_order_fn(self.name, lambda _, node: 100.0 if node.name == node_name else 0.0)
 
-    return Favourite
+    return PreferringPlugin
 
 
-class Step:
+class CountingAction:
     name = "step"
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Step:
         self.calls.append("uninitialize")
 
 
-class Breaks(Step):
+class FailingAction(CountingAction):
     def initialize(self) -> None:
         raise RuntimeError("cannot begin")
 
@@ -62,10 +62,10 @@ def engine() -> BatchEngine:
 
 
 def with_plugin(node_name: str) -> BatchPluginSet:
-    return default_batch_plugins().with_plugins(likes(node_name))
+    return default_batch_plugins().with_plugins(plugin_preferring(node_name))
 
 
-def test_the_next_session_asks_the_new_plugin() -> None:
+def test_the_next_session_uses_the_new_plugin() -> None:
     one, files = engine(), {"version": 1}
     reloading = BatchPluginReloader(one, lambda: dict(files), lambda: (with_plugin("b"), default_actions()))
     reloading.reload_if_changed()
@@ -78,8 +78,8 @@ def test_the_next_session_asks_the_new_plugin() -> None:
     assert one.run_session().binds == {"default/job-w-0": "b"}
 
 
-def test_a_plugin_that_cannot_be_built_does_not_take_the_place_of_one_that_can() -> None:
-    class CannotBegin:
+def test_a_plugin_that_cannot_be_built_does_not_replace_a_working_one() -> None:
+    class FailingPlugin:
         name = "favourite"
 
         def __init__(self, arguments: Any) -> None:
@@ -88,7 +88,7 @@ def test_a_plugin_that_cannot_be_built_does_not_take_the_place_of_one_that_can()
         def on_session_open(self, session: Any) -> None: ...
 
     one, files = engine(), {"version": 1}
-    fresh = default_batch_plugins().with_plugins(CannotBegin)
+    fresh = default_batch_plugins().with_plugins(FailingPlugin)
     reloading = BatchPluginReloader(one, lambda: dict(files), lambda: (fresh, default_actions()))
     files["version"] = 2
     reloading.reload_if_changed()
@@ -96,13 +96,13 @@ def test_a_plugin_that_cannot_be_built_does_not_take_the_place_of_one_that_can()
     assert one.run_session().binds == {"default/job-w-0": "a"}
 
 
-def test_a_broken_file_changes_nothing_and_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_file_changes_nothing_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     one, files = engine(), {"version": 1}
 
-    def broken() -> tuple[BatchPluginSet, ActionSet]:
+    def fail_to_load() -> tuple[BatchPluginSet, ActionSet]:
         raise PluginError("x.py cannot be read")
 
-    reloading = BatchPluginReloader(one, lambda: dict(files), broken)
+    reloading = BatchPluginReloader(one, lambda: dict(files), fail_to_load)
     for version in (2, 3):
         files["version"] = version
         reloading.reload_if_changed()
@@ -111,9 +111,9 @@ def test_a_broken_file_changes_nothing_and_is_named_once(caplog: pytest.LogCaptu
     assert one.run_session().binds == {"default/job-w-0": "a"}
 
 
-def test_actions_that_are_replaced_end_and_those_that_stay_go_on() -> None:
+def test_replaced_actions_are_uninitialized_and_unchanged_ones_continue() -> None:
     one = engine()
-    first, second = Step(), Step()
+    first, second = CountingAction(), CountingAction()
     shipped = default_actions()
     one.replace_plugins(with_plugin("a"), shipped.with_actions(first))
     one.replace_plugins(with_plugin("a"), shipped.with_actions(first))
@@ -122,13 +122,13 @@ def test_actions_that_are_replaced_end_and_those_that_stay_go_on() -> None:
     assert (first.calls, second.calls) == (["initialize", "uninitialize"], ["initialize"])
 
 
-def test_an_action_that_cannot_begin_and_is_not_configured_is_nobodys_loss() -> None:
+def test_a_failing_action_that_is_not_configured_is_ignored() -> None:
     one = engine()
-    one.replace_plugins(with_plugin("a"), default_actions().with_actions(Breaks()))
+    one.replace_plugins(with_plugin("a"), default_actions().with_actions(FailingAction()))
     assert one.run_session().binds == {"default/job-w-0": "a"}
 
 
-def test_nothing_changes_while_a_session_is_open() -> None:
+def test_plugins_cannot_be_replaced_while_a_session_is_open() -> None:
     one = engine()
     with one.session(), pytest.raises(SessionAlreadyOpen):
         one.replace_plugins(with_plugin("b"), default_actions())

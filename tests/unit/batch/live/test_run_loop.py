@@ -1,4 +1,4 @@
-"""What a live batch engine writes, and what it makes of refusals, on the manual clock."""
+"""Writes of a live batch engine, and its reaction to refusals, on the manual clock."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SHARED = GANGS.replace("  - name: gang\n", "  - name: gang\n  - name: proportion
 PODS = [make_member("job-w-0", requests={"cpu": "1"}), make_member("job-w-1", requests={"cpu": "1"})]
 
 
-def ours(*pods: Pod) -> list[Pod]:
-    """As the API server shows pods that wait for Volcano."""
+def pending_pods(*pods: Pod) -> list[Pod]:
+    """The pods as the API server reports them before Volcano schedules them."""
     return [replace_fields(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending")) for pod in pods]
 
 
@@ -38,25 +38,25 @@ def conditions(rig: LiveBatchHarness, name: str) -> list[dict[str, Any]]:
 
 
 @async_test
-async def test_a_gang_is_bound_and_its_group_is_told() -> None:
-    async with run_live_batch(NODE, make_queue(), GROUP, *ours(*PODS)) as rig:
+async def test_a_gang_is_bound_and_its_group_status_is_written() -> None:
+    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as rig:
         outcome = await rig.session()
         assert rig.bound() == {"job-w-0": "n", "job-w-1": "n"}
         assert rig.events.about("Scheduled")[:1] == [("default/job-w-0", "Successfully assigned default/job-w-0 to n")]
         (written,) = rig.sent("PATCH", "/podgroups/job")
         assert written["status"]["phase"] == outcome.groups["default/job"].status.phase
         assert written["metadata"]["resourceVersion"]
-        (told,) = rig.sent("PATCH", "/queues/q/status")
-        assert told["metadata"].keys() == {"uid", "resourceVersion"}
-        assert told["status"] == {"allocated": {"cpu": "2", "memory": "0", "pods": "2"}}
+        (patch,) = rig.sent("PATCH", "/queues/q/status")
+        assert patch["metadata"].keys() == {"uid", "resourceVersion"}
+        assert patch["status"] == {"allocated": {"cpu": "2", "memory": "0", "pods": "2"}}
         await rig.session()
-        assert len(rig.sent("POST", "/binding")) == 2  # nobody is bound twice
-        assert len(rig.sent("PATCH", "/podgroups/job")) == 1  # nor told what was told
+        assert len(rig.sent("POST", "/binding")) == 2  # no pod is bound twice
+        assert len(rig.sent("PATCH", "/podgroups/job")) == 1  # unchanged statuses are not written
 
 
 @async_test
-async def test_of_two_statuses_of_one_version_the_later_names_the_version_that_the_earlier_made() -> None:
-    """The watch has not shown the first when the second is written; neither is refused, and neither lands late."""
+async def test_a_second_status_of_one_version_uses_the_version_of_the_first_write() -> None:
+    """The watch has not shown the first write when the second is sent. Neither is refused or applied late."""
     async with run_live_batch(make_queue(), GROUP) as rig:
         await rig.live.handle_pending_events()
         telling, group = rig.live.status_updater, rig.live.engine.cache.catalog.table(PodGroup)["default/job"]
@@ -71,7 +71,7 @@ async def test_of_two_statuses_of_one_version_the_later_names_the_version_that_t
 
 @async_test
 async def test_a_status_of_an_older_version_is_refused_and_written_again_by_the_next_session() -> None:
-    async with run_live_batch(NODE, make_queue(), GROUP, *ours(*PODS)) as rig:
+    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as rig:
         rig.fail_next("PATCH", "/podgroups/job", status(409, "Conflict"))
         await rig.session()
         first = rig.sent("PATCH", "/podgroups/job")[0]["metadata"]["resourceVersion"]
@@ -82,14 +82,14 @@ async def test_a_status_of_an_older_version_is_refused_and_written_again_by_the_
 
 
 @async_test
-async def test_a_refused_binding_gives_the_room_back_and_is_tried_again() -> None:
-    async with run_live_batch(NODE, make_queue(), GROUP, *ours(*PODS)) as rig:
+async def test_a_refused_binding_releases_its_resources_and_is_retried() -> None:
+    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as rig:
         rig.fail_next("POST", "/job-w-1/binding", status(409, "Conflict"))
         await rig.session()
         assert rig.live.engine.cache.pod_count == 1
-        told = conditions(rig, "job-w-1")[-1]
-        assert (told["reason"], told["status"]) == ("SchedulerError", "False")
-        assert told["message"].startswith("failed to bind to node n: ")
+        condition = conditions(rig, "job-w-1")[-1]
+        assert (condition["reason"], condition["status"]) == ("SchedulerError", "False")
+        assert condition["message"].startswith("failed to bind to node n: ")
         assert [key for key, _ in rig.events.about("FailedScheduling")] == ["default/job-w-1"]
         await rig.session()
         assert len(rig.sent("POST", "/job-w-1/binding")) == 2
@@ -98,7 +98,7 @@ async def test_a_refused_binding_gives_the_room_back_and_is_tried_again() -> Non
 
 @async_test
 async def test_a_binding_that_is_refused_again_for_the_same_reason_is_reported_once() -> None:
-    async with run_live_batch(NODE, make_queue(), GROUP, *ours(*PODS)) as rig:
+    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as rig:
         rig.fail_next("POST", "/job-w-1/binding", *[status(403, "Forbidden", "not you")] * 4)
         for _ in range(4):
             await rig.session()
@@ -108,32 +108,32 @@ async def test_a_binding_that_is_refused_again_for_the_same_reason_is_reported_o
 
 
 @async_test
-async def test_a_pod_that_goes_on_its_way_leaves_no_trace() -> None:
-    async with run_live_batch(NODE, make_queue(), GROUP, *ours(*PODS)) as rig:
+async def test_a_pod_deleted_during_its_binding_is_forgotten() -> None:
+    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as rig:
         await rig.session()
-        rig.deliver_deletion(*ours(PODS[0]))
+        rig.deliver_deletion(*pending_pods(PODS[0]))
         await rig.live.handle_pending_events()
         assert [pod.name for pod in rig.live.engine.cache.pods()] == ["job-w-1"]
 
 
 @async_test
-async def test_why_a_pod_waits_is_written_once() -> None:
+async def test_the_condition_of_a_pending_pod_is_written_once() -> None:
     big = make_group("big", min_member=1)
     pod = make_member("big-w-0", "big", requests={"cpu": "9"})
-    async with run_live_batch(NODE, make_queue(), big, *ours(pod)) as rig:
+    async with run_live_batch(NODE, make_queue(), big, *pending_pods(pod)) as rig:
         await rig.session()
         await rig.session()
-        said = conditions(rig, "big-w-0")
-        assert [each["message"] for each in said] == ["0/1 nodes are unavailable: 1 Insufficient cpu."]
+        written = conditions(rig, "big-w-0")
+        assert [each["message"] for each in written] == ["0/1 nodes are unavailable: 1 Insufficient cpu."]
         assert len(rig.events.about("FailedScheduling")) == 1
         assert len([key for key, _ in rig.events.about("Unschedulable") if key == "default/big"]) == 1
 
 
 @async_test
 async def test_two_events_of_one_reason_are_recorded_once_each() -> None:
-    """A group that is not let in has an event of the plugin that refuses it, and one of the session."""
+    """A group that is not admitted has an event of the rejecting plugin, and one of the session."""
     group = make_group("job", min_resources={"cpu": Quantity.of(9)})
-    async with run_live_batch(NODE, make_queue(), group, *ours(make_member("job-w-0")), conf=SHARED) as rig:
+    async with run_live_batch(NODE, make_queue(), group, *pending_pods(make_member("job-w-0")), conf=SHARED) as rig:
         for _ in range(4):
             await rig.session()
         notes = [note for _, note in rig.events.about("Unschedulable")]
@@ -141,9 +141,9 @@ async def test_two_events_of_one_reason_are_recorded_once_each() -> None:
 
 
 @async_test
-async def test_what_is_misplaced_is_told_on_the_object() -> None:
+async def test_misconfigured_objects_get_an_event() -> None:
     lost = make_group("lost", queue="nowhere")
-    pods = ours(make_member("lost-w-0", "lost"), make_member("orphan-w-0", "orphan"), make_member("alone", ""))
+    pods = pending_pods(make_member("lost-w-0", "lost"), make_member("orphan-w-0", "orphan"), make_member("alone", ""))
     async with run_live_batch(NODE, make_queue(), lost, *pods) as rig:
         await rig.session()
         await rig.session()
@@ -157,11 +157,11 @@ async def test_what_is_misplaced_is_told_on_the_object() -> None:
 
 
 @async_test
-async def test_all_that_is_wrong_with_an_object_is_one_event() -> None:
-    """Of two with one reason people would see the first: events are a series whatever their notes say."""
+async def test_all_problems_of_an_object_are_one_event() -> None:
+    """With two events of one reason, users would see only the first: events are grouped whatever their notes are."""
     amounts = {"cpu": Quantity.parse("-3"), "memory": Quantity.parse("-1Gi")}
     odd = make_group("odd", min_resources=amounts, queue="nowhere")
-    async with run_live_batch(NODE, make_queue(), odd, *ours(make_member("odd-w-0", "odd"))) as rig:
+    async with run_live_batch(NODE, make_queue(), odd, *pending_pods(make_member("odd-w-0", "odd"))) as rig:
         await rig.session()
         await rig.session()
         ((name, note),) = rig.events.about("Misconfigured")
@@ -171,14 +171,14 @@ async def test_all_that_is_wrong_with_an_object_is_one_event() -> None:
 
 @pytest.mark.parametrize("phase", ["Pending", "Inqueue"])
 @async_test
-async def test_a_group_is_told_that_its_queue_is_closed_each_time_anew(phase: str) -> None:
+async def test_a_group_gets_an_event_each_time_its_queue_is_closed(phase: str) -> None:
     shut = replace_fields(make_queue(), status=QueueStatus(state="Closed"))
     group = make_group("job", phase=phase, min_resources={"cpu": Quantity.of(1)})
     sentence = "its queue q is Closed and admits no job until it is opened"
     async with run_live_batch(shut, group, conf=SHARED) as rig:
-        await rig.session()  # without a pod: its controller waits for the group to be let in
+        await rig.session()  # without a pod: its controller waits until the group is admitted
         assert rig.events.about("Misconfigured") == [("default/job", sentence)] * (phase == "Pending")
-        rig.deliver(*ours(make_member("job-w-0", requests={"cpu": "1"})))
+        rig.deliver(*pending_pods(make_member("job-w-0", requests={"cpu": "1"})))
         await rig.session()
         await rig.session()
         assert rig.events.about("Misconfigured") == [("default/job", sentence)]
@@ -190,19 +190,19 @@ async def test_a_group_is_told_that_its_queue_is_closed_each_time_anew(phase: st
 
 
 @async_test
-async def test_a_closed_queue_is_no_hindrance_where_no_plugin_looks() -> None:
+async def test_a_closed_queue_is_ignored_without_a_plugin_that_checks_it() -> None:
     shut = replace_fields(make_queue(), status=QueueStatus(state="Closed"))
     big = make_member("big-w-0", "big", requests={"cpu": "9"})
-    async with run_live_batch(NODE, shut, GROUP, make_group("big"), *ours(*PODS, big)) as rig:
+    async with run_live_batch(NODE, shut, GROUP, make_group("big"), *pending_pods(*PODS, big)) as rig:
         await rig.session()
         assert rig.bound() == {"job-w-0": "n", "job-w-1": "n"}
         assert rig.events.about("Misconfigured") == []
 
 
 @async_test
-async def test_only_nodes_that_selectors_name_are_used() -> None:
+async def test_only_selected_nodes_are_used() -> None:
     nodes = [make_node("a", cpu=4, labels={"pool": "x"}), make_node("b", cpu=4, labels={"pool": "batch"})]
     options = BatchOptions(node_selector=("pool:batch",))
-    async with run_live_batch(*nodes, make_queue(), GROUP, *ours(*PODS), options=options) as rig:
+    async with run_live_batch(*nodes, make_queue(), GROUP, *pending_pods(*PODS), options=options) as rig:
         await rig.session()
         assert set(rig.bound().values()) == {"b"}

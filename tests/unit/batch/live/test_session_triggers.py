@@ -1,4 +1,4 @@
-"""When a session comes before its time, and what such a one leaves to the next."""
+"""Triggers of early sessions, and what an early session leaves to the next one."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ WAITING = replace_fields(
 )
 SECOND = replace_fields(WAITING, metadata={"name": "job-w-1", "uid": "second"})
 RUNNING = replace_fields(WAITING.bound_to("n"), status=PodStatus(phase="Running"))
-THEIRS = replace_fields(WAITING, spec={"scheduler_name": "somebody"})
+OTHER_SCHEDULERS_POD = replace_fields(WAITING, spec={"scheduler_name": "other"})
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "calls"),
+    ("old", "new", "is_trigger"),
     [
         pytest.param(None, SECOND, True, id="a pod of ours comes"),
-        pytest.param(None, THEIRS, False, id="a pod of others comes"),
+        pytest.param(None, OTHER_SCHEDULERS_POD, False, id="a pod of another scheduler is created"),
         pytest.param(SECOND, replace_fields(SECOND, metadata={"annotations": {}}), True, id="a pod gets another group"),
         pytest.param(
             SECOND,
             replace_fields(SECOND, status=PodStatus(phase="Pending", nominated_node_name="n")),
             False,
-            id="a pod is told",
+            id="a pod gets a condition",
         ),
         pytest.param(SECOND, replace_fields(SECOND.bound_to("n")), False, id="a pod is bound"),
         pytest.param(SECOND, None, False, id="a pod goes that was nowhere"),
@@ -50,12 +50,14 @@ THEIRS = replace_fields(WAITING, spec={"scheduler_name": "somebody"})
             replace_fields(RUNNING, status=PodStatus(phase="Failed")), None, False, id="a pod goes that had ended"
         ),
         pytest.param(None, GROUP, True, id="a group comes"),
-        pytest.param(GROUP, replace_fields(GROUP, status=PodGroupStatus(phase="Inqueue")), False, id="a group is told"),
+        pytest.param(
+            GROUP, replace_fields(GROUP, status=PodGroupStatus(phase="Inqueue")), False, id="a group gets a status"
+        ),
         pytest.param(GROUP, replace_fields(GROUP, spec={"min_member": 1}), True, id="a group wants less"),
         pytest.param(GROUP, None, False, id="a group goes"),
         pytest.param(QUEUE, replace_fields(QUEUE, status=QueueStatus(state="Closed")), True, id="a queue is closed"),
         pytest.param(
-            QUEUE, replace_fields(QUEUE, status=QueueStatus(state="Open", running=3)), False, id="a queue is told"
+            QUEUE, replace_fields(QUEUE, status=QueueStatus(state="Open", running=3)), False, id="a queue gets a status"
         ),
         pytest.param(None, NODE, True, id="a node comes"),
         pytest.param(NODE, replace_fields(NODE, spec={"unschedulable": True}), True, id="a node is cordoned"),
@@ -66,14 +68,14 @@ THEIRS = replace_fields(WAITING, spec={"scheduler_name": "somebody"})
     ],
 )
 @async_test
-async def test_what_calls_for_a_session(old: KubeObject | None, new: KubeObject | None, calls: bool) -> None:
+async def test_triggers_of_early_sessions(old: KubeObject | None, new: KubeObject | None, is_trigger: bool) -> None:
     async with run_live_batch(NODE, QUEUE, GROUP, WAITING) as rig:
         await rig.live.handle_pending_events()
-        assert triggers_session(old, new, rig.live.event_handlers) is calls
+        assert triggers_session(old, new, rig.live.event_handlers) is is_trigger
 
 
 @async_test
-async def test_room_calls_for_nothing_where_nobody_waits() -> None:
+async def test_freed_resources_trigger_nothing_without_pending_pods() -> None:
     async with run_live_batch(NODE, QUEUE, GROUP) as rig:
         await rig.live.handle_pending_events()
         assert not triggers_session(RUNNING, None, rig.live.event_handlers)
@@ -81,8 +83,8 @@ async def test_room_calls_for_nothing_where_nobody_waits() -> None:
 
 
 @asynccontextmanager
-async def deciding(rig: LiveBatchHarness) -> AsyncIterator[None]:
-    """Its sessions go on by themselves, as the clock does."""
+async def running_sessions(rig: LiveBatchHarness) -> AsyncIterator[None]:
+    """Sessions run on their own as the clock advances."""
 
     async def nothing() -> None: ...
 
@@ -97,8 +99,8 @@ async def deciding(rig: LiveBatchHarness) -> AsyncIterator[None]:
             await running
 
 
-async def moved_on(rig: LiveBatchHarness, seconds: float) -> None:
-    """The clock moves, and who slept long enough does what comes next, until all sleep again."""
+async def advance(rig: LiveBatchHarness, seconds: float) -> None:
+    """Advance the clock and run all tasks that are due."""
     sleeping = rig.clock.sleepers
     rig.clock.advance(seconds)
     for _ in range(20):
@@ -107,10 +109,10 @@ async def moved_on(rig: LiveBatchHarness, seconds: float) -> None:
 
 
 @async_test
-async def test_who_comes_need_not_sit_the_period_out() -> None:
-    async with run_live_batch(NODE, QUEUE, GROUP, WAITING) as rig, deciding(rig):
-        await moved_on(rig, MIN_PAUSE_S)
-        assert rig.live.session_count == 1  # nothing has happened
+async def test_a_new_pod_triggers_an_early_session() -> None:
+    async with run_live_batch(NODE, QUEUE, GROUP, WAITING) as rig, running_sessions(rig):
+        await advance(rig, MIN_PAUSE_S)
+        assert rig.live.session_count == 1  # no event has arrived
         rig.deliver(SECOND)
         await wait_until(lambda: rig.live.session_count == 2)
         await wait_until(lambda: len(rig.bound()) == 2)
@@ -118,25 +120,25 @@ async def test_who_comes_need_not_sit_the_period_out() -> None:
 
 
 @async_test
-async def test_what_comes_all_the_time_leaves_a_pause_between_sessions() -> None:
-    async with run_live_batch(NODE, QUEUE, GROUP, WAITING) as rig, deciding(rig):
+async def test_continuous_events_leave_a_pause_between_sessions() -> None:
+    async with run_live_batch(NODE, QUEUE, GROUP, WAITING) as rig, running_sessions(rig):
         rig.deliver(replace_fields(WAITING, metadata={"name": "other-0", "uid": "o0"}))
-        await moved_on(rig, MIN_PAUSE_S / 2)
+        await advance(rig, MIN_PAUSE_S / 2)
         assert rig.live.session_count == 1
-        await moved_on(rig, MIN_PAUSE_S / 2)
+        await advance(rig, MIN_PAUSE_S / 2)
         await wait_until(lambda: rig.live.session_count == 2)
 
 
 @async_test
-async def test_only_sessions_of_their_time_tell_why_pods_wait() -> None:
+async def test_early_sessions_do_not_write_conditions_of_pending_pods() -> None:
     big = make_group("big", min_member=3)
-    async with run_live_batch(NODE, QUEUE, big, GROUP) as rig, deciding(rig):
+    async with run_live_batch(NODE, QUEUE, big, GROUP) as rig, running_sessions(rig):
         member = replace_fields(WAITING, metadata={"name": "big-w-0", "uid": "b0", "annotations": {**_in("big")}})
         rig.deliver(member)
-        await moved_on(rig, MIN_PAUSE_S)
+        await advance(rig, MIN_PAUSE_S)
         await wait_until(lambda: rig.live.session_count == 2)
         assert rig.sent("PATCH", "/pods/big-w-0/status") == []
-        await moved_on(rig, rig.live.period_s)
+        await advance(rig, rig.live.period_s)
         await wait_until(lambda: rig.live.session_count == 3)
         await wait_until(lambda: rig.sent("PATCH", "/pods/big-w-0/status"))
 

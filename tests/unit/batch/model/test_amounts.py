@@ -23,12 +23,12 @@ GPU = "nvidia.com/gpu"
 
 
 def a(cpu: float = 0, memory: float = 0, **scalars: float) -> Amounts:
-    """Amounts with scalars under short names; none given means that there is no dictionary of them."""
+    """Amounts with scalars under short names; without scalars there is no dictionary."""
     return Amounts(cpu, memory, dict(scalars) or None)
 
 
 def bare(cpu: float = 0, memory: float = 0) -> Amounts:
-    """Amounts whose dictionary of scalars is there, and empty."""
+    """Amounts with an empty dictionary of scalars."""
     return Amounts(cpu, memory, {})
 
 
@@ -47,17 +47,17 @@ def bare(cpu: float = 0, memory: float = 0) -> Amounts:
         pytest.param({"x.kubernetes.io/y": 1}, a(**{"x.kubernetes.io/y": 1000}), id="native-with-domain"),
     ],
 )
-def test_reading_a_resource_list(resources: ResourceList, expected: Amounts) -> None:
+def test_amounts_of_a_resource_list(resources: ResourceList, expected: Amounts) -> None:
     assert Amounts.of(resources) == expected
 
 
-def test_devices_that_are_shared_out_count_like_any_other_resource() -> None:
-    """`GetIgnoredDevices` of Volcano's gpushare and vgpu devices names nothing, so minima and queues keep them."""
+def test_shared_devices_count_like_any_other_resource() -> None:
+    """`GetIgnoredDevices` of Volcano's gpushare and vgpu devices names nothing, so minimums and queues count them."""
     names = ("volcano.sh/gpu-memory", "volcano.sh/gpu-number", "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory")
     assert Amounts.of(dict.fromkeys(names, 1)).scalars == dict.fromkeys(names, 1000.0)
 
 
-def test_writing_quantities_back() -> None:
+def test_amounts_convert_to_quantities() -> None:
     amounts = Amounts(1500.9, 2**30, {"pods": 3.0, GPU: 1500.0})
     written = {name: str(quantity) for name, quantity in amounts.quantities().items()}
     assert written == {"cpu": "1500m", "memory": "1Gi", "pods": "3", GPU: "1500m"}
@@ -100,13 +100,13 @@ def test_add_and_subtract(left: Amounts, right: Amounts, added: Amounts, subtrac
     assert left.clone().sub_unchecked(right) == subtracted
 
 
-def test_checked_subtraction_tolerates_a_crumb_and_no_more() -> None:
+def test_checked_subtraction_tolerates_a_difference_below_the_tolerance() -> None:
     assert a(1).sub(a(1.05)).milli_cpu == pytest.approx(-0.05)
     with pytest.raises(InsufficientAmounts, match=r"not sufficient .* <cpu 1\.00, .*> sub <cpu 2\.00"):
         a(1).sub(a(2))
 
 
-def test_arithmetic_leaves_the_number_of_tasks_alone() -> None:
+def test_arithmetic_does_not_change_the_maximum_number_of_tasks() -> None:
     amounts = Amounts(max_task_num=7)
     amounts.add(Amounts(max_task_num=3)).sub_unchecked(Amounts(max_task_num=2)).multi(2).set_max(
         Amounts(max_task_num=9)
@@ -162,59 +162,61 @@ def test_less_partly(left: Amounts, right: Amounts, missing: DimensionDefault, l
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "asked", "names"),
+    ("left", "right", "requested", "names"),
     [
-        pytest.param(a(2, 2), a(1, 1), a(1), ["cpu"], id="only-what-is-asked"),
+        pytest.param(a(2, 2), a(1, 1), a(1), ["cpu"], id="only-what-is-requested"),
         pytest.param(a(1.01), a(1), a(1), ["cpu"], id="a-crumb-counts"),
         pytest.param(a(1), a(1), a(1), [], id="equal"),
         pytest.param(a(0, 0, pods=2), a(0, 0, pods=1), a(pods=1), [], id="pods-never"),
         pytest.param(a(x=1), a(), a(x=1), ["x"], id="unnamed-is-nothing"),
         pytest.param(a(1), a(x=-1), a(x=1), [], id="without-scalars-none-is-above"),
         pytest.param(a(2, 2, x=0), None, a(1), ["cpu", "memory"], id="above-nothing-is-all-there-is"),
-        pytest.param(a(1.05, 2), a(1, 1), None, ["memory"], id="nothing-asked-tolerates-crumbs"),
+        pytest.param(a(1.05, 2), a(1, 1), None, ["memory"], id="nothing-requested-tolerates-crumbs"),
     ],
 )
-def test_above_in_asked_dimensions(
-    left: Amounts, right: Amounts | None, asked: Amounts | None, names: list[str]
+def test_requested_names_above(
+    left: Amounts, right: Amounts | None, requested: Amounts | None, names: list[str]
 ) -> None:
-    assert left.requested_names_above(right, asked) == names
+    assert left.requested_names_above(right, requested) == names
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "asked", "greater", "relevant"),
+    ("left", "right", "requested", "greater", "relevant"),
     [
         pytest.param(a(x=2), a(), a(x=1), ["x"], [], id="they-do-not-name-it"),
         pytest.param(a(x=2), a(x=0), a(x=1), ["x"], ["x"], id="they-name-it-with-nothing"),
         pytest.param(a(4), a(0), a(2), ["cpu"], [], id="they-have-no-cpu"),
         pytest.param(a(4), a(0.1), a(2), ["cpu"], ["cpu"], id="they-have-some-cpu"),
         pytest.param(a(4, 8, x=2), a(2, 8, x=1), a(2, 0, x=1), ["cpu", "x"], ["cpu", "x"], id="several"),
-        pytest.param(a(4, 8, x=2), a(2, 8, x=1), a(0, 4, x=0), [], [], id="asked-is-equal"),
+        pytest.param(a(4, 8, x=2), a(2, 8, x=1), a(0, 4, x=0), [], [], id="requested-is-equal"),
         pytest.param(a(4), None, a(2), ["cpu"], [], id="no-other"),
-        pytest.param(a(4), a(2), None, [], [], id="nothing-asked"),
+        pytest.param(a(4), a(2), None, [], [], id="nothing-requested"),
         pytest.param(a(pods=4), a(pods=2), a(pods=1), [], [], id="pods-never"),
     ],
 )
-def test_greater(
-    left: Amounts, right: Amounts | None, asked: Amounts | None, greater: list[str], relevant: list[str]
+def test_requested_and_relevant_names_greater(
+    left: Amounts, right: Amounts | None, requested: Amounts | None, greater: list[str], relevant: list[str]
 ) -> None:
-    assert left.requested_names_greater(right, asked) == greater
-    assert left.relevant_names_greater(right, asked) == relevant
+    assert left.requested_names_greater(right, requested) == greater
+    assert left.relevant_names_greater(right, requested) == relevant
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "asked", "within", "used"),
+    ("left", "right", "requested", "within", "used"),
     [
         pytest.param(a(1, 3), a(2, 2), a(1, 1), ["cpu"], ["cpu"], id="one-of-two"),
         pytest.param(a(1.05), a(1), a(1), ["cpu"], ["cpu"], id="a-crumb-is-tolerated"),
-        pytest.param(a(1), a(1), a(1, 1), ["cpu", "memory"], ["cpu"], id="nobody-has-memory"),
-        pytest.param(a(), a(), a(x=1), ["x"], [], id="nobody-has-the-scalar"),
+        pytest.param(a(1), a(1), a(1, 1), ["cpu", "memory"], ["cpu"], id="no-side-has-memory"),
+        pytest.param(a(), a(), a(x=1), ["x"], [], id="no-side-has-the-scalar"),
         pytest.param(a(pods=1), a(pods=1), a(pods=1), [], [], id="pods-never"),
-        pytest.param(a(1), a(2), None, [], [], id="nothing-asked"),
+        pytest.param(a(1), a(2), None, [], [], id="nothing-requested"),
     ],
 )
-def test_within(left: Amounts, right: Amounts, asked: Amounts | None, within: list[str], used: list[str]) -> None:
-    assert left.requested_names_within(right, asked) == within
-    assert left.used_names_within(right, asked) == used
+def test_requested_and_used_names_within(
+    left: Amounts, right: Amounts, requested: Amounts | None, within: list[str], used: list[str]
+) -> None:
+    assert left.requested_names_within(right, requested) == within
+    assert left.used_names_within(right, requested) == used
 
 
 @pytest.mark.parametrize(
@@ -248,7 +250,7 @@ def test_set_max_adds_names() -> None:
     assert a(x=1, y=2).set_max(a(x=3, y=1)) == a(x=3, y=2)
 
 
-def test_multiplication_reaches_every_dimension() -> None:
+def test_multiplication_changes_every_dimension() -> None:
     assert a(1, 2, x=3).multi(1.5) == a(1.5, 3, x=4.5)
 
 
@@ -267,13 +269,13 @@ def test_emptiness(amounts: Amounts, empty: bool, names: list[str]) -> None:
     assert amounts.names() == names
 
 
-def test_equal_looks_at_the_names_of_the_left_only() -> None:
+def test_equal_compares_only_the_names_of_the_left() -> None:
     assert a(1, x=1).equal(a(1.05, x=1.05, y=7))
     assert not a(1, x=1).equal(a(1))
     assert a(math.inf).equal(a(math.inf))
 
 
-def test_pairs() -> None:
+def test_minimum_maximum_and_excess_of_two_amounts() -> None:
     assert min_amounts(a(1, 5, x=3, y=1), a(2, 4, x=1)) == a(1, 4, x=1, y=0)
     assert min_amounts(a(1, x=1), a(2)) == a(1)
     assert max_amounts(a(1, 5, x=-3, y=1), a(2, 4, x=1, z=-1)) == a(2, 5, x=1, y=1)

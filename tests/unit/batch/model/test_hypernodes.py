@@ -53,13 +53,13 @@ TREE = [
         pytest.param(MemberSelector(regex_match=RegexMatch("[01]")), {"n0", "n1"}, id="unanchored-pattern"),
         pytest.param(MemberSelector(regex_match=RegexMatch("(")), set(), id="a-broken-pattern"),
         pytest.param(MemberSelector(label_match=LabelSelector({"rack": "r1"})), {"n2", "n3"}, id="labels"),
-        pytest.param(MemberSelector(label_match=LabelSelector()), set(), id="empty-labels-mean-nobody"),
+        pytest.param(MemberSelector(label_match=LabelSelector()), set(), id="empty-labels-match-no-node"),
         pytest.param(
             MemberSelector(exact_match=ExactMatch("n0"), regex_match=RegexMatch("3")), {"n0", "n3"}, id="several-add-up"
         ),
     ],
 )
-def test_members(selector: MemberSelector, expected: set[str]) -> None:
+def test_nodes_that_a_member_selector_matches(selector: MemberSelector, expected: set[str]) -> None:
     places, fault = build_hypernode_tree([hyper("s0", 1, [MemberSpec("Node", selector)])], NODES)
     assert not fault
     assert places["s0"].nodes == expected
@@ -97,17 +97,17 @@ def test_the_order_of_objects_does_not_matter(order: list[int]) -> None:
         ),
     ],
 )
-def test_contradictions(objects: list[HyperNode], problem: str, names: tuple[str, ...]) -> None:
-    """Told once, whoever of them is looked at, with all who could mend it."""
+def test_contradicting_hypernodes_are_reported(objects: list[HyperNode], problem: str, names: tuple[str, ...]) -> None:
+    """Reported once, wherever the search starts, with all hypernodes that could be corrected."""
     assert build_hypernode_tree(objects, NODES)[1] == {problem + WAITING: names}
 
 
-def test_contradictions_are_all_told() -> None:
+def test_all_contradictions_are_reported() -> None:
     rings = [hyper(name, 2, children(name)) for name in ("a", "b")]
     assert list(build_hypernode_tree(rings, NODES)[1].values()) == [("a",), ("b",)]
 
 
-def test_a_member_of_no_known_type_stands_for_no_node() -> None:
+def test_a_member_of_unknown_type_matches_no_node() -> None:
     odd = hyper("s0", 1, [MemberSpec("Rack", MemberSelector(exact_match=ExactMatch("n1")))])
     assert build_hypernode_tree([odd], NODES)[0]["s0"].nodes == set()
     sentence = 'hypernode s0: the member type "Rack" is unknown; use Node or HyperNode; the member matches no node'
@@ -144,7 +144,7 @@ def test_a_session_adds_a_root_above_everything() -> None:
         ("s2", TOP_HYPERNODE, TOP_HYPERNODE),
     ],
 )
-def test_the_lowest_hypernode_above_both(left: str, right: str, common: str) -> None:
+def test_lowest_common_ancestor(left: str, right: str, common: str) -> None:
     with tree_of(TREE) as session:
         assert session.hyper_nodes.lowest_common(left, right) == common
 
@@ -157,7 +157,7 @@ def test_a_member_without_an_object_holds_no_nodes_and_has_no_tier() -> None:
         assert tree.tiers == [2, 3]
 
 
-def test_a_tree_with_a_fault_is_not_ready() -> None:
+def test_a_tree_with_a_contradiction_is_not_ready() -> None:
     with tree_of([*TREE, hyper("s3", 3, children("s0"))]) as session:
         assert not session.hyper_nodes.ready
         assert session.faults == ["hypernode s0 is a member of s2 and of s3; remove it from one of them" + WAITING]

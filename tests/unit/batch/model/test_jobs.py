@@ -19,9 +19,9 @@ PENDING, RUNNING, PIPELINED = TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus
 
 def task(name: str, status: TaskStatus = PENDING, *, role: str = "", **pod: Any) -> Task:
     notes = {"volcano.sh/task-spec": role} if role else {}
-    made = Task(make_member(name, annotations=notes, **pod))
-    made.status = status
-    return made
+    created = Task(make_member(name, annotations=notes, **pod))
+    created.status = status
+    return created
 
 
 def job_of(*tasks: Task, group: PodGroup | None = None, **spec: Any) -> Job:
@@ -32,7 +32,7 @@ def job_of(*tasks: Task, group: PodGroup | None = None, **spec: Any) -> Job:
     return job
 
 
-def test_sums_and_counts_follow_every_move() -> None:
+def test_sums_and_counts_follow_every_status_change() -> None:
     one, two = task("a"), task("b", RUNNING)
     job = job_of(one, two, min_member=2)
     assert (job.allocated.milli_cpu, job.total_request.milli_cpu) == (1000, 2000)
@@ -66,7 +66,9 @@ def test_pending_tasks_without_requests_count_as_ready_but_not_against_starving(
         pytest.param({"w": 2, "ps": 1}, 2, True, True, True, id="a-smaller-gang-than-the-sum-of-roles"),
     ],
 )
-def test_roles(least: dict[str, int], min_member: int, valid: bool, ready: bool, pipelined: bool) -> None:
+def test_minimum_numbers_of_roles(
+    least: dict[str, int], min_member: int, valid: bool, ready: bool, pipelined: bool
+) -> None:
     job = job_of(
         task("a", RUNNING, role="w"), task("b", PIPELINED, role="w"), min_member=min_member, min_task_member=least
     )
@@ -96,7 +98,7 @@ def test_whether_a_gang_can_still_start_after_a_failure(tasks: int, spec: dict[s
     assert not job.task_has_fit_errors(sub_job, members[1])
 
 
-def test_tasks_without_a_role_do_not_learn_from_each_other() -> None:
+def test_tasks_without_a_role_do_not_share_failures() -> None:
     one, two = task("a"), task("b")
     job = job_of(one, two)
     sub_job = job.default_sub_job
@@ -105,7 +107,7 @@ def test_tasks_without_a_role_do_not_learn_from_each_other() -> None:
     assert not job.task_has_fit_errors(sub_job, two)
 
 
-def test_gated_tasks_are_left_out_of_what_a_job_keeps_reserved() -> None:
+def test_deduct_gated_subtracts_the_requests_of_gated_tasks() -> None:
     job = job_of(task("a", gates=["example.com/hold"]), task("b"), min_member=2)
     found = job.deduct_gated(Amounts(1500, 100, {"pods": 2.0, "gpu/x": 1.0}))
     assert (found.milli_cpu, found.memory, found.scalars) == (500, 100, {"pods": 1.0, "gpu/x": 1.0})
@@ -123,7 +125,7 @@ def test_gated_tasks_are_left_out_of_what_a_job_keeps_reserved() -> None:
         ({}, None),
     ],
 )
-def test_waiting_times(notes: dict[str, str], seconds: float | None) -> None:
+def test_sla_waiting_times(notes: dict[str, str], seconds: float | None) -> None:
     assert job_of(group=make_group("job", annotations=notes)).waiting_time_s == seconds
 
 
@@ -137,7 +139,7 @@ def test_budgets_and_preemption_of_a_group() -> None:
     assert job_of().preemptable is False
 
 
-# sub-jobs
+# Sub-jobs
 
 BY_GROUP = SubGroupPolicy(name="ring", match_label_keys=("ring",), sub_group_size=2, min_sub_groups=1)
 
@@ -155,7 +157,7 @@ def test_without_policies_a_job_is_its_own_sub_job() -> None:
     assert sub_job.ready_task_num == 1
 
 
-def test_policies_make_sub_jobs_of_what_labels_say() -> None:
+def test_policies_group_tasks_into_sub_jobs_by_label_values() -> None:
     one, two, three, stray = member("a", "0"), member("b", "0"), member("c", "1"), member("d")
     job = job_of(one, two, three, stray, sub_group_policy=(BY_GROUP,))
     assert set(job.sub_jobs) == {"default/job/ring-0", "default/job/ring-1", "default/job"}
@@ -169,7 +171,7 @@ def test_policies_make_sub_jobs_of_what_labels_say() -> None:
     assert (job.check_sub_job_ready(), job.check_sub_job_pipelined()) == (False, True)
 
 
-def test_a_selector_that_does_not_mean_the_pod_or_cannot_be_read_makes_no_sub_job() -> None:
+def test_a_selector_that_does_not_match_or_is_invalid_creates_no_sub_job() -> None:
     elsewhere = SubGroupPolicy(
         name="x", label_selector=LabelSelector(match_labels={"app": "y"}), match_label_keys=("ring",)
     )
@@ -203,7 +205,7 @@ def test_long_names_of_sub_jobs_are_hashed() -> None:
         pytest.param({"network_topology": NetworkTopology("soft", 1)}, False, True, id="soft"),
     ],
 )
-def test_topologies(spec: dict[str, Any], hard: bool, any_topology: bool) -> None:
+def test_hard_and_soft_topologies(spec: dict[str, Any], hard: bool, any_topology: bool) -> None:
     job = job_of(task("a"), **spec)
     assert job.contains_hard_topology() is hard
     assert job.contains_network_topology() is any_topology

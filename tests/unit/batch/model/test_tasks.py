@@ -54,7 +54,7 @@ def test_a_status_comes_from_the_pod(pod: Pod, status: TaskStatus) -> None:
         pytest.param({"volcano.sh/preemptable": "perhaps"}, {}, False, id="unreadable"),
     ],
 )
-def test_who_may_be_preempted(notes: dict[str, str], labels: dict[str, str], preemptable: bool) -> None:
+def test_preemptable_pods(notes: dict[str, str], labels: dict[str, str], preemptable: bool) -> None:
     assert Task(make_member("p", annotations=notes, labels=labels)).preemptable is preemptable
 
 
@@ -72,7 +72,7 @@ def test_revocable_zones(notes: dict[str, str], zone: str) -> None:
     assert Task(make_member("p", annotations=notes)).revocable_zone == zone
 
 
-def test_priority_is_one_unless_somebody_says_so() -> None:
+def test_the_default_priority_is_one() -> None:
     pod = make_member("p")
     assert Task(pod).priority == 1
     ranked = replace(pod, spec=replace(pod.spec, priority=0))
@@ -95,7 +95,7 @@ def test_a_task_without_requests_is_best_effort() -> None:
     assert not Task(make_member("p", requests={"memory": "1"})).best_effort
 
 
-def test_gates() -> None:
+def test_scheduling_gates() -> None:
     own = Task(make_member("p", gates=[QUEUE_ALLOCATION_GATE]))
     assert (own.gated, own.has_only_queue_gate) == (True, True)
     other = Task(make_member("p", gates=[QUEUE_ALLOCATION_GATE, "example.com/hold"]))
@@ -120,16 +120,16 @@ def test_the_default_order(first: str, second: str) -> None:
 @pytest.mark.parametrize(
     ("text", "number"), [("7", 7), ("-7", -7), ("+7", 7), ("007", 7), ("7.0", None), ("", None), (" 7", None)]
 )
-def test_integers_are_read_as_go_reads_them(text: str, number: int | None) -> None:
+def test_parse_int_follows_go(text: str, number: int | None) -> None:
     assert parse_int(text) == number
 
 
-def test_integers_have_a_width() -> None:
+def test_parse_int_checks_the_number_of_bits() -> None:
     assert parse_int("2147483647", 32) == 2**31 - 1
     assert parse_int("2147483648", 32) is None
 
 
-def test_tasks_of_equal_specs_share_the_number_of_their_template() -> None:
+def test_tasks_with_equal_specs_share_a_template_number() -> None:
     templates = PodTemplateIndex(InternTables())
     first, second = (Task(make_member(name, "job", requests={"cpu": "1"})) for name in ("a", "b"))
     other = Task(make_member("c", "job", requests={"cpu": "2"}))

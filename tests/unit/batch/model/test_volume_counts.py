@@ -32,7 +32,7 @@ EBS = "ebs.csi.aws.com"
 COUNTED = f"attachable-volumes-csi-{EBS}"
 
 
-def using(pod: Pod, *claims: str) -> Pod:
+def with_claims(pod: Pod, *claims: str) -> Pod:
     volumes = [
         Volume(name=name, persistent_volume_claim=PersistentVolumeClaimVolume(claim_name=name)) for name in claims
     ]
@@ -59,7 +59,7 @@ def csi_node(name: str = "a", limit: int | None = 2, driver: str = EBS) -> CsiNo
     return CsiNode(metadata=ObjectMeta(name=name), spec=spec)
 
 
-def asked(engine: BatchEngine, name: str = "p") -> dict[str, float]:
+def counted_volumes(engine: BatchEngine, name: str = "p") -> dict[str, float]:
     with engine.session():
         task = engine.cluster_state.task(f"pod-{name}")
         assert task is not None
@@ -81,57 +81,61 @@ def asked(engine: BatchEngine, name: str = "p") -> dict[str, float]:
     ],
 )
 def test_a_claim_counts_by_its_driver(objects: list[KubeObject], expected: dict[str, float]) -> None:
-    pod = using(make_member("p"), "c")
-    assert asked(build_engine(nodes=[make_node("a")], pods=[pod], objects=[make_group(), *objects])) == expected
+    pod = with_claims(make_member("p"), "c")
+    assert (
+        counted_volumes(build_engine(nodes=[make_node("a")], pods=[pod], objects=[make_group(), *objects])) == expected
+    )
 
 
-def test_a_class_may_name_its_driver() -> None:
+def test_a_storage_class_parameter_can_name_the_driver() -> None:
     named = storage_class("other", parameters={"csi.storage.k8s.io/csi-driver-name": EBS})
-    pod = using(make_member("p"), "c")
-    assert asked(build_engine(pods=[pod], objects=[make_group(), claim(storage_class="fast"), named])) == {COUNTED: 1}
+    pod = with_claims(make_member("p"), "c")
+    assert counted_volumes(build_engine(pods=[pod], objects=[make_group(), claim(storage_class="fast"), named])) == {
+        COUNTED: 1
+    }
 
 
-def test_every_claim_counts_and_who_has_one_is_not_best_effort() -> None:
-    pod = using(make_member("p", requests={}), "c", "d")
+def test_every_claim_counts_and_a_pod_with_claims_is_not_best_effort() -> None:
+    pod = with_claims(make_member("p", requests={}), "c", "d")
     objects = [make_group(), volume(), claim(volume="v"), claim("d", volume="v")]
     engine = build_engine(pods=[pod], objects=objects)
-    assert asked(engine) == {COUNTED: 2}
+    assert counted_volumes(engine) == {COUNTED: 2}
     task = engine.cluster_state.task("pod-p")
     assert task is not None
     assert not task.best_effort
 
 
 @pytest.mark.parametrize("is_owner", [True, False])
-def test_a_claim_of_an_ephemeral_volume_counts_if_it_is_the_pods(*, is_owner: bool) -> None:
+def test_a_claim_of_an_ephemeral_volume_counts_if_the_pod_owns_it(*, is_owner: bool) -> None:
     pod = make_member("p")
     pod = replace(pod, spec=replace(pod.spec, volumes=(Volume(name="tmp", ephemeral=EphemeralVolume()),)))
     owner = OwnerReference(kind="Pod", name="p", uid="pod-p" if is_owner else "other", controller=True)
     objects = [make_group(), volume(), claim("p-tmp", volume="v", owner_references=(owner,))]
-    assert asked(build_engine(pods=[pod], objects=objects)) == ({COUNTED: 1} if is_owner else {})
+    assert counted_volumes(build_engine(pods=[pod], objects=objects)) == ({COUNTED: 1} if is_owner else {})
 
 
-def test_a_claim_that_comes_later_counts_then() -> None:
-    pods = [using(make_member("p"), "c"), using(make_pod("stranger", node="a", cpu=1), "c")]
+def test_a_claim_counts_once_it_is_created() -> None:
+    pods = [with_claims(make_member("p"), "c"), with_claims(make_pod("stranger", node="a", cpu=1), "c")]
     engine = build_engine(nodes=[make_node("a")], pods=pods, objects=[make_group(), csi_node(limit=5)])
-    assert asked(engine) == {}
+    assert counted_volumes(engine) == {}
     engine.cache.upsert(claim(storage_class="fast"))
-    assert asked(engine) == {}
+    assert counted_volumes(engine) == {}
     engine.cache.upsert(storage_class())
-    assert asked(engine) == {COUNTED: 1}
+    assert counted_volumes(engine) == {COUNTED: 1}
     with engine.session() as session:
         node = session.node("a")
         assert node is not None
         assert (node.allocatable.get(COUNTED), node.used.get(COUNTED), node.idle.get(COUNTED)) == (5, 1, 4)
 
 
-def test_a_node_takes_as_many_as_its_driver_says() -> None:
-    pods = [using(make_member(f"job-w-{number}"), "c") for number in range(3)]
+def test_a_node_takes_as_many_volumes_as_its_driver_allows() -> None:
+    pods = [with_claims(make_member(f"job-w-{number}"), "c") for number in range(3)]
     objects = [make_group(), claim(volume="v"), volume()]
     conf = 'actions: "allocate"\ntiers:\n- plugins:\n  - name: gang\n'
     nodes = [make_node("a"), make_node("b")]
     engine = build_engine(conf=conf, nodes=nodes, pods=pods, objects=[*objects, csi_node(limit=2)])
     outcome = engine.run_session()
-    assert set(outcome.binds.values()) == {"a"}  # the driver is not on the other one
+    assert set(outcome.binds.values()) == {"a"}  # the other node does not have the driver
     assert len(outcome.binds) == 2
     engine.cache.upsert(csi_node("b", limit=None))
     assert set(engine.run_session().binds.values()) == {"b"}
@@ -146,7 +150,7 @@ def test_a_node_takes_as_many_as_its_driver_says() -> None:
         assert not node.allocatable.get(COUNTED)
 
 
-def test_long_names_are_cut_and_stay_apart() -> None:
+def test_long_resource_names_are_shortened_and_stay_unique() -> None:
     long = "a-driver-with-a-name-that-is-too-long.example.com"
     assert attach_resource_name("short.example.com") == "attachable-volumes-csi-short.example.com"
     assert attach_resource_name(long) == "attachable-volumes-csi-a-driver-with-a-name-th5d198acce3a98d85"

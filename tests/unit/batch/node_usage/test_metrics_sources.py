@@ -35,8 +35,10 @@ def requests(metrics: dict[str, str], *nodes: str) -> list[MetricsRequest]:
     return list(source.requests(nodes, NOW))
 
 
-def gathered(metrics: dict[str, str], answer: Callable[[MetricsRequest], Any], *nodes: str) -> dict[str, UsageSample]:
-    """One round with a system that answers each request so."""
+def collect_samples(
+    metrics: dict[str, str], answer: Callable[[MetricsRequest], Any], *nodes: str
+) -> dict[str, UsageSample]:
+    """One round with a system that answers each request in this way."""
 
     async def fetch(request: MetricsRequest, timeout_s: float) -> HttpReply:  # noqa: ARG001
         found = answer(request)
@@ -52,7 +54,7 @@ def gathered(metrics: dict[str, str], answer: Callable[[MetricsRequest], Any], *
 @pytest.mark.parametrize(
     ("metrics", "kind"),
     [
-        pytest.param({}, type(None), id="nothing-asked-for"),
+        pytest.param({}, type(None), id="not-configured"),
         pytest.param(PROMETHEUS, PrometheusSource, id="prometheus"),
         pytest.param(ELASTIC, ElasticsearchSource, id="elasticsearch"),
         pytest.param({"type": "prometheus_adaptor"}, AdaptorSource, id="custom-metrics"),
@@ -63,7 +65,7 @@ def test_sources(metrics: dict[str, str], kind: type[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metrics", "told"),
+    ("metrics", "message"),
     [
         pytest.param(
             {"type": "graphite"}, "data cannot be collected from the graphite monitoring system", id="unknown"
@@ -72,8 +74,8 @@ def test_sources(metrics: dict[str, str], kind: type[Any]) -> None:
         pytest.param({"type": "elasticsearch", "address": ""}, "metrics address is empty", id="no-elastic-address"),
     ],
 )
-def test_bad_sections(metrics: dict[str, str], told: str) -> None:
-    with pytest.raises(MetricsError, match=told):
+def test_invalid_sections(metrics: dict[str, str], message: str) -> None:
+    with pytest.raises(MetricsError, match=message):
         metrics_source(metrics)
 
 
@@ -85,7 +87,7 @@ def test_interval(text: str, expected: float) -> None:
     assert interval_s({"interval": text}) == expected
 
 
-def test_prometheus_is_asked_twice_a_node() -> None:
+def test_prometheus_gets_two_requests_per_node() -> None:
     cpu, memory = requests(PROMETHEUS, "n1")
     assert cpu.url == memory.url == "http://prom:9090/base/api/v1/query"
     assert (cpu.method, cpu.verify_tls) == ("POST", True)
@@ -117,11 +119,11 @@ def vector(*values: str) -> dict[str, Any]:
     ],
 )
 def test_prometheus_answers(answer: dict[str, Any], expected: float) -> None:
-    found = gathered(PROMETHEUS, lambda request: answer if request.measure == "cpu" else vector("3"), "n1")
+    found = collect_samples(PROMETHEUS, lambda request: answer if request.measure == "cpu" else vector("3"), "n1")
     assert found == {"n1": UsageSample(NOW, expected, 3.0)}
 
 
-def test_elasticsearch_is_asked_once_a_node() -> None:
+def test_elasticsearch_gets_one_request_per_node() -> None:
     metrics = {
         **ELASTIC,
         "elasticsearch.username": "u",
@@ -152,7 +154,7 @@ def test_elasticsearch_settings() -> None:
     }
     (request,) = requests({**ELASTIC, **own}, "n1")
     assert request.url == "https://es:9200/beats/_search"
-    assert "Authorization" not in request.headers  # a name without a password is no login
+    assert "Authorization" not in request.headers  # a user name without a password is not sent
     assert request.verify_tls
     assert msgspec.json.decode(request.body)["query"]["bool"]["must"][1] == {"term": {"agent.name": "n1"}}
 
@@ -165,10 +167,10 @@ def test_elasticsearch_settings() -> None:
     ],
 )
 def test_elasticsearch_answers(answer: dict[str, Any], expected: tuple[float, float]) -> None:
-    assert gathered(ELASTIC, lambda _: answer, "n1") == {"n1": UsageSample(NOW, *expected)}
+    assert collect_samples(ELASTIC, lambda _: answer, "n1") == {"n1": UsageSample(NOW, *expected)}
 
 
-def test_custom_metrics_come_for_all_nodes_at_once() -> None:
+def test_custom_metrics_contain_all_nodes_in_one_response() -> None:
     measured_at = NOW - timedelta(seconds=20)
 
     def answer(request: MetricsRequest) -> dict[str, Any]:
@@ -183,7 +185,7 @@ def test_custom_metrics_come_for_all_nodes_at_once() -> None:
         ]
         return {"kind": "MetricValueList", "items": items}
 
-    found = gathered({"type": "prometheus_adaptor"}, answer, "n1", "n2")
+    found = collect_samples({"type": "prometheus_adaptor"}, answer, "n1", "n2")
     assert found == {"n1": UsageSample(measured_at, 25.0, 100.0), "n2": UsageSample(NOW)}
 
 
@@ -200,18 +202,18 @@ def test_custom_metrics_come_for_all_nodes_at_once() -> None:
         ),
     ],
 )
-def test_answers_that_cannot_be_used(metrics: dict[str, str], answer: Any) -> None:
+def test_invalid_answers(metrics: dict[str, str], answer: Any) -> None:
     with pytest.raises(MetricsError):
-        gathered(metrics, lambda _: answer, "n1")
+        collect_samples(metrics, lambda _: answer, "n1")
 
 
 @pytest.mark.parametrize("status", [204, 401, 503])
-def test_an_answer_that_is_not_good_is_named_with_its_address(status: int) -> None:
+def test_an_error_status_is_reported_with_its_url(status: int) -> None:
     with pytest.raises(HttpStatusError, match=f"http://prom:9090/base/api/v1/query answered with HTTP status {status}"):
-        gathered(PROMETHEUS, lambda _: HttpReply(status, b"{}"), "n1")
+        collect_samples(PROMETHEUS, lambda _: HttpReply(status, b"{}"), "n1")
 
 
-def test_a_view_ages_and_is_replaced() -> None:
+def test_samples_age_and_are_replaced() -> None:
     clock = ManualClock(NOW)
     view = UsageView(clock)
     assert not len(view)

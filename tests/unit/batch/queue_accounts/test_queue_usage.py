@@ -21,7 +21,7 @@ GPU = "nvidia.com/gpu"
 NODE = make_node("n", allocatable={"cpu": "10", "memory": "10Gi", "pods": "10", GPU: "4"})
 
 
-def test_the_sums_of_a_job() -> None:
+def test_usage_of_a_job() -> None:
     pods = [
         make_member("runs", node="n", requests={"cpu": "2"}),
         make_member("waits", requests={"cpu": "3"}),
@@ -37,7 +37,7 @@ def test_the_sums_of_a_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "min_member", "kept"),
+    ("phase", "min_member", "inqueue"),
     [
         pytest.param("Pending", 1, 0, id="not-in-yet"),
         pytest.param("Inqueue", 5, 3000, id="in-and-holds-a-part"),
@@ -46,10 +46,10 @@ def test_the_sums_of_a_job() -> None:
         pytest.param("Completed", 1, 0, id="over"),
     ],
 )
-def test_what_a_job_still_keeps_of_its_queue(phase: str, min_member: int, kept: float) -> None:
+def test_inqueue_resources_of_a_job(phase: str, min_member: int, inqueue: float) -> None:
     group = make_group(phase=phase, min_member=min_member, min_resources={"cpu": "4"})
     with open_session(nodes=[NODE], pods=[make_member("runs", node="n")], objects=[group]) as session:
-        assert job_usage(session.jobs["default/job"]).inqueue.milli_cpu == kept
+        assert job_usage(session.jobs["default/job"]).inqueue.milli_cpu == inqueue
 
 
 def test_sums_follow_changes_between_sessions() -> None:
@@ -101,7 +101,7 @@ def test_jobs_that_did_not_change_are_not_read_again(monkeypatch: pytest.MonkeyP
     assert read[3:] == ["Job(default/a)"]
 
 
-def test_scalars_that_are_gone_are_shown_as_nothing() -> None:
+def test_gauges_of_missing_scalars_become_zero() -> None:
     with open_session() as session:
         set_queue_gauges(session, "q", "allocated", Amounts(1.0, 2.0, {GPU: 3.0, "pods": 1.0}))
         set_queue_gauges(session, "q", "request", Amounts(1.0, 2.0, {GPU: 3.0}))
@@ -118,21 +118,21 @@ def test_scalars_that_are_gone_are_shown_as_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "held", "asked"),
+    ("limit", "allocated", "requested"),
     [
         pytest.param({"cpu": "2"}, {"cpu": "1"}, {"cpu": "1"}, id="just-enough"),
         pytest.param({"cpu": "2"}, {"cpu": "1"}, {"cpu": "1001m"}, id="a-crumb-too-much"),
-        pytest.param({"cpu": "2"}, {"cpu": "3"}, {"memory": "0"}, id="above-in-what-is-not-asked"),
+        pytest.param({"cpu": "2"}, {"cpu": "3"}, {"memory": "0"}, id="above-in-a-resource-not-requested"),
         pytest.param({"memory": "1Gi"}, {}, {"memory": "1Gi"}, id="memory-fits"),
         pytest.param({"memory": "1Gi"}, {"memory": "1"}, {"memory": "1Gi"}, id="memory-does-not"),
-        pytest.param({}, {}, {GPU: "1"}, id="a-scalar-that-nobody-named"),
+        pytest.param({}, {}, {GPU: "1"}, id="an-unnamed-scalar"),
         pytest.param({GPU: "2"}, {GPU: "1"}, {GPU: "1"}, id="a-scalar-that-fits"),
         pytest.param({"pods": "1"}, {"pods": "5"}, {"pods": "1"}, id="pods-never-count"),
         pytest.param({}, {}, {}, id="nothing"),
     ],
 )
-def test_fitting_below_a_limit_is_what_the_sum_says(
-    limit: ResourceList, held: ResourceList, asked: ResourceList
+def test_is_within_limit_equals_the_comparison_of_the_sum(
+    limit: ResourceList, allocated: ResourceList, requested: ResourceList
 ) -> None:
-    most, have, more = Amounts.of(limit), Amounts.of(held), Amounts.of(asked)
+    most, have, more = Amounts.of(limit), Amounts.of(allocated), Amounts.of(requested)
     assert is_within_limit(most, have, more) is not bool(have.clone().add(more).requested_names_above(most, more))

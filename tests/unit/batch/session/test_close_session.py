@@ -58,7 +58,7 @@ def test_phases(
     assert group_phase(job, "this") == expected
 
 
-def test_what_a_group_is_told() -> None:
+def test_fit_error_text_of_a_group() -> None:
     job = job_with(R, P, P, min_member=3)
     first, second = list(job.pending.values())
     first.last_transaction = TransactionContext(TaskStatus.ALLOCATED, "n", False)
@@ -90,14 +90,14 @@ def test_what_a_group_is_told() -> None:
                 "Pod default/t0 can possibly be assigned to n, once resource is released and minAvailable is satisfied",
                 "n",
             ),
-            id="somebody-goes-for-it",
+            id="a-victim-is-evicted",
         ),
         pytest.param(
             TransactionContext(P, "", False), PodMessage("Unschedulable", "0/0 nodes are unavailable"), id="nowhere"
         ),
     ],
 )
-def test_what_a_pod_is_told(context: TransactionContext, message: PodMessage) -> None:
+def test_messages_of_pods(context: TransactionContext, message: PodMessage) -> None:
     job = job_with(P)
     (task,) = job.tasks.values()
     task.last_transaction = context
@@ -105,24 +105,24 @@ def test_what_a_pod_is_told(context: TransactionContext, message: PodMessage) ->
     assert task_reason(job, task) == message
 
 
-def test_texts_of_a_search_inside_a_hypernode_and_of_one_that_was_spared() -> None:
+def test_texts_of_a_search_in_a_hypernode_and_of_a_skipped_search() -> None:
     errors = FitErrors(2, {"full": 2})
     errors.hyper_node = "s0"
     assert errors.text() == "In hyperNode s0: 0/2 nodes are unavailable: 2 full."
     assert FitErrors(head="Task t with role spec w has already predicated failed, skip").text().endswith("skip")
 
 
-def test_a_pod_that_says_so_already_is_not_written_again() -> None:
+def test_a_pod_with_the_same_condition_is_not_written_again() -> None:
     node, group = make_node("a", cpu=1), make_group(min_member=1)
     first = build_engine(nodes=[node], pods=[make_member("p", requests={"cpu": "2"})], objects=[group]).run_session()
-    told = first.messages["default/p"]
-    assert (told.reason, told.message) == ("Unschedulable", "0/1 nodes are unavailable: 1 Insufficient cpu.")
-    says = Condition(type="PodScheduled", status="False", reason=told.reason, message=told.message)
-    again = make_member("p", requests={"cpu": "2"}, conditions=[says])
+    message = first.messages["default/p"]
+    assert (message.reason, message.message) == ("Unschedulable", "0/1 nodes are unavailable: 1 Insufficient cpu.")
+    condition = Condition(type="PodScheduled", status="False", reason=message.reason, message=message.message)
+    again = make_member("p", requests={"cpu": "2"}, conditions=[condition])
     assert not build_engine(nodes=[node], pods=[again], objects=[group]).run_session().messages
 
 
-def test_queues_hold_what_their_tasks_hold_and_parents_what_their_children_hold() -> None:
+def test_allocated_amounts_of_queues_include_their_children() -> None:
     queues = [make_queue("root"), make_queue("team", parent=""), make_queue("sub", parent="team")]
     outcome = build_engine(
         nodes=[make_node("a")],
@@ -138,8 +138,8 @@ def claiming(pod: Pod, claim: str) -> Pod:
     return replace(pod, spec=replace(pod.spec, resource_claims=(reference,)))
 
 
-def test_queues_tell_the_devices_of_their_claims_each_claim_once() -> None:
-    """`updateQueueStatus` of Volcano adds `deviceclass/<class>`, whatever plugins there are."""
+def test_queues_count_the_devices_of_each_claim_once() -> None:
+    """`updateQueueStatus` of Volcano adds `deviceclass/<class>`, whatever plugins are configured."""
     request = DeviceRequest(name="r", exactly=ExactDeviceRequest(device_class_name="gpu.example.com", count=2))
     spec = ResourceClaimSpec(devices=DeviceClaim(requests=(request,)))
     claims = [ResourceClaim(metadata=ObjectMeta(name=name, namespace="default"), spec=spec) for name in "xyz"]
@@ -149,15 +149,15 @@ def test_queues_tell_the_devices_of_their_claims_each_claim_once() -> None:
     other = claiming(make_member("o", "other", node="a"), "x")
     objects = [*queues, *claims, make_group(), make_group("other", queue="sub")]
     outcome = build_engine(nodes=[make_node("a")], pods=[*pods, waiting, other], objects=objects).run_session()
-    told = {name: str(amounts.get("deviceclass/gpu.example.com")) for name, amounts in outcome.queues.items()}
-    assert told == {"root": "4", "q": "4", "sub": "2"}
+    devices = {name: str(amounts.get("deviceclass/gpu.example.com")) for name, amounts in outcome.queues.items()}
+    assert devices == {"root": "4", "q": "4", "sub": "2"}
 
 
-def test_a_queue_that_says_so_already_is_not_written_again() -> None:
+def test_a_queue_with_the_same_amounts_is_not_written_again() -> None:
     queue = make_queue("mine")
-    told: Queue = replace(queue, status=replace(queue.status, allocated={"cpu": "1", "memory": 0, "pods": "1"}))
+    unchanged: Queue = replace(queue, status=replace(queue.status, allocated={"cpu": "1", "memory": 0, "pods": "1"}))
     outcome = build_engine(
-        nodes=[make_node("a")], pods=[make_member("p", node="a")], objects=[told, make_group(queue="mine")]
+        nodes=[make_node("a")], pods=[make_member("p", node="a")], objects=[unchanged, make_group(queue="mine")]
     ).run_session()
     assert "mine" not in outcome.queues
 

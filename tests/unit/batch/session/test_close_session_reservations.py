@@ -1,4 +1,4 @@
-"""What a session reserves for tasks that it does not bind is free again when it is over."""
+"""Reservations for tasks that a session does not bind are released at its end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def engine_with(*pods: Pod, minimum: int = 1) -> BatchEngine:
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
-def test_a_volume_for_a_task_that_waits_for_room(rounds: int) -> None:
+def test_a_volume_of_a_pipelined_task_is_released(rounds: int) -> None:
     engine = engine_with(LEAVING, with_claim(make_member("job-w-0", requests={"cpu": "2"})))
     for _ in range(rounds):
         outcome = engine.run_session()
@@ -43,7 +43,7 @@ def test_a_volume_for_a_task_that_waits_for_room(rounds: int) -> None:
         assert len(engine.cache.volumes.volumes) == 0
 
 
-def test_a_volume_for_a_task_that_is_bound_stays_reserved() -> None:
+def test_a_volume_of_a_bound_task_stays_reserved() -> None:
     engine = engine_with(with_claim(make_member("job-w-0", requests={"cpu": "2"})))
     outcome = engine.run_session()
     assert outcome.binds == {"default/job-w-0": "n"}
@@ -51,7 +51,7 @@ def test_a_volume_for_a_task_that_is_bound_stays_reserved() -> None:
     assert len(engine.cache.volumes.volumes) == 1
 
 
-def test_a_session_that_breaks_off_leaves_nothing_reserved() -> None:
+def test_an_aborted_session_releases_its_reservations() -> None:
     engine = engine_with(with_claim(make_member("job-w-0", requests={"cpu": "2"})))
     with engine.session() as session:
         task = session.jobs["default/job"].tasks["pod-job-w-0"]

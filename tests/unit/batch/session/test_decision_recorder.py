@@ -1,4 +1,4 @@
-"""Why tasks were put on their nodes: which rows are the best, and what is kept of them until tasks are bound."""
+"""Decision records: the best rows, and what is kept of them until tasks are bound."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = np.array([5.0, 9.0, -np.inf, 9.0, 1.5, 7.0, 2.0, -np.inf])
         pytest.param(ROWS[:1], 0, [0], id="one-node"),
     ],
 )
-def test_the_best_rows(totals: np.ndarray[tuple[int], np.dtype[np.float64]], first: int, rows: list[int]) -> None:
+def test_best_rows(totals: np.ndarray[tuple[int], np.dtype[np.float64]], first: int, rows: list[int]) -> None:
     assert best_rows(totals.copy(), first) == rows
 
 
@@ -35,26 +35,26 @@ def task() -> Task:
         return found
 
 
-def test_what_was_noted_of_another_node_is_not_what_is_recorded() -> None:
+def test_a_choice_of_another_node_is_not_recorded() -> None:
     ring, one = DecisionRing(), task()
-    kept = DecisionRecorder(ring, ManualClock())
-    kept.note_choice(one, "n", 2, make_ranking(("n", "m"), ("binpack",), [2.5, 2.5, 1.0, 1.0]))
-    kept.note_choice(one, "m", 7)  # of a trial that was undone
-    kept.record_decision(one, 9)
+    recorder = DecisionRecorder(ring, ManualClock())
+    recorder.note_choice(one, "n", 2, make_ranking(("n", "m"), ("binpack",), [2.5, 2.5, 1.0, 1.0]))
+    recorder.note_choice(one, "m", 7)  # from a trial that was undone
+    recorder.record_decision(one, 9)
     (record,) = ring
     assert (record.pod, record.node, record.nodes, record.feasible) == (one.key, "n", 9, 2)
     assert record.best == (ScoredNode("n", 2.5, (("binpack", 2.5),)), ScoredNode("m", 1, (("binpack", 1),)))
 
 
-def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_pending_choices_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision_recorder, "_MAX_PENDING_CHOICES", 3)
     ring, one = DecisionRing(), task()
-    kept = DecisionRecorder(ring, ManualClock())
+    recorder = DecisionRecorder(ring, ManualClock())
     for node in ("n", "a", "b", "c"):
-        kept.note_choice(one, node, 2)
-    kept.record_decision(one, 9)
+        recorder.note_choice(one, node, 2)
+    recorder.record_decision(one, 9)
     (record,) = ring
-    assert record.feasible == 0  # the oldest was forgotten
+    assert record.feasible == 0  # the oldest choice was dropped
     many = tuple(f"{'x' * 250}-{number}" for number in range(5))
     plugins = tuple(f"plugin-{number}" for number in range(20))
     scores = [1.0] * (len(many) * (1 + len(plugins)))

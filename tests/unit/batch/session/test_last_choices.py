@@ -1,4 +1,4 @@
-"""Sessions repeat their choices between equal nodes and hypernodes, so that what waits keeps its message."""
+"""Sessions repeat their choices between equal nodes and hypernodes, so that pending pods keep their messages."""
 
 from __future__ import annotations
 
@@ -36,55 +36,59 @@ SESSIONS = 8
 
 
 def waiting_gang(**more: Any) -> BatchEngine:
-    """20 pods of which 16 find room: the gang waits, and each message of the 16 names a node."""
+    """20 pods of which 16 fit: the gang waits, and the messages of those 16 name a node."""
     group = make_group(min_member=20, phase="Inqueue")
     return build_engine(conf=ALLOCATE, nodes=NODES, pods=GANG, objects=[group], **more)
 
 
 def messages(engine: BatchEngine) -> dict[str, str]:
-    return {key: said.message for key, said in engine.run_session().waiting.items()}
+    return {key: message.message for key, message in engine.run_session().waiting.items()}
 
 
-def remembering(engine: BatchEngine) -> BatchEngine:
+def with_last_choices(engine: BatchEngine) -> BatchEngine:
     engine.handle.last_choices = LastChoices()
     return engine
 
 
-def different(engine: BatchEngine) -> int:
-    """How many different sets of messages some sessions on an unchanged cluster give."""
+def distinct_messages(engine: BatchEngine) -> int:
+    """The number of different sets of messages in some sessions on an unchanged cluster."""
     return len({tuple(sorted(messages(engine).items())) for _ in range(SESSIONS)})
 
 
-def test_a_gang_that_waits_keeps_its_messages() -> None:
-    assert different(remembering(waiting_gang())) == 1
-    assert different(waiting_gang()) > 1, "without the memory they are drawn: else this test could not fail"
+def test_a_pending_gang_keeps_its_messages() -> None:
+    assert distinct_messages(with_last_choices(waiting_gang())) == 1
+    assert distinct_messages(waiting_gang()) > 1, "without the memory they are drawn: else this test could not fail"
 
 
-def test_the_messages_of_others_stay_when_a_node_goes_or_comes() -> None:
-    engine = remembering(waiting_gang())
+def test_other_messages_stay_when_a_node_is_added_or_removed() -> None:
+    engine = with_last_choices(waiting_gang())
     before = messages(engine)
-    engine.cache.add_node(make_node("new", cpu=4))  # which is the emptiest only after 16 pods
-    with_room = [key for key, said in before.items() if "can possibly" in said]
+    engine.cache.add_node(make_node("new", cpu=4))  # it becomes the emptiest node only after 16 pods
+    with_room = [key for key, message in before.items() if "can possibly" in message]
     assert len(with_room) == 16
     add_pod(engine, make_member("elsewhere", "", node="n0", requests={"cpu": "4"}))
     after = messages(engine)
-    kept = [key for key in with_room if after[key] == before[key]]
+    unchanged = [key for key in with_room if after[key] == before[key]]
     assert not any("to n0," in after[key] for key in with_room), "it is full now"
-    assert kept, "those that fit as before stay where they were"
-    assert different(engine) == 1
+    assert unchanged, "those that fit as before stay where they were"
+    assert distinct_messages(engine) == 1
 
 
-def test_a_bound_gang_is_where_the_last_message_said() -> None:
-    engine = remembering(waiting_gang())
+def test_a_gang_is_bound_to_the_nodes_of_the_last_messages() -> None:
+    engine = with_last_choices(waiting_gang())
     before = messages(engine)
     last = [make_node(f"m{number}", cpu=1, labels={"late": "yes"}) for number in range(4)]
     for node in last:
         engine.cache.add_node(node)
     binds = engine.run_session().binds
     assert len(binds) == 20
-    named = {key: said.split("assigned to ")[1].split(",")[0] for key, said in before.items() if "can possibly" in said}
-    kept = [key for key, node in named.items() if binds[key] == node]
-    assert len(kept) >= 4
+    nodes = {
+        key: message.split("assigned to ")[1].split(",")[0]
+        for key, message in before.items()
+        if "can possibly" in message
+    }
+    unchanged = [key for key, node in nodes.items() if binds[key] == node]
+    assert len(unchanged) >= 4
 
 
 TRIALS = """\
@@ -103,11 +107,11 @@ configurations:
 
 
 def preempting_gang() -> BatchEngine:
-    """A gang of six that could preempt four: every session evicts in a statement that is discarded."""
+    """A gang of six that could preempt four tasks: every session evicts in a statement that is discarded."""
 
     def pod(name: str, group: str, priority: int, **more: Any) -> Pod:
-        made = make_member(name, group, **more)
-        return replace(made, spec=replace(made.spec, priority=priority))
+        member = make_member(name, group, **more)
+        return replace(member, spec=replace(member.spec, priority=priority))
 
     nodes = [make_node(f"n{number}", cpu=1) for number in range(4)]
     low = [pod(f"low-w-{number}", "low", 1, node=f"n{number}") for number in range(4)]
@@ -121,11 +125,11 @@ def preempting_gang() -> BatchEngine:
     return build_engine(conf=TRIALS, nodes=nodes, pods=[*low, *high], objects=objects)
 
 
-def test_a_gang_that_preempts_in_vain_names_the_same_nodes() -> None:
-    engine = remembering(preempting_gang())
-    assert any("resource is released" in said for said in messages(engine).values())
-    assert different(engine) == 1
-    assert different(preempting_gang()) > 1
+def test_a_gang_with_discarded_evictions_keeps_the_nodes_of_its_messages() -> None:
+    engine = with_last_choices(preempting_gang())
+    assert any("resource is released" in message for message in messages(engine).values())
+    assert distinct_messages(engine) == 1
+    assert distinct_messages(preempting_gang()) > 1
 
 
 def switches() -> Iterator[KubeObject]:
@@ -139,8 +143,8 @@ def switches() -> Iterator[KubeObject]:
         yield volcano.HyperNode(metadata=ObjectMeta(name=name), spec=volcano.HyperNodeSpec(tier, "", listed))
 
 
-def gang_of_parts() -> BatchEngine:
-    """Three parts of two pods, each behind one switch, in a gang that lacks a member: any switch will do."""
+def gang_with_sub_groups() -> BatchEngine:
+    """Three sub-groups of two pods, each limited to one switch, in a gang that lacks a member: switches are equal."""
     policy = volcano.SubGroupPolicy(
         name="parts",
         label_selector=LabelSelector(),
@@ -161,36 +165,36 @@ def gang_of_parts() -> BatchEngine:
     return build_engine(conf=conf, nodes=nodes, pods=pods, objects=[*switches(), group])
 
 
-def test_a_gang_of_parts_keeps_its_hypernodes() -> None:
-    engine = remembering(gang_of_parts())
-    assert any("can possibly" in said for said in messages(engine).values())
-    assert different(engine) == 1
-    assert different(gang_of_parts()) > 1
+def test_a_gang_with_sub_groups_keeps_its_hypernodes() -> None:
+    engine = with_last_choices(gang_with_sub_groups())
+    assert any("can possibly" in message for message in messages(engine).values())
+    assert distinct_messages(engine) == 1
+    assert distinct_messages(gang_with_sub_groups()) > 1
 
 
-def test_a_gang_keeps_its_messages_where_few_nodes_are_looked_at() -> None:
-    engine, other = remembering(waiting_gang()), waiting_gang()
+def test_a_gang_keeps_its_messages_with_node_sampling() -> None:
+    engine, other = with_last_choices(waiting_gang()), waiting_gang()
     for each in (engine, other):
         each.handle.node_sampling = FeasibleNodeSampling(50, 1)
     for _ in range(SESSIONS):
-        messages(engine)  # the nodes that are seen lie where the best of the last session was: soon the best of all
-    assert different(engine) == 1
-    assert different(other) > 1
+        messages(engine)  # sampling begins at the best node of the last session, so it soon contains the best of all
+    assert distinct_messages(engine) == 1
+    assert distinct_messages(other) > 1
 
 
 @pytest.mark.parametrize(
     ("first", "found", "then"),
     [
         pytest.param(None, [0, 1, 2], [3, 4, 5], id="goes on"),
-        pytest.param(4, [0, 4, 5], [0, 1, 2], id="begins there, and the others go on where they were"),
+        pytest.param(4, [0, 4, 5], [0, 1, 2], id="begins there, and later searches continue where they were"),
     ],
 )
-def test_where_a_search_for_few_begins(first: int | None, found: list[int], then: list[int]) -> None:
+def test_the_first_row_of_sampling(first: int | None, found: list[int], then: list[int]) -> None:
     share, feasible = FeasibleNodeSampling(50, 1), np.ones(6, dtype=np.bool_)
     assert np.flatnonzero(share.sample(feasible, None, first)).tolist() == found
     assert np.flatnonzero(share.sample(feasible, None)).tolist() == then
 
 
-def test_a_row_that_does_not_do_any_more_is_no_beginning() -> None:
+def test_sampling_does_not_begin_at_a_row_that_is_no_longer_feasible() -> None:
     feasible = np.array([True, True, True, True, False, True])
     assert np.flatnonzero(FeasibleNodeSampling(50, 1).sample(feasible, None, 4)).tolist() == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""What plugins hand to the binder from a session: when they are asked, in which order, and what a failure costs."""
+"""Bind request annotations of plugins: when they are collected, in which order, and the effect of a failure."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from support.builders.batch import (
 ASKED: list[tuple[str, str, str]] = []
 
 
-def handing(plugin: str, **answer: Any) -> type[Any]:
-    """A plugin that hands this to the binder."""
+def annotating_plugin(plugin: str, **answer: Any) -> type[Any]:
+    """A plugin that adds annotations to bind requests."""
 
     class Handing:
         name = plugin
@@ -41,9 +41,9 @@ def handing(plugin: str, **answer: Any) -> type[Any]:
             pass
 
         def on_session_open(self, session: Session) -> None:
-            session.add_bind_request_mutate_fn(self.told, on_error=answer.get("on_error", "skip"))
+            session.add_bind_request_mutate_fn(self.annotations, on_error=answer.get("on_error", "skip"))
 
-        def told(self, task: Task, node_name: str) -> Any:
+        def annotations(self, task: Task, node_name: str) -> Any:
             ASKED.append((plugin, task.name, node_name))
             assert task.node_name == node_name
             if "fault" in answer:
@@ -53,26 +53,26 @@ def handing(plugin: str, **answer: Any) -> type[Any]:
     return Handing
 
 
-def saying(plugin: str, said: Any, on_error: str = "skip") -> type[Any]:
-    """A plugin that answers this, or raises it."""
+def answering_plugin(plugin: str, answer: Any, on_error: str = "skip") -> type[Any]:
+    """A plugin that returns a value or raises an exception."""
 
-    class Saying(handing(plugin, on_error=on_error)):  # type: ignore[misc]
-        def told(self, task: Task, node_name: str) -> Any:  # noqa: ARG002
-            if isinstance(said, BaseException):
-                raise said
-            return said
+    class Saying(annotating_plugin(plugin, on_error=on_error)):  # type: ignore[misc]
+        def annotations(self, task: Task, node_name: str) -> Any:  # noqa: ARG002
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
 
     return Saying
 
 
-def failing_for(name: str) -> type[Any]:
-    """A plugin that must not fail, and does for one task."""
+def failing_plugin(name: str) -> type[Any]:
+    """A plugin that must not fail, and fails for one task."""
 
-    class Failing(handing("bad", on_error="fail")):  # type: ignore[misc]
-        def told(self, task: Task, node_name: str) -> Any:
+    class Failing(annotating_plugin("bad", on_error="fail")):  # type: ignore[misc]
+        def annotations(self, task: Task, node_name: str) -> Any:
             if task.name == name:
                 raise ValueError("no parameters for this one")
-            return super().told(task, node_name)
+            return super().annotations(task, node_name)
 
     return Failing
 
@@ -93,9 +93,9 @@ def opened(engine: BatchEngine, outcome: SessionResult | None = None) -> Iterato
         yield session
 
 
-def test_plugins_are_asked_once_for_each_request_at_the_commit_in_the_order_of_the_tiers() -> None:
+def test_plugins_are_called_once_per_request_at_the_commit_in_tier_order() -> None:
     outcome = SessionResult()
-    with opened(engine_with(handing("first"), handing("second")), outcome) as session:
+    with opened(engine_with(annotating_plugin("first"), annotating_plugin("second")), outcome) as session:
         (new,) = tasks_of(session, "new")
         statement = session.statement()
         assert statement.allocate(new, "b")
@@ -104,15 +104,15 @@ def test_plugins_are_asked_once_for_each_request_at_the_commit_in_the_order_of_t
         assert ASKED == [("first", "new", "b"), ("second", "new", "b")]
     assert outcome.request_annotations == {
         new.key: {
-            "x.kai.scheduler/who": "second",  # the later wins
+            "x.kai.scheduler/who": "second",  # the last plugin wins
             "first.kai.scheduler/node": "b",
             "second.kai.scheduler/node": "b",
         }
     }
 
 
-def test_nobody_is_asked_for_what_is_only_promised_undone_or_evicted() -> None:
-    with opened(engine_with(handing("one"))) as session:
+def test_plugins_are_not_called_for_pipelined_undone_or_evicted_tasks() -> None:
+    with opened(engine_with(annotating_plugin("one"))) as session:
         new, following, old = tasks_of(session, "new", "next", "old")
         with session.statement() as trial:
             assert trial.allocate(following, "b")
@@ -123,15 +123,15 @@ def test_nobody_is_asked_for_what_is_only_promised_undone_or_evicted() -> None:
     assert ASKED == []
 
 
-def test_a_session_has_functions_of_its_own() -> None:
-    engine = engine_with(handing("one"))
+def test_each_session_has_its_own_functions() -> None:
+    engine = engine_with(annotating_plugin("one"))
     for _ in range(2):
         with opened(engine) as session:
             assert [each.plugin for each in session.bind_request_mutate_fns] == ["one"]
 
 
-def test_one_that_registers_twice_is_asked_twice() -> None:
-    with opened(engine_with(handing("one"))) as session:
+def test_a_function_registered_twice_is_called_twice() -> None:
+    with opened(engine_with(annotating_plugin("one"))) as session:
         (mutator,) = session.bind_request_mutate_fns
         session.add_bind_request_mutate_fn(mutator.fn)
         (new,) = tasks_of(session, "new")
@@ -141,7 +141,7 @@ def test_one_that_registers_twice_is_asked_twice() -> None:
     assert ASKED == [("one", "new", "b")] * 2
 
 
-def test_where_no_function_is_registered_a_request_has_empty_annotations() -> None:
+def test_without_functions_a_request_has_empty_annotations() -> None:
     outcome = SessionResult()
     with opened(engine_with(), outcome) as session:
         (new,) = tasks_of(session, "new")
@@ -152,9 +152,9 @@ def test_where_no_function_is_registered_a_request_has_empty_annotations() -> No
     assert outcome.request_annotations == {new.key: {}}
 
 
-def test_where_pods_are_bound_by_us_nobody_is_asked() -> None:
+def test_without_the_binder_plugins_are_not_called() -> None:
     outcome = SessionResult()
-    with opened(engine_with(handing("one"), by_binder=False), outcome) as session:
+    with opened(engine_with(annotating_plugin("one"), by_binder=False), outcome) as session:
         (new,) = tasks_of(session, "new")
         statement = session.statement()
         statement.allocate(new, "b")
@@ -163,9 +163,9 @@ def test_where_pods_are_bound_by_us_nobody_is_asked() -> None:
     assert outcome.binds == {new.key: "b"}
 
 
-def test_a_plugin_that_fails_costs_its_own_annotations() -> None:
+def test_a_failing_plugin_loses_its_own_annotations() -> None:
     outcome = SessionResult()
-    with opened(engine_with(handing("bad", fault="oops"), handing("good")), outcome) as session:
+    with opened(engine_with(annotating_plugin("bad", fault="oops"), annotating_plugin("good")), outcome) as session:
         (new,) = tasks_of(session, "new")
         statement = session.statement()
         statement.allocate(new, "b")
@@ -174,9 +174,9 @@ def test_a_plugin_that_fails_costs_its_own_annotations() -> None:
     assert outcome.request_annotations[new.key] == {"x.kai.scheduler/who": "good", "good.kai.scheduler/node": "b"}
 
 
-def test_a_plugin_that_must_not_fail_undoes_the_placing() -> None:
+def test_a_failing_required_plugin_undoes_the_placement() -> None:
     outcome = SessionResult()
-    engine = engine_with(handing("bad", fault="oops", on_error="fail"))
+    engine = engine_with(annotating_plugin("bad", fault="oops", on_error="fail"))
     with opened(engine, outcome) as session:
         (new,) = tasks_of(session, "new")
         statement = session.statement()
@@ -189,11 +189,9 @@ def test_a_plugin_that_must_not_fail_undoes_the_placing() -> None:
 
 
 @pytest.mark.parametrize(("least", "bound"), [(2, []), (1, ["new"])], ids=["gang", "one is enough"])
-def test_tasks_start_together_or_not_at_all_where_a_plugin_that_must_not_fails_for_one(
-    least: int, bound: list[str]
-) -> None:
+def test_a_gang_does_not_start_when_a_required_plugin_fails_for_one_task(least: int, bound: list[str]) -> None:
     outcome = SessionResult()
-    engine = engine_with(GangPlugin, failing_for("next"), least=least)
+    engine = engine_with(GangPlugin, failing_plugin("next"), least=least)
     with opened(engine, outcome) as session:
         new, following = tasks_of(session, "new", "next")
         statement = session.statement()
@@ -209,9 +207,9 @@ def test_tasks_start_together_or_not_at_all_where_a_plugin_that_must_not_fails_f
     assert list(outcome.binds) == [f"default/{name}" for name in bound]
 
 
-def test_what_is_allocated_at_once_waits_too_where_a_plugin_that_must_not_fails_for_one() -> None:
+def test_directly_allocated_tasks_wait_when_a_required_plugin_fails_for_one_task() -> None:
     outcome = SessionResult()
-    with opened(engine_with(GangPlugin, failing_for("new"), least=2), outcome) as session:
+    with opened(engine_with(GangPlugin, failing_plugin("new"), least=2), outcome) as session:
         new, following = tasks_of(session, "new", "next")
         assert session.allocate(new, session.node("b")) is None
         refused = session.allocate(following, session.node("b"))
@@ -227,9 +225,9 @@ def test_what_is_allocated_at_once_waits_too_where_a_plugin_that_must_not_fails_
         pytest.param(asyncio.CancelledError(), id="cancelled"),
     ],
 )
-def test_whatever_a_plugin_does_the_rest_of_the_statement_is_carried_out(answer: Any) -> None:
+def test_invalid_answers_do_not_stop_the_rest_of_the_statement(answer: Any) -> None:
     outcome = SessionResult()
-    with opened(engine_with(saying("bad", answer), handing("good")), outcome) as session:
+    with opened(engine_with(answering_plugin("bad", answer), annotating_plugin("good")), outcome) as session:
         new, following = tasks_of(session, "new", "next")
         statement = session.statement()
         assert statement.allocate(new, "b")
@@ -240,20 +238,20 @@ def test_whatever_a_plugin_does_the_rest_of_the_statement_is_carried_out(answer:
     assert outcome.request_annotations[new.key] == {"x.kai.scheduler/who": "good", "good.kai.scheduler/node": "b"}
 
 
-def test_a_task_is_bound_where_it_was_allocated_whatever_plugins_do_to_it() -> None:
+def test_a_task_is_bound_where_it_was_allocated_even_if_a_plugin_changes_it() -> None:
     def elsewhere(task: Task, node_name: str) -> None:  # noqa: ARG001
         task.node_name = "a"
 
-    def by_another_way(task: Task, node_name: str) -> dict[str, str]:
+    def change_original_task(task: Task, node_name: str) -> dict[str, str]:
         found = next(each for each in (new, following) if each == task)
         found.node_name = "a"
         return {"second.kai.scheduler/was": f"{task.node_name} {node_name}"}
 
     outcome = SessionResult()
-    engine = engine_with(handing("first"))
+    engine = engine_with(annotating_plugin("first"))
     with opened(engine, outcome) as session:
         new, following = tasks_of(session, "new", "next")
-        session.bind_request_mutate_fns[:] = [Mutator("first", elsewhere), Mutator("second", by_another_way)]
+        session.bind_request_mutate_fns[:] = [Mutator("first", elsewhere), Mutator("second", change_original_task)]
         statement = session.statement()
         assert statement.allocate(new, "b")
         assert statement.commit()
@@ -264,7 +262,7 @@ def test_a_task_is_bound_where_it_was_allocated_whatever_plugins_do_to_it() -> N
     assert engine.handle.bind_request_factory.mutation.errors.labels("first").value == 1
 
 
-def test_a_shown_task_is_the_task_for_whoever_looks() -> None:
+def test_a_read_only_task_equals_its_task() -> None:
     task = Task(make_member("new-1-7"))
     shown = ReadOnlyTask(task)
     assert {task: "found"}[shown] == "found"
@@ -276,6 +274,6 @@ def test_a_shown_task_is_the_task_for_whoever_looks() -> None:
     assert task.status is TaskStatus.PENDING
 
 
-def test_what_cannot_be_called_is_refused_where_it_is_registered() -> None:
+def test_a_function_that_is_not_callable_is_rejected_at_registration() -> None:
     with opened(engine_with()) as session, pytest.raises(RegistrationError, match="is not callable; pass a function"):
         session.add_bind_request_mutate_fn("text")  # type: ignore[arg-type]

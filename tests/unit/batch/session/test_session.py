@@ -38,13 +38,15 @@ from support.builders.batch import (
 from support.builders.batch_engines import GANGS, build_engine
 
 
-def test_every_point_has_a_way_to_register_and_a_way_to_ask() -> None:
-    asked = {"job_valid": "job_invalid", "node_map": "reduced_scores", "node_reduce": "reduced_scores"}
-    asked |= dict.fromkeys(("predicate",), "prospect") | dict.fromkeys(("node_order", "batch_node_order"), "scores")
-    asked |= {"hyper_node_order": "hyper_node_scores", "cluster_order": "ask", "namespace_order": "ask"}
+def test_every_point_has_a_method_to_register_and_a_method_to_call() -> None:
+    callers = {"job_valid": "job_invalid", "node_map": "reduced_scores", "node_reduce": "reduced_scores"}
+    callers |= dict.fromkeys(("predicate",), "evaluate_class") | dict.fromkeys(
+        ("node_order", "batch_node_order"), "scores"
+    )
+    callers |= {"hyper_node_order": "hyper_node_scores", "cluster_order": "call_point", "namespace_order": "call_point"}
     for point in extension_points.POINTS:
         assert hasattr(Session, f"add_{point.name}_fn") or hasattr(Session, f"add_{point.name}_fns"), point.name
-        assert hasattr(Session, asked.get(point.name, point.name)), point.name
+        assert hasattr(Session, callers.get(point.name, point.name)), point.name
 
 
 @pytest.mark.parametrize(
@@ -63,8 +65,8 @@ def test_switches(point: extension_points.SessionPoint[Any], flags: dict[str, bo
     assert point.is_enabled_for(PluginOption("p", flags)) is open_
 
 
-class Asker:
-    """Registers whatever a test gives it."""
+class RegisteringPlugin:
+    """Calls a function of the test to register."""
 
     name = "asker"
     registering: Any = None
@@ -77,39 +79,39 @@ class Asker:
 
 
 def with_fns(register: Any, **world: Any) -> Any:
-    class Given(Asker):
+    class TestPlugin(RegisteringPlugin):
         registering = staticmethod(register)
 
     nodes = world.pop("nodes", [make_node(name, cpu=4) for name in "abc"])
     pods = world.pop("pods", [make_member("p")])
-    return open_session(Given, nodes=nodes, pods=pods, objects=[make_group()], **world)
+    return open_session(TestPlugin, nodes=nodes, pods=pods, objects=[make_group()], **world)
 
 
-def test_a_plugin_that_breaks_is_named_and_the_session_goes_on() -> None:
-    class Broken(Asker):
+def test_a_failing_plugin_is_reported_and_the_session_continues() -> None:
+    class FailingPlugin(RegisteringPlugin):
         name = "broken"
 
         def on_session_open(self, session: Session) -> None:
             session.add_overused_fn(self.name, lambda _: 1 / 0 > 0)
             raise LookupError("my file is gone")
 
-    with make_engine(Broken).session() as session:
-        (said,) = session.faults
-        assert said.startswith('plugin "broken" at on_session_open: LookupError: my file is gone (test_session.py:')
+    with make_engine(FailingPlugin).session() as session:
+        (fault,) = session.faults
+        assert fault.startswith('plugin "broken" at on_session_open: LookupError: my file is gone (test_session.py:')
         assert session.overused(session.queues["q"]) is False
         assert 'plugin "broken" at overused: ZeroDivisionError: division by zero' in session.faults[1]
 
 
-def test_an_unknown_plugin_is_passed_over() -> None:
-    conf = GANGS.replace("name: priority", "name: nobody")
+def test_an_unknown_plugin_is_ignored() -> None:
+    conf = GANGS.replace("name: priority", "name: unknown")
     outcome = build_engine(
         conf=conf, nodes=[make_node("a")], pods=[make_member("p")], objects=[make_group()]
     ).run_session()
-    assert outcome.faults == ["Failed to get plugin nobody; `bayplan plugin list --batch` lists the known ones"]
+    assert outcome.faults == ["Failed to get plugin unknown; `bayplan plugin list --batch` lists the known ones"]
     assert outcome.binds == {"default/p": "a"}
 
 
-def test_a_plugin_needs_a_name_and_something_to_register() -> None:
+def test_a_plugin_needs_a_name_and_on_session_open() -> None:
     with pytest.raises(PluginError, match="has no `name`"):
         BatchPluginSet([type("Nameless", (), {"on_session_open": lambda *_: None})])
     with pytest.raises(PluginError, match="on_session_open"):
@@ -118,7 +120,7 @@ def test_a_plugin_needs_a_name_and_something_to_register() -> None:
         default_batch_plugins().with_plugins(type("Gang", (), {"name": "gang", "on_session_open": lambda *_: None}))
 
 
-# nodes
+# Node functions
 
 
 def feasible(session: Session) -> list[str]:
@@ -127,7 +129,7 @@ def feasible(session: Session) -> list[str]:
     return [name for name, yes in zip(session.nodes.names, mask, strict=True) if yes]
 
 
-def test_predicates_in_both_forms_say_the_same() -> None:
+def test_predicates_in_both_forms_give_equal_results() -> None:
     def by_node(task: Task, node: Node) -> Status | None:  # noqa: ARG001
         return unresolvable("not b") if node.name == "b" else None
 
@@ -147,18 +149,18 @@ def test_predicates_in_both_forms_say_the_same() -> None:
             assert [status.message for status in session.predicate(task, node)] == ["not b"]
 
 
-def test_a_plain_objection_does_not_keep_preemption_away() -> None:
-    def picky(task: Task, node: Node) -> Status | None:  # noqa: ARG001
+def test_a_resolvable_rejection_does_not_prevent_preemption() -> None:
+    def rejecting(task: Task, node: Node) -> Status | None:  # noqa: ARG001
         return {"a": unschedulable("full"), "b": unresolvable("never"), "c": error("no idea")}.get(node.name)
 
-    with with_fns(lambda session: session.add_predicate_fn("asker", picky)) as session:
+    with with_fns(lambda session: session.add_predicate_fn("asker", rejecting)) as session:
         (task,) = tasks_of(session, "p")
-        prospect = session.evaluate_class(task)
-        assert prospect.rows_to_allocate(task).tolist() == [False, False, False]
-        assert prospect.rows_to_preempt(task).tolist() == [True, False, False]
+        evaluation = session.evaluate_class(task)
+        assert evaluation.rows_to_allocate(task).tolist() == [False, False, False]
+        assert evaluation.rows_to_preempt(task).tolist() == [True, False, False]
 
 
-def test_a_predicate_that_raises_rejects_nobody() -> None:
+def test_a_predicate_that_raises_rejects_no_node() -> None:
     def broken(task: Task, node: Node) -> Status | None:  # noqa: ARG001
         raise RuntimeError(node.name)
 
@@ -167,7 +169,7 @@ def test_a_predicate_that_raises_rejects_nobody() -> None:
         assert any('plugin "asker"' in fault for fault in session.faults)
 
 
-def test_scores_of_all_forms_add_up() -> None:
+def test_scores_of_all_forms_are_summed() -> None:
     def register(session: Session) -> None:
         session.add_node_order_fn("asker", lambda _, node: {"a": 1.0, "b": 2.0}.get(node.name, 0.5))
         session.add_batch_node_order_fn("asker", lambda _, nodes: dict.fromkeys(nodes.names, 10.0))
@@ -184,11 +186,11 @@ def test_scores_of_all_forms_add_up() -> None:
         assert chosen.name == "c"
 
 
-def test_scores_in_columns_follow_only_touched_rows() -> None:
-    asked: list[list[str]] = []
+def test_column_scores_are_updated_only_for_touched_rows() -> None:
+    calls: list[list[str]] = []
 
     def score(task: Task, nodes: Nodes) -> Any:  # noqa: ARG001
-        asked.append(nodes.names)
+        calls.append(nodes.names)
         return nodes.used("cpu")
 
     def register(session: Session) -> None:
@@ -202,14 +204,14 @@ def test_scores_in_columns_follow_only_touched_rows() -> None:
         totals = session.scores(other, everywhere)
         assert totals is not None
         assert totals.tolist() == [0.0, 1000.0, 0.0]
-        assert asked == [["a", "b", "c"], ["b"]]
+        assert calls == [["a", "b", "c"], ["b"]]
 
 
-def test_what_depends_on_the_node_alone_is_asked_once() -> None:
-    asked: list[list[str]] = []
+def test_a_score_that_depends_only_on_the_node_is_computed_once() -> None:
+    calls: list[list[str]] = []
 
     def score(task: Task, nodes: Nodes) -> Any:  # noqa: ARG001
-        asked.append(nodes.names)
+        calls.append(nodes.names)
         return np.zeros(len(nodes))
 
     def register(session: Session) -> None:
@@ -220,10 +222,10 @@ def test_what_depends_on_the_node_alone_is_asked_once() -> None:
         session.scores(task, np.ones(3, dtype=np.bool_))
         session.statement().allocate(other, "b")
         session.scores(task, np.ones(3, dtype=np.bool_))
-        assert len(asked) == 1
+        assert len(calls) == 1
 
 
-def test_a_row_that_cannot_be_scored_loses_what_is_given_by_node() -> None:
+def test_a_row_with_a_failed_score_loses_its_per_node_scores() -> None:
     def register(session: Session) -> None:
         session.add_node_order_nodes_fn(
             "asker", lambda _, nodes: ScoredRows(np.full(len(nodes), 5.0), np.array([True, False, False]))
@@ -243,7 +245,7 @@ def test_a_batch_scorer_that_fails_leaves_no_node() -> None:
         assert session.choose(task, np.ones(3, dtype=np.bool_)) is None
         only = session.choose(task, np.array([False, True, False]))
         assert only is not None
-        assert only.name == "b"  # the only candidate is not scored
+        assert only.name == "b"  # a single candidate is not scored
 
 
 @pytest.mark.parametrize(
@@ -254,7 +256,7 @@ def test_a_batch_scorer_that_fails_leaves_no_node() -> None:
         pytest.param([-np.inf, -np.inf, -5.0], "c", id="minus-infinity"),
     ],
 )
-def test_scores_that_are_no_numbers(scores: list[float], chosen: str | None) -> None:
+def test_scores_that_are_not_finite(scores: list[float], chosen: str | None) -> None:
     def register(session: Session) -> None:
         session.add_node_order_nodes_fn("asker", lambda _, nodes: np.array(scores)[nodes.rows])
 
@@ -275,7 +277,7 @@ def test_the_best_node_can_be_overruled() -> None:
         assert found.name == "c"
 
 
-def test_defaults_where_nobody_registers() -> None:
+def test_defaults_without_registered_functions() -> None:
     pods = [make_member("a", "one"), make_member("b", "two")]
     objects = [make_queue("z"), make_group("one"), make_group("two")]
     with open_session(nodes=[make_node("n")], pods=pods, objects=objects) as session:
@@ -293,8 +295,8 @@ def test_defaults_where_nobody_registers() -> None:
         assert session.preemptable(task, [task]) == []
 
 
-def test_an_action_that_breaks_off_is_named_and_the_rest_is_done() -> None:
-    class Breaks:
+def test_an_aborted_action_is_reported_and_the_next_one_runs() -> None:
+    class FailingAction:
         name = "enqueue"
 
         def initialize(self) -> None: ...
@@ -303,7 +305,7 @@ def test_an_action_that_breaks_off_is_named_and_the_rest_is_done() -> None:
             raise RuntimeError(f"{len(session.jobs)} jobs are too many")
 
     engine = build_engine(nodes=[make_node("a")], pods=[make_member("p")], objects=[make_group(phase="Inqueue")])
-    engine._actions = engine._actions.with_actions(Breaks())
+    engine._actions = engine._actions.with_actions(FailingAction())
     outcome = engine.run_session()
-    assert outcome.faults == ["action enqueue was aborted: RuntimeError: 1 jobs are too many (test_session.py:303)"]
+    assert outcome.faults == ["action enqueue was aborted: RuntimeError: 1 jobs are too many (test_session.py:305)"]
     assert outcome.binds == {"default/p": "a"}

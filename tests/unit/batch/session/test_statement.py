@@ -23,22 +23,22 @@ from support.builders.batch_engines import account_rows
 
 
 class Recorder:
-    """Notes every event; objects to tasks whose name starts with `bad`."""
+    """Records every event; rejects tasks whose name starts with `bad`."""
 
     name = "recorder"
 
     def __init__(self, arguments: Any) -> None:  # noqa: ARG002
-        self.told: list[str] = []
+        self.events: list[str] = []
 
     def on_session_open(self, session: Session) -> None:
         session.add_event_handler(self.name, allocate=self._allocate, deallocate=self._deallocate)
 
     def _allocate(self, task: Task) -> Status | None:
-        self.told.append(f"+{task.name}")
+        self.events.append(f"+{task.name}")
         return error("not that one") if task.name.startswith("bad") else None
 
     def _deallocate(self, task: Task) -> None:
-        self.told.append(f"-{task.name}")
+        self.events.append(f"-{task.name}")
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def session(engine: BatchEngine, outcome: SessionResult) -> Iterator[Session]:
         yield session
 
 
-def told(session: Session) -> list[str]:
-    found: list[str] = session.plugins["recorder"].told
+def recorded_events(session: Session) -> list[str]:
+    found: list[str] = session.plugins["recorder"].events
     return found
 
 
@@ -76,7 +76,7 @@ def idle(session: Session, node: str) -> float:
     return found.idle.milli_cpu
 
 
-def test_steps_take_effect_at_once_and_reach_the_cluster_with_the_commit(
+def test_operations_take_effect_at_once_and_reach_the_cluster_at_the_commit(
     session: Session, outcome: SessionResult
 ) -> None:
     new, old = tasks_of(session, "new", "old")
@@ -91,10 +91,10 @@ def test_steps_take_effect_at_once_and_reach_the_cluster_with_the_commit(
     assert statement.commit()
     assert (outcome.binds, outcome.evicts) == ({"default/new": "b"}, {"default/old": "because"})
     assert new.status is TaskStatus.BINDING
-    assert told(session) == ["+new", "-old"]
+    assert recorded_events(session) == ["+new", "-old"]
 
 
-def test_a_discarded_statement_leaves_no_trace_but_the_memory_of_it(session: Session) -> None:
+def test_a_discarded_statement_only_leaves_its_last_transaction(session: Session) -> None:
     new, bound = tasks_of(session, "new", "bound")
     before = account_rows(session.nodes.accounts)
     statement = session.statement()
@@ -103,13 +103,13 @@ def test_a_discarded_statement_leaves_no_trace_but_the_memory_of_it(session: Ses
     statement.discard()
     assert account_rows(session.nodes.accounts) == before
     assert (new.status, new.node_name) == (TaskStatus.PENDING, "")
-    assert bound.status is TaskStatus.RUNNING  # upstream forgets that it was only bound
+    assert bound.status is TaskStatus.RUNNING  # Volcano does not restore Bound
     assert new.last_transaction is not None
     assert (new.last_transaction.node_name, new.last_transaction.eviction_occurred) == ("b", True)
-    assert told(session) == ["-bound", "+new", "-new", "+bound"]
+    assert recorded_events(session) == ["-bound", "+new", "-new", "+bound"]
 
 
-def test_a_block_undoes_itself_unless_it_commits(session: Session, outcome: SessionResult) -> None:
+def test_a_with_block_discards_without_a_commit(session: Session, outcome: SessionResult) -> None:
     new, other = tasks_of(session, "new", "next")
     with session.statement() as trial:
         trial.allocate(new, "a")
@@ -120,23 +120,23 @@ def test_a_block_undoes_itself_unless_it_commits(session: Session, outcome: Sess
     assert outcome.binds == {"default/next": "a"}
 
 
-def test_an_objection_undoes_the_step_alone(session: Session) -> None:
+def test_a_rejected_operation_is_undone_alone(session: Session) -> None:
     new, bad = tasks_of(session, "new", "bad")
     statement = session.statement()
     assert statement.allocate(new, "a")
     assert not statement.allocate(bad, "b")
     assert (bad.status, bad.node_name, idle(session, "b")) == (TaskStatus.PENDING, "", 1000)
     assert [each.task.name for each in statement.operations] == ["new"]
-    assert told(session) == ["+new", "+bad", "-bad"]
+    assert recorded_events(session) == ["+new", "+bad", "-bad"]
 
 
-def test_a_node_that_is_not_there_is_an_objection(session: Session) -> None:
+def test_an_unknown_node_rejects_the_operation(session: Session) -> None:
     (new,) = tasks_of(session, "new")
     assert not session.statement().pipeline(new, "nowhere")
     assert new.status is TaskStatus.PENDING
 
 
-def test_a_trial_can_be_taken_again(session: Session, outcome: SessionResult) -> None:
+def test_saved_operations_can_be_repeated(session: Session, outcome: SessionResult) -> None:
     new, old = tasks_of(session, "new", "old")
     trial = session.statement()
     trial.evict(old, "because")
@@ -152,7 +152,7 @@ def test_a_trial_can_be_taken_again(session: Session, outcome: SessionResult) ->
     assert outcome.evicts == {"default/old": "because"}
 
 
-def test_merged_steps_belong_to_the_statement_that_took_them(session: Session) -> None:
+def test_merged_operations_belong_to_the_merging_statement(session: Session) -> None:
     new, other = tasks_of(session, "new", "next")
     one, two = session.statement(), session.statement()
     one.allocate(new, "a")
@@ -163,17 +163,17 @@ def test_merged_steps_belong_to_the_statement_that_took_them(session: Session) -
     assert {new.status, other.status} == {TaskStatus.PENDING}
 
 
-def test_a_bind_that_is_refused_is_undone_and_the_others_stand(session: Session, outcome: SessionResult) -> None:
+def test_a_refused_bind_is_undone_and_the_rest_stay(session: Session, outcome: SessionResult) -> None:
     new, other = tasks_of(session, "new", "next")
     statement = session.statement()
     statement.allocate(new, "a")
-    statement.allocate(other, "a")  # nobody looked whether it fits
+    statement.allocate(other, "a")  # without a check of its resources
     assert statement.commit()
     assert outcome.binds == {"default/new": "a"}
     assert (other.status, other.node_name) == (TaskStatus.PENDING, "")
 
 
-def test_backfilling_binds_all_that_a_ready_job_has(session: Session, outcome: SessionResult) -> None:
+def test_allocate_binds_all_tasks_of_a_ready_job(session: Session, outcome: SessionResult) -> None:
     new, other = tasks_of(session, "new", "next")
     session.statement().allocate(other, "b")
     node = session.node("a")
@@ -182,15 +182,15 @@ def test_backfilling_binds_all_that_a_ready_job_has(session: Session, outcome: S
     assert outcome.binds == {"default/new": "a", "default/next": "b"}
 
 
-def test_after_the_session_everything_stands_where_the_cluster_has_it(engine: BatchEngine) -> None:
+def test_after_the_session_tasks_have_the_state_of_the_cluster(engine: BatchEngine) -> None:
     with engine.session() as session:
         new, old, other = tasks_of(session, "new", "old", "next")
         statement = session.statement()
         statement.evict(old, "because")
         statement.pipeline(new, "a")
-        kept = session.statement()
-        kept.allocate(other, "b")
-        kept.commit()
+        committed = session.statement()
+        committed.allocate(other, "b")
+        committed.commit()
     assert (new.status, new.node_name) == (TaskStatus.PENDING, "")
     assert old.status is TaskStatus.RUNNING
     assert (other.status, other.node_name) == (TaskStatus.BINDING, "b")

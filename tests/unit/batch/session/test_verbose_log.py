@@ -1,4 +1,4 @@
-"""What sessions say at Volcano's levels of `-v`: each level has lines of its own, and those of the levels below."""
+"""Log lines of sessions at Volcano's levels of `-v`: each level adds lines to those of the levels below."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ COMPARED = ('"Plugin answered" point="job_order" plugin="priority"', "default/la
 
 
 @pytest.mark.parametrize("verbosity", [0, 3])
-def test_below_four_sessions_say_nothing_of_plugins_and_searches(verbosity: int) -> None:
+def test_below_level_four_plugins_and_searches_are_not_logged(verbosity: int) -> None:
     text, result = session_at(verbosity)
     assert set(result.bound) == {"fits-0", "fits-1", "late-0"}
     assert text == ""
 
 
-def test_three_tells_of_a_task_that_is_to_wait_for_room() -> None:
+def test_level_three_logs_pipelined_tasks() -> None:
     nodes, going = [make_node("n", cpu=2)], make_gang("going", 1, cpu=2, on="n", pod={"terminating": True})
     with log_at(3) as written, BatchHarness(nodes=nodes, gangs=[going, make_gang("next", 1, cpu=2)]) as harness:
         assert harness.run().pipelined == {"next-0": "n"}
@@ -47,7 +47,7 @@ def test_three_tells_of_a_task_that_is_to_wait_for_room() -> None:
     assert line.endswith('task="default/next-0" node="n"')
 
 
-def test_four_tells_what_plugins_say_and_why_there_is_no_node() -> None:
+def test_level_four_logs_answers_of_plugins_and_fit_errors() -> None:
     text, _ = session_at(4)
     assert len(lines_with(text, NO_NODE, "Insufficient cpu")) == 1
     assert lines_with(text, *COMPARED)
@@ -61,11 +61,11 @@ def test_four_tells_what_plugins_say_and_why_there_is_no_node() -> None:
     assert not lines_with(text, "Scores")
 
 
-def test_five_tells_the_way_and_the_scores() -> None:
+def test_level_five_logs_actions_and_scores() -> None:
     text, result = session_at(5)
     assert lines_with(text, NO_NODE)
     assert lines_with(text, *COMPARED)
-    (refused,) = lines_with(text, '"Nodes refused task" task="default/huge-0"')
+    (refused,) = lines_with(text, '"Nodes rejected task" task="default/huge-0"')
     assert refused.endswith('reasons=["Insufficient cpu"] nodes=["small","wide"]')
     for action in ("Enqueue", "Allocate", "Backfill"):
         entered, left = text.index(f'"Enter {action} ..."'), text.index(f'"Leaving {action} ..."')
@@ -78,13 +78,13 @@ def test_five_tells_the_way_and_the_scores() -> None:
     assert len(lines_with(text, '"Scores by plugin" task="default/fits-0" node="wide"', '"nodeorder":')) == 1
 
 
-class Outspoken:
-    """Answers in every shape that there is."""
+class AllAnswers:
+    """Returns answers of every supported type."""
 
     name = "outspoken"
 
     def __init__(self, arguments: Any) -> None:
-        """It takes none."""
+        """Ignores its arguments."""
 
     def on_session_open(self, session: Session) -> None:
         session.add_preemptable_fn(self.name, lambda _, candidates: (each for each in candidates))
@@ -93,7 +93,7 @@ class Outspoken:
         session.add_best_node_fn(self.name, lambda _, by_score: by_score[max(by_score)][0])
 
 
-def test_answers_are_told_and_not_used_up() -> None:
+def test_answers_are_logged_without_consuming_iterators() -> None:
     nodes, low = [make_node("n", cpu=2)], make_gang("low", 2, cpu=1, on="n", min_member=1, priority=1)
     high = make_gang("high", 1, cpu=1, priority=9, min_resources={"cpu": "1"})
     actions = ("enqueue", "allocate", "preempt", "shuffle")
@@ -101,7 +101,7 @@ def test_answers_are_told_and_not_used_up() -> None:
     for verbosity in (0, 5):
         with (
             log_at(verbosity) as written,
-            BatchHarness([Outspoken], nodes=nodes, gangs=[low, high], actions=actions) as harness,
+            BatchHarness([AllAnswers], nodes=nodes, gangs=[low, high], actions=actions) as harness,
         ):
             result = harness.run()
         found.append((result.bound, result.evicted, result.pipelined, result.faults))

@@ -13,17 +13,17 @@ J, S, A = VictimHints(VictimDependence.JOBS), VictimHints(VictimDependence.SHRIN
 
 
 @pytest.mark.parametrize(
-    ("tiers", "foreseeable", "final"),
+    ("tiers", "cacheable", "final"),
     [
-        pytest.param([], True, True, id="nobody-has-a-word"),
+        pytest.param([], True, True, id="no-plugins"),
         pytest.param([[J, J, J]], True, True, id="jobs-alone"),
         pytest.param([[J, J, J], [S]], True, True, id="the-last-tier-shrinks"),
         pytest.param([[J], [J, S]], True, True, id="two-in-the-last-tier"),
-        pytest.param([[J], [J, S, J]], True, False, id="a-third-may-speak-alone"),
-        pytest.param([[S], [J]], True, False, id="the-next-tier-is-asked-then"),
+        pytest.param([[J], [J, S, J]], True, False, id="a-third-plugin-can-decide-alone"),
+        pytest.param([[S], [J]], True, False, id="the-next-tier-can-decide"),
         pytest.param([[J], [S, A]], False, False, id="anything"),
     ],
 )
-def test_how_long_a_no_holds(tiers: list[list[VictimHints]], foreseeable: bool, final: bool) -> None:
-    assert is_cacheable(tiers) is foreseeable
+def test_cacheable_and_final_hints(tiers: list[list[VictimHints]], cacheable: bool, final: bool) -> None:
+    assert is_cacheable(tiers) is cacheable
     assert is_final(tiers) is final
