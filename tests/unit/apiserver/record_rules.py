@@ -1,9 +1,9 @@
-"""Ask a real API server what it makes of the manifests and of changed copies of them; keep its answers.
+"""Record how a real API server handles the manifests and mutated copies of them.
 
     PYTHONPATH=tests python tests/unit/apiserver/record_rules.py
 
-takes two minutes and writes `rules.json.xz`. Nothing of a request is kept but the change; nothing of an answer but
-what differs from the manifest's own answer.
+takes two minutes and writes `rules.json.xz`. The recording keeps only the mutation of a request, and of a response only
+the difference from the response to the manifest itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Tree = dict[str, Any]
 
 NAMESPACE = "default"
 UNCHECKED = ("FlowSchema", "PriorityLevelConfiguration")
-"""Kinds that are stored for whoever reads them, and only held to their metadata."""
+"""Kinds without validation of their spec here: only their metadata is checked."""
 
 
 def manifests() -> list[Tree]:
@@ -47,23 +47,23 @@ def path_of(resource: ServedResource) -> str:
 
 
 class Server:
-    """Questions to the real one; the answer is the object, or the Status of a refusal."""
+    """The real API server. A response is the object, or the Status of a refusal."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._api = Api(cluster, NAMESPACE)
 
-    def ask(self, method: str, path: str, body: Tree | None = None, accept: str = "application/json") -> Tree:
+    def request(self, method: str, path: str, body: Tree | None = None, accept: str = "application/json") -> Tree:
         try:
             return self._api._ask(method, path, body, accept=accept)
         except Refused as refused:
             found: Tree = json.loads(str(refused).partition(": ")[2])
             return found
-        except HTTPException:  # it hung up: something in there panicked
+        except HTTPException:  # the server closed the connection: a panic
             return {"kind": "Status", "code": 500, "message": "hung up"}
 
 
-def told(answer: Tree) -> Any:
-    """A refusal as its causes, or as its message; an object without what the server makes up."""
+def outcome(answer: Tree) -> Any:
+    """A refusal as its causes or its message; an object without managed fields."""
     if answer.get("kind") == "Status":
         causes = answer.get("details", {}).get("causes")
         if answer.get("reason") == "Invalid" and causes:
@@ -73,31 +73,31 @@ def told(answer: Tree) -> Any:
     return answer
 
 
-def undecodable(answer: Any) -> bool:
+def is_decode_error(answer: Any) -> bool:
     return isinstance(answer, str) and ("cannot be handled as" in answer or answer.startswith("500"))
 
 
-def creations(server: Server, item: Tree) -> Iterator[list[Any]]:
+def record_creates(server: Server, item: Tree) -> Iterator[list[Any]]:
     path = f"{path_of(resource_of(item))}?dryRun=All"
     for where, value in mutations(item):
-        answer = told(server.ask("POST", path, apply_mutation(item, where, value)))
-        if not undecodable(answer):
+        answer = outcome(server.request("POST", path, apply_mutation(item, where, value)))
+        if not is_decode_error(answer):
             yield [where, value, answer]
 
 
-def updates(server: Server, item: Tree) -> Tree:
+def record_updates(server: Server, item: Tree) -> Tree:
     resource = resource_of(item)
-    stored = server.ask("POST", path_of(resource), item)
+    stored = server.request("POST", path_of(resource), item)
     if stored["kind"] == "Status":
         raise SystemExit(f"{item['kind']} {item['metadata']}: {stored['message']}")
     stored["metadata"].pop("managedFields", None)
     path = f"{path_of(resource)}/{stored['metadata']['name']}"
     found = []
     for where, value in mutations(stored):
-        answer = told(server.ask("PUT", f"{path}?dryRun=All", apply_mutation(stored, where, value)))
-        if not undecodable(answer):
+        answer = outcome(server.request("PUT", f"{path}?dryRun=All", apply_mutation(stored, where, value)))
+        if not is_decode_error(answer):
             found.append([where, value, answer])
-    server.ask("DELETE", path, {"gracePeriodSeconds": 0})
+    server.request("DELETE", path, {"gracePeriodSeconds": 0})
     return {"stored": stored, "cases": found}
 
 
@@ -107,10 +107,10 @@ def main() -> None:
         server = Server(cluster)
         for item in manifests():
             path = f"{path_of(resource_of(item))}?dryRun=All"
-            created = told(server.ask("POST", path, item))
+            created = outcome(server.request("POST", path, item))
             case: Tree = {"item": item, "created": created}
             if item["kind"] not in UNCHECKED:
-                case |= {"creations": list(creations(server, item)), "updates": updates(server, item)}
+                case |= {"creations": list(record_creates(server, item)), "updates": record_updates(server, item)}
             found.append(case)
     text = json.dumps(found, separators=(",", ":"))
     RECORDING.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))

@@ -1,8 +1,8 @@
-"""Play the scenes of `scenes.yaml` before a real API server, and keep what it answers.
+"""Play the scenes of `scenes.yaml` against a real API server and record its responses.
 
     PYTHONPATH=tests python tests/unit/apiserver/record_scenes.py
 
-takes 20 seconds and writes `scenes.json.xz`. Everything that a scene made is deleted after it.
+takes 20 seconds and writes `scenes.json.xz`. The objects of a scene are deleted after it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RECORDING = HERE / "scenes.json.xz"
 Tree = dict[str, Any]
 Step = list[Any]
 
-_MADE_UP = (
+_GENERATED_VALUES = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "<time>"),
     (re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<uid>"),
     (re.compile(r'"resourceVersion": "\d+"'), '"resourceVersion": "<version>"'),
@@ -52,40 +52,40 @@ def content_of(step: Step) -> str:
     return "application/merge-patch+json" if step[0] == "PATCH" else "application/json"
 
 
-def left_over(steps: Iterable[Step]) -> list[str]:
-    """Where that which the steps made can be deleted, the last first."""
-    made = [step for step in steps if step[0] == "POST" and (body_of(step) or {}).get("metadata", {}).get("name")]
-    collections = [step for step in made if not re.search("/(binding|eviction|bindings)$", f"/{step[1]}")]
+def created_paths(steps: Iterable[Step]) -> list[str]:
+    """Paths of the objects that the steps created, the last one first."""
+    creates = [step for step in steps if step[0] == "POST" and (body_of(step) or {}).get("metadata", {}).get("name")]
+    collections = [step for step in creates if not re.search("/(binding|eviction|bindings)$", f"/{step[1]}")]
     return list(dict.fromkeys(f"{path_of(step)}/{step[2]['metadata']['name']}" for step in reversed(collections)))
 
 
 def comparable(text: str) -> Any:
-    """An answer without what is made up anew each time."""
+    """A response without generated values."""
     try:
-        answer = json.loads(text)
+        response = json.loads(text)
     except ValueError:
         return text
-    (answer.get("metadata") or {}).pop("managedFields", None)
-    text = json.dumps(answer, sort_keys=True)
-    for pattern, instead in _MADE_UP:
-        text = pattern.sub(instead, text)
+    (response.get("metadata") or {}).pop("managedFields", None)
+    text = json.dumps(response, sort_keys=True)
+    for pattern, replacement in _GENERATED_VALUES:
+        text = pattern.sub(replacement, text)
     return json.loads(text)
 
 
-def asked(api: Api, step: Step) -> Any:
+def run_step(api: Api, step: Step) -> Any:
     try:
         return comparable(json.dumps(api._ask(step[0], path_of(step), body_of(step), content_of(step))))
     except Refused as refused:
         return comparable(str(refused).partition(": ")[2])
-    except ValueError:  # the text of a log: there is none
+    except ValueError:  # the log is empty text
         return ""
 
 
-def answered(api: Api, step: Step) -> Any:
-    answer = asked(api, step)
+def run_and_wait(api: Api, step: Step) -> Any:
+    response = run_step(api, step)
     if step[0] == "POST" and "class" in step[1]:
-        time.sleep(0.5)  # until the plugins know of it
-    return answer
+        time.sleep(0.5)  # until the admission plugins have seen it
+    return response
 
 
 def main() -> None:
@@ -96,9 +96,9 @@ def main() -> None:
     ):
         api = Api(cluster, "default")
         for name, steps in scenes().items():
-            found[name] = [answered(api, step) for step in steps]
-            for path in left_over(steps):
-                asked(api, ["DELETE", path, {"gracePeriodSeconds": 0}])
+            found[name] = [run_and_wait(api, step) for step in steps]
+            for path in created_paths(steps):
+                run_step(api, ["DELETE", path, {"gracePeriodSeconds": 0}])
     text = json.dumps(found, separators=(",", ":"))
     RECORDING.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
 

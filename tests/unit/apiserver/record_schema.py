@@ -1,8 +1,8 @@
-"""Put the questions of `schema_world` to a real API server and keep its answers.
+"""Send the requests of `schema_requests` to a real API server and record its responses.
 
     PYTHONPATH=tests python tests/unit/apiserver/record_schema.py
 
-takes half a minute and writes `schema.json.xz`. Of an object that was made only what a test compares is kept.
+takes half a minute and writes `schema.json.xz`. Of a created object only the compared parts are kept.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Tree = dict[str, Any]
 
 SEEDS, STEPS = (1, 2), 40
 PROTOBUF = "application/vnd.kubernetes.protobuf"
-SEEN = (
+READ_PATHS = (
     f"{PODS}/pp",
     "/apis/apps/v1/namespaces/default/deployments/history-deployments",
     "/api/v1/namespaces/default/services/kubernetes",
@@ -59,8 +59,8 @@ class Server:
         headers = {**self._headers, "Accept": accept, **({"Content-Type": media} if body is not None else {})}
         request = urllib.request.Request(self._url + path, data=body, method=method, headers=headers)
         try:
-            with urllib.request.urlopen(request, context=self._trusted, timeout=30) as answer:
-                return answer.status, answer.read(), answer.headers.get_all("Warning") or []
+            with urllib.request.urlopen(request, context=self._trusted, timeout=30) as response:
+                return response.status, response.read(), response.headers.get_all("Warning") or []
         except urllib.error.HTTPError as refused:
             return refused.code, refused.read(), []
 
@@ -72,53 +72,53 @@ class Server:
         return code, json.loads(text), [each[7:-1].replace('\\"', '"') for each in warnings]
 
 
-def answer(server: Server, question: SchemaRequest) -> Tree:
-    query = f"?dryRun=All&fieldManager=m1&fieldValidation={question.validation}"
-    code, found, warnings = server.ask(question.method, question.path + query, question.body, question.media)
+def record_response(server: Server, sent: SchemaRequest) -> Tree:
+    query = f"?dryRun=All&fieldManager=m1&fieldValidation={sent.validation}"
+    code, found, warnings = server.ask(sent.method, sent.path + query, sent.body, sent.media)
     if code >= 300:
         return {"code": code, "message": found["message"]}
-    kept = (
-        {"metadata": found["metadata"], "spec": found.get("spec")} if question.topic in ("patching", "custom") else {}
+    compared = (
+        {"metadata": found["metadata"], "spec": found.get("spec")} if sent.topic in ("patching", "custom") else {}
     )
-    kept.get("metadata", {}).pop("managedFields", None)
-    return {"code": code, "warnings": warnings, **kept}
+    compared.get("metadata", {}).pop("managedFields", None)
+    return {"code": code, "warnings": warnings, **compared}
 
 
 def write(server: Server, kind: Kind, name: str, step: Write, live: Tree | None) -> tuple[int, Tree]:
-    item, who = f"{kind.path}/{name}", f"?fieldManager={step.manager}"
+    item, manager_query = f"{kind.path}/{name}", f"?fieldManager={step.manager}"
     if step.verb in ("apply", "force"):
         force = str(step.verb == "force").lower()
-        return server.ask("PATCH", f"{item}{who}&force={force}", step.body, APPLY)[:2]
+        return server.ask("PATCH", f"{item}{manager_query}&force={force}", step.body, APPLY)[:2]
     if step.verb == "create":
-        return server.ask("POST", kind.path + who, step.body)[:2]
+        return server.ask("POST", kind.path + manager_query, step.body)[:2]
     if step.verb == "update":
         assert live is not None
         metadata = {**step.body["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]}
-        return server.ask("PUT", item + who, {**step.body, "metadata": metadata})[:2]
-    below = "/status" if step.verb == "status" else ""
-    return server.ask("PATCH", item + below + who, step.body, MERGE)[:2]
+        return server.ask("PUT", item + manager_query, {**step.body, "metadata": metadata})[:2]
+    subresource_path = "/status" if step.verb == "status" else ""
+    return server.ask("PATCH", item + subresource_path + manager_query, step.body, MERGE)[:2]
 
 
 def history(server: Server, plural: str, seed: int) -> list[Tree]:
-    """What became of each write: the object, or the refusal."""
-    told, live = History(plural, seed), None
-    server.ask("DELETE", f"{told.kind.path}/{told.name}")
+    """The result of each write: the object, or the refusal."""
+    writes, live = History(plural, seed), None
+    server.ask("DELETE", f"{writes.kind.path}/{writes.name}")
     found = []
     for _ in range(STEPS):
-        step = told.next_write(exists=live is not None)
-        code, made = write(server, told.kind, told.name, step, live)
-        live = made if code < 300 else live
-        kept = made if code < 300 else {"message": made["message"]}
-        found.append({"code": code, **kept})
+        step = writes.next_write(exists=live is not None)
+        code, result = write(server, writes.kind, writes.name, step, live)
+        live = result if code < 300 else live
+        compared = result if code < 300 else {"message": result["message"]}
+        found.append({"code": code, **compared})
     return found
 
 
-def seen(server: Server) -> list[Tree]:
+def read_objects(server: Server) -> list[Tree]:
     """Objects as JSON and as protobuf."""
     found = []
-    for path in SEEN:
-        packed = server.raw("GET", path, None, "", PROTOBUF)[1]
-        found.append({"json": server.ask("GET", path)[1], "protobuf": base64.b64encode(packed).decode()})
+    for path in READ_PATHS:
+        encoded = server.raw("GET", path, None, "", PROTOBUF)[1]
+        found.append({"json": server.ask("GET", path)[1], "protobuf": base64.b64encode(encoded).decode()})
     return found
 
 
@@ -128,13 +128,13 @@ def main() -> None:
         server.ask("POST", DEFINITIONS, CASES["definition"])
         server.ask("POST", PODS, CASES["live_pod"])
         time.sleep(2)
-        answers = [answer(server, question) for question in schema_requests()]
+        answers = [record_response(server, sent) for sent in schema_requests()]
         histories = {f"{plural} {seed}": history(server, plural, seed) for plural in KINDS for seed in SEEDS}
         recorded = {
             "live": server.ask("GET", f"{PODS}/pp")[1],
             "answers": answers,
             "histories": histories,
-            "seen": seen(server),
+            "seen": read_objects(server),
         }
     RECORDING.write_bytes(lzma.compress(json.dumps(recorded, separators=(",", ":")).encode()))
     print(f"{len(answers)} answers, {RECORDING.stat().st_size} bytes")  # noqa: T201

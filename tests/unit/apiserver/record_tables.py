@@ -1,4 +1,4 @@
-"""Ask a real API server for the table rows of objects in many states; keep the objects and its rows.
+"""Record the table rows of a real API server for objects in many states.
 
     PYTHONPATH=tests python tests/unit/apiserver/record_tables.py
 
@@ -95,38 +95,38 @@ def definition(name: str, columns: list[Tree]) -> Tree:
 
 def wait_until_served(server: Server, path: str) -> None:
     for _ in range(100):
-        with suppress(ValueError):  # the 404 of a path that nobody serves is not JSON
-            if server.ask("GET", path)["kind"] != "Status":
+        with suppress(ValueError):  # the 404 of an unknown path is not JSON
+            if server.request("GET", path)["kind"] != "Status":
                 return
         time.sleep(0.1)
-    raise SystemExit(f"nobody serves {path}")
+    raise SystemExit(f"{path} is not served after 10 s")
 
 
 class Recorder:
-    """Creates, changes and looks at objects, and keeps what it saw."""
+    """Creates and updates objects, and records their rows."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self.found: Tree = {"columns": {}, "rows": []}
 
     def put(self, path: str, item: Tree) -> None:
-        ask = self._server.ask
-        answer = ask("POST", path, item)
+        request = self._server.request
+        answer = request("POST", path, item)
         name = answer.get("metadata", {}).get("name", "")
         if answer["kind"] != "Status" and "status" in item and "/example.com/" not in path:
-            answer = ask("PUT", f"{path}/{name}/status", answer | {"status": item["status"]})
+            answer = request("PUT", f"{path}/{name}/status", answer | {"status": item["status"]})
         if answer["kind"] == "Status":
             raise SystemExit(f"{item['kind']} {name}: {answer['message']}")
         if name.startswith("ends"):
-            ask("DELETE", f"{path}/{name}", {})
-        self.look(f"{path}/{name}")
+            request("DELETE", f"{path}/{name}", {})
+        self.record_row(f"{path}/{name}")
 
-    def look(self, path: str) -> None:
-        stored = self._server.ask("GET", path)
+    def record_row(self, path: str) -> None:
+        stored = self._server.request("GET", path)
         stored["metadata"].pop("managedFields", None)
-        table = self._server.ask("GET", path, accept="application/json;as=Table;v=v1;g=meta.k8s.io")
-        shown = [{k: v for k, v in each.items() if k != "description"} for each in table["columnDefinitions"]]
-        self.found["columns"][f"{stored['apiVersion']} {stored['kind']}"] = shown
+        table = self._server.request("GET", path, accept="application/json;as=Table;v=v1;g=meta.k8s.io")
+        columns = [{k: v for k, v in each.items() if k != "description"} for each in table["columnDefinitions"]]
+        self.found["columns"][f"{stored['apiVersion']} {stored['kind']}"] = columns
         row = table["rows"][0]
         self.found["rows"].append([stored, row["cells"], row.get("conditions", [])])
 
@@ -136,13 +136,13 @@ def main() -> None:
         server = Server(cluster)
         recorder = Recorder(server)
         for name, columns in (("Thing", COLUMNS), ("Plain", [])):
-            server.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(name, columns))
+            server.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(name, columns))
         for kind, things in (("Thing", THINGS), ("Plain", THINGS[:1])):
             path = f"/apis/example.com/v1/namespaces/default/{kind.lower()}s"
             wait_until_served(server, path)
-            for number, given in enumerate(things):
-                metadata = {**given.get("metadata", {}), "name": f"t{number}"}
-                recorder.put(path, {**given, "apiVersion": "example.com/v1", "kind": kind, "metadata": metadata})
+            for number, thing in enumerate(things):
+                metadata = {**thing.get("metadata", {}), "name": f"t{number}"}
+                recorder.put(path, {**thing, "apiVersion": "example.com/v1", "kind": kind, "metadata": metadata})
         for item in [*manifests(), *yaml.safe_load((HERE / "table_states.yaml").read_text())]:
             recorder.put(path_of(resource_of(item)), item)
     recorder.found["now"] = datetime.now(UTC).isoformat()

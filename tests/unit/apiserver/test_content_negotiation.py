@@ -1,4 +1,4 @@
-"""In which form answers come, and which requests have no answer but a refusal; each as a real kube-apiserver has it."""
+"""Output formats and refused requests, compared with a real kube-apiserver."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ APPLY = "application/apply-patch+yaml"
 
 
 @async_test
-async def test_a_list_of_metadata_without_items_has_null_and_all_others_an_empty_list(tmp_path: Path) -> None:
+async def test_an_empty_list_of_metadata_has_null_items_and_other_lists_an_empty_list(tmp_path: Path) -> None:
     async with run_embedded_cluster(tmp_path) as cluster:
-        nobody = f"{CONFIG_MAPS}?labelSelector=a%3Db"
-        assert (await cluster.request("GET", nobody, Accept=METADATA_LIST)).json["items"] is None
-        assert (await cluster.request("GET", nobody)).json["items"] == []
+        no_match = f"{CONFIG_MAPS}?labelSelector=a%3Db"
+        assert (await cluster.request("GET", no_match, Accept=METADATA_LIST)).json["items"] is None
+        assert (await cluster.request("GET", no_match)).json["items"] == []
         table = "application/json;as=Table;g=meta.k8s.io;v=v1"
-        assert (await cluster.request("GET", nobody, Accept=table)).json["rows"] == []
-        somebody = (await cluster.request("GET", CONFIG_MAPS, Accept=METADATA_LIST)).json["items"]
-        assert [each["metadata"]["name"] for each in somebody] == ["kube-root-ca.crt"]
+        assert (await cluster.request("GET", no_match, Accept=table)).json["rows"] == []
+        items = (await cluster.request("GET", CONFIG_MAPS, Accept=METADATA_LIST)).json["items"]
+        assert [each["metadata"]["name"] for each in items] == ["kube-root-ca.crt"]
 
 
 @async_test
-async def test_metadata_of_one_are_not_those_of_many(tmp_path: Path) -> None:
+async def test_the_metadata_kind_must_match_object_or_list(tmp_path: Path) -> None:
     async with run_embedded_cluster(tmp_path) as cluster:
         for path, accept, message in (
             (
@@ -52,14 +52,14 @@ async def test_metadata_of_one_are_not_those_of_many(tmp_path: Path) -> None:
 
 
 @async_test
-async def test_yaml_quotes_what_another_reader_could_mistake(tmp_path: Path) -> None:
+async def test_yaml_quotes_ambiguous_scalars(tmp_path: Path) -> None:
     texts = {"a": "yes", "b": "y", "c": "1e3", "d": "", "e": "two\nlines\n", "f": "plain", "g": "0x1f", "h": "a: b"}
     async with run_embedded_cluster(tmp_path) as cluster:
         await cluster.create(CONFIG_MAPS, {**config_map("texts"), "data": texts})
         answer = await cluster.request("GET", f"{CONFIG_MAPS}/texts", Accept="application/yaml")
         assert yaml.safe_load(answer.text)["data"] == texts
-        told = answer.text.partition("data:\n")[2].partition("kind:")[0]
-        assert told == (
+        data_text = answer.text.partition("data:\n")[2].partition("kind:")[0]
+        assert data_text == (
             '  a: "yes"\n  b: "y"\n  c: "1e3"\n  d: ""\n  e: |\n    two\n    lines\n  f: plain\n  g: "0x1f"\n'
             "  h: 'a: b'\n"
         )
@@ -68,27 +68,27 @@ async def test_yaml_quotes_what_another_reader_could_mistake(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("query", "agent", "laid_out"),
+    ("query", "agent", "pretty"),
     [
         pytest.param("", "kubectl/v1.36.4", False, id="a program"),
-        pytest.param("?pretty=true", "kubectl/v1.36.4", True, id="a program that wants it so"),
-        pytest.param("", "curl/8.5.0", True, id="a person"),
-        pytest.param("?pretty=false", "curl/8.5.0", False, id="a person who does not want it so"),
+        pytest.param("?pretty=true", "kubectl/v1.36.4", True, id="a program with pretty=true"),
+        pytest.param("", "curl/8.5.0", True, id="curl"),
+        pytest.param("?pretty=false", "curl/8.5.0", False, id="curl with pretty=false"),
     ],
 )
-def test_answers_are_laid_out_for_people(tmp_path: Path, query: str, agent: str, laid_out: bool) -> None:
+def test_responses_are_pretty_for_curl_or_on_request(tmp_path: Path, query: str, agent: str, pretty: bool) -> None:
     @async_test
     async def run() -> None:
         async with run_embedded_cluster(tmp_path) as cluster:
             for path in (CONFIG_MAPS, f"{CONFIG_MAPS}/nope"):
                 answer = await cluster.request("GET", f"{path}{query}", User_Agent=agent)
-                assert answer.text.startswith('{\n  "kind": "') == laid_out, answer.text
+                assert answer.text.startswith('{\n  "kind": "') == pretty, answer.text
 
     run()
 
 
 @async_test
-async def test_what_people_ask_a_server_first(tmp_path: Path) -> None:
+async def test_root_health_and_version_paths(tmp_path: Path) -> None:
     async with run_embedded_cluster(tmp_path) as cluster:
         paths = (await cluster.request("GET", "/")).json["paths"]
         assert {"/api/v1", "/apis/apps/v1", "/openapi/v3", "/readyz", "/version"} <= set(paths)
@@ -102,7 +102,7 @@ async def test_what_people_ask_a_server_first(tmp_path: Path) -> None:
 
 
 @async_test
-async def test_cluster_wide_objects_lose_the_namespace_that_a_manifest_gives_them(tmp_path: Path) -> None:
+async def test_cluster_scoped_objects_lose_the_namespace_in_the_body(tmp_path: Path) -> None:
     role = {"metadata": {"name": "reader", "namespace": "somewhere"}, "rules": []}
     async with run_embedded_cluster(tmp_path) as cluster:
         for method, path in (("POST", ROLES), ("PUT", f"{ROLES}/reader")):
@@ -112,7 +112,7 @@ async def test_cluster_wide_objects_lose_the_namespace_that_a_manifest_gives_the
 
 
 @async_test
-async def test_what_was_there_once_is_applied_with_the_version_that_it_had(tmp_path: Path) -> None:
+async def test_apply_creates_an_object_with_the_version_of_a_deleted_one(tmp_path: Path) -> None:
     saved = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "saved", "resourceVersion": "5"}}
     async with run_embedded_cluster(tmp_path) as cluster:
         path = f"{CONFIG_MAPS}/saved?fieldManager=tests"
@@ -121,7 +121,7 @@ async def test_what_was_there_once_is_applied_with_the_version_that_it_had(tmp_p
 
 
 @async_test
-async def test_a_dry_run_does_not_mind_a_version_that_the_store_would_refuse(tmp_path: Path) -> None:
+async def test_a_dry_run_create_accepts_a_resource_version(tmp_path: Path) -> None:
     saved = config_map("saved")
     saved["metadata"]["resourceVersion"] = "5"
     async with run_embedded_cluster(tmp_path) as cluster:
@@ -133,34 +133,34 @@ async def test_a_dry_run_does_not_mind_a_version_that_the_store_would_refuse(tmp
 
 
 @async_test
-async def test_what_was_another_object_once_is_not_applied_in_its_name(tmp_path: Path) -> None:
+async def test_apply_with_the_uid_of_a_missing_object_is_refused(tmp_path: Path) -> None:
     saved = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "saved", "uid": "u-1"}}
     async with run_embedded_cluster(tmp_path) as cluster:
         answer = await cluster.request("PATCH", f"{CONFIG_MAPS}/saved?fieldManager=tests", saved, Content_Type=APPLY)
-        why = "uid mismatch: the provided object specified uid u-1, and no existing object was found"
+        message = "uid mismatch: the provided object specified uid u-1, and no existing object was found"
         assert (answer.code, answer.json["reason"]) == (409, "Conflict")
-        assert answer.json["message"].endswith(why)
+        assert answer.json["message"].endswith(message)
 
 
 @async_test
-async def test_managed_fields_written_by_hand_that_are_none_are_forgotten(tmp_path: Path) -> None:
+async def test_invalid_managed_fields_in_the_body_are_dropped(tmp_path: Path) -> None:
     entry = {
-        "manager": "somebody",
+        "manager": "other",
         "operation": "Update",
         "apiVersion": "v1",
         "fieldsType": "FieldsV1",
         "fieldsV1": {"f:data": {"f:key": "a text"}},
     }
-    made = {**config_map("odd"), "data": {"key": "value"}}
-    made["metadata"]["managedFields"] = [entry]
+    created = {**config_map("odd"), "data": {"key": "value"}}
+    created["metadata"]["managedFields"] = [entry]
     async with run_embedded_cluster(tmp_path) as cluster:
-        answer = await cluster.request("POST", CONFIG_MAPS, made, User_Agent="tests/1")
+        answer = await cluster.request("POST", CONFIG_MAPS, created, User_Agent="tests/1")
         assert answer.code == 201, answer.text
         assert [each["manager"] for each in answer.json["metadata"]["managedFields"]] == ["tests"]
 
 
 @async_test
-async def test_an_api_service_is_asked_at_the_port_of_https_and_an_id_of_old_is_warned_of(tmp_path: Path) -> None:
+async def test_the_default_port_of_an_api_service_and_the_warning_for_external_id(tmp_path: Path) -> None:
     spec = {"group": "metrics.k8s.io", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100}
     metrics = {
         "metadata": {"name": "v1.metrics.k8s.io"},
@@ -168,14 +168,14 @@ async def test_an_api_service_is_asked_at_the_port_of_https_and_an_id_of_old_is_
     }
     node = {"metadata": {"name": "old"}, "spec": {"externalID": "i-1"}}
     async with run_embedded_cluster(tmp_path) as cluster:
-        made = await cluster.request("POST", "/apis/apiregistration.k8s.io/v1/apiservices", metrics)
-        assert made.json["spec"]["service"]["port"] == 443
-        warned = await cluster.request("POST", "/api/v1/nodes", node)
-        assert "spec.externalID: this field is deprecated" in warned.headers["Warning"]
+        created = await cluster.request("POST", "/apis/apiregistration.k8s.io/v1/apiservices", metrics)
+        assert created.json["spec"]["service"]["port"] == 443
+        with_warning = await cluster.request("POST", "/api/v1/nodes", node)
+        assert "spec.externalID: this field is deprecated" in with_warning.headers["Warning"]
 
 
 @async_test
-async def test_a_status_has_the_default_of_its_schema_whatever_its_maker_says(tmp_path: Path) -> None:
+async def test_the_status_of_a_new_custom_resource_is_the_default_of_its_schema(tmp_path: Path) -> None:
     status = {"type": "object", "default": {"phase": "Waiting"}, "properties": {"phase": {"type": "string"}}}
     version = {
         "name": "v1",
@@ -192,13 +192,13 @@ async def test_a_status_has_the_default_of_its_schema_whatever_its_maker_says(tm
     gate = {"apiVersion": "example.com/v1", "kind": "Gate", "metadata": {"name": "a"}, "status": {"phase": "Open"}}
     async with run_embedded_cluster(tmp_path) as cluster:
         await cluster.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
-        made = await cluster.request("POST", "/apis/example.com/v1/gates", gate)
-        assert (made.code, made.json["status"]) == (201, {"phase": "Waiting"})
+        created = await cluster.request("POST", "/apis/example.com/v1/gates", gate)
+        assert (created.code, created.json["status"]) == (201, {"phase": "Waiting"})
         assert (await cluster.request("GET", "/apis/example.com/v1/gates/a")).json["status"] == {"phase": "Waiting"}
 
 
 @async_test
-async def test_custom_resources_are_patched_in_every_form_but_the_strategic_one(tmp_path: Path) -> None:
+async def test_custom_resources_support_all_patch_types_but_strategic_merge(tmp_path: Path) -> None:
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
     names = {"plural": "gates", "kind": "Gate"}
@@ -215,9 +215,9 @@ async def test_custom_resources_are_patched_in_every_form_but_the_strategic_one(
     async with run_embedded_cluster(tmp_path) as cluster:
         await cluster.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
         await cluster.create("/apis/example.com/v1/gates", {**gate, "metadata": {"name": "a"}})
-        for form, patch, code in patches:
-            answer = await cluster.request("PATCH", path, patch, Content_Type=f"application/{form}+json")
-            assert answer.code == code, form
+        for patch_type, patch, code in patches:
+            answer = await cluster.request("PATCH", path, patch, Content_Type=f"application/{patch_type}+json")
+            assert answer.code == code, patch_type
         found = (await cluster.request("GET", path)).json
         assert {key: found[key] for key in ("a", "b", "c") if key in found} == {"a": 1, "b": 2}
         assert "application/merge-patch+json" in answer.json["message"]
@@ -230,10 +230,14 @@ _FUTURE = "9" * 18
     ("method", "path", "body", "code", "message"),
     [
         pytest.param("DELETE", "/api/v1/pods", None, 405, "does not allow this method", id="clear all namespaces"),
-        pytest.param("POST", "/api/v1/configmaps", {}, 405, "does not allow this method", id="create nowhere"),
-        pytest.param("GET", "/api/v1/configmaps/x", None, 404, "could not find the requested", id="one of nowhere"),
-        pytest.param("PUT", CONFIG_MAPS, {}, 405, "does not allow this method", id="replace many"),
-        pytest.param("PATCH", CONFIG_MAPS, {}, 405, "does not allow this method", id="patch many"),
+        pytest.param(
+            "POST", "/api/v1/configmaps", {}, 405, "does not allow this method", id="create without a namespace"
+        ),
+        pytest.param(
+            "GET", "/api/v1/configmaps/x", None, 404, "could not find the requested", id="get without a namespace"
+        ),
+        pytest.param("PUT", CONFIG_MAPS, {}, 405, "does not allow this method", id="update of a collection"),
+        pytest.param("PATCH", CONFIG_MAPS, {}, 405, "does not allow this method", id="patch of a collection"),
         pytest.param("GET", "/apis/apps/v9", None, 404, "could not find the requested", id="version"),
         pytest.param("GET", "/apis/apps/v9/deployments", None, 404, "could not find the requested", id="its kinds"),
         pytest.param(
@@ -254,13 +258,28 @@ _FUTURE = "9" * 18
         ),
         pytest.param("GET", f"{CONFIG_MAPS}?limit={'9' * 20}", None, 400, "value out of range", id="limit"),
         pytest.param(
-            "GET", f"{CONFIG_MAPS}?resourceVersion={_FUTURE}", None, 504, "Too large resource", id="list ahead"
+            "GET",
+            f"{CONFIG_MAPS}?resourceVersion={_FUTURE}",
+            None,
+            504,
+            "Too large resource",
+            id="list of a future version",
         ),
         pytest.param(
-            "GET", f"{CONFIG_MAPS}/x?resourceVersion={_FUTURE}", None, 504, "Too large resource", id="get ahead"
+            "GET",
+            f"{CONFIG_MAPS}/x?resourceVersion={_FUTURE}",
+            None,
+            504,
+            "Too large resource",
+            id="get of a future version",
         ),
         pytest.param(
-            "GET", f"{CONFIG_MAPS}?watch=true&continue=abc", None, 422, "is forbidden when continue", id="watch on"
+            "GET",
+            f"{CONFIG_MAPS}?watch=true&continue=abc",
+            None,
+            422,
+            "is forbidden when continue",
+            id="watch with continue",
         ),
         pytest.param(
             "GET",
@@ -272,7 +291,9 @@ _FUTURE = "9" * 18
         ),
     ],
 )
-def test_what_nobody_may_ask(tmp_path: Path, method: str, path: str, body: Any, code: int, message: str) -> None:
+def test_unsupported_requests_are_refused(
+    tmp_path: Path, method: str, path: str, body: Any, code: int, message: str
+) -> None:
     @async_test
     async def run() -> None:
         async with run_embedded_cluster(tmp_path) as cluster:
@@ -285,6 +306,6 @@ def test_what_nobody_may_ask(tmp_path: Path, method: str, path: str, body: Any, 
 
 
 @async_test
-async def test_a_limit_below_nothing_is_none(tmp_path: Path) -> None:
+async def test_a_negative_limit_means_no_limit(tmp_path: Path) -> None:
     async with run_embedded_cluster(tmp_path) as cluster:
         assert len((await cluster.request("GET", "/api/v1/namespaces?limit=-1")).json["items"]) == 4

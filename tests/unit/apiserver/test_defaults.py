@@ -1,4 +1,4 @@
-"""Fields that the API server fills in or keeps, numbers that it assigns to services, and answers to access reviews."""
+"""Defaults of fields, allocated numbers of services, and responses of reviews."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ HTTP = {"httpGet": {"port": 1, "path": "/", "scheme": "HTTP"}}
 PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 
 
-def filled(kind: str, group: str, body: Tree) -> Tree:
+def defaulted(kind: str, group: str, body: Tree) -> Tree:
     item = {"metadata": {"name": "a"}, "kind": kind, **body}
     set_defaults(built_in(kind, group), item)
     return item
 
 
-def container(given: Tree) -> Tree:
-    item = filled("Pod", "", {"spec": {"containers": [{"name": "c", **given}]}})
+def container(fields: Tree) -> Tree:
+    item = defaulted("Pod", "", {"spec": {"containers": [{"name": "c", **fields}]}})
     found: Tree = item["spec"]["containers"][0]
     return found
 
@@ -272,8 +272,8 @@ def container(given: Tree) -> Tree:
         ),
     ],
 )
-def test_a_field_that_is_filled_in_or_left_out(kind: str, group: str, body: Tree, path: str, expected: Any) -> None:
-    found: Any = filled(kind, group, body)
+def test_defaults_of_fields(kind: str, group: str, body: Tree, path: str, expected: Any) -> None:
+    found: Any = defaulted(kind, group, body)
     for step in path.split("."):
         found = found[int(step)] if step.isdigit() else found.get(step)
         if found is None:
@@ -282,7 +282,7 @@ def test_a_field_that_is_filled_in_or_left_out(kind: str, group: str, body: Tree
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "expected"),
+    ("fields", "field", "expected"),
     [
         ({"image": "a"}, "imagePullPolicy", "Always"),
         ({"image": "a:1"}, "imagePullPolicy", "IfNotPresent"),
@@ -307,25 +307,25 @@ def test_a_field_that_is_filled_in_or_left_out(kind: str, group: str, body: Tree
         ({"resources": {"requests": {"cpu": "1u"}}}, "resources", {"requests": {"cpu": "1m"}}),
     ],
 )
-def test_a_container_that_is_filled_in(given: Tree, field: str, expected: Any) -> None:
-    assert container(given)[field] == expected
+def test_defaults_of_containers(fields: Tree, field: str, expected: Any) -> None:
+    assert container(fields)[field] == expected
 
 
-# Numbers of services.
+# Allocated numbers of services
 
 
 def service(name: str = "s", **spec: Any) -> Tree:
     return {"metadata": {"name": name, "namespace": "n", "uid": name}, "spec": {"type": "ClusterIP", **spec}}
 
 
-def assigned(item: Tree, *others: Tree, old: Tree | None = None) -> Tree:
-    allocate(item, old, others)
+def allocated_spec(item: Tree, *other_services: Tree, old: Tree | None = None) -> Tree:
+    allocate(item, old, other_services)
     found: Tree = item["spec"]
     return found
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
+    ("number", "message"),
     [
         (29999, "The range of valid ports is 30000-32767"),
         (30000, ""),
@@ -335,18 +335,18 @@ def assigned(item: Tree, *others: Tree, old: Tree | None = None) -> Tree:
         (31001, "provided port is already allocated"),
     ],
 )
-def test_a_node_port_is_free_and_in_its_range(number: int, words: str) -> None:
+def test_a_node_port_must_be_free_and_in_range(number: int, message: str) -> None:
     other = service("o", type="LoadBalancer", ports=[{"port": 1, "nodePort": 31000}], healthCheckNodePort=31001)
     item = service(type="NodePort", ports=[{"port": 1, "nodePort": number}])
-    if not words:
-        assert assigned(item, other)["ports"][0]["nodePort"] == number
+    if not message:
+        assert allocated_spec(item, other)["ports"][0]["nodePort"] == number
         return
-    with pytest.raises(StatusError, match=words):
-        assigned(item, other)
+    with pytest.raises(StatusError, match=message):
+        allocated_spec(item, other)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("10.0.0.0", ""),
         ("10.0.0.255", ""),
@@ -354,34 +354,36 @@ def test_a_node_port_is_free_and_in_its_range(number: int, words: str) -> None:
         ("10.0.0.7", "provided IP is already allocated"),
     ],
 )
-def test_a_cluster_address_is_free_and_in_its_range(text: str, words: str) -> None:
+def test_a_cluster_ip_must_be_free_and_in_range(text: str, message: str) -> None:
     other = service("o", clusterIP="10.0.0.7", clusterIPs=["10.0.0.7"])
     item = service(clusterIP=text)
-    if not words:
-        assert assigned(item, other)["clusterIPs"] == [text]
+    if not message:
+        assert allocated_spec(item, other)["clusterIPs"] == [text]
         return
-    with pytest.raises(StatusError, match=words):
-        assigned(item, other)
+    with pytest.raises(StatusError, match=message):
+        allocated_spec(item, other)
 
 
 def test_the_last_free_address_is_found_and_then_the_range_is_full() -> None:
-    others = [service(f"o{number}", clusterIPs=[f"10.0.0.{number}"]) for number in range(16, 255) if number != 99]
-    assert assigned(service(), *others)["clusterIP"] == "10.0.0.99"
+    other_services = [
+        service(f"o{number}", clusterIPs=[f"10.0.0.{number}"]) for number in range(16, 255) if number != 99
+    ]
+    assert allocated_spec(service(), *other_services)["clusterIP"] == "10.0.0.99"
     with pytest.raises(StatusError, match="range is full"):
-        assigned(service(), *others, service("last", clusterIPs=["10.0.0.99"]))
+        allocated_spec(service(), *other_services, service("last", clusterIPs=["10.0.0.99"]))
 
 
 def test_the_last_free_port_is_found_and_then_the_range_is_full() -> None:
     ports = [{"port": 1, "nodePort": number} for number in range(30000, 32768) if number != 31234]
     other = service("o", ports=ports)
-    assert assigned(service(type="NodePort", ports=[{"port": 1}]), other)["ports"][0]["nodePort"] == 31234
+    assert allocated_spec(service(type="NodePort", ports=[{"port": 1}]), other)["ports"][0]["nodePort"] == 31234
     with pytest.raises(StatusError, match="range is full"):
-        assigned(service(type="NodePort", ports=[{"port": 1}, {"port": 2}]), other)
+        allocated_spec(service(type="NodePort", ports=[{"port": 1}, {"port": 2}]), other)
 
 
-def test_ports_of_one_number_share_a_node_port_and_others_do_not() -> None:
+def test_service_ports_with_one_number_share_a_node_port() -> None:
     ports = [{"port": 1, "protocol": "TCP"}, {"port": 1, "protocol": "UDP"}, {"port": 2}]
-    first, second, third = (each["nodePort"] for each in assigned(service(type="NodePort", ports=ports))["ports"])
+    first, second, third = (each["nodePort"] for each in allocated_spec(service(type="NodePort", ports=ports))["ports"])
     assert first == second != third
 
 
@@ -398,25 +400,25 @@ def test_ports_of_one_number_share_a_node_port_and_others_do_not() -> None:
     ],
 )
 def test_services_that_get_node_ports(spec: Tree, has_port: bool, has_check: bool) -> None:
-    found = assigned(service(ports=[{"port": 1}], **spec))
+    found = allocated_spec(service(ports=[{"port": 1}], **spec))
     assert ("nodePort" in found["ports"][0], "healthCheckNodePort" in found) == (has_port, has_check)
 
 
-def test_an_update_keeps_the_numbers_that_the_client_leaves_out() -> None:
+def test_an_update_keeps_omitted_numbers() -> None:
     spec = {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{"port": 1, "name": "a"}]}
     old = service(**spec)
-    before = assigned(old)
+    before = allocated_spec(old)
     new = service(type="LoadBalancer", externalTrafficPolicy="Local", ports=[{"port": 1, "name": "a"}])
-    assert assigned(new, old, old=old) == before
+    assert allocated_spec(new, old, old=old) == before
 
 
-# Reviews.
+# Reviews
 
 OBJECTS = {"verb": "get", "resource": "pods", "namespace": "n"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "spec", "words"),
+    ("kind", "spec", "message"),
     [
         ("SelfSubjectAccessReview", {"resourceAttributes": OBJECTS}, ""),
         ("SelfSubjectAccessReview", {}, "exactly one of nonResourceAttributes or resourceAttributes"),
@@ -429,22 +431,22 @@ OBJECTS = {"verb": "get", "resource": "pods", "namespace": "n"}
         ("LocalSubjectAccessReview", {"nonResourceAttributes": {"path": "/"}, "user": "u"}, "disallowed on this kind"),
     ],
 )
-def test_an_access_review_asks_for_one_thing(kind: str, spec: Tree, words: str) -> None:
+def test_an_access_review_has_one_kind_of_attributes(kind: str, spec: Tree, message: str) -> None:
     review = {"kind": kind, "spec": spec}
-    if not words:
+    if not message:
         empty = {"group": "", "subresource": "", "name": ""}
         assert reviews.review_attributes(review, namespace="n") == {**OBJECTS, **empty}
         return
-    with pytest.raises(StatusError, match=words):
+    with pytest.raises(StatusError, match=message):
         reviews.review_attributes(review, namespace="n")
 
 
-def test_a_review_about_a_path_asks_for_the_path() -> None:
+def test_the_attributes_of_a_non_resource_review() -> None:
     review = {"kind": "SelfSubjectAccessReview", "spec": {"nonResourceAttributes": {"path": "/m", "verb": "get"}}}
     assert reviews.review_attributes(review) == {"verb": "get", "path": "/m"}
 
 
-def test_answers_of_reviews() -> None:
+def test_responses_of_reviews() -> None:
     review = {"kind": "SubjectAccessReview", "metadata": {"a": "b"}, "spec": {"user": "u"}}
     answer = reviews.access_review(review, allowed=True, reason="r", namespace="n")
     assert (answer["metadata"], answer["spec"]) == ({"a": "b", "namespace": "n"}, {"user": "u"})

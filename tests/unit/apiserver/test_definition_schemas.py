@@ -1,4 +1,4 @@
-"""Faults of the schemas of custom resources, defaults that they fill in, and sets of managed fields."""
+"""Errors in the schemas of custom resources, their defaults, and sets of managed fields."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def list_map(keys: list[str], item: Tree) -> Tree:
     return {"type": "array", f"{EXTENSION}list-type": "map", f"{EXTENSION}list-map-keys": keys, "items": item}
 
 
-def of_kind(kind: str, **item: Any) -> Tree:
+def list_of_type(kind: str, **item: Any) -> Tree:
     return {"type": "array", f"{EXTENSION}list-type": kind, "items": item}
 
 
-def extended(kind: str, **extensions: Any) -> Tree:
+def with_extensions(kind: str, **extensions: Any) -> Tree:
     return {"type": kind, **{f"{EXTENSION}{name.replace('_', '-')}": value for name, value in extensions.items()}}
 
 
@@ -51,11 +51,11 @@ def rule(**fields: str) -> Tree:
         pytest.param({"type": "array", "items": TEXT, "uniqueItems": True}, [".uniqueItems: Forbidden"], id="unique"),
         pytest.param({**TEXT, "pattern": "("}, [".pattern: Invalid value"], id="bad-pattern"),
         pytest.param({**TEXT, "pattern": "(a)"}, [], id="pattern"),
-        pytest.param({**TEXT, "definitions": {}}, [".definitions: Forbidden"], id="an-unsupported-word"),
+        pytest.param({**TEXT, "definitions": {}}, [".definitions: Forbidden"], id="an-unsupported-keyword"),
         pytest.param(
             {"type": "object", "properties": {"a": TEXT}, "additionalProperties": TEXT},
             [".additionalProperties: Forbidden"],
-            id="both-sorts-of-fields",
+            id="properties-and-additional-properties",
         ),
         pytest.param({"type": "object", "additionalProperties": TEXT}, [], id="any-fields"),
         pytest.param(
@@ -63,7 +63,7 @@ def rule(**fields: str) -> Tree:
             [".additionalProperties.type: Unsupported value"],
             id="any-fields-of-an-unknown-type",
         ),
-        # Conditions.
+        # Conditions
         pytest.param({**TEXT, "anyOf": [{"minLength": 1}, {"pattern": "a"}]}, [], id="conditions"),
         pytest.param(
             {**TEXT, "anyOf": [{"type": "string"}]},
@@ -96,34 +96,42 @@ def rule(**fields: str) -> Tree:
             [".oneOf[0].type: Invalid value", f".oneOf[0].{EXTENSION}list-type: Forbidden"],
             id="an-extension-in-a-condition",
         ),
-        # Extensions.
-        pytest.param(extended("object", preserve_unknown_fields=True), [], id="preserving"),
+        # Extensions
+        pytest.param(with_extensions("object", preserve_unknown_fields=True), [], id="preserving"),
         pytest.param(
-            extended("object", preserve_unknown_fields=False), [f".{EXTENSION}preserve-unknown-fields: Inv"], id="not"
+            with_extensions("object", preserve_unknown_fields=False),
+            [f".{EXTENSION}preserve-unknown-fields: Inv"],
+            id="not",
         ),
-        pytest.param(extended("object", map_type="granular"), [], id="map-type"),
-        pytest.param(extended("object", map_type="odd"), ["map-type: Unsupported value"], id="unknown-map-type"),
-        pytest.param(extended("string", map_type="atomic"), [".type: Invalid value"], id="map-type-of-a-text"),
-        pytest.param(extended("string", list_type="set"), [".type: Invalid value"], id="list-type-of-a-text"),
-        pytest.param(of_kind("odd", **TEXT), ["list-type: Unsupported value"], id="unknown-list-type"),
+        pytest.param(with_extensions("object", map_type="granular"), [], id="map-type"),
+        pytest.param(with_extensions("object", map_type="odd"), ["map-type: Unsupported value"], id="unknown-map-type"),
+        pytest.param(with_extensions("string", map_type="atomic"), [".type: Invalid value"], id="map-type-of-a-text"),
+        pytest.param(with_extensions("string", list_type="set"), [".type: Invalid value"], id="list-type-of-a-text"),
+        pytest.param(list_of_type("odd", **TEXT), ["list-type: Unsupported value"], id="unknown-list-type"),
         pytest.param(
             {"type": "array", "items": TEXT, f"{EXTENSION}list-map-keys": ["a"]},
             ["list-type: Invalid value"],
             id="keys-without-a-map",
         ),
         pytest.param(
-            extended("object", embedded_resource=True), [".properties: Required value"], id="an-embedded-nothing"
+            with_extensions("object", embedded_resource=True),
+            [".properties: Required value"],
+            id="an-embedded-resource-without-properties",
         ),
         pytest.param(
-            extended("object", embedded_resource=True, preserve_unknown_fields=True), [], id="an-embedded-object"
+            with_extensions("object", embedded_resource=True, preserve_unknown_fields=True), [], id="an-embedded-object"
         ),
-        # Sets and maps.
-        pytest.param(of_kind("set", **TEXT), [], id="set"),
-        pytest.param(of_kind("set", **TEXT, nullable=True), [".items.nullable: Forbidden"], id="set-of-nulls"),
-        pytest.param(of_kind("set", type="object"), ["items.x-kubernetes-map-type: Invalid"], id="set-of-objects"),
-        pytest.param(of_kind("set", **extended("object", map_type="atomic")), [], id="set-of-atomic-objects"),
-        pytest.param(of_kind("set", type="array", items=TEXT), [], id="set-of-lists"),
-        pytest.param(of_kind("set", **of_kind("set", **TEXT)), ["items.x-kubernetes-list-type: I"], id="set-of-sets"),
+        # Sets and maps
+        pytest.param(list_of_type("set", **TEXT), [], id="set"),
+        pytest.param(list_of_type("set", **TEXT, nullable=True), [".items.nullable: Forbidden"], id="set-of-nulls"),
+        pytest.param(list_of_type("set", type="object"), ["items.x-kubernetes-map-type: Invalid"], id="set-of-objects"),
+        pytest.param(
+            list_of_type("set", **with_extensions("object", map_type="atomic")), [], id="set-of-atomic-objects"
+        ),
+        pytest.param(list_of_type("set", type="array", items=TEXT), [], id="set-of-lists"),
+        pytest.param(
+            list_of_type("set", **list_of_type("set", **TEXT)), ["items.x-kubernetes-list-type: I"], id="set-of-sets"
+        ),
         pytest.param(list_map(["k"], MAP_ITEM), [], id="map"),
         pytest.param(list_map([], MAP_ITEM), ["list-map-keys: Required value"], id="map-without-keys"),
         pytest.param(list_map(["k"], TEXT), [".items.type: Invalid value"], id="map-of-texts"),
@@ -143,7 +151,7 @@ def rule(**fields: str) -> Tree:
             ["properties[k].nullable: Forbidden"],
             id="map-by-a-null",
         ),
-        # Defaults and rules.
+        # Defaults and rules
         pytest.param({**TEXT, "default": "a"}, [], id="default"),
         pytest.param({**TEXT, "default": 1}, [".default: Invalid value"], id="default-of-another-type"),
         pytest.param(
@@ -164,10 +172,10 @@ def rule(**fields: str) -> Tree:
         pytest.param(rule(fieldPath="a"), ["[0].fieldPath: Invalid value"], id="path-without-a-dot"),
     ],
 )
-def test_a_schema_has_these_faults(schema: Tree, expected: list[str]) -> None:
+def test_errors_of_a_schema(schema: Tree, expected: list[str]) -> None:
     found = list(map(str, validate_schema({"type": "object", "properties": {"f": schema}}, "s")))
     assert len(found) == len(expected), found
-    assert all(words in each for each, words in zip(found, expected, strict=True)), found
+    assert all(text in each for each, text in zip(found, expected, strict=True)), found
 
 
 @pytest.mark.parametrize(
@@ -193,21 +201,21 @@ def test_a_schema_has_these_faults(schema: Tree, expected: list[str]) -> None:
         pytest.param(
             {"type": "object", "properties": {"metadata": {"type": "object", "nullable": True}}},
             ["properties[metadata]: Forbidden"],
-            id="other-words-of-metadata",
+            id="other-keywords-of-metadata",
         ),
     ],
 )
-def test_the_root_of_a_schema_is_an_object(root: Tree, expected: list[str]) -> None:
+def test_errors_of_the_root_of_a_schema(root: Tree, expected: list[str]) -> None:
     found = list(map(str, validate_schema(root, "s")))
     assert len(found) == len(expected), found
-    assert all(words in each for each, words in zip(found, expected, strict=True)), found
+    assert all(text in each for each, text in zip(found, expected, strict=True)), found
 
 
 WITH_DEFAULT: Tree = {"type": "object", "properties": {"a": {**TEXT, "default": "x"}}}
 
 
 @pytest.mark.parametrize(
-    ("schema", "value", "filled"),
+    ("schema", "value", "expected"),
     [
         pytest.param(WITH_DEFAULT, {}, {"a": "x"}, id="a-field"),
         pytest.param(WITH_DEFAULT, {"a": "y"}, {"a": "y"}, id="a-field-that-is-set"),
@@ -226,19 +234,19 @@ WITH_DEFAULT: Tree = {"type": "object", "properties": {"a": {**TEXT, "default": 
         pytest.param({"additionalProperties": {**TEXT, "default": "x"}}, {"k": None}, {"k": "x"}, id="any-null-field"),
     ],
 )
-def test_defaults_of_a_schema_are_filled_in(schema: Tree, value: Any, filled: Any) -> None:
+def test_defaults_of_a_schema(schema: Tree, value: Any, expected: Any) -> None:
     compiled = compile_defaults(schema)
     assert compiled is not None
     apply_defaults(value, compiled)
-    assert value == filled
+    assert value == expected
 
 
 @pytest.mark.parametrize("schema", [TEXT, {"items": TEXT}, {"properties": {"a": TEXT}}, {"additionalProperties": True}])
-def test_a_schema_without_defaults_has_nothing_to_fill_in(schema: Tree) -> None:
+def test_a_schema_without_defaults_compiles_to_none(schema: Tree) -> None:
     assert compile_defaults(schema) is None
 
 
-# Sets of fields: each operation against the same one on plain sets of paths.
+# Sets of fields: each operation is compared with the same one on plain sets of paths.
 
 SELF: FieldSet = {".": {}}
 SETS: list[FieldSet] = [
@@ -252,27 +260,29 @@ SETS: list[FieldSet] = [
 ]
 
 
-def paths(given: FieldSet) -> set[tuple[str, ...]]:
-    return set(field_sets.members(given))
+def paths(fields: FieldSet) -> set[tuple[str, ...]]:
+    return set(field_sets.members(fields))
 
 
-def below(path: tuple[str, ...], others: Iterable[tuple[str, ...]]) -> bool:
-    return any(path[: len(other)] == other for other in others)
+def is_below(path: tuple[str, ...], roots: Iterable[tuple[str, ...]]) -> bool:
+    return any(path[: len(other)] == other for other in roots)
 
 
 @pytest.mark.parametrize("left", SETS)
 @pytest.mark.parametrize("right", SETS)
-def test_operations_on_sets_of_fields_are_those_on_sets_of_paths(left: FieldSet, right: FieldSet) -> None:
-    mine, theirs = paths(left), paths(right)
-    assert paths(field_sets.union(left, right)) == mine | theirs
-    assert paths(field_sets.difference(left, right)) == mine - theirs
-    assert paths(field_sets.intersection(left, right)) == mine & theirs
-    assert paths(field_sets.remove_subtrees(left, right)) == {each for each in mine if not below(each, theirs)}
-    assert all(field_sets.has(left, list(each)) == (each in mine) for each in mine | theirs)
+def test_operations_on_field_sets_equal_those_on_path_sets(left: FieldSet, right: FieldSet) -> None:
+    left_paths, right_paths = paths(left), paths(right)
+    assert paths(field_sets.union(left, right)) == left_paths | right_paths
+    assert paths(field_sets.difference(left, right)) == left_paths - right_paths
+    assert paths(field_sets.intersection(left, right)) == left_paths & right_paths
+    assert paths(field_sets.remove_subtrees(left, right)) == {
+        each for each in left_paths if not is_below(each, right_paths)
+    }
+    assert all(field_sets.has(left, list(each)) == (each in left_paths) for each in left_paths | right_paths)
 
 
 @pytest.mark.parametrize(
-    ("pattern", "kept"),
+    ("pattern", "expected"),
     [
         ({}, {}),
         ({"f:a": {}}, {"f:a": {'k:{"n":1}': {"f:x": {}}, "f:y": {}}}),
@@ -282,18 +292,18 @@ def test_operations_on_sets_of_fields_are_those_on_sets_of_paths(left: FieldSet,
         ({"f:b": {"*": {}}}, {"f:b": {'v:"e"': {}}}),
     ],
 )
-def test_a_pattern_keeps_what_its_paths_lead_to(pattern: FieldSet, kept: FieldSet) -> None:
-    given = {"f:a": {'k:{"n":1}': {"f:x": {}}, "f:y": {}}, "f:b": {'v:"e"': {}}}
-    assert field_sets.filter_by_pattern(given, pattern) == kept
+def test_a_pattern_keeps_the_matching_fields(pattern: FieldSet, expected: FieldSet) -> None:
+    fields = {"f:a": {'k:{"n":1}': {"f:x": {}}, "f:y": {}}, "f:b": {'v:"e"': {}}}
+    assert field_sets.filter_by_pattern(fields, pattern) == expected
 
 
-def test_members_are_sorted_by_sort_and_name() -> None:
-    given = {"i:2": {}, 'v:"b"': {}, 'k:{"n":"a"}': {}, "f:b": {}, "f:a": {**SELF, "f:c": {}}}
-    texts = [field_sets.path_text(each) for each in field_sets.members(given)]
+def test_members_are_sorted_by_kind_and_name() -> None:
+    fields = {"i:2": {}, 'v:"b"': {}, 'k:{"n":"a"}': {}, "f:b": {}, "f:a": {**SELF, "f:c": {}}}
+    texts = [field_sets.path_text(each) for each in field_sets.members(fields)]
     assert texts == [".a", ".a.c", ".b", '[n="a"]', '[="b"]', "[2]"]
 
 
-def test_the_set_of_some_names() -> None:
+def test_a_field_set_of_paths() -> None:
     assert field_sets.field_set(("metadata", "labels"), ("metadata", "name")) == {
         "f:metadata": {"f:labels": {}, "f:name": {}}
     }

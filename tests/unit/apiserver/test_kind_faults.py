@@ -1,4 +1,4 @@
-"""Fields of other kinds than pods that are refused, each with all its faults, and their accepted neighbours."""
+"""Refused fields of kinds other than pods, each with all its errors, and accepted values next to them."""
 
 from __future__ import annotations
 
@@ -355,5 +355,5 @@ TABLES: dict[str, list[tuple[str, Any, list[str]]]] = {
         for number, row in enumerate(rows)
     ],
 )
-def test_a_changed_field_has_these_faults(name: str, path: str, value: Any, expected: list[str]) -> None:
+def test_errors_of_a_changed_field(name: str, path: str, value: Any, expected: list[str]) -> None:
     assert_faults(name, path, value, expected)

@@ -1,4 +1,4 @@
-"""Fields of pods that are refused, each with every fault that the API server names, and their accepted neighbours."""
+"""Refused fields of pods, each with all its errors, and accepted values next to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEVICE = [{"name": "data", "devicePath": "/dev/x"}]
 MUST = "must not already exist"
 
 TABLE: list[tuple[str, Any, list[str]]] = [
-    # Devices.
+    # Devices
     (f"{C}.volumeDevices", [{"name": "none", "devicePath": "/dev/x"}], ["volumeDevices[0].name: Not found"]),
     (f"{C}.volumeDevices", [{"name": "info", "devicePath": "/dev/x"}], ["volumeDevices[0].name: can only use volume"]),
     (
@@ -35,7 +35,7 @@ TABLE: list[tuple[str, Any, list[str]]] = [
     (f"{C}.volumeDevices", [{"name": "data", "devicePath": "/a/../b"}], [f"{MUST} in", "can not contain backsteps"]),
     (f"{C}.volumeDevices", [{"name": "data", "devicePath": ""}], [f"{MUST} in", "devicePath: Required value"]),
     (f"{C}.volumeDevices", DEVICE * 2, [f"{MUST} in", "devicePath: must be unique", "[1].name: must be unique"]),
-    # Mounts.
+    # Mounts
     (f"{C}.volumeMounts.1.mountPath", "/work", ["volumeMounts[1].mountPath: must be unique"]),
     (f"{C}.volumeMounts.0.subPathExpr", "a", ["volumeMounts[0].subPathExpr: subPathExpr and subPath are mutually"]),
     (f"{C}.volumeMounts.1.recursiveReadOnly", "Disabled", []),
@@ -50,7 +50,7 @@ TABLE: list[tuple[str, Any, list[str]]] = [
         ],
     ),
     (f"{C}.volumeMounts.2.mountPropagation", "Bidirectional", ["mountPropagation: Bidirectional mount propagation is"]),
-    # Environment.
+    # Environment
     (f"{C}.env.1.value", "x", ["env[1].valueFrom: may not be specified when `value` is not empty"]),
     (f"{C}.env.1.valueFrom", {}, ["env[1].valueFrom: must specify one of: `fieldRef`"]),
     (
@@ -81,7 +81,7 @@ TABLE: list[tuple[str, Any, list[str]]] = [
     (f"{C}.envFrom.0.secretRef", {"name": "s"}, ["envFrom: may not have more than one field specified at a time"]),
     (f"{C}.envFrom", [{"prefix": "X"}], ["envFrom: must specify one of: `configMapRef` or `secretRef`"]),
     (f"{C}.envFrom", [{"secretRef": {"name": "ends-"}}], []),
-    # Ports, resize policies, probes and hooks.
+    # Ports, resize policies, probes and hooks
     (f"{C}.ports.1.name", "http", ["ports[1].name: Duplicate value"]),
     (f"{C}.ports.0", {"containerPort": 1, "hostPort": 9090, "hostIP": "127.0.0.1"}, ["ports[1].hostPort: Duplicate"]),
     (f"{C}.ports.0", {"containerPort": 1, "hostPort": 9090}, []),
@@ -107,7 +107,7 @@ TABLE: list[tuple[str, Any, list[str]]] = [
         [{"action": "Restart"}],
         ["exitCodes: must be specified", "restartPolicy: must specify"],
     ),
-    # Names of containers.
+    # Names of containers
     ("spec.initContainers.0.name", "web", ["initContainers[0].name: Duplicate value"]),
     ("spec.initContainers.0.livenessProbe", {"exec": {"command": ["a"]}}, ["livenessProbe: may not be set for init"]),
     ("spec.initContainers.1.livenessProbe", {"exec": {"command": ["a"]}}, []),
@@ -121,7 +121,7 @@ TABLE: list[tuple[str, Any, list[str]]] = [
         [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}],
         [],
     ),
-    # The pod.
+    # The pod
     ("spec.hostNetwork", True, ["sysctls[0].name: may not be"]),
     (f"{C}.ports.1.hostPort", 9091, []),
     ("spec.hostUsers", False, []),
@@ -146,7 +146,7 @@ TABLE: list[tuple[str, Any, list[str]]] = [
         ["resourceClaims[0]: at most one of `resourceClaimName`"],
     ),
     ("spec.resourceClaims", [{"name": "a"}], ["resourceClaims[0]: must specify one of: `resourceClaimName`"]),
-    # Volumes.
+    # Volumes
     (f"{V}.0", {"name": "work"}, []),
     (
         f"{V}.0.nfs",
@@ -182,7 +182,7 @@ TABLE: list[tuple[str, Any, list[str]]] = [
         "x",
         ["volumeClaimTemplate.metadata.name: cannot be set", "Not found"],
     ),
-    # Placement.
+    # Placement
     ("spec.tolerations.0.operator", "Exists", ["tolerations[0].operator: value must be empty"]),
     ("spec.tolerations.0", {"operator": "Equal", "value": "v"}, ["operator must be Exists when `key` is empty"]),
     ("spec.tolerations.0", {"operator": "Exists"}, []),
@@ -234,5 +234,5 @@ TABLE: list[tuple[str, Any, list[str]]] = [
     ("path", "value", "expected"),
     [pytest.param(*each, id=f"{number}-{each[0]}") for number, each in enumerate(TABLE)],
 )
-def test_a_changed_field_of_a_pod_has_these_faults(path: str, value: Any, expected: list[str]) -> None:
+def test_errors_of_a_changed_pod_field(path: str, value: Any, expected: list[str]) -> None:
     assert_faults("Pod/rich", path, value, expected)

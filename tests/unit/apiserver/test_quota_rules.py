@@ -1,4 +1,4 @@
-"""Validation of quotas and their scopes, with the words of kube-apiserver."""
+"""Validation of quotas and their scopes, with the messages of kube-apiserver."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ COMPUTE = (
     *("pods", "cpu", "memory", "ephemeral-storage"),
     *(f"{side}.{name}" for side in ("requests", "limits") for name in ("cpu", "memory", "ephemeral-storage")),
 )
-OTHERS = ("services", "secrets", "persistentvolumeclaims", "requests.storage")
-OF_PODS = ("Terminating", "NotTerminating", "NotBestEffort", "PriorityClass", "CrossNamespacePodAffinity")
+OTHER_RESOURCES = ("services", "secrets", "persistentvolumeclaims", "requests.storage")
+POD_SCOPES = ("Terminating", "NotTerminating", "NotBestEffort", "PriorityClass", "CrossNamespacePodAffinity")
 SCOPES = "spec.scopes"
 SELECTOR = "spec.scopeSelector.matchExpressions"
-UNFIT = "unsupported scope applied to resource"
+UNSUPPORTED = "unsupported scope applied to resource"
 
 
 def quota(*hard: str, scopes: tuple[str, ...] = (), expressions: tuple[Tree, ...] = ()) -> Tree:
@@ -34,15 +34,15 @@ def expression(scope: str, operator: str = "Exists", *values: str) -> Tree:
     return {"scopeName": scope, "operator": operator, "values": list(values)}
 
 
-def faults(item: Tree) -> list[tuple[str, str]]:
-    """Each path that is refused, with the reason."""
+def errors(item: Tree) -> list[tuple[str, str]]:
+    """The path and the detail of each error."""
     found = FieldErrorList()
     check_quota(found, item)
     return [(each.field, each.detail) for each in found]
 
 
-def fits(scope: str, resource: str) -> bool:
-    """The table of kube-apiserver's validation of quotas."""
+def supports(scope: str, resource: str) -> bool:
+    """Which resources a scope supports, from kube-apiserver's validation."""
     if scope == "BestEffort":
         return resource == "pods"
     if scope == "VolumeAttributesClass":
@@ -50,19 +50,19 @@ def fits(scope: str, resource: str) -> bool:
     return resource in COMPUTE
 
 
-@pytest.mark.parametrize("resource", [*COMPUTE, *OTHERS])
-@pytest.mark.parametrize("scope", [*OF_PODS, "BestEffort", "VolumeAttributesClass"])
-def test_a_scope_fits_some_resources_only(scope: str, resource: str) -> None:
-    expected = [] if fits(scope, resource) else [UNFIT]
+@pytest.mark.parametrize("resource", [*COMPUTE, *OTHER_RESOURCES])
+@pytest.mark.parametrize("scope", [*POD_SCOPES, "BestEffort", "VolumeAttributesClass"])
+def test_a_scope_supports_some_resources_only(scope: str, resource: str) -> None:
+    expected = [] if supports(scope, resource) else [UNSUPPORTED]
     selected = quota(resource, expressions=(expression(scope),))
-    assert faults(quota(resource, scopes=(scope,))) == [(SCOPES, each) for each in expected]
-    assert faults(selected) == [(SELECTOR, each) for each in expected]
+    assert errors(quota(resource, scopes=(scope,))) == [(SCOPES, each) for each in expected]
+    assert errors(selected) == [(SELECTOR, each) for each in expected]
 
 
-def test_each_resource_that_a_scope_does_not_fit_is_a_fault() -> None:
+def test_each_unsupported_resource_is_an_error() -> None:
     hard = ("services", "pods", "cpu", "example.com/gpu")
-    assert faults(quota(*hard, scopes=("BestEffort",))) == [(SCOPES, UNFIT)] * 2
-    assert faults(quota(*hard, expressions=(expression("BestEffort"),))) == [(SELECTOR, UNFIT)] * 2
+    assert errors(quota(*hard, scopes=("BestEffort",))) == [(SCOPES, UNSUPPORTED)] * 2
+    assert errors(quota(*hard, expressions=(expression("BestEffort"),))) == [(SELECTOR, UNSUPPORTED)] * 2
 
 
 @pytest.mark.parametrize(
@@ -109,16 +109,16 @@ def test_each_resource_that_a_scope_does_not_fit_is_a_fault() -> None:
         ),
     ],
 )
-def test_scope_selectors(expressions: tuple[Tree, ...], expected: list[tuple[str, str]]) -> None:
-    assert faults(quota("pods", expressions=expressions)) == expected
+def test_errors_of_scope_selectors(expressions: tuple[Tree, ...], expected: list[tuple[str, str]]) -> None:
+    assert errors(quota("pods", expressions=expressions)) == expected
 
 
 @pytest.mark.parametrize("scope", ["Terminating", "NotTerminating", "BestEffort", "CrossNamespacePodAffinity"])
-def test_most_scopes_exist_or_not(scope: str) -> None:
-    (fault,) = faults(quota("pods", expressions=(expression(scope, "In", "high"),)))
-    assert fault[0] == f"{SELECTOR}.operator"
-    assert fault[1].startswith("must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ")
-    assert faults(quota("pods", expressions=(expression(scope),))) == []
+def test_most_scopes_support_the_operator_exists_only(scope: str) -> None:
+    (error,) = errors(quota("pods", expressions=(expression(scope, "In", "high"),)))
+    assert error[0] == f"{SELECTOR}.operator"
+    assert error[1].startswith("must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ")
+    assert errors(quota("pods", expressions=(expression(scope),))) == []
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_most_scopes_exist_or_not(scope: str) -> None:
         pytest.param(("BestEffort", "NotBestEffort"), ["conflicting scopes"], id="best-effort-and-not"),
     ],
 )
-def test_scopes(scopes: tuple[str, ...], expected: list[str]) -> None:
-    assert faults(quota("pods", scopes=scopes)) == [(SCOPES, each) for each in expected]
+def test_errors_of_scopes(scopes: tuple[str, ...], expected: list[str]) -> None:
+    assert errors(quota("pods", scopes=scopes)) == [(SCOPES, each) for each in expected]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_scopes(scopes: tuple[str, ...], expected: list[str]) -> None:
         pytest.param((), (), [], id="none"),
     ],
 )
-def test_scopes_stay_as_they_are(before: tuple[str, ...], after: tuple[str, ...], expected: list[str]) -> None:
+def test_scopes_are_immutable(before: tuple[str, ...], after: tuple[str, ...], expected: list[str]) -> None:
     found = FieldErrorList()
     old, new = (quota("pods", scopes=each) for each in (before, after))
     for item in (old, new):

@@ -1,8 +1,8 @@
-"""Do our rules make of objects what a real API server makes of them?
+"""Defaulting, admission, strategies and validation compared with a real API server.
 
-The recording holds its answers to manifests of every kind and to copies of them with one field changed; see
-`record_rules.py`. Each copy goes through reading, defaults, admission, preparation and validation here, and the
-object, or the list of faults, must be the same. Identities and times aside.
+The recording has its responses to manifests of every kind and to copies with one changed field; see `record_rules.py`.
+Each copy runs through decoding, defaulting, admission, the strategy and validation here. The object or the list of
+errors must be equal, apart from identities and times.
 """
 
 from __future__ import annotations
@@ -23,74 +23,74 @@ from support.builders.recorded_objects import (
     update,
 )
 
-MADE_UP = ("uid", "creationTimestamp", "resourceVersion", "managedFields")
+GENERATED_FIELDS = ("uid", "creationTimestamp", "resourceVersion", "managedFields")
 
 
-def comparable(answer: Any) -> Any:
-    """Without what is made up anew each time."""
-    if isinstance(answer, list):
-        return plain(answer)
-    if isinstance(answer, str):
-        return answer
-    answer = copy_tree(answer)
-    metadata = answer["metadata"]
-    for name in MADE_UP:
+def comparable(response: Any) -> Any:
+    """A response without generated values."""
+    if isinstance(response, list):
+        return plain(response)
+    if isinstance(response, str):
+        return response
+    response = copy_tree(response)
+    metadata = response["metadata"]
+    for name in GENERATED_FIELDS:
         metadata.pop(name, None)
-    if answer["kind"] == "Service" and answer["spec"].get("clusterIP") not in (None, "None"):
-        answer["spec"]["clusterIP"] = "<ip>"
-        answer["spec"]["clusterIPs"] = ["<ip>"]
-    return answer
+    if response["kind"] == "Service" and response["spec"].get("clusterIP") not in (None, "None"):
+        response["spec"]["clusterIP"] = "<ip>"
+        response["spec"]["clusterIPs"] = ["<ip>"]
+    return response
 
 
-APART = {
-    ("DeviceClass", "spec.selectors.0.cel.expression"),  # an empty expression is told of in other words
+KNOWN_DIFFERENCES = {
+    ("DeviceClass", "spec.selectors.0.cel.expression"),  # an empty expression gets another message
     ("ResourceClaim", "spec.devices.requests.0.exactly.selectors.0.cel.expression"),
-    ("HorizontalPodAutoscaler", "spec.behavior.scaleDown.policies.0"),  # an empty list is read as none
-    ("PersistentVolume", "spec.nodeAffinity.required.nodeSelectorTerms.0.matchExpressions.0.key"),  # counts as renamed
+    ("HorizontalPodAutoscaler", "spec.behavior.scaleDown.policies.0"),  # an empty list is decoded as none
+    ("PersistentVolume", "spec.nodeAffinity.required.nodeSelectorTerms.0.matchExpressions.0.key"),  # counts as a rename
 }
 
 
-def cases(sort: str) -> list[Any]:
+def cases(case_kind: str) -> list[Any]:
     return [
         pytest.param(number, id=f"{each['item']['kind']}-{each['item']['metadata'].get('name', 'unnamed')}")
         for number, each in enumerate(recorded())
-        if sort in each
+        if case_kind in each
     ]
 
 
-def apart(kind: str, where: list[Any], value: Any) -> bool:
-    return value == "-" and (kind, ".".join(map(str, where))) in APART
+def is_known_difference(kind: str, steps: list[Any], value: Any) -> bool:
+    return value == "-" and (kind, ".".join(map(str, steps))) in KNOWN_DIFFERENCES
 
 
 @pytest.mark.parametrize("number", cases("created"))
-def test_a_new_object_is_stored_as_upstream_stores_it(number: int) -> None:
+def test_a_manifest_is_stored_as_by_upstream(number: int) -> None:
     case = recorded()[number]
     assert comparable(create(case["item"], identity_of(case["created"]))) == comparable(case["created"])
 
 
 @pytest.mark.parametrize("number", cases("creations"))
-def test_a_changed_copy_is_stored_or_refused_as_upstream_does(number: int) -> None:
+def test_a_changed_copy_is_stored_or_refused_as_by_upstream(number: int) -> None:
     case = recorded()[number]
-    for where, value, answer in case["creations"]:
-        if not apart(case["item"]["kind"], where, value):
-            copy = apply_mutation(case["item"], tuple(where), value)
-            assert comparable(create(copy, identity_of(answer))) == comparable(answer), (where, value)
+    for steps, value, response in case["creations"]:
+        if not is_known_difference(case["item"]["kind"], steps, value):
+            copy = apply_mutation(case["item"], tuple(steps), value)
+            assert comparable(create(copy, identity_of(response))) == comparable(response), (steps, value)
 
 
 @pytest.mark.parametrize("number", cases("updates"))
-def test_an_update_is_stored_or_refused_as_upstream_does(number: int) -> None:
+def test_an_update_is_stored_or_refused_as_by_upstream(number: int) -> None:
     case = recorded()[number]
     old = case["updates"]["stored"]
-    for where, value, answer in case["updates"]["cases"]:
-        if not apart(case["item"]["kind"], where, value):
-            assert comparable(update(apply_mutation(old, tuple(where), value), old)) == comparable(answer), (
-                where,
+    for steps, value, response in case["updates"]["cases"]:
+        if not is_known_difference(case["item"]["kind"], steps, value):
+            assert comparable(update(apply_mutation(old, tuple(steps), value), old)) == comparable(response), (
+                steps,
                 value,
             )
 
 
 @pytest.mark.parametrize("number", cases("created"))
-def test_defaults_are_filled_in_once_and_for_all(number: int) -> None:
+def test_defaulting_twice_changes_nothing(number: int) -> None:
     item = recorded()[number]["item"]
     resource = resource_of(item)
     tree = read(resource, item)

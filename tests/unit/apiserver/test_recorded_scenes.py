@@ -1,4 +1,4 @@
-"""Does the embedded cluster answer what a real one answered, scene by scene? Recorded by record_scenes.py."""
+"""The embedded cluster answers the recorded scenes as a real API server; see record_scenes.py."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _RECORDED: dict[str, list[Any]] = json.loads(lzma.decompress(RECORDING.read_byte
 
 
 @pytest.mark.parametrize("scene", _RECORDED)
-def test_a_scene_ends_as_with_a_real_server(scene: str, tmp_path: Path) -> None:
+def test_a_scene_gets_the_recorded_responses(scene: str, tmp_path: Path) -> None:
     @async_test
-    async def play() -> None:
+    async def run() -> None:
         async with run_embedded_cluster(tmp_path) as cluster:
             for step, expected in zip(scenes()[scene], _RECORDED[scene], strict=True):
                 content = {"Content_Type": content_of(step)} if body_of(step) is not None else {}
-                answer = await cluster.request(step[0], path_of(step), body_of(step), **content)
-                assert comparable(answer.text) == expected, _shown(step)
+                response = await cluster.request(step[0], path_of(step), body_of(step), **content)
+                assert comparable(response.text) == expected, _step_text(step)
 
-    play()
+    run()
 
 
-def _shown(step: Step) -> str:
+def _step_text(step: Step) -> str:
     return f"{step[0]} {step[1]} {body_of(step)}"

@@ -1,4 +1,4 @@
-"""Do our tables have the columns and cells of a real API server? Recorded by record_tables.py."""
+"""Columns and cells of tables, compared with a real API server; see record_tables.py."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ def _resource(api_version: str, kind: str) -> ServedResource:
     return next(r for r in BUILT_IN if (r.group, r.version, r.kind) == (group, version, kind))
 
 
-@pytest.mark.parametrize("named", _RECORDING["columns"])
-def test_columns_are_those_of_a_real_server(named: str) -> None:
-    api_version, kind = named.split(" ")
-    assert _shown(columns(_resource(api_version, kind))) == _shown(_RECORDING["columns"][named])
+@pytest.mark.parametrize("kind_name", _RECORDING["columns"])
+def test_columns_equal_the_recorded_ones(kind_name: str) -> None:
+    api_version, kind = kind_name.split(" ")
+    assert _without_descriptions(columns(_resource(api_version, kind))) == _without_descriptions(
+        _RECORDING["columns"][kind_name]
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,18 +45,18 @@ def test_columns_are_those_of_a_real_server(named: str) -> None:
         for number, row in enumerate(_RECORDING["rows"])
     ],
 )
-def test_cells_are_those_of_a_real_server(row: list[Any]) -> None:
+def test_cells_equal_the_recorded_ones(row: list[Any]) -> None:
     item, expected, conditions = row
     resource = _resource(item["apiVersion"], item["kind"])
-    assert _ageless(cells(resource, item, _NOW)) == _ageless(expected)
+    assert _without_young_ages(cells(resource, item, _NOW)) == _without_young_ages(expected)
     assert row_conditions(resource, item) == conditions
 
 
-def _shown(found: list[Tree]) -> list[Tree]:
-    """What is said of a field everywhere is not said here once more."""
+def _without_descriptions(found: list[Tree]) -> list[Tree]:
+    """The columns without their descriptions."""
     return [{k: v for k, v in each.items() if k != "description"} for each in found]
 
 
-def _ageless(found: list[Any]) -> list[Any]:
-    """A few seconds went by between the objects and the end of the recording."""
+def _without_young_ages(found: list[Any]) -> list[Any]:
+    """Replaces young ages: a few seconds pass between the creation of the objects and the end of the recording."""
     return ["young" if isinstance(each, str) and _YOUNG.fullmatch(each) else each for each in found]

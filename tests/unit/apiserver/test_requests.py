@@ -1,4 +1,4 @@
-"""Paths, verbs, forms of answers, and events under both of their names."""
+"""Paths, verbs, content negotiation, and events in both of their groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from support.harness.apiserver_store import ApiserverStore
         pytest.param("/api/v1/pods", ResourcePath("", "v1", "pods"), id="all namespaces"),
         pytest.param("/api/v1/namespaces/a/pods", ResourcePath("", "v1", "pods", "a"), id="one namespace"),
         pytest.param("/api/v1/namespaces/a/pods/p", ResourcePath("", "v1", "pods", "a", "p"), id="one object"),
-        pytest.param("/api/v1/namespaces/a/pods/p/log", ResourcePath("", "v1", "pods", "a", "p", "log"), id="a part"),
+        pytest.param(
+            "/api/v1/namespaces/a/pods/p/log", ResourcePath("", "v1", "pods", "a", "p", "log"), id="a sub-resource"
+        ),
         pytest.param("/api/v1/namespaces/a", ResourcePath("", "v1", "namespaces", "", "a"), id="a namespace"),
         pytest.param(
             "/api/v1/namespaces/a/status", ResourcePath("", "v1", "namespaces", "", "a", "status"), id="its status"
@@ -29,10 +31,10 @@ from support.harness.apiserver_store import ApiserverStore
         pytest.param("/apis/apps/v1/deployments", ResourcePath("apps", "v1", "deployments"), id="a group"),
         pytest.param("/api/v1/nodes/a%2Fb", ResourcePath("", "v1", "nodes", "", "a/b"), id="escaped"),
         pytest.param("/apis/apps/v1", None, id="discovery"),
-        pytest.param("/version", None, id="something else"),
+        pytest.param("/version", None, id="another path"),
     ],
 )
-def test_paths(path: str, expected: ResourcePath | None) -> None:
+def test_paths_of_resources(path: str, expected: ResourcePath | None) -> None:
     assert parse_resource_path(path) == expected
 
 
@@ -47,7 +49,7 @@ def test_paths(path: str, expected: ResourcePath | None) -> None:
         pytest.param("DELETE", "p", {}, "delete", id="one of them"),
     ],
 )
-def test_verbs(method: str, name: str, query: dict[str, str], verb: str) -> None:
+def test_verbs_of_requests(method: str, name: str, query: dict[str, str], verb: str) -> None:
     assert request_verb(method, ResourcePath("", "v1", "pods", "a", name), query) == verb
 
 
@@ -57,7 +59,7 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 @pytest.mark.parametrize(
     ("accept", "expected"),
     [
-        pytest.param("", MediaTypeOptions(), id="nothing said"),
+        pytest.param("", MediaTypeOptions(), id="no header"),
         pytest.param("*/*", MediaTypeOptions(), id="anything"),
         pytest.param(
             "application/vnd.kubernetes.protobuf,application/json", MediaTypeOptions(), id="protobuf, or JSON"
@@ -70,37 +72,37 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
         pytest.param("application/yaml;q=0.1,application/json", MediaTypeOptions(), id="weights"),
     ],
 )
-def test_forms(accept: str, expected: MediaTypeOptions) -> None:
+def test_accept_headers(accept: str, expected: MediaTypeOptions) -> None:
     assert negotiate_media_type(accept) == expected
 
 
-def test_a_form_that_nobody_has() -> None:
+def test_an_unsupported_accept_header_is_refused() -> None:
     with pytest.raises(StatusError) as caught:
         negotiate_media_type("application/vnd.kubernetes.protobuf")
     assert caught.value.code == 406
 
 
-def test_versions_are_ranked_as_kubernetes_ranks_them() -> None:
+def test_versions_are_sorted_as_in_kubernetes() -> None:
     order = ["v10", "v2", "v1", "v11beta2", "v10beta3", "v3beta1", "v12alpha1", "v11alpha2", "foo1", "foo10"]
     mixed = [*order[5:], *order[:5]]
     assert sorted(mixed, key=version_rank) == order
 
 
-def test_kinds_that_come_change_the_version_and_go_again() -> None:
+def test_added_and_removed_kinds_change_the_registry_version() -> None:
     resources = ResourceRegistry()
     before = resources.version
-    mine = BUILT_IN[1].__class__("ex.io", "v1", "Thing", "things", "thing", definition={"name": "v1"})
-    resources.add("things.ex.io", [mine])
+    resource = BUILT_IN[1].__class__("ex.io", "v1", "Thing", "things", "thing", definition={"name": "v1"})
+    resources.add("things.ex.io", [resource])
     assert resources.version == before + 1
-    assert resources.find("ex.io", "v1", "things") is mine
-    resources.add("things.ex.io", [mine])
-    assert resources.version == before + 1  # nothing new
+    assert resources.find("ex.io", "v1", "things") is resource
+    resources.add("things.ex.io", [resource])
+    assert resources.version == before + 1  # unchanged
     resources.remove("things.ex.io")
     assert resources.find("ex.io", "v1", "things") is None
 
 
-def test_an_event_has_two_names_for_everything() -> None:
-    world = ApiserverStore()
+def test_an_event_is_served_with_the_field_names_of_both_groups() -> None:
+    store = ApiserverStore()
     event: dict[str, Any] = {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -114,11 +116,11 @@ def test_an_event_has_two_names_for_everything() -> None:
         "reportingController": "c",
         "reportingInstance": "i",
     }
-    entry = world.create(event).entry
+    entry = store.create(event).entry
     assert entry is not None
-    core = json.loads(version_conversion.to_json(world.kind("Event"), entry))
+    core = json.loads(version_conversion.to_json(store.kind("Event"), entry))
     assert (core["message"], core["involvedObject"]["name"], core["reportingComponent"]) == ("hello", "p", "c")
     assert (core["source"], core["firstTimestamp"], core["apiVersion"]) == ({}, None, "v1")
-    other = json.loads(version_conversion.to_json(world.kind("Event", "events.k8s.io"), entry))
-    assert (other["note"], other["regarding"]["name"], other["deprecatedSource"]) == ("hello", "p", {})
-    assert "message" not in other
+    newer = json.loads(version_conversion.to_json(store.kind("Event", "events.k8s.io"), entry))
+    assert (newer["note"], newer["regarding"]["name"], newer["deprecatedSource"]) == ("hello", "p", {})
+    assert "message" not in newer

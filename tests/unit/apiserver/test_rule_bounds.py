@@ -1,4 +1,4 @@
-"""Bounds of numbers and shares in the rules for objects: the last accepted and the first refused value."""
+"""Bounds of numbers in validation: the last accepted and the first refused value."""
 
 from __future__ import annotations
 
@@ -257,10 +257,10 @@ BOUNDS: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "path", "accepted", "refused", "words", "field"), cases(BOUNDS))
+@pytest.mark.parametrize(("name", "path", "accepted", "refused", "text", "field"), cases(BOUNDS))
 def test_the_last_accepted_and_the_first_refused_value(
-    name: str, path: str, accepted: Any, refused: Any, words: str, field: str
+    name: str, path: str, accepted: Any, refused: Any, text: str, field: str
 ) -> None:
     assert faults(name, path, accepted) == []
     found = faults(name, path, refused)
-    assert any(each == field and words in message for each, message in found), found
+    assert any(each == field and text in message for each, message in found), found

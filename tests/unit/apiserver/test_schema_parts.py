@@ -1,4 +1,4 @@
-"""Single values of the schema room: protobuf bodies, values of rules, sets that are removed, bodies without a kind."""
+"""Parts of the schema package: protobuf bodies, CEL values, removed field sets, bodies without a kind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def type_of(kind: str) -> StructType:
     return found
 
 
-# Protobuf.
+# Protobuf
 
 
 def varint(number: int) -> bytes:
@@ -54,7 +54,7 @@ def moment(seconds: int, nanos: int = 0) -> bytes:
     return field(1, seconds) + (field(2, nanos) if nanos else b"")
 
 
-def test_times_of_a_protobuf_body() -> None:
+def test_times_in_a_protobuf_body() -> None:
     metadata = field(1, b"l") + field(3, b"default") + field(8, moment(1_700_000_000, 999))
     spec = field(1, b"me") + field(2, 300) + field(3, moment(1_700_000_000, 123_456_789)) + field(5, 0)
     api_version, kind, tree = decode_protobuf(
@@ -70,18 +70,18 @@ def test_times_of_a_protobuf_body() -> None:
     }
 
 
-def test_maps_and_bytes_of_a_protobuf_body() -> None:
+def test_maps_and_bytes_in_a_protobuf_body() -> None:
     pairs = field(2, field(1, b"a") + field(2, b"1")) + field(2, field(1, b"b") + field(2, b"2"))
     binary = field(3, field(1, b"c") + field(2, b"\xff"))
     _, _, tree = decode_protobuf(body("v1", "ConfigMap", pairs + binary + field(4, 1)), built_in_types())
     assert (tree["data"], tree["binaryData"], tree["immutable"]) == ({"a": "1", "b": "2"}, {"c": "/w=="}, True)
 
 
-# Values of rules.
+# CEL values
 
 
 @pytest.mark.parametrize(
-    ("value", "schema", "seen"),
+    ("value", "schema", "expected"),
     [
         ("YQ==", {"type": "string", "format": "byte"}, b"a"),
         ("YQ", {"type": "string", "format": "byte"}, "YQ"),
@@ -93,9 +93,9 @@ def test_maps_and_bytes_of_a_protobuf_body() -> None:
         ([1], {"type": "array", "items": {"type": "number"}}, (1.0,)),
     ],
 )
-def test_a_value_as_rules_see_it(value: Any, schema: Tree, seen: Any) -> None:
+def test_cel_values(value: Any, schema: Tree, expected: Any) -> None:
     found = cel_value(value, schema)
-    assert (found, type(found) is float) == (seen, type(seen) is float)
+    assert (found, type(found) is float) == (expected, type(expected) is float)
 
 
 @pytest.mark.parametrize(
@@ -107,39 +107,39 @@ def test_a_value_as_rules_see_it(value: Any, schema: Tree, seen: Any) -> None:
         ("self.t != '2026-01-01T00:00:00Z'", {}, False),
     ],
 )
-def test_a_rule_sees_a_time_where_the_schema_has_one(rule: str, field: Tree, holds: bool) -> None:
-    faults = ruled(rule, **field).faults({"spec": {"t": "2026-01-01T00:00:00Z"}})
-    assert (faults == []) == holds, faults
+def test_a_date_time_field_is_a_cel_timestamp(rule: str, field: Tree, holds: bool) -> None:
+    errors = custom_type_with_rule(rule, **field).faults({"spec": {"t": "2026-01-01T00:00:00Z"}})
+    assert (errors == []) == holds, errors
 
 
 GOOD = {"date-time": "2026-01-01T00:00:00Z", "date": "2026-01-01", "duration": "1s", "byte": "YQ=="}
 
 
 @pytest.mark.parametrize("name", GOOD)
-@pytest.mark.parametrize("is_mended", [True, False])
-def test_an_old_value_of_another_format_does_not_stop_a_rule(name: str, is_mended: bool) -> None:
-    custom = ruled("self.n > oldSelf.n", format=name)
+@pytest.mark.parametrize("new_is_valid", [True, False])
+def test_an_invalid_old_value_does_not_stop_a_transition_rule(name: str, new_is_valid: bool) -> None:
+    custom = custom_type_with_rule("self.n > oldSelf.n", format=name)
     old = {"spec": {"t": "!", "n": 1}}
-    text = GOOD[name] if is_mended else "!"
+    text = GOOD[name] if new_is_valid else "!"
     assert custom.faults({"spec": {"t": text, "n": 2}}, old) == []
     assert [each.detail for each in custom.faults({"spec": {"t": text, "n": 1}}, old)] == [
         "failed rule: self.n > oldSelf.n"
     ]
 
 
-def ruled(rule: str, **field: str) -> CustomResourceType:
-    """A custom resource with a text `t` and a number `n`, and a rule."""
+def custom_type_with_rule(rule: str, **field: str) -> CustomResourceType:
+    """A custom resource with a text `t`, a number `n` and a validation rule."""
     properties = {"t": {"type": "string", **field}, "n": {"type": "integer"}}
     spec = {"type": "object", "properties": properties, "x-kubernetes-validations": [{"rule": rule}]}
     root = {"type": "object", "properties": {"spec": spec}}
     return CustomResourceType("ex.io", "Widget", {"name": "v1", "schema": {"openAPIV3Schema": root}})
 
 
-# Fields that are removed and merged.
+# Removal and merge of fields
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "gone", "left"),
+    ("kind", "value", "removed", "remaining"),
     [
         ("ConfigMap", {"data": {"a": "1", "b": "2"}}, {"f:data": {"f:a": {}}}, {"data": {"b": "2"}}),
         ("ConfigMap", {"data": {"a": "1"}}, {"f:data": {"f:a": {}}}, {"data": None}),
@@ -173,12 +173,12 @@ def ruled(rule: str, **field: str) -> CustomResourceType:
         ),
     ],
 )
-def test_what_is_left_without_a_set_of_fields(kind: str, value: Tree, gone: Tree, left: Tree | None) -> None:
-    assert remove(value, gone, merge_rule(type_of(kind))) == left
+def test_removal_of_a_field_set(kind: str, value: Tree, removed: Tree, remaining: Tree | None) -> None:
+    assert remove(value, removed, merge_rule(type_of(kind))) == remaining
 
 
 @pytest.mark.parametrize(
-    ("live", "given", "merged"),
+    ("live", "applied", "merged"),
     [
         ("a b c", "c a", "b c a"),
         ("a b", "b a", "b a"),
@@ -189,28 +189,28 @@ def test_what_is_left_without_a_set_of_fields(kind: str, value: Tree, gone: Tree
         ("a x b", "a b", "a x b"),
     ],
 )
-def test_elements_of_an_applied_list_come_in_its_order(live: str, given: str, merged: str) -> None:
+def test_merged_list_elements_have_the_applied_order(live: str, applied: str, merged: str) -> None:
     def pod(names: str) -> Tree:
         return {"spec": {"containers": [{"name": each} for each in names.split()]}}
 
-    found = merge(pod(live), pod(given), merge_rule(type_of("Pod")))
+    found = merge(pod(live), pod(applied), merge_rule(type_of("Pod")))
     assert " ".join(each["name"] for each in found["spec"]["containers"]) == merged
 
 
-# Bodies, entries, deletions.
+# Bodies, stored objects, deletions
 
 
-@pytest.mark.parametrize(("size", "dots"), [(30, False), (31, True)])
-def test_a_body_without_a_kind_is_shown_by_its_start(size: int, dots: bool) -> None:
+@pytest.mark.parametrize(("size", "is_cut"), [(30, False), (31, True)])
+def test_the_error_for_a_body_without_a_kind_shows_its_start(size: int, is_cut: bool) -> None:
     custom = CustomResourceType("ex.io", "Widget", {"name": "v1", "schema": {"openAPIV3Schema": {"type": "object"}}})
     raw = b'{"apiVersion":"ex.io/v1"}'.ljust(size)
     with pytest.raises(StatusError) as raised:
         custom.decode(raw, "Ignore")
     start = raw[:30].decode()
-    assert raised.value.message.endswith(f"({start} ...)" if dots else f"({start})")
+    assert raised.value.message.endswith(f"({start} ...)" if is_cut else f"({start})")
 
 
-def test_entries_of_one_object_share_labels_that_stay() -> None:
+def test_states_of_an_object_share_unchanged_labels() -> None:
     tree = {"metadata": {"name": "a", "uid": "u", "labels": {"a": "b"}}}
     first = make_stored_object(tree, 1)
     second = make_stored_object(tree, 2, None, first)
@@ -219,7 +219,7 @@ def test_entries_of_one_object_share_labels_that_stay() -> None:
     assert third.labels == {"a": "c"}
 
 
-def test_a_definition_waits_for_its_objects_from_the_first_deletion_on() -> None:
+def test_a_deleted_definition_gets_the_cleanup_finalizer() -> None:
     resource = ResourceRegistry().built_in("CustomResourceDefinition", "apiextensions.k8s.io")
     tree: Tree = {"metadata": {"name": "d", "uid": "u"}}
     assert begin_deletion(resource, tree, DeleteOptions(), NOW) == ("marked", True)

@@ -1,4 +1,4 @@
-"""Small parts of the API server: cells, selection by field, identity, deletions, roles, history."""
+"""Parts of the API server: cells, field selectors, metadata, delete options, roles, watch cache."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ YEAR = 365 * DAY
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-# Cells.
+# Cells
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         (8 * YEAR, "8y"),
     ],
 )
-def test_an_age_is_coarser_the_longer_it_is(seconds: int, text: str) -> None:
+def test_the_format_of_ages(seconds: int, text: str) -> None:
     assert ages.format_age(timedelta(seconds=seconds)) == text
 
 
-def test_an_object_without_a_time_has_no_age() -> None:
+def test_the_age_of_an_object_without_a_timestamp_is_unknown() -> None:
     assert ages.age_cell(NOW, None) == "<unknown>"
     assert ages.age_cell(NOW, "2025-12-31T23:59:00Z") == "60s"
 
@@ -87,7 +87,7 @@ def test_an_object_without_a_time_has_no_age() -> None:
         (["a", "b"], 2, 5, "a,b + 3 more..."),
     ],
 )
-def test_a_list_is_cut_at_its_limit(items: list[str], limit: int, total: int | None, text: str) -> None:
+def test_a_long_list_shows_how_many_items_follow(items: list[str], limit: int, total: int | None, text: str) -> None:
     assert cell_text.list_text(items, limit, total=total) == text
 
 
@@ -102,7 +102,7 @@ def test_a_list_is_cut_at_its_limit(items: list[str], limit: int, total: int | N
         ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, "!a"),
     ],
 )
-def test_a_selector_in_a_cell(selector: Tree | None, text: str) -> None:
+def test_selector_cells(selector: Tree | None, text: str) -> None:
     assert cell_text.selector_cell(selector) == text
 
 
@@ -128,11 +128,11 @@ ITEM = {"spec": {"list": [{"n": "a", "v": 1}, {"n": "b", "v": 2}], "none": None,
         (".spec['map'].x", 1),
     ],
 )
-def test_a_path_of_a_printer_column(path: str, value: Any) -> None:
+def test_json_paths_of_printer_columns(path: str, value: Any) -> None:
     assert json_path_value(path, ITEM) == value
 
 
-# Selection by field.
+# Field selectors
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,7 @@ def test_a_path_of_a_printer_column(path: str, value: Any) -> None:
         ("Event", "events.k8s.io", {"involvedObject": {"name": "p"}}, "regarding.name", "p"),
     ],
 )
-def test_an_object_is_selected_by_a_field_of_its_kind(
-    kind: str, group: str, tree: Tree, field: str, value: str
-) -> None:
+def test_field_selectors_by_kind(kind: str, group: str, tree: Tree, field: str, value: str) -> None:
     resource = built_in(kind, group)
     tree = {"metadata": {"name": "a", "namespace": "n"}, **tree}
     entry = make_stored_object(tree, 1, field_extractor(resource))
@@ -167,7 +165,7 @@ def test_an_object_is_selected_by_a_field_of_its_kind(
 
 
 @pytest.mark.parametrize(
-    ("kind", "group", "words"),
+    ("kind", "group", "message"),
     [
         ("Job", "batch", 'field label "spec.x" not supported for Job'),
         ("CronJob", "batch", '"spec.x" is not a known field selector: only "metadata.name", "metadata.namespace"'),
@@ -180,34 +178,34 @@ def test_an_object_is_selected_by_a_field_of_its_kind(
         ("Event", "events.k8s.io", "field label not supported: spec.x"),
     ],
 )
-def test_a_field_that_is_no_selector_is_refused_in_the_words_of_its_kind(kind: str, group: str, words: str) -> None:
+def test_an_unsupported_field_selector_has_the_message_of_its_kind(kind: str, group: str, message: str) -> None:
     with pytest.raises(StatusError) as raised:
         parse_selectors(built_in(kind, group), "", "", "spec.x=1")
-    assert (raised.value.code, raised.value.message) == (400, words)
+    assert (raised.value.code, raised.value.message) == (400, message)
 
 
-def test_a_selection_of_one_name() -> None:
+def test_a_selector_of_one_name() -> None:
     found = parse_selectors(built_in("Pod"), "n", "", "metadata.name=a")
     assert (found.name, found.matches_all) == ("a", False)
     assert parse_selectors(built_in("Pod"), "n", "", "metadata.name!=a").name is None
     assert parse_selectors(built_in("Pod"), "n", "", "").matches_all
 
 
-# Lists.
+# Lists
 
 
 @pytest.mark.parametrize(
-    ("limit", "names", "rest"), [(0, "abc", None), (2, "ab", 1), (3, "abc", None), (4, "abc", None)]
+    ("limit", "names", "remaining"), [(0, "abc", None), (2, "ab", 1), (3, "abc", None), (4, "abc", None)]
 )
-def test_a_page_tells_how_many_follow(limit: int, names: str, rest: int | None) -> None:
-    world = ApiserverStore()
+def test_a_page_has_the_remaining_item_count(limit: int, names: str, remaining: int | None) -> None:
+    store = ApiserverStore()
     for name in "abc":
-        world.create(config_map(name))
-    reader = ResourceReader(world.kind("ConfigMap"), world.place("ConfigMap"))
-    found, metadata = reader.page("default", ListOptions.of({"limit": str(limit)}), world.store.version)
+        store.create(config_map(name))
+    reader = ResourceReader(store.kind("ConfigMap"), store.place("ConfigMap"))
+    found, metadata = reader.page("default", ListOptions.of({"limit": str(limit)}), store.store.version)
     assert "".join(each.name for each in found) == names
-    assert metadata.get("remainingItemCount") == rest
-    assert ("continue" in metadata) == (rest is not None)
+    assert metadata.get("remainingItemCount") == remaining
+    assert ("continue" in metadata) == (remaining is not None)
 
 
 @pytest.mark.parametrize("limit", [str(1 << 63), str(-(1 << 63) - 1)])
@@ -219,7 +217,7 @@ def test_a_limit_of_more_than_64_bits_is_refused(limit: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "words"),
+    ("query", "message"),
     [
         ({"resourceVersionMatch": "NotOlderThan"}, "is forbidden for watch unless sendInitialEvents is provided"),
         ({"sendInitialEvents": "1", "resourceVersionMatch": "Exact"}, "Unsupported value"),
@@ -228,18 +226,18 @@ def test_a_limit_of_more_than_64_bits_is_refused(limit: str) -> None:
         ({}, ""),
     ],
 )
-def test_parameters_of_a_watch(query: dict[str, str], words: str) -> None:
-    if words:
-        with pytest.raises(StatusError, match=words):
+def test_combinations_of_watch_parameters(query: dict[str, str], message: str) -> None:
+    if message:
+        with pytest.raises(StatusError, match=message):
             ListOptions.of({"watch": "1", **query})
     else:
         assert ListOptions.of({"watch": "1", **query}).watch
 
 
-# Identity.
+# Metadata
 
 
-def test_a_time_is_written_anew_for_every_part_of_it() -> None:
+def test_timestamps_are_cached_by_all_their_parts() -> None:
     for moment in (
         datetime(2026, 1, 1, 0, 0, 0, tzinfo=UTC),
         datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC),
@@ -252,20 +250,20 @@ def test_a_time_is_written_anew_for_every_part_of_it() -> None:
         assert timestamp(moment) == f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def test_a_uid_is_a_random_one_of_version_4() -> None:
+def test_uids_are_random_and_of_version_4() -> None:
     chance = random.Random(0)
     found = [new_uid(chance) for _ in range(50)]
     assert len(set(found)) == 50
     assert all((len(each), each[14], each[19] in "89ab") == (36, "4", True) for each in found)
 
 
-@pytest.mark.parametrize(("length", "kept"), [(57, 57), (58, 58), (59, 58)])
-def test_a_generated_name_fits_a_label(length: int, kept: int) -> None:
+@pytest.mark.parametrize(("length", "prefix_length"), [(57, 57), (58, 58), (59, 58)])
+def test_a_generated_name_fits_a_label(length: int, prefix_length: int) -> None:
     name = generate_name("a" * length, random.Random(0))
-    assert (len(name), name[:kept]) == (kept + 5, "a" * kept)
+    assert (len(name), name[:prefix_length]) == (prefix_length + 5, "a" * prefix_length)
 
 
-def test_an_object_gets_the_namespace_and_the_name_of_its_path() -> None:
+def test_namespace_and_name_must_match_the_path() -> None:
     tree: Tree = {"metadata": {"name": "a"}}
     set_namespace(built_in("Pod"), tree, "n")
     set_name(tree, "a")
@@ -280,7 +278,7 @@ def test_an_object_gets_the_namespace_and_the_name_of_its_path() -> None:
     assert tree == {"metadata": {"name": "a"}}
 
 
-def test_the_server_gives_a_new_object_its_identity() -> None:
+def test_the_server_sets_the_identity_of_a_new_object() -> None:
     given = dict.fromkeys(("uid", "resourceVersion", "selfLink", "creationTimestamp", "deletionTimestamp"), "x")
     tree: Tree = {"metadata": {"name": "a", "generation": 3, "deletionGracePeriodSeconds": 5, **given}}
     prepare_create_metadata(built_in("Pod"), tree, NOW, random.Random(0))
@@ -300,7 +298,7 @@ def test_the_server_gives_a_new_object_its_identity() -> None:
         ({"deletionGracePeriodSeconds": 1}, "metadata.deletionGracePeriodSeconds"),
     ],
 )
-def test_what_identifies_an_object_stays(new: Tree, field: str) -> None:
+def test_identity_fields_are_immutable(new: Tree, field: str) -> None:
     old = {"metadata": {"name": "a", "uid": "u", "deletionTimestamp": "t", "generation": 2}}
     tree: Tree = {"metadata": {"name": "a", "selfLink": "x", "generation": 7, "creationTimestamp": "c", **new}}
     if field:
@@ -311,19 +309,19 @@ def test_what_identifies_an_object_stays(new: Tree, field: str) -> None:
         assert tree == old
 
 
-# Deletions, roles, history.
+# Delete options, roles, watch cache
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         ({"propagationPolicy": "Orphan", "orphanDependents": True}, "orphanDependents and deletionPropagation cannot"),
         ({"propagationPolicy": "Odd"}, "propagationPolicy: Unsupported value"),
         ({"dryRun": ["Some"]}, "dryRun: Unsupported value"),
     ],
 )
-def test_options_of_a_deletion_that_are_refused(body: Tree, words: str) -> None:
-    with pytest.raises(StatusError, match=words):
+def test_invalid_delete_options(body: Tree, message: str) -> None:
+    with pytest.raises(StatusError, match=message):
         DeleteOptions.of(body)
 
 
@@ -336,7 +334,7 @@ def test_options_of_a_deletion_that_are_refused(body: Tree, words: str) -> None:
         ({}, ""),
     ],
 )
-def test_the_policy_of_a_deletion(body: Tree, policy: str) -> None:
+def test_the_propagation_policy_of_delete_options(body: Tree, policy: str) -> None:
     assert DeleteOptions.of(body) == DeleteOptions(policy=policy)
 
 
@@ -366,24 +364,24 @@ def binding(kind: str, subject: Tree, role: str = "Role") -> Tree:
         ({"kind": "User", "name": "u", "apiGroup": RBAC}, "v", "default", False),
     ],
 )
-def test_a_role_binding_holds_in_its_namespace(subject: Tree, user: str, namespace: str, allowed: bool) -> None:
-    world = ApiserverStore()
+def test_a_role_binding_applies_in_its_namespace(subject: Tree, user: str, namespace: str, allowed: bool) -> None:
+    store = ApiserverStore()
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
-    roles = RbacAuthorizer(world.store)
-    asked = AuthorizationAttributes("get", resource="pods", namespace=namespace)
-    assert not roles.allows(RequestUser(user), asked)
-    world.create({"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": {"name": "r"}, "rules": rules})
-    world.create(binding("RoleBinding", subject))
-    assert roles.allows(RequestUser(user), asked) == allowed
-    assert roles.allows(ADMIN, asked)
+    roles = RbacAuthorizer(store.store)
+    attributes = AuthorizationAttributes("get", resource="pods", namespace=namespace)
+    assert not roles.allows(RequestUser(user), attributes)
+    store.create({"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": {"name": "r"}, "rules": rules})
+    store.create(binding("RoleBinding", subject))
+    assert roles.allows(RequestUser(user), attributes) == allowed
+    assert roles.allows(ADMIN, attributes)
 
 
 @pytest.mark.parametrize("resource", [each for each in BUILT_IN if each.subresources], ids=lambda each: each.qualified)
-def test_every_part_of_a_kind_has_a_kind_and_verbs(resource: ServedResource) -> None:
-    for part in resource.subresources:
-        assert part.kind
-        assert part.verbs
-        assert resource.subresource(part.name) is part
+def test_every_subresource_has_a_kind_and_verbs(resource: ServedResource) -> None:
+    for subresource in resource.subresources:
+        assert subresource.kind
+        assert subresource.verbs
+        assert resource.subresource(subresource.name) is subresource
     assert resource.subresource("none") is None
 
 
@@ -395,28 +393,28 @@ def changes(store: Store, count: int) -> list[WatchCacheEvent]:
     return found
 
 
-def test_a_history_forgets_the_oldest_change_above_its_limits() -> None:
-    made = changes(Store(), 4)
-    size = len(made[0].entry.raw)
-    for ring in (WatchCache(max_events=3), WatchCache(max_bytes=3 * size)):
-        for change in made[:3]:
-            ring.append(change)
-        assert ([each.version for each in ring.events_after(0)], ring.compacted_version) == ([1, 2, 3], 0)
-        ring.append(made[3])
-        assert ([each.version for each in ring.events_after(1)], ring.compacted_version) == ([2, 3, 4], 1)
-        assert [each.version for each in ring.events_after(3)] == [4]
-        ring.compact(3)
-        assert ([each.version for each in ring.events_after(3)], ring.compacted_version) == ([4], 3)
-        ring.compact(2)
-        assert ring.compacted_version == 3
+def test_a_watch_cache_drops_the_oldest_event_above_its_limits() -> None:
+    events = changes(Store(), 4)
+    size = len(events[0].entry.raw)
+    for cache in (WatchCache(max_events=3), WatchCache(max_bytes=3 * size)):
+        for change in events[:3]:
+            cache.append(change)
+        assert ([each.version for each in cache.events_after(0)], cache.compacted_version) == ([1, 2, 3], 0)
+        cache.append(events[3])
+        assert ([each.version for each in cache.events_after(1)], cache.compacted_version) == ([2, 3, 4], 1)
+        assert [each.version for each in cache.events_after(3)] == [4]
+        cache.compact(3)
+        assert ([each.version for each in cache.events_after(3)], cache.compacted_version) == ([4], 3)
+        cache.compact(2)
+        assert cache.compacted_version == 3
 
 
-def test_a_listener_hears_of_changes_until_it_leaves() -> None:
+def test_a_listener_gets_events_until_it_is_removed() -> None:
     first, second, *_ = changes(Store(), 2)
-    heard: list[int] = []
-    ring, listener = WatchCache(), lambda change: heard.append(change.version)
-    ring.add_listener(listener)
-    ring.append(first)
-    ring.remove_listener(listener)
-    ring.append(second)
-    assert heard == [1]
+    versions: list[int] = []
+    cache, listener = WatchCache(), lambda change: versions.append(change.version)
+    cache.add_listener(listener)
+    cache.append(first)
+    cache.remove_listener(listener)
+    cache.append(second)
+    assert versions == [1]

@@ -1,4 +1,4 @@
-"""Binding, eviction, scale, logs and tokens: what refuses them, at both sides of each bound."""
+"""Binding, eviction, scale, logs and tokens: refusals, on both sides of each bound."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACCOUNT = {"metadata": {"name": "a", "namespace": "default", "uid": "u"}}
 
 
 class Objects:
-    """A lookup that finds the same objects whatever the kind."""
+    """An object lookup that returns the same objects for every kind."""
 
     def __init__(self, *items: Tree) -> None:
         self._items = items
@@ -51,32 +51,36 @@ def disrupted(count: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("evicted", "guard", "pays"),
+    ("pod_tree", "pdb", "uses_budget"),
     [
-        pytest.param(pod(READY), budget(), True, id="a-ready-pod-is-paid-for"),
-        pytest.param(pod(READY), budget(disruptedPods=disrupted(2000)), True, id="as-many-disrupted-as-there-may-be"),
-        pytest.param(pod(READY, phase="Succeeded"), budget(disruptionsAllowed=0), False, id="a-pod-that-ended"),
-        pytest.param(pod(READY, phase="Pending"), budget(disruptionsAllowed=0), False, id="a-pod-that-waits"),
+        pytest.param(pod(READY), budget(), True, id="a-ready-pod-uses-the-budget"),
+        pytest.param(pod(READY), budget(disruptedPods=disrupted(2000)), True, id="the-maximum-of-disrupted-pods"),
+        pytest.param(pod(READY, phase="Succeeded"), budget(disruptionsAllowed=0), False, id="a-finished-pod"),
+        pytest.param(pod(READY, phase="Pending"), budget(disruptionsAllowed=0), False, id="a-pending-pod"),
         pytest.param(pod(READY, deletionTimestamp=NOW), budget(disruptionsAllowed=0), False, id="a-pod-that-goes"),
         pytest.param(pod(READY, labels={"a": "c"}), budget(disruptionsAllowed=0), False, id="other-labels"),
         pytest.param(pod(READY, labels={}), budget(disruptionsAllowed=0), False, id="no-labels"),
-        pytest.param(pod(), budget(policy="AlwaysAllow", disruptionsAllowed=0), False, id="unhealthy-pods-may-go"),
-        pytest.param(pod(), budget(currentHealthy=1, disruptionsAllowed=0), False, id="just-enough-others-are-healthy"),
-        pytest.param(pod(), budget(desiredHealthy=0), True, id="a-budget-that-wants-none-healthy"),
+        pytest.param(
+            pod(), budget(policy="AlwaysAllow", disruptionsAllowed=0), False, id="unhealthy-pods-always-allowed"
+        ),
+        pytest.param(pod(), budget(currentHealthy=1, disruptionsAllowed=0), False, id="enough-healthy-pods"),
+        pytest.param(pod(), budget(desiredHealthy=0), True, id="a-budget-without-desired-healthy-pods"),
         pytest.param(pod({**READY, "status": "False"}), budget(disruptionsAllowed=0), False, id="not-ready"),
     ],
 )
-def test_an_eviction_that_is_admitted(evicted: Tree, guard: Tree, pays: bool) -> None:
-    found = subresources.evict(evicted, Objects(guard), NOW)
+def test_admitted_evictions(pod_tree: Tree, pdb: Tree, uses_budget: bool) -> None:
+    found = subresources.evict(pod_tree, Objects(pdb), NOW)
     assert found.pod["status"]["conditions"][-1]["type"] == "DisruptionTarget"
-    assert (found.budget is not None) == pays
-    assert subresources.evict(evicted, Objects(guard), NOW, dry_run=True).budget is None
+    assert (found.budget is not None) == uses_budget
+    assert subresources.evict(pod_tree, Objects(pdb), NOW, dry_run=True).budget is None
 
 
 @pytest.mark.parametrize(
-    ("evicted", "guard", "code", "words"),
+    ("pod_tree", "pdb", "code", "text"),
     [
-        pytest.param(pod(READY), budget(disruptionsAllowed=0), 429, "needs 1 healthy pods and has 2", id="no-room"),
+        pytest.param(
+            pod(READY), budget(disruptionsAllowed=0), 429, "needs 1 healthy pods and has 2", id="no-disruption-allowed"
+        ),
         pytest.param(pod(READY), budget(generation=2), 429, "is still being processed", id="an-old-status"),
         pytest.param(
             pod(READY), budget(disruptedPods=disrupted(2001)), 403, "DisruptedPods map too big", id="too-many"
@@ -86,45 +90,47 @@ def test_an_eviction_that_is_admitted(evicted: Tree, guard: Tree, pays: bool) ->
         ),
     ],
 )
-def test_an_eviction_that_is_refused(evicted: Tree, guard: Tree, code: int, words: str) -> None:
+def test_refused_evictions(pod_tree: Tree, pdb: Tree, code: int, text: str) -> None:
     with pytest.raises(StatusError) as raised:
-        subresources.evict(evicted, Objects(guard), NOW)
+        subresources.evict(pod_tree, Objects(pdb), NOW)
     causes = (raised.value.details or {}).get("causes", ())
     assert raised.value.code == code
-    assert words in raised.value.message + "".join(each["message"] for each in causes)
+    assert text in raised.value.message + "".join(each["message"] for each in causes)
 
 
 @pytest.mark.parametrize(("allowed", "left", "conditions"), [(2, 1, []), (1, 0, ["DisruptionAllowed"])])
-def test_a_budget_pays_with_one_disruption(allowed: int, left: int, conditions: list[str]) -> None:
-    paid = subresources.evict(pod(READY), Objects(budget(disruptionsAllowed=allowed)), NOW).budget
-    assert paid is not None
-    assert paid["status"]["disruptionsAllowed"] == left
-    assert paid["status"]["disruptedPods"] == {"p": NOW}
-    assert [each["type"] for each in paid["status"].get("conditions", ())] == conditions
+def test_an_eviction_uses_one_allowed_disruption(allowed: int, left: int, conditions: list[str]) -> None:
+    changed = subresources.evict(pod(READY), Objects(budget(disruptionsAllowed=allowed)), NOW).budget
+    assert changed is not None
+    assert changed["status"]["disruptionsAllowed"] == left
+    assert changed["status"]["disruptedPods"] == {"p": NOW}
+    assert [each["type"] for each in changed["status"].get("conditions", ())] == conditions
 
 
-def test_a_pod_of_two_budgets_is_not_evicted() -> None:
+def test_a_pod_with_two_budgets_is_not_evicted() -> None:
     with pytest.raises(StatusError, match="more than one PodDisruptionBudget"):
         subresources.evict(pod(READY), Objects(budget(), budget()), NOW)
 
 
 @pytest.mark.parametrize(
-    ("before", "status", "since"),
+    ("before", "status", "expected_time"),
     [
         pytest.param([], "True", NOW, id="a-new-condition"),
         pytest.param([{"type": "X", "status": "True", "lastTransitionTime": "t"}], "True", "t", id="the-same-status"),
         pytest.param([{"type": "X", "status": "False", "lastTransitionTime": "t"}], "True", NOW, id="another-status"),
     ],
 )
-def test_a_condition_keeps_its_time_while_its_status_stays(before: list[Tree], status: str, since: str) -> None:
-    others = [{"type": "W", "status": "True"}]
+def test_a_condition_keeps_its_time_while_its_status_is_the_same(
+    before: list[Tree], status: str, expected_time: str
+) -> None:
+    other_conditions = [{"type": "W", "status": "True"}]
     condition = {"type": "X", "status": status, "lastTransitionTime": NOW}
-    found = subresources.with_condition({"conditions": [*others, *before]}, condition)
-    assert found == {"conditions": [*others, {**condition, "lastTransitionTime": since}]}
+    found = subresources.with_condition({"conditions": [*other_conditions, *before]}, condition)
+    assert found == {"conditions": [*other_conditions, {**condition, "lastTransitionTime": expected_time}]}
 
 
 @pytest.mark.parametrize(
-    ("metadata", "binding", "words"),
+    ("metadata", "binding", "text"),
     [
         pytest.param({"deletionTimestamp": NOW}, {}, "is being deleted", id="a-pod-that-goes"),
         pytest.param({}, {"metadata": {"uid": "other"}}, "other", id="a-pod-of-another-uid"),
@@ -132,13 +138,13 @@ def test_a_condition_keeps_its_time_while_its_status_stays(before: list[Tree], s
         pytest.param({}, {"target": {}}, "target.name: Required value", id="no-name"),
     ],
 )
-def test_a_binding_that_is_refused(metadata: Tree, binding: Tree, words: str) -> None:
+def test_refused_bindings(metadata: Tree, binding: Tree, text: str) -> None:
     with pytest.raises(StatusError) as raised:
         subresources.bind(pod(**metadata), {"target": {"kind": "Node", "name": "n"}, **binding}, NOW)
-    assert words in raised.value.message
+    assert text in raised.value.message
 
 
-def test_a_binding_takes_the_nomination_away_and_adds_its_labels() -> None:
+def test_a_binding_removes_the_nomination_and_adds_its_labels() -> None:
     item = pod()
     item["status"]["nominatedNodeName"] = "m"
     bound = subresources.bind(item, {"metadata": {"uid": "u", "labels": {"c": "d"}}, "target": {"name": "n"}}, NOW)
@@ -149,47 +155,52 @@ def test_a_binding_takes_the_nomination_away_and_adds_its_labels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "lasts"), [(None, 3600), (599, None), (600, 600), (1 << 32, 1 << 32), ((1 << 32) + 1, None)]
+    ("seconds", "expected"), [(None, 3600), (599, None), (600, 600), (1 << 32, 1 << 32), ((1 << 32) + 1, None)]
 )
-def test_a_token_lasts_ten_minutes_at_least(seconds: int | None, lasts: int | None) -> None:
+def test_the_lifetime_of_tokens_has_bounds(seconds: int | None, expected: int | None) -> None:
     request = {"spec": {} if seconds is None else {"expirationSeconds": seconds}}
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    if lasts is None:
+    if expected is None:
         with pytest.raises(StatusError, match="may not specify a duration"):
             subresources.token_request(ACCOUNT, request, now, "issuer")
         return
     answer, claims = subresources.token_request(ACCOUNT, request, now, "issuer")
-    assert answer["spec"]["expirationSeconds"] == lasts
-    assert (claims["exp"] - claims["iat"], claims["aud"]) == (lasts, ["issuer"])
+    assert answer["spec"]["expirationSeconds"] == expected
+    assert (claims["exp"] - claims["iat"], claims["aud"]) == (expected, ["issuer"])
     assert claims["sub"] == "system:serviceaccount:default:a"
 
 
-@pytest.mark.parametrize(("field", "least"), [("tailLines", 0), ("limitBytes", 1), ("sinceSeconds", 1)])
-def test_numbers_of_a_request_for_logs_have_a_least_value(field: str, least: int) -> None:
-    subresources.check_log_options("p", {field: str(least)})
+@pytest.mark.parametrize(("field", "minimum"), [("tailLines", 0), ("limitBytes", 1), ("sinceSeconds", 1)])
+def test_numbers_in_log_options_have_a_minimum(field: str, minimum: int) -> None:
+    subresources.check_log_options("p", {field: str(minimum)})
     subresources.check_log_options("p", {field: "no number"})
     with pytest.raises(StatusError, match=field):
-        subresources.check_log_options("p", {field: str(least - 1)})
+        subresources.check_log_options("p", {field: str(minimum - 1)})
 
 
-def several(*names: str, starting: tuple[str, ...] = (), default: str = "") -> Tree:
+def pod_with_containers(*names: str, init_containers: tuple[str, ...] = (), default: str = "") -> Tree:
     item = pod(annotations={"kubectl.kubernetes.io/default-container": default})
     item["spec"] = {"containers": [{"name": each} for each in names]}
-    item["spec"] |= {"initContainers": [{"name": each} for each in starting]} if starting else {}
+    item["spec"] |= {"initContainers": [{"name": each} for each in init_containers]} if init_containers else {}
     return item
 
 
 @pytest.mark.parametrize(
     ("item", "wanted", "found"),
     [
-        pytest.param(several("c"), "", "c", id="the-only-one"),
-        pytest.param(several("c", "d"), "d", "d", id="the-named-one"),
-        pytest.param(several("c", starting=("i",)), "i", "i", id="a-named-init-container"),
-        pytest.param(several("c", "d", default="d"), "", "d", id="the-default-one"),
-        pytest.param(several("c", "d"), "", "choose one of: [c d]", id="two"),
-        pytest.param(several("c", starting=("i",)), "", "or one of the init containers: [i]", id="an-init-container"),
-        pytest.param(several("c", "d", default="e"), "", "choose one of: [c d]", id="a-default-that-is-not-there"),
-        pytest.param(several("c"), "e", "container e is not valid for pod p", id="one-that-is-not-there"),
+        pytest.param(pod_with_containers("c"), "", "c", id="the-only-one"),
+        pytest.param(pod_with_containers("c", "d"), "d", "d", id="the-named-one"),
+        pytest.param(pod_with_containers("c", init_containers=("i",)), "i", "i", id="a-named-init-container"),
+        pytest.param(pod_with_containers("c", "d", default="d"), "", "d", id="the-default-one"),
+        pytest.param(pod_with_containers("c", "d"), "", "choose one of: [c d]", id="two-containers"),
+        pytest.param(
+            pod_with_containers("c", init_containers=("i",)),
+            "",
+            "or one of the init containers: [i]",
+            id="an-init-container",
+        ),
+        pytest.param(pod_with_containers("c", "d", default="e"), "", "choose one of: [c d]", id="a-missing-default"),
+        pytest.param(pod_with_containers("c"), "e", "container e is not valid for pod p", id="a-missing-container"),
     ],
 )
 def test_the_container_of_a_request(item: Tree, wanted: str, found: str) -> None:
@@ -205,12 +216,12 @@ def test_the_container_of_a_request(item: Tree, wanted: str, found: str) -> None
     ("node", "known", "upgrade", "code"),
     [
         pytest.param("", True, True, 400, id="on-no-node"),
-        pytest.param("n", False, False, 404, id="on-a-node-that-is-not-there"),
+        pytest.param("n", False, False, 404, id="on-a-missing-node"),
         pytest.param("n", True, False, 400, id="without-an-upgrade"),
         pytest.param("n", True, True, 500, id="with-an-upgrade"),
     ],
 )
-def test_no_kubelet_answers_a_stream(node: str, known: bool, upgrade: bool, code: int) -> None:
+def test_streams_are_refused(node: str, known: bool, upgrade: bool, code: int) -> None:
     item = pod()
     item["spec"]["nodeName"] = node
     nodes = Objects({"metadata": {"name": "n"}}) if known else Objects()
@@ -237,12 +248,12 @@ WIDGETS = ServedResource("ex.io", "v1", "Widget", "widgets", "widget", definitio
         ({}, {}, {"replicas": 0}),
     ],
 )
-def test_the_scale_of_a_custom_object_is_where_its_definition_says(item: Tree, spec: Tree, status: Tree) -> None:
+def test_the_scale_of_a_custom_resource_uses_the_paths_of_its_definition(item: Tree, spec: Tree, status: Tree) -> None:
     found = subresources.to_scale(WIDGETS, {"metadata": {"name": "w", "other": "x"}, **item})
     assert (found["metadata"], found["spec"], found["status"]) == ({"name": "w"}, spec, status)
 
 
-def test_scaling_a_custom_object_changes_the_field_that_its_definition_names() -> None:
+def test_scaling_a_custom_resource_sets_the_field_of_its_definition() -> None:
     item = {"metadata": {"name": "w"}, "spec": {"a": "b"}}
     scale = {"metadata": {"name": "w"}, "spec": {"replicas": 4}}
     assert subresources.apply_scale(WIDGETS, item, scale)["spec"] == {"a": "b", "size": 4}

@@ -1,4 +1,4 @@
-"""Updates of objects that are refused, each with all its faults, and warnings of pods that are accepted."""
+"""Refused updates with all their errors, and warnings for accepted pods."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from support.builders.recorded_objects import recorded
 from support.harness.apiserver_store import Tree
 
 
-def stored(name: str) -> Tree:
-    """A recorded object as it was stored, with a version."""
+def stored_object(name: str) -> Tree:
+    """A recorded object as stored, with a version."""
     found = next(
         each["updates"]["stored"]
         for each in recorded()
@@ -36,7 +36,7 @@ def stored(name: str) -> Tree:
     return tree
 
 
-def with_changes(item: Tree, changes: dict[str, Any]) -> Tree:
+def apply_changes(item: Tree, changes: dict[str, Any]) -> Tree:
     for path, value in changes.items():
         item = apply_mutation(item, tuple(int(each) if each.isdigit() else each for each in path.split(".")), value)
     return item
@@ -161,16 +161,14 @@ TOLERATION = {"key": "a", "operator": "Exists"}
         ),
     ],
 )
-def test_an_update_has_these_faults(
-    name: str, before: dict[str, Any], after: dict[str, Any], expected: list[str]
-) -> None:
-    old = with_changes(stored(name), before)
-    out = FieldErrorList()
-    CHECKS[name.partition("/")[0]](out, with_changes(old, after), old)
-    found = list(dict.fromkeys(f"{each.field}: {each.message}" for each in out))
-    parts = [words.split(": ", 1) for words in expected]
+def test_errors_of_updates(name: str, before: dict[str, Any], after: dict[str, Any], expected: list[str]) -> None:
+    old = apply_changes(stored_object(name), before)
+    errors = FieldErrorList()
+    CHECKS[name.partition("/")[0]](errors, apply_changes(old, after), old)
+    found = list(dict.fromkeys(f"{each.field}: {each.message}" for each in errors))
+    parts = [text.split(": ", 1) for text in expected]
     assert len(found) == len(expected), found
-    assert all(any(all(part in each for part in words) for each in found) for words in parts), found
+    assert all(any(all(part in each for part in text) for each in found) for text in parts), found
 
 
 @pytest.mark.parametrize(
@@ -203,10 +201,10 @@ def test_an_update_has_these_faults(
         ),
     ],
 )
-def test_an_update_of_metadata_has_faults_in_these_fields(new: Tree, old: Tree, fields: list[str]) -> None:
-    out = FieldErrorList()
-    metadata.check_metadata_update(out, {"resourceVersion": "1", **new}, old)
-    assert [each.field for each in out] == fields
+def test_error_fields_of_metadata_updates(new: Tree, old: Tree, fields: list[str]) -> None:
+    errors = FieldErrorList()
+    metadata.check_metadata_update(errors, {"resourceVersion": "1", **new}, old)
+    assert [each.field for each in errors] == fields
 
 
 @pytest.mark.parametrize(
@@ -224,11 +222,11 @@ def test_an_update_of_metadata_has_faults_in_these_fields(new: Tree, old: Tree, 
         ("ConfigMap", {"replicas": -1}, {}, []),
     ],
 )
-def test_a_status_has_faults_in_these_fields(kind: str, status: Tree, old: Tree, fields: list[str]) -> None:
-    out = FieldErrorList()
+def test_error_fields_of_statuses(kind: str, status: Tree, old: Tree, fields: list[str]) -> None:
+    errors = FieldErrorList()
     group = "" if kind == "ConfigMap" else "apps"
-    statuses.check_status(out, built_in(kind, group), {"status": status}, {"status": old})
-    assert [each.field for each in out] == fields
+    statuses.check_status(errors, built_in(kind, group), {"status": status}, {"status": old})
+    assert [each.field for each in errors] == fields
 
 
 SECURITY = "spec.containers.0.securityContext"
@@ -260,7 +258,7 @@ SECURITY = "spec.containers.0.securityContext"
         ("spec.securityContext.supplementalGroups", [-1], ["supplementalGroups[0]: must be between 0"]),
     ],
 )
-def test_a_changed_security_context_has_these_faults(path: str, value: Any, expected: list[str]) -> None:
+def test_errors_of_a_changed_security_context(path: str, value: Any, expected: list[str]) -> None:
     assert_faults("Pod/rich", path, value, expected)
 
 
@@ -276,15 +274,15 @@ def test_a_changed_security_context_has_these_faults(path: str, value: Any, expe
         ({"os": {"name": "windows"}, "shareProcessNamespace": False}, ["spec.shareProcessNamespace"]),
     ],
 )
-def test_a_pod_of_one_system_has_nothing_of_the_other(spec: Tree, fields: list[str]) -> None:
-    item = stored("Pod/plain")
-    kept = {
+def test_fields_of_another_operating_system_are_refused(spec: Tree, fields: list[str]) -> None:
+    item = stored_object("Pod/plain")
+    common = {
         "containers": [{"name": "c", "image": "c:1", "terminationMessagePolicy": "File", "imagePullPolicy": "Always"}]
     }
-    item["spec"] = {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst", **kept, **spec}
-    out = FieldErrorList()
-    pod_spec.check_pod(out, item)
-    assert [each.field for each in out] == fields
+    item["spec"] = {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst", **common, **spec}
+    errors = FieldErrorList()
+    pod_spec.check_pod(errors, item)
+    assert [each.field for each in errors] == fields
 
 
 def projected(*sources: Tree) -> Tree:
@@ -299,7 +297,7 @@ TOKEN = {"serviceAccountToken": {"path": "token"}}
 
 
 @pytest.mark.parametrize(
-    ("spec", "warned"),
+    ("spec", "expected"),
     [
         (projected(config("a"), config("b")), []),
         (projected(config("a"), config("ab")), []),
@@ -318,10 +316,10 @@ TOKEN = {"serviceAccountToken": {"path": "token"}}
         ({"overhead": {"memory": "1500"}}, []),
     ],
 )
-def test_a_pod_is_accepted_with_these_warnings(spec: Tree, warned: list[str]) -> None:
+def test_warnings_for_pods(spec: Tree, expected: list[str]) -> None:
     found = pod_warnings("", {"metadata": {"name": "p"}, "spec": spec})
-    assert len(found) == len(warned), found
-    assert all(words in each for each, words in zip(found, warned, strict=True)), found
+    assert len(found) == len(expected), found
+    assert all(text in each for each, text in zip(found, expected, strict=True)), found
 
 
 @pytest.mark.parametrize(
@@ -334,6 +332,6 @@ def test_a_pod_is_accepted_with_these_warnings(spec: Tree, warned: list[str]) ->
         ("container.apparmor.security.beta.kubernetes.io/c", "spec.template", 1),
     ],
 )
-def test_an_annotation_in_the_place_of_a_field_is_warned_of(annotation: str, where: str, count: int) -> None:
+def test_deprecated_annotations_get_a_warning(annotation: str, where: str, count: int) -> None:
     pod = {"metadata": {"name": "p", "annotations": {annotation: "x"}}, "spec": {"containers": [{"name": "c"}]}}
     assert len(pod_warnings(where, pod)) == count
