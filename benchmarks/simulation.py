@@ -108,7 +108,7 @@ def long_trace(pods: int) -> float:
             yield TracePod("", cpu, 1024, ask, number * YEAR_S / pods, runs_s, 0, chance.choice("abc"))
 
     def world(placed: Callable[[Pod], None], evicted: Callable[[Pod], None]) -> PodEngineSimulation:
-        return PodEngineSimulation(engine, clock, placed=placed, evicted=evicted)
+        return PodEngineSimulation(engine, clock, on_placed=placed, on_evicted=evicted)
 
     TraceReplay(nodes, world).run(trace(), every_s=86_400.0, sink=lambda _: None)
     return (_resident() - halfway[0]) / 1024

@@ -1,1 +1,1 @@
-"""Studying: traces read, replayed in virtual time by the engines that serve a cluster, compared and swept."""
+"""Simulation: reads traces and recordings, replays them with the engines of a live scheduler, compares and sweeps."""

@@ -28,7 +28,7 @@ def test_policies_with_weights(text: str, weights: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("best", 'there is no policy "best"'),
+        ("best", 'unknown policy "best"'),
         ("fgd:0", "the weight of a policy is a whole number from 1 to 1000"),
         ("fgd:1001", "the weight of a policy is a whole number from 1 to 1000"),
         ("fgd:x", "the weight of a policy is a whole number from 1 to 1000"),

@@ -1,10 +1,10 @@
-"""Are the decisions of a recording made again, and if not, which is the first that differs?
+"""Replay of a recording: makes its decisions again and reports the ones that differ.
 
-A recording of decisions that were made for it is repeated from its objects. One that was observed in a live cluster is
-retraced: pods that have nodes are taken off, and each is decided about again on the cluster as it was then, as far as
-that is still there; a cluster that was followed goes through all that happened to it. Of equally good nodes the
-recorded one is taken, so that only a real difference is one. After a difference the replay goes on as the recording
-did. Costs what deciding costs.
+A recording whose decisions were made for it is repeated from its objects. A recording of a live cluster is retraced:
+its pods lose their nodes, and each decision is made again on the cluster of that moment, as far as it is known. All
+recorded changes of a followed cluster are applied in between. Among equally good nodes the recorded one is chosen, so
+that only real differences count. After a difference the replay continues from the recorded decision. Cost: that of the
+decisions.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ from bayplan.sim.recordings.recording_file import (
 )
 
 MAX_CONCURRENT_DECISIONS = 64
-"""So many bindings are on their way at the same time, at most: so far a decision may have been made out of order."""
+"""At most this many bindings are assumed to be in flight; the replay looks this far ahead for reordered decisions."""
 _INQUEUE_STATUS = PodGroupStatus(phase="Inqueue")
-_POD_DELETED = "the pod was gone already"
+_POD_DELETED = "the pod was deleted before"
 
 ReplaySteps = list[RecordedDecision | list[RecordedDecision] | RecordedChange]
-"""What is still to be retraced: decisions, sessions, changes."""
+"""Remaining steps of a replay: decisions, sessions (lists of decisions) and changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionDifference:
-    """A decision that is not made again. `number`: its place among the recorded ones, from 1."""
+    """A decision that is not reproduced. `number` is its position among the recorded ones, from 1."""
 
     number: int
     recorded: RecordedDecision | None
     now: RecordedDecision | None
     because: tuple[str, ...] = ()
-    """What speaks for each of the two nodes, a line each."""
+    """Arguments for each of the two nodes, one line each."""
 
     @property
     def pod(self) -> str:
-        known = self.recorded or self.now
-        assert known is not None
-        return known.pod
+        known_pod = self.recorded or self.now
+        assert known_pod is not None
+        return known_pod.pod
 
     def as_data(self) -> dict[str, Any]:
         return {
@@ -84,10 +84,10 @@ class DecisionDifference:
 
 @dataclass(slots=True)
 class ReplayResult:
-    """How a replay went."""
+    """Result of a replay."""
 
     decisions: list[RecordedDecision] = field(default_factory=list)
-    """As they are made now."""
+    """The decisions of the replay."""
     differences: list[DecisionDifference] = field(default_factory=list)
 
     @property
@@ -100,76 +100,79 @@ class ReplayResult:
             "different": len(self.differences),
             "first": self.first.as_data() if self.first is not None else None,
             "differences": [difference.as_data() for difference in self.differences],
-            "replayed": [_to_plain_data(verdict) for verdict in self.decisions],
+            "replayed": [_to_plain_data(decision) for decision in self.decisions],
         }
 
 
-def describe_decision(verdict: RecordedDecision | None) -> str:
-    """A decision in words."""
-    if verdict is None:
+def describe_decision(decision: RecordedDecision | None) -> str:
+    """Describe a decision in one phrase."""
+    if decision is None:
         return "nothing was decided"
-    gone = f", after {', '.join(verdict.evicted)} went" if verdict.evicted else ""
-    if verdict.node:
-        return f"{verdict.node}{gone}"
-    waits = f"waits for {verdict.nominated}" if verdict.nominated else "waits"
-    return f"{waits}{gone}{f': {verdict.why}' if verdict.why else ''}"
+    evictions = f", after eviction of {', '.join(decision.evicted)}" if decision.evicted else ""
+    if decision.node:
+        return f"{decision.node}{evictions}"
+    waits = f"waits for {decision.nominated}" if decision.nominated else "waits"
+    return f"{waits}{evictions}{f': {decision.why}' if decision.why else ''}"
 
 
 def replay_recording(
     recording: Recording, setup: EngineSetup | None = None, *, seed: int | None = None
 ) -> ReplayResult:
-    """Make the decisions of a recording again; `setup` and `seed`: other ones than the recording has.
+    """Make the decisions of a recording again; `setup` and `seed` replace those of the recording.
 
-    Nothing is bound, so plugins are not asked again what to hand to the binder: a decision that is made again shows
-    what was recorded with it.
+    Nothing is bound, so no plugin writes BindRequest annotations; a reproduced decision keeps the recorded ones.
     """
     setup = setup or EngineSetup.from_header(recording.header)
     seed = recording.header.seed if seed is None else seed
     if recording.header.decisions == OBSERVED:
-        found = _ObservedReplay(recording, setup, seed).run()
+        result = _ObservedReplay(recording, setup, seed).run()
     else:
-        found = _repeat_decisions(recording, setup, seed)
-    handed = {(each.pod, each.node): each.annotations for each in recording.decisions if each.annotations}
-    found.decisions = [
-        replace(now, annotations=handed[now.pod, now.node]) if (now.pod, now.node) in handed else now
-        for now in found.decisions
+        result = _repeat_decisions(recording, setup, seed)
+    annotations = {(each.pod, each.node): each.annotations for each in recording.decisions if each.annotations}
+    result.decisions = [
+        replace(now, annotations=annotations[now.pod, now.node]) if (now.pod, now.node) in annotations else now
+        for now in result.decisions
     ]
-    return found
+    return result
 
 
 def _repeat_decisions(recording: Recording, setup: EngineSetup, seed: int) -> ReplayResult:
-    found = ReplayResult()
-    with OfflineCluster(recording.objects, setup, now=recording.header.at, seed=seed) as still:
-        still.preferred_nodes.update({verdict.pod: verdict.node for verdict in recording.decisions if verdict.node})
-        found.decisions = still.run_until_stable(pending_pods(recording.objects, still)).verdicts
-    for number, (recorded, now) in enumerate(zip_longest(recording.decisions, found.decisions), 1):
+    result = ReplayResult()
+    with OfflineCluster(recording.objects, setup, now=recording.header.at, seed=seed) as offline:
+        offline.preferred_nodes.update(
+            {decision.pod: decision.node for decision in recording.decisions if decision.node}
+        )
+        result.decisions = offline.run_until_stable(pending_pods(recording.objects, offline)).decisions
+    for number, (recorded, now) in enumerate(zip_longest(recording.decisions, result.decisions), 1):
         if recorded is None or now is None or recorded.pod != now.pod or not is_same_decision(recorded, now):
-            found.differences.append(
+            result.differences.append(
                 DecisionDifference(number, recorded, now, _recorded_and_new_reasons(recorded, now))
             )
-    return found
+    return result
 
 
 def _recorded_and_new_reasons(recorded: RecordedDecision | None, now: RecordedDecision | None) -> tuple[str, ...]:
     return tuple(
-        f"{when}: {verdict.why}" for when, verdict in (("recorded", recorded), ("now", now)) if verdict and verdict.why
+        f"{when}: {decision.why}"
+        for when, decision in (("recorded", recorded), ("now", now))
+        if decision and decision.why
     )
 
 
 class _ObservedReplay:
-    """Follows the observed decisions of a recording, one after another, and what happened between them."""
+    """Retraces the observed decisions of a recording, and the changes between them, one after another."""
 
     def __init__(self, recording: Recording, setup: EngineSetup, seed: int) -> None:
         self._recording = recording
-        self._numbers = {id(verdict): number for number, verdict in enumerate(recording.decisions, 1)}
+        self._numbers = {id(decision): number for number, decision in enumerate(recording.decisions, 1)}
         is_followed = recording.header.until is not None
-        decided = {verdict.pod for verdict in recording.decisions}
+        decided = {decision.pod for decision in recording.decisions}
         pods = [item for item in recording.objects if isinstance(item, Pod)]
-        taken_off = [pod for pod in pods if (not pod.spec.node_name if is_followed else pod.key in decided)]
-        self._pods = {pod.key: without_node(pod) for pod in taken_off}
+        released = [pod for pod in pods if (not pod.spec.node_name if is_followed else pod.key in decided)]
+        self._pods = {pod.key: without_node(pod) for pod in released}
         self._placed: set[str] = set()
-        self._found = ReplayResult()
-        self._groups: dict[str, PodGroup] = {}  # of pods that are still to be decided about
+        self._result = ReplayResult()
+        self._groups: dict[str, PodGroup] = {}  # groups of pods without a decision so far
         jobs = {Task(pod).job for pod in self._pods.values()}
         before: list[KubeObject] = []
         for item in recording.objects:
@@ -177,31 +180,31 @@ class _ObservedReplay:
                 self._groups[item.key] = replace(item, status=_INQUEUE_STATUS)
             elif not isinstance(item, Pod) or (item.spec.node_name and item.key not in self._pods):
                 before.append(item)
-        self._still = OfflineCluster(before, setup, now=recording.header.at, seed=seed)
+        self._offline = OfflineCluster(before, setup, now=recording.header.at, seed=seed)
 
     def run(self) -> ReplayResult:
-        with self._still:
-            left = self._steps()
-            while left:
-                match left[0]:
+        with self._offline:
+            steps_left = self._steps()
+            while steps_left:
+                match steps_left[0]:
                     case RecordedChange() as change:
-                        self._come_to_change(left, change)
-                    case RecordedDecision() as verdict:
-                        self._come_to_pod(left, verdict)
+                        self._apply_or_defer_change(steps_left, change)
+                    case RecordedDecision() as decision:
+                        self._retrace_next(steps_left, decision)
                     case session:
-                        del left[0]
+                        del steps_left[0]
                         self._retrace_session(session)
-        return self._found
+        return self._result
 
     def _steps(self) -> ReplaySteps:
-        """Decisions and changes; decisions of one session are one step."""
+        """Decisions and changes in order; decisions of one session are one step."""
         steps: ReplaySteps = []
-        known = set(self._pods)
+        known_pod = set(self._pods)
         for each in self._recording.decisions_and_changes():
             if isinstance(each, RecordedChange):
-                known.add(each.item.key)
+                known_pod.add(each.item.key)
                 steps.append(each)
-            elif each.pod not in known:
+            elif each.pod not in known_pod:
                 self._add_difference(each, None, ("the recording holds no such pod",))
             elif each.engine != BATCH_ENGINE:
                 steps.append(each)
@@ -211,187 +214,184 @@ class _ObservedReplay:
                 steps.append([each])
         return steps
 
-    # changes ----------------------------------------------------------------------------------------------------
+    # Changes
 
-    def _come_to_change(self, left: ReplaySteps, change: RecordedChange) -> None:
-        """Let it happen; or first the next decision, if it is one that was made before the change was seen."""
-        for place, step in enumerate(left):
+    def _apply_or_defer_change(self, steps_left: ReplaySteps, change: RecordedChange) -> None:
+        """Apply the change, or first retrace the next decision if it was made before the scheduler saw the change."""
+        for place, step in enumerate(steps_left):
             if isinstance(step, RecordedChange):
                 continue
             if isinstance(step, RecordedDecision) and _are_concurrent(change, step) and self._explains(step):
-                del left[place]
+                del steps_left[place]
                 self._retrace_pod(step)
                 return
             break
-        del left[0]
+        del steps_left[0]
         self._change(change)
 
     def _change(self, change: RecordedChange) -> None:
-        item, cluster = change.item, self._still.cluster
+        item, cluster = change.item, self._offline.cluster
         if isinstance(item, Pod):
-            self._change_pod(item, gone=change.gone)
-        elif isinstance(item, PodGroup) and not change.gone:
-            entered = self._still.batch.cache.catalog.table(PodGroup).get(item.key)
+            self._change_pod(item, deleted=change.deleted)
+        elif isinstance(item, PodGroup) and not change.deleted:
+            entered = self._offline.batch.cache.catalog.table(PodGroup).get(item.key)
             if entered is None:
                 self._groups[item.key] = replace(item, status=_INQUEUE_STATUS)
             else:
                 cluster.add([replace(item, status=entered.status)])
-        elif not change.gone:
+        elif not change.deleted:
             cluster.add([item])
-        elif not isinstance(item, Node) or item.name in self._still.pods.snapshot().nodes.index:
+        elif not isinstance(item, Node) or item.name in self._offline.pods.snapshot().nodes.index:
             cluster.remove([item])
 
-    def _change_pod(self, pod: Pod, *, gone: bool) -> None:
-        cluster = self._still.cluster
-        if gone or pod.status.phase in ENDED_PHASES:
+    def _change_pod(self, pod: Pod, *, deleted: bool) -> None:
+        cluster = self._offline.cluster
+        if deleted or pod.status.phase in ENDED_PHASES:
             self._pods.pop(pod.key, None)
             self._placed.discard(pod.key)
-            if (known := cluster.pods.get(pod.key)) is not None:
-                cluster.remove([known])
+            if (known_pod := cluster.pods.get(pod.key)) is not None:
+                cluster.remove([known_pod])
         elif pod.spec.node_name:
             cluster.add([pod])
         elif pod.key not in self._placed:
             self._pods[pod.key] = without_node(pod)
 
-    # the pod engine ---------------------------------------------------------------------------------------------
+    # Pod engine
 
-    def _come_to_pod(self, left: ReplaySteps, head: RecordedDecision) -> None:
-        """Retrace the next decision; or let a change happen that may explain it and was told a moment too late."""
-        place = self._next(left, head)
+    def _retrace_next(self, steps_left: ReplaySteps, head: RecordedDecision) -> None:
+        """Retrace the next decision, or first apply a change that may explain it and was recorded slightly too late."""
+        place = self._next(steps_left, head)
         if place is None:
-            late = next(
+            change_index = next(
                 (
                     place
-                    for place, step in enumerate(left[:MAX_CONCURRENT_DECISIONS])
+                    for place, step in enumerate(steps_left[:MAX_CONCURRENT_DECISIONS])
                     if isinstance(step, RecordedChange)
                 ),
                 0,
             )
-            if isinstance(change := left[late], RecordedChange) and _are_concurrent(head, change):
-                del left[late]
+            if isinstance(change := steps_left[change_index], RecordedChange) and _are_concurrent(head, change):
+                del steps_left[change_index]
                 self._change(change)
                 return
-        verdict = left.pop(place or 0)
-        assert isinstance(verdict, RecordedDecision), "others than decisions about one pod are no choice"
-        self._retrace_pod(verdict)
+        decision = steps_left.pop(place or 0)
+        assert isinstance(decision, RecordedDecision), "only decisions about single pods can be reordered"
+        self._retrace_pod(decision)
 
     def _retrace_pod(self, recorded: RecordedDecision) -> None:
         if recorded.pod not in self._pods:
             self._add_difference(recorded, None, (_POD_DELETED,))
             return
         self._prefer_recorded_nodes([recorded])
-        outcome = self._still.place(self._pods[recorded.pod], [])
+        outcome = self._offline.place(self._pods[recorded.pod], [])
         now = recorded_decision(outcome)
-        if outcome.waits_for:  # the others that it waits for come next
+        if outcome.waits_for:  # the pods for which it waits at Permit come next
             now = RecordedDecision(pod=recorded.pod, node=outcome.node or "")
-        self._found.decisions.append(now)
+        self._result.decisions.append(now)
         if not is_same_decision(recorded, now):
             self._undo_placement(outcome)
-            because = self._describe_both_nodes(recorded, now)
-            self._add_difference(recorded, now, because)
+            reasons = self._describe_both_nodes(recorded, now)
+            self._add_difference(recorded, now, reasons)
             self._apply_recorded(recorded)
         if recorded.node:
             self._placed.add(recorded.pod)
 
-    def _next(self, left: ReplaySteps, head: RecordedDecision) -> int | None:
-        """Which of the next decisions was made first: the first that explains itself, of those made at about once.
-
-        None: no one does.
-        """
+    def _next(self, steps_left: ReplaySteps, head: RecordedDecision) -> int | None:
+        """Index of the first of several concurrent decisions that the current cluster explains; None if none is."""
         if not head.node:
             return 0
-        best: dict[bytes, frozenset[str]] = {}  # pods that are alike are asked about once
-        for place, verdict in enumerate(left[:MAX_CONCURRENT_DECISIONS]):
-            if not isinstance(verdict, RecordedDecision) or not verdict.node or not _are_concurrent(head, verdict):
+        best: dict[bytes, frozenset[str]] = {}  # best nodes by pod signature: equal pods are evaluated once
+        for place, decision in enumerate(steps_left[:MAX_CONCURRENT_DECISIONS]):
+            if not isinstance(decision, RecordedDecision) or not decision.node or not _are_concurrent(head, decision):
                 break
-            if self._explains(verdict, best):
+            if self._explains(decision, best):
                 return place
         return None
 
-    def _explains(self, verdict: RecordedDecision, best: dict[bytes, frozenset[str]] | None = None) -> bool:
-        """Whether the cluster as it is explains a decision. `best`: nodes for pods like those asked about before."""
-        pod = self._pods.get(verdict.pod)
-        if pod is None or not verdict.node or verdict.pod in self._placed or not self._still.pods.serves(pod):
+    def _explains(self, decision: RecordedDecision, best: dict[bytes, frozenset[str]] | None = None) -> bool:
+        """Whether the current cluster explains a decision. `best` caches the best nodes by pod signature."""
+        pod = self._pods.get(decision.pod)
+        if pod is None or not decision.node or decision.pod in self._placed or not self._offline.pods.serves(pod):
             return False
-        known = {} if best is None else best
-        likeness = _pod_signature(pod)
-        if likeness not in known:
-            known[likeness] = self._still.best_nodes(pod)
-        return verdict.node in known[likeness]
+        known_pod = {} if best is None else best
+        signature = _pod_signature(pod)
+        if signature not in known_pod:
+            known_pod[signature] = self._offline.best_nodes(pod)
+        return decision.node in known_pod[signature]
 
-    def _prefer_recorded_nodes(self, verdicts: Iterable[RecordedDecision]) -> None:
-        """Of equally good nodes take the recorded ones."""
-        self._still.preferred_nodes.update({verdict.pod: verdict.node for verdict in verdicts if verdict.node})
+    def _prefer_recorded_nodes(self, decisions: Iterable[RecordedDecision]) -> None:
+        """Prefer the recorded nodes among equally good ones."""
+        self._offline.preferred_nodes.update({decision.pod: decision.node for decision in decisions if decision.node})
 
     def _undo_placement(self, outcome: PlacementOutcome) -> None:
         if outcome.assumed is not None:
-            self._still.pods.stop_waiting(outcome.pod.uid)
-            self._still.pods.unreserve_and_forget(outcome.assumed)
-            self._still.cluster.remove([outcome.pod])
+            self._offline.pods.stop_waiting(outcome.pod.uid)
+            self._offline.pods.unreserve_and_forget(outcome.assumed)
+            self._offline.cluster.remove([outcome.pod])
 
     def _describe_both_nodes(self, recorded: RecordedDecision, now: RecordedDecision) -> tuple[str, ...]:
-        """What the engine thinks of both nodes."""
+        """Describe how the engine rates the recorded and the new node."""
         pod = self._pods[recorded.pod]
-        if not self._still.pods.serves(pod):
+        if not self._offline.pods.serves(pod):
             return ()
-        decision = self._still.dry_run(pod)
+        decision = self._offline.dry_run(pod)
         nodes = dict.fromkeys(filter(None, (recorded.node, now.node)))
         return tuple(f"{node}: {_describe_node(decision, node)}" for node in nodes)
 
-    # sessions ---------------------------------------------------------------------------------------------------
+    # Sessions
 
     def _retrace_session(self, step: list[RecordedDecision]) -> None:
-        still = self._still
-        for verdict in step:
-            if verdict.pod not in self._pods:
-                self._add_difference(verdict, None, (_POD_DELETED,))
-        step = [verdict for verdict in step if verdict.pod in self._pods]
+        offline = self._offline
+        for decision in step:
+            if decision.pod not in self._pods:
+                self._add_difference(decision, None, (_POD_DELETED,))
+        step = [decision for decision in step if decision.pod in self._pods]
         if not step:
             return
         self._prefer_recorded_nodes(step)
-        self._placed.update(verdict.pod for verdict in step if verdict.node)
-        pods = [self._pods[verdict.pod] for verdict in step]
+        self._placed.update(decision.pod for decision in step if decision.node)
+        pods = [self._pods[decision.pod] for decision in step]
         for job in {Task(pod).job: None for pod in pods}:
             if (group := self._groups.pop(job, None)) is not None:
-                still.cluster.add([group])
-        still.cluster.add(pods)
-        outcome = still.run_session()
-        now = {verdict.pod: verdict for verdict in still.session_decisions(outcome)}
-        agree = True
+                offline.cluster.add([group])
+        offline.cluster.add(pods)
+        outcome = offline.run_session()
+        now = {decision.pod: decision for decision in offline.session_decisions(outcome)}
+        all_equal = True
         for recorded in step:
-            verdict = now.get(
-                recorded.pod, RecordedDecision(pod=recorded.pod, engine=BATCH_ENGINE, session=still.sessions)
+            decision = now.get(
+                recorded.pod, RecordedDecision(pod=recorded.pod, engine=BATCH_ENGINE, session=offline.sessions)
             )
-            self._found.decisions.append(verdict)
-            if not is_same_decision(recorded, verdict):
-                agree = False
-                self._add_difference(recorded, verdict, (f"now: {verdict.why}",) if verdict.why else ())
-        if agree:
-            still.cluster.apply(outcome)
+            self._result.decisions.append(decision)
+            if not is_same_decision(recorded, decision):
+                all_equal = False
+                self._add_difference(recorded, decision, (f"now: {decision.why}",) if decision.why else ())
+        if all_equal:
+            offline.cluster.apply(outcome)
             return
         for key in outcome.binds:
-            assumed = still.batch.cache.pod(still.cluster.pods[key].uid)
-            if assumed is not None and still.batch.cache.is_assumed(assumed.uid):
-                still.batch.cache.forget(assumed)
+            assumed = offline.batch.cache.pod(offline.cluster.pods[key].uid)
+            if assumed is not None and offline.batch.cache.is_assumed(assumed.uid):
+                offline.batch.cache.forget(assumed)
         for recorded in step:
             self._apply_recorded(recorded)
 
-    # both -------------------------------------------------------------------------------------------------------
+    # Common
 
     def _add_difference(
-        self, recorded: RecordedDecision, now: RecordedDecision | None, because: tuple[str, ...]
+        self, recorded: RecordedDecision, now: RecordedDecision | None, reasons: tuple[str, ...]
     ) -> None:
-        self._found.differences.append(DecisionDifference(self._numbers[id(recorded)], recorded, now, because))
+        self._result.differences.append(DecisionDifference(self._numbers[id(recorded)], recorded, now, reasons))
 
     def _apply_recorded(self, recorded: RecordedDecision) -> None:
-        """Go on from what was recorded."""
+        """Bind the pod to the recorded node."""
         if recorded.node:
             pod = self._pods[recorded.pod].bound_to(recorded.node)
-            self._still.cluster.add([replace(pod, status=replace(pod.status, phase="Running"))])
+            self._offline.cluster.add([replace(pod, status=replace(pod.status, phase="Running"))])
 
 
 def _pod_signature(pod: Pod) -> bytes:
-    """What a decision about a pod can depend on, besides its name."""
+    """Everything that a decision about a pod can depend on, except its name."""
     meta = pod.metadata
     return msgspec.json.encode((meta.namespace, meta.labels, meta.annotations, meta.controller, pod.spec))
 
@@ -403,7 +403,7 @@ def _are_concurrent(first: RecordedDecision | RecordedChange, second: RecordedDe
 
 
 def _describe_node(decision: SchedulingDecision, node: str) -> str:
-    """What an attempt says of one node: why it will not do, or what each plugin gives it."""
+    """The rejection of a node in a decision, or its score by plugin."""
     diagnosis = decision.diagnosis
     if diagnosis is None or node not in diagnosis.names:
         return "there is no such node" if diagnosis is not None else decision.message
@@ -413,9 +413,9 @@ def _describe_node(decision: SchedulingDecision, node: str) -> str:
     if decision.scores is None or decision.nodes is None:
         return "it fits"
     place = decision.nodes.names.index(node)
-    parts = " ".join(f"{plugin}={int(scores[place])}" for plugin, scores in decision.scores.by_plugin.items())
-    return f"{int(decision.scores.total[place])} ({parts})"
+    by_plugin = " ".join(f"{plugin}={int(scores[place])}" for plugin, scores in decision.scores.by_plugin.items())
+    return f"{int(decision.scores.total[place])} ({by_plugin})"
 
 
-def _to_plain_data(verdict: RecordedDecision | None) -> Any:
-    return None if verdict is None else msgspec.to_builtins(verdict)
+def _to_plain_data(decision: RecordedDecision | None) -> Any:
+    return None if decision is None else msgspec.to_builtins(decision)

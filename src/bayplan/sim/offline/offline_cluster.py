@@ -1,6 +1,6 @@
-"""Both engines on a cluster that is held in memory: one cache, a clock that stands still, chance that repeats.
+"""Both engines on a cluster in memory: one cache, a clock that stands still, seeded randomness.
 
-Asked by recordings, replays and what-if. Nothing outside this process is touched; what is decided comes true at once.
+Used by recordings, replays and what-if. Nothing outside this process changes; decisions take effect immediately.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from bayplan.sim.recordings.recording_file import (
 from bayplan.snapshot import NodeColumns, RowVector
 
 MAX_ROUNDS = 20
-"""So often the engines have their turn; gangs that push one another out would otherwise never come to rest."""
+"""Limit for rounds of both engines; gangs that preempt each other would otherwise never become stable."""
 ENDED_PHASES = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSetup:
-    """How the schedulers of a cluster are set up."""
+    """Configuration of the schedulers of a cluster."""
 
     configuration: str | None = None
     batch_configuration: str | None = None
@@ -71,7 +71,7 @@ class EngineSetup:
     def from_header(
         cls, header: RecordingHeader, folders: Sequence[Path] = (), *, trust_writable: bool = False
     ) -> EngineSetup:
-        """As a recording says; plugins of your own are not in it."""
+        """The setup of a recording; a recording does not contain custom plugins."""
         return cls(
             configuration=header.configuration,
             batch_configuration=header.batch_configuration,
@@ -82,7 +82,7 @@ class EngineSetup:
         )
 
     def scheduler_names(self) -> frozenset[str]:
-        """Whose pods the two engines serve."""
+        """Scheduler names that the two engines serve."""
         profiles = configured(self.configuration, self.registry()).profiles
         return frozenset(profile.scheduler_name for profile in profiles).union(self.batch_schedulers)
 
@@ -91,7 +91,7 @@ class EngineSetup:
 
 
 class _NoHttpService:
-    """A way to HTTP services that leads nowhere: what is decided here must not depend on them."""
+    """HTTP client that refuses every request: offline decisions must not depend on services."""
 
     def post(self, url: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:  # noqa: ARG002
         raise NetworkUnavailable(f"POST {url} needs a network, and a cluster in memory has none")
@@ -101,15 +101,15 @@ class _NoHttpService:
 
 @dataclass(slots=True)
 class StableState:
-    """What came of letting the engines work until nothing moves any more."""
+    """Result of running the engines until nothing changes."""
 
-    verdicts: list[RecordedDecision] = field(default_factory=list)
-    """In the order in which they were made; a pod that was tried again has several."""
+    decisions: list[RecordedDecision] = field(default_factory=list)
+    """In the order in which they were made; a pod that was retried has several."""
     evicted: list[Pod] = field(default_factory=list)
 
     def latest_decisions(self) -> dict[str, RecordedDecision]:
-        """By pod what was decided about it in the end."""
-        return {verdict.pod: verdict for verdict in self.verdicts}
+        """The last decision about each pod."""
+        return {decision.pod: decision for decision in self.decisions}
 
 
 class OfflineCluster:
@@ -118,15 +118,15 @@ class OfflineCluster:
     def __init__(self, objects: Iterable[KubeObject], setup: EngineSetup, *, now: datetime, seed: int = 0) -> None:
         known = list(objects)
         if not any(isinstance(item, Queue) and item.name == setup.default_queue for item in known):
-            known.append(_default_queue(setup.default_queue))  # as a live engine makes sure that there is one
+            known.append(_default_queue(setup.default_queue))  # a live engine creates it as well
         registry = setup.registry()
         clock = ManualClock(now)
         chance = random.Random(seed)
         cache = filled_cache(known)
         self.preferred_nodes: dict[str, str] = {}
-        """By pod: the node to take where several are equally good."""
-        self._wanted = ""
-        self._held: dict[str, Pod] = {}  # by uid: pods that Permit holds back, as they were before
+        """By pod: the node to choose among equally good ones."""
+        self._preferred_node = ""
+        self._permit_waiting: dict[str, Pod] = {}  # by uid: pods that Permit holds, as they were before
         self._chance = chance
         self.pods = PodEngine(
             configured(setup.configuration, registry),
@@ -152,8 +152,8 @@ class OfflineCluster:
         )
         self.batch.handle.preferred_nodes = self.preferred_nodes
         self.batch_schedulers = frozenset(setup.batch_schedulers)
-        if twice := sorted(self.batch_schedulers.intersection(self.pods.scheduler_names)):
-            raise UsageError(f"both engines would serve {', '.join(twice)}; give one of them another name")
+        if shared_names := sorted(self.batch_schedulers.intersection(self.pods.scheduler_names)):
+            raise UsageError(f"both engines would serve {', '.join(shared_names)}; give one of them another name")
         self.cluster = OutcomeApplier(self.batch)
         self.sessions = 0
         for item in known:
@@ -173,31 +173,31 @@ class OfflineCluster:
         return pod.scheduler_name in self.batch_schedulers
 
     def serves(self, pod: Pod) -> bool:
-        """Whether one of the engines decides about the pod."""
+        """Whether one of the engines serves the pod."""
         return self.is_batch(pod) or self.pods.serves(pod)
 
-    # one decision -----------------------------------------------------------------------------------------------
+    # Single decisions
 
     def place(self, pod: Pod, evicted: list[Pod]) -> PlacementOutcome:
-        """Let the pod engine decide; the pod is counted on its node, `evicted` gets those that had to go for it."""
+        """Place a pod with the pod engine and count it on its node; victims are appended to `evicted`."""
 
         def evict(victim: Pod) -> None:
             evicted.append(self.cluster.pods.get(victim.key, victim))
             self.cluster.remove([victim])
 
-        self._wanted = self.preferred_nodes.get(pod.key, "")
+        self._preferred_node = self.preferred_nodes.get(pod.key, "")
         outcome = place_pod(self.pods, pod, evict)
         if outcome.node is not None:
             self.cluster.note_object(pod.bound_to(outcome.node))
         return outcome
 
     def dry_run(self, pod: Pod) -> SchedulingDecision:
-        """What the pod engine would decide; nothing moves."""
-        self._wanted = self.preferred_nodes.get(pod.key, "")
+        """Return the decision of the pod engine without applying it."""
+        self._preferred_node = self.preferred_nodes.get(pod.key, "")
         return self.pods.try_pod(pod)
 
     def best_nodes(self, pod: Pod) -> frozenset[str]:
-        """Where the pod engine might put the pod: equally good nodes, or none."""
+        """The best nodes for the pod, if several are equally good; empty if none fits."""
         decision = self.dry_run(pod)
         if decision.node is None:
             return frozenset()
@@ -207,92 +207,98 @@ class OfflineCluster:
         return frozenset(names[place] for place in np.flatnonzero(total == total.max()).tolist())
 
     def run_session(self) -> SessionOutcome:
-        """Let the batch engine decide about all it has been told of."""
+        """Run one session of the batch engine over all pods it knows."""
         self.sessions += 1
         return self.batch.run_session()
 
     def _tie_break(self, columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:
-        wanted = np.flatnonzero(np.asarray(rows) == columns.index.get(self._wanted, -1))
-        return int(wanted[0]) if len(wanted) else self._chance.randrange(len(rows))
+        preferred = np.flatnonzero(np.asarray(rows) == columns.index.get(self._preferred_node, -1))
+        return int(preferred[0]) if len(preferred) else self._chance.randrange(len(rows))
 
-    # all of them ------------------------------------------------------------------------------------------------
+    # All pods
 
     def run_until_stable(self, waiting: Iterable[Pod]) -> StableState:
-        """Decide about all pods that wait, again as long as somebody moves.
+        """Decide about all waiting pods, again as long as anything changes.
 
-        Each round is the pod engine's pods in the order of a queue and then a session. A pod that was evicted is made
-        again, once, as its controller would do it, and waits like others.
+        Each round runs the pod engine over its pods in queue order, and then one session. An evicted pod is created
+        again once, as its controller would do, and waits with the remaining pods.
         """
-        rest = StableState()
-        left = {pod.key: pod for pod in waiting}
-        self.cluster.add(pod for pod in left.values() if self.is_batch(pod))
-        back: set[str] = set()
+        result = StableState()
+        pending = {pod.key: pod for pod in waiting}
+        self.cluster.add(pod for pod in pending.values() if self.is_batch(pod))
+        recreated: set[str] = set()
         for _ in range(MAX_ROUNDS):
-            gone: list[Pod] = []
-            moved = self._round(left, rest, gone)
-            rest.evicted += gone
-            for pod in gone:
-                if pod.key not in back:
-                    back.add(pod.key)
-                    left[pod.key] = again = without_node(pod)
-                    if self.is_batch(again):
-                        self.cluster.add([again])
-            if not moved and not gone:
+            evicted: list[Pod] = []
+            changed = self._round(pending, result, evicted)
+            result.evicted += evicted
+            for pod in evicted:
+                if pod.key not in recreated:
+                    recreated.add(pod.key)
+                    pending[pod.key] = recreated_pod = without_node(pod)
+                    if self.is_batch(recreated_pod):
+                        self.cluster.add([recreated_pod])
+            if not changed and not evicted:
                 break
-        return rest
+        return result
 
-    def _round(self, left: dict[str, Pod], rest: StableState, gone: list[Pod]) -> bool:
-        """Everybody's turn, once; whether that changed anything."""
-        known, moved = rest.latest_decisions(), False
-        single = self.pods.in_queue_order([pod for pod in left.values() if not self.is_batch(pod)])
-        self.pods.pending.update({pod.uid: pod for pod in single})
-        for pod in single:
-            outcome = self.place(pod, gone)
+    def _round(self, pending: dict[str, Pod], result: StableState, evicted: list[Pod]) -> bool:
+        """Run both engines once. True if that changed anything."""
+        latest, changed = result.latest_decisions(), False
+        pod_engine_pods = self.pods.in_queue_order([pod for pod in pending.values() if not self.is_batch(pod)])
+        self.pods.pending.update({pod.uid: pod for pod in pod_engine_pods})
+        for pod in pod_engine_pods:
+            outcome = self.place(pod, evicted)
             self.pods.pending.pop(pod.uid, None)
             if outcome.waits_for:
-                self._held[pod.uid] = left.pop(pod.key)
-            moved |= self._note(recorded_decision(outcome), known, left, rest)
-            moved |= self._finish_permit_waits(known, left, rest)
-        if any(self.is_batch(pod) for pod in left.values()):
-            decided = self.run_session()
-            gone += [self.cluster.pods[key] for key in decided.evicts]
-            for verdict in self.session_decisions(decided):
-                moved |= self._note(verdict, known, left, rest)
-            moved |= bool(decided.evicts) or self._has_new_group_phase(decided)
-            self.cluster.apply(decided)
-        return moved
+                self._permit_waiting[pod.uid] = pending.pop(pod.key)
+            changed |= self._note(recorded_decision(outcome), latest, pending, result)
+            changed |= self._finish_permit_waits(latest, pending, result)
+        if any(self.is_batch(pod) for pod in pending.values()):
+            session = self.run_session()
+            evicted += [self.cluster.pods[key] for key in session.evicts]
+            for decision in self.session_decisions(session):
+                changed |= self._note(decision, latest, pending, result)
+            changed |= bool(session.evicts) or self._has_new_group_phase(session)
+            self.cluster.apply(session)
+        return changed
 
-    def _finish_permit_waits(self, known: dict[str, RecordedDecision], left: dict[str, Pod], rest: StableState) -> bool:
-        """Pods at Permit whose wait is over; one that was refused waits again."""
-        moved = False
+    def _finish_permit_waits(
+        self, latest: dict[str, RecordedDecision], pending: dict[str, Pod], result: StableState
+    ) -> bool:
+        """Finish pods whose wait at Permit is over; a rejected pod waits for a node again."""
+        changed = False
         for pod, status in self.pods.settle_waiting_pods():
-            waited = self._held.pop(pod.uid)
+            original = self._permit_waiting.pop(pod.uid)
             if not status.ok:
                 self.cluster.remove([pod])
-                left[pod.key] = waited
+                pending[pod.key] = original
             node = pod.spec.node_name if status.ok else ""
-            moved |= self._note(RecordedDecision(pod=pod.key, node=node, why=status.message), known, left, rest)
-        return moved
+            changed |= self._note(RecordedDecision(pod=pod.key, node=node, why=status.message), latest, pending, result)
+        return changed
 
     def _has_new_group_phase(self, outcome: SessionOutcome) -> bool:
-        """Whether a group is in another phase than before: the next session may go on with it."""
+        """Whether the phase of a group changed, so that the next session may continue with it."""
         groups = self.batch.cache.catalog.table(PodGroup)
         return any(groups[key].status.phase != group.status.phase for key, group in outcome.groups.items())
 
     def _note(
-        self, verdict: RecordedDecision, known: dict[str, RecordedDecision], left: dict[str, Pod], rest: StableState
+        self,
+        decision: RecordedDecision,
+        latest: dict[str, RecordedDecision],
+        pending: dict[str, Pod],
+        result: StableState,
     ) -> bool:
-        """A decision that says nothing new is passed over."""
-        before = known.get(verdict.pod)
-        if before is not None and is_same_decision(before, verdict):
+        """Record a decision unless it equals the previous one. True if the pod got a node or a nomination."""
+        previous = latest.get(decision.pod)
+        if previous is not None and is_same_decision(previous, decision):
             return False
-        rest.verdicts.append(verdict)
-        if verdict.node:
-            left.pop(verdict.pod, None)
-        return bool(verdict.node or verdict.nominated)
+        result.decisions.append(decision)
+        if decision.node:
+            pending.pop(decision.pod, None)
+        return bool(decision.node or decision.nominated)
 
     def session_decisions(self, outcome: SessionOutcome) -> list[RecordedDecision]:
-        """What a session decided about each pod that it has an opinion of, by name."""
+        """The decisions of a session about each pod with a result, sorted by name."""
         found = {
             key: RecordedDecision(
                 pod=key,
@@ -310,10 +316,10 @@ class OfflineCluster:
         for key, node in outcome.binds.items():
             found[key] = RecordedDecision(pod=key, engine=BATCH_ENGINE, node=node, session=self.sessions)
         evicted = tuple(sorted(outcome.evicts))
-        verdicts = [found[key] for key in sorted(found)]
-        if verdicts and evicted:  # for whom exactly, a session does not say
-            verdicts[0] = replace(verdicts[0], evicted=evicted)
-        return verdicts
+        decisions = [found[key] for key in sorted(found)]
+        if decisions and evicted:  # a session does not report for which pod it evicts
+            decisions[0] = replace(decisions[0], evicted=evicted)
+        return decisions
 
 
 def _default_queue(name: str) -> Queue:
@@ -322,7 +328,7 @@ def _default_queue(name: str) -> Queue:
 
 
 def recorded_decision(outcome: PlacementOutcome) -> RecordedDecision:
-    """What became of a pod, as a recording has it."""
+    """Convert the result of a placement to a recorded decision."""
     record = outcome.record
     if outcome.waits_for:
         return RecordedDecision(pod=outcome.pod.key, why=f"waiting at Permit for {' and '.join(outcome.waits_for)}")
@@ -337,9 +343,9 @@ def recorded_decision(outcome: PlacementOutcome) -> RecordedDecision:
 
 
 def is_same_decision(recorded: RecordedDecision, now: RecordedDecision) -> bool:
-    """Whether two decisions are one: where the pod goes, who goes for it and, where it waits, for what.
+    """Whether two decisions are equal: node, victims and, for a waiting pod, reason and nomination.
 
-    Why a pod that has a node has it is a matter of words; an observed decision has none for pods that wait, either.
+    The reason is ignored for a pod with a node, and if the recorded decision has none, as observed ones have.
     """
     if (recorded.node, recorded.evicted) != (now.node, now.evicted):
         return False
@@ -351,7 +357,7 @@ def is_same_decision(recorded: RecordedDecision, now: RecordedDecision) -> bool:
 
 
 def without_node(pod: Pod) -> Pod:
-    """The pod as it was before it had a node."""
+    """The pod as it was before it was bound."""
     return replace(
         pod,
         spec=replace(pod.spec, node_name=""),
@@ -364,7 +370,7 @@ def without_node(pod: Pod) -> Pod:
     )
 
 
-def pending_pods(objects: Iterable[KubeObject], still: OfflineCluster) -> list[Pod]:
+def pending_pods(objects: Iterable[KubeObject], offline: OfflineCluster) -> list[Pod]:
     """The pods that wait for one of the engines."""
     return [
         item
@@ -373,5 +379,5 @@ def pending_pods(objects: Iterable[KubeObject], still: OfflineCluster) -> list[P
         and not item.spec.node_name
         and not item.terminating
         and item.status.phase not in ENDED_PHASES
-        and still.serves(item)
+        and offline.serves(item)
     ]

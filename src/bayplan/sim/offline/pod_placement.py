@@ -1,6 +1,6 @@
-"""Where do the pods that wait go, one after another? The pod engine without an API server, evictions carried out.
+"""Places waiting pods one after another with the pod engine, without an API server; evictions are carried out.
 
-Asked by `bayplan place`, by recordings and by what-if. Costs a decision a pod, and a second one where it evicted.
+Used by `bayplan place`, recordings and what-if. Cost: one decision per pod, and a second one if it evicts pods.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bayplan.telemetry.decisions import DecisionRecord
 
 @dataclass(frozen=True, slots=True)
 class PlacementOutcome:
-    """What became of one pod."""
+    """Result of placing one pod."""
 
     pod: Pod
     node: str | None
@@ -24,35 +24,35 @@ class PlacementOutcome:
     evicted: tuple[str, ...] = ()
     record: DecisionRecord | None = None
     waits_for: tuple[str, ...] = ()
-    """Plugins at Permit that hold it back; it is counted on its node meanwhile."""
+    """Permit plugins that hold the pod; it counts on its node meanwhile."""
     assumed: AssumedPod | None = None
-    """What was assumed for it, for whoever wants to take it back."""
+    """The assumed pod, so that a caller can undo the placement."""
 
 
 def place_pods(engine: PodEngine, waiting: Iterable[Pod]) -> list[PlacementOutcome]:
-    """Place pods in queue order; a pod that made room by evicting others is tried again at once.
+    """Place pods in queue order; a pod that evicts victims is retried immediately.
 
-    A pod that Permit holds back is placed when the others that it waits for have come, and not before.
+    A pod that Permit holds is reported as placed only when Permit releases it.
     """
     ordered = engine.in_queue_order(list(waiting))
     engine.pending.update({pod.uid: pod for pod in ordered})
     outcomes: dict[str, PlacementOutcome] = {}
-    held: dict[str, PlacementOutcome] = {}
+    waiting_at_permit: dict[str, PlacementOutcome] = {}
     for pod in ordered:
         outcome = place_pod(engine, pod, engine.cache.remove_pod)
         engine.pending.pop(pod.uid, None)
         if outcome.waits_for:
-            held[pod.uid] = outcome
+            waiting_at_permit[pod.uid] = outcome
             outcome = replace(outcome, node=None, why=f"waiting at Permit for {' and '.join(outcome.waits_for)}")
         outcomes[pod.uid] = outcome
-        for settled, status in engine.settle_waiting_pods():
-            outcome = held.pop(settled.uid)
-            outcomes[settled.uid] = outcome if status.ok else replace(outcome, node=None, why=status.message)
+        for released_pod, status in engine.settle_waiting_pods():
+            outcome = waiting_at_permit.pop(released_pod.uid)
+            outcomes[released_pod.uid] = outcome if status.ok else replace(outcome, node=None, why=status.message)
     return list(outcomes.values())
 
 
 def place_pod(engine: PodEngine, pod: Pod, evict: Callable[[Pod], None]) -> PlacementOutcome:
-    """What became of one pod; `evict` is told of each pod that has to go for it."""
+    """Place one pod; `evict` is called for each victim."""
     if not engine.serves(pod):
         return PlacementOutcome(pod, None, f'no profile serves scheduler name "{pod.scheduler_name}"')
     gate = engine.framework(pod.scheduler_name).pre_enqueue(pod)

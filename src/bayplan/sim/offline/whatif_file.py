@@ -1,4 +1,4 @@
-"""What is to be different? The file of a what-if: its first document says so, the others are objects that come.
+"""The file of a what-if: its first document describes the changes, the other documents are objects to add.
 
     apiVersion: bayplan.dev/v1alpha1
     kind: WhatIf
@@ -6,7 +6,7 @@
       add: ["gpu=2:cpu=96,nvidia.com/gpu=8"]
       remove: [node-7]
 
-Read strictly: a key that is misspelt is an error and not a wish that nobody hears.
+Decoding is strict: an unknown key is an error.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
 class WhatIfError(BayplanError):
-    """A what-if cannot be read, or means nothing in this cluster."""
+    """The file is invalid, or does not apply to this cluster."""
 
 
 class _WhatIfSection(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
-    """Base of what stands in the file."""
+    """Base of the structs in the file."""
 
 
 class NodeCopies(_WhatIfSection, frozen=True):
-    """Nodes like one that is there."""
+    """Copies of an existing node."""
 
     like: str
     count: int = 1
@@ -55,18 +55,18 @@ class NodeChanges(_WhatIfSection, frozen=True):
     add: tuple[str | NodeCopies, ...] = ()
     """Pools such as `gpu=2:cpu=96,nvidia.com/gpu=8`, or copies: {like: node-1, count: 2}."""
     remove: tuple[str, ...] = ()
-    """Names; `*` stands for anything."""
+    """Names; `*` matches any text."""
 
 
 class PriorityChanges(_WhatIfSection, frozen=True):
     classes: dict[str, int] = {}
-    """By PriorityClass: its new value, for all pods of the class."""
+    """New value by PriorityClass, for all pods of the class."""
     pods: dict[str, int] = {}
-    """By `namespace/name`; `*` stands for anything."""
+    """New priority by `namespace/name`; `*` matches any text."""
 
 
 class Prices(_WhatIfSection, frozen=True):
-    """What a node costs an hour, by one of its labels."""
+    """Price per hour of a node, by the value of one of its labels."""
 
     label: str = INSTANCE_TYPE
     per_hour: dict[str, float] = {}
@@ -91,34 +91,34 @@ _SECTIONS = {"nodes": NodeChanges, "nodes.add": NodeCopies, "priorities": Priori
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfChange:
-    """What is to be different."""
+    """The changes of a what-if."""
 
     nodes: NodeChanges = _NO_NODES
     configuration: str | None = None
-    """The text of another KubeSchedulerConfiguration; None: as it is."""
+    """Text of another KubeSchedulerConfiguration; None keeps the current one."""
     batch_configuration: str | None = None
     priorities: PriorityChanges = _NO_PRIORITIES
     prices: Prices = _NO_PRICES
     reschedule_all: bool = False
-    """Whether all pods are placed anew, as if none had a node yet."""
+    """Whether all pods are scheduled again, as if they had no node."""
     objects: tuple[KubeObject, ...] = ()
-    """That come, or take the place of those of the same name."""
+    """Objects to add, or to replace those with the same name."""
     sources: tuple[str, ...] = ()
-    """Where each of these stands, for complaints."""
+    """Position of each object in the file, for error messages."""
 
     def apply(self, objects: Iterable[KubeObject]) -> list[KubeObject]:
-        """The objects of the cluster with the change; pods of nodes that go stay where they are."""
+        """Apply the change to the objects of a cluster; pods of removed nodes keep their node name."""
         known = {_identity(item): item for item in objects}
         classes = [item for item in known.values() if isinstance(item, PriorityClass | StorageClass)]
         places = [*("" for _ in classes), *self.sources]
         new = list(with_all_defaults([*classes, *self.objects], places))[len(classes) :]
-        gone: set[tuple[type[KubeObject], str]] = {(Node, f"/{name}") for name in self._removed(known.values())}
-        for item in [*new, *self._added([*known.values(), *new])]:
+        deleted: set[tuple[type[KubeObject], str]] = {(Node, f"/{name}") for name in self._removals(known.values())}
+        for item in [*new, *self._additions([*known.values(), *new])]:
             known[_identity(item)] = item
-            gone.discard(_identity(item))  # what comes stays: `*` stands for the nodes that there are
-        return [self._with_priority(item) for identity, item in known.items() if identity not in gone]
+            deleted.discard(_identity(item))  # added nodes stay: `*` matches only the nodes of the cluster
+        return [self._with_priority(item) for identity, item in known.items() if identity not in deleted]
 
-    def _removed(self, objects: Iterable[KubeObject]) -> Iterator[str]:
+    def _removals(self, objects: Iterable[KubeObject]) -> Iterator[str]:
         names = [item.name for item in objects if isinstance(item, Node)]
         for pattern in self.nodes.remove:
             found = [name for name in names if _matches(pattern, name)]
@@ -126,10 +126,10 @@ class WhatIfChange:
                 raise WhatIfError(f"nodes.remove: there is no node {pattern}; name one that is there")
             yield from found
 
-    def _added(self, objects: Iterable[KubeObject]) -> Iterator[Node]:
+    def _additions(self, objects: Iterable[KubeObject]) -> Iterator[Node]:
         nodes = {item.name: item for item in objects if isinstance(item, Node)}
-        for wish in self.nodes.add:
-            for node in _pool_nodes(wish) if isinstance(wish, str) else _copy_nodes(wish, nodes):
+        for addition in self.nodes.add:
+            for node in _pool_nodes(addition) if isinstance(addition, str) else _copy_nodes(addition, nodes):
                 if node.name in nodes:
                     raise WhatIfError(f"nodes.add: there is a node {node.name} already; choose another name")
                 nodes[node.name] = node
@@ -148,7 +148,7 @@ class WhatIfChange:
         return item if priority is None else replace(item, spec=replace(item.spec, priority=priority))
 
     def check_priorities(self, objects: Iterable[KubeObject]) -> None:
-        """A class or a pod that nobody has is a slip."""
+        """Raise an error for a class or a pod that does not exist."""
         known = list(objects)
         used = {pod.spec.priority_class_name for pod in known if isinstance(pod, Pod)}
         used |= {item.name for item in known if isinstance(item, PriorityClass)}
@@ -185,15 +185,15 @@ def _nodes(objects: Iterable[KubeObject]) -> Iterator[Node]:
         yield item
 
 
-def _copy_nodes(wish: NodeCopies, nodes: Mapping[str, Node]) -> Iterator[Node]:
-    model = nodes.get(wish.like)
+def _copy_nodes(addition: NodeCopies, nodes: Mapping[str, Node]) -> Iterator[Node]:
+    model = nodes.get(addition.like)
     if model is None:
-        raise WhatIfError(f"nodes.add: there is no node {wish.like} to copy; name one that is there")
-    if wish.count < 0:
-        raise WhatIfError(f"nodes.add: count is {wish.count}; expected 0 or more")
+        raise WhatIfError(f"nodes.add: there is no node {addition.like} to copy; name one that is there")
+    if addition.count < 0:
+        raise WhatIfError(f"nodes.add: count is {addition.count}; expected 0 or more")
     number = 0
-    for _ in range(wish.count):
-        while (name := f"{wish.like}-copy-{number}") in nodes:
+    for _ in range(addition.count):
+        while (name := f"{addition.like}-copy-{number}") in nodes:
             number += 1
         number += 1
         labels = {**model.labels, **({HOSTNAME: name} if HOSTNAME in model.labels else {})}
@@ -201,21 +201,21 @@ def _copy_nodes(wish: NodeCopies, nodes: Mapping[str, Node]) -> Iterator[Node]:
         yield replace(model, metadata=meta, spec=replace(model.spec, provider_id=""))
 
 
-# reading ----------------------------------------------------------------------------------------------------------
+# Decoding
 
 
 def read_whatif_file(path: Path) -> WhatIfChange:
-    """The what-if of a file; configurations are files beside it."""
+    """Read a what-if from a file; its configurations are files in the same folder."""
     documents = list(read_manifests(path))
     if not documents:
         raise WhatIfError(f"{path} is empty; write apiVersion: {API_VERSION} and kind: {KIND}")
-    told = [each for each in documents if each.value.get("kind") == KIND]
-    if len(told) != 1:
+    changes = [each for each in documents if each.value.get("kind") == KIND]
+    if len(changes) != 1:
         raise WhatIfError(
-            f"{path} holds {len(told) or 'no'} documents of kind {KIND}; write one, with apiVersion: {API_VERSION}"
+            f"{path} holds {len(changes) or 'no'} documents of kind {KIND}; write one, with apiVersion: {API_VERSION}"
         )
-    file = _file(told[0].value, told[0].place)
-    others = [each for each in documents if each is not told[0]]
+    file = _file(changes[0].value, changes[0].place)
+    object_documents = [each for each in documents if each is not changes[0]]
     return WhatIfChange(
         nodes=file.nodes,
         configuration=_read_sibling_file(path, file.configuration, "configuration"),
@@ -223,8 +223,8 @@ def read_whatif_file(path: Path) -> WhatIfChange:
         priorities=file.priorities,
         prices=file.prices,
         reschedule_all=file.afresh,
-        objects=tuple(_object(each.value, each.place) for each in others),
-        sources=tuple(each.place for each in others),
+        objects=tuple(_object(each.value, each.place) for each in object_documents),
+        sources=tuple(each.place for each in object_documents),
     )
 
 
@@ -238,24 +238,24 @@ def _file(tree: dict[str, Any], place: str) -> _WhatIfFile:
         struct = _SECTIONS.get((unknown[2] or "").partition("[")[0], _WhatIfFile)
         known = ", ".join(struct.__struct_encode_fields__)
         where = f"{unknown[2]}.{unknown[1]}" if unknown[2] else unknown[1]
-        raise WhatIfError(f"{place}: {where} is nothing a {KIND} has; expected some of {known}") from None
+        raise WhatIfError(f"{place}: {where} is not a field of {KIND}; expected one of {known}") from None
     if found.api_version != API_VERSION:
         raise WhatIfError(f"{place}: apiVersion is {found.api_version}; expected {API_VERSION}")
     wrong = [name for name, price in found.prices.per_hour.items() if not 0 <= price < float("inf")]
     if wrong:
-        raise WhatIfError(f"{place}: prices.perHour.{wrong[0]} is no price; expected a number of 0 or more")
+        raise WhatIfError(f"{place}: prices.perHour.{wrong[0]} is not a price; expected a number of 0 or more")
     return found
 
 
 def _object(tree: dict[str, Any], place: str) -> KubeObject:
     api_version, name = tree.get("apiVersion"), tree.get("kind")
     if not isinstance(api_version, str) or not isinstance(name, str):
-        raise WhatIfError(f"{place}: it says not what it is; expected apiVersion and kind")
+        raise WhatIfError(f"{place}: apiVersion or kind is missing; expected both")
     try:
         kind = find_kind(api_version, name)
         if kind is None:
             raise WhatIfError(
-                f"{place}: {name} of {api_version} changes no decision; expected nodes, pods and the like"
+                f"{place}: {name} of {api_version} does not affect scheduling; expected nodes, pods or similar"
             )
         return convert(tree, kind.struct)
     except ObjectError as fault:
@@ -269,4 +269,4 @@ def _read_sibling_file(path: Path, name: str, key: str) -> str | None:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as fault:
-        raise WhatIfError(f"{path}: {key}: {file} cannot be read: {fault}; name a file beside this one") from None
+        raise WhatIfError(f"{path}: {key}: {file} cannot be read: {fault}; name a file in the same folder") from None

@@ -1,9 +1,9 @@
-"""How can a cluster be shown to strangers? Every name, label and image gets a number, and decisions stay what they are.
+"""Anonymiser of recordings: replaces names, labels and images by numbers, so that decisions stay the same.
 
-What is equal stays equal, wherever it stands, and what comes first by name still does: engines compare names and sort
-by them. What only has a meaning to machines stays: kinds, operators, amounts, resource names, times, the labels and
-annotations of Kubernetes and Volcano, the expressions of device selectors. Annotations of others go. Everything that no
-rule knows is replaced. Two walks over the objects.
+Equal texts stay equal everywhere, and the order by name is preserved, because the engines compare and sort names.
+Machine-readable texts are kept: kinds, operators, amounts, resource names, times, labels and annotations of Kubernetes
+and Volcano, and expressions of device selectors. All other annotations are removed. A text without a rule is replaced.
+Cost: two walks over the objects.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _KEPT_WORDS = frozenset(
         "maximumVolumeSize",
     ]
 )
-"""Fields whose words mean the same to everybody."""
+"""Fields whose values belong to an API vocabulary."""
 _KEPT_MAPS = frozenset(
     [
         "attributes",
@@ -105,7 +105,7 @@ _KEPT_MAPS = frozenset(
         "resource",
     ]
 )
-"""Maps of amounts and the like, whose keys are resources and not names."""
+"""Maps whose keys are resources, not names."""
 _DROPPED_FIELDS = frozenset(
     [
         "resourceVersion",
@@ -122,23 +122,23 @@ _DROPPED_FIELDS = frozenset(
         "nodeID",
     ]
 )
-"""Fields that no decision needs, or that are nobody's business."""
+"""Fields that no decision needs, or that may contain private data."""
 _KEYED_FIELDS = frozenset(("labels", "matchLabels", "nodeSelector", "selector"))
 """Maps whose keys are labels."""
 _KEY_FIELDS = frozenset(("key", "topologyKey", "matchLabelKeys", "mismatchLabelKeys", "topologyKeys"))
-"""Fields that name labels and taints."""
+"""Fields that contain keys of labels and taints."""
 _IMAGE_FIELDS = frozenset(("image", "reference", "names"))
 _PATHS = frozenset(("request", "requests"))
-"""Fields whose values may be two names with a slash between."""
+"""Fields whose values may be two names separated by a slash."""
 _KEPT_VALUE_LABELS = frozenset(
     ("kubernetes.io/os", "kubernetes.io/arch", "node.kubernetes.io/instance-type", GPU_MODEL)
 )
-"""Labels whose values say what a node is, and not whose."""
+"""Labels whose values describe the type of a node and identify no cluster."""
 _WELL_KNOWN = re.compile(
     r"([a-z0-9.-]+\.)?(kubernetes\.io|k8s\.io|volcano\.sh)/.+|metadata\.(name|namespace)|" + re.escape(GPU_MODEL)
 )
 _GPU_ANNOTATIONS = frozenset((GPU_COUNT, GPU_INDEX, GPU_MILLI, GPU_MODEL))
-"""What pods ask of shared GPUs, and were given: numbers, and models that are in every catalogue."""
+"""Requests and assignments of shared GPUs: numbers, and public model names."""
 _KEPT_ANNOTATIONS = re.compile(
     r"([a-z.]+\.)?volcano\.sh/.+|scheduling\.k8s\.io/group-name|pv\.kubernetes\.io/.+|volume(\.beta)?\.kubernetes\.io/.+|"
     r"storageclass\.kubernetes\.io/.+|storage\.alpha\.kubernetes\.io/.+|resource\.kubernetes\.io/.+|"
@@ -153,67 +153,67 @@ _TOKEN = re.compile(r"[^,;/]+")
 _NAME_ROLES = ("node", "namespace", "pod", "queue", "podgroup", "priorityclass", "image", "key", "value", "uid")
 
 Rename = Callable[[str, str], str]
-"""A string and its role in; what is written instead out."""
+"""Maps a text and its role to the replacement."""
 
 
 class Anonymiser:
-    """The names of one cluster, and what stands for each."""
+    """The replacements for the names of one cluster."""
 
     def __init__(self, objects: Iterable[KubeObject]) -> None:
-        known = list(objects)
+        items = list(objects)
         found: dict[str, str] = {}  # role by string
-        kept: set[str] = set()
+        kept_values: set[str] = set()
 
-        def note(text: str, role: str) -> str:
+        def collect_name(text: str, role: str) -> str:
             if role not in _NAME_ROLES:
                 role = "value"
             if text not in found or _NAME_ROLES.index(role) < _NAME_ROLES.index(found[text]):
                 found[text] = role
             return text
 
-        for item in known:
+        for item in items:
             tree = object_manifest(item)
-            kept.update(_kept_label_values(tree))
-            _rename_tree(tree, "", note, _role_of(item))
+            kept_values.update(_kept_label_values(tree))
+            _rename_tree(tree, "", collect_name, _role_of(item))
         self._names = _number_names(
-            {text: role for text, role in found.items() if text not in kept and not _is_kept(text)}
+            {text: role for text, role in found.items() if text not in kept_values and not _is_kept(text)}
         )
-        self._nodes = sorted(item.name for item in known if kind_of(type(item)).name == "Node")
+        self._nodes = sorted(item.name for item in items if kind_of(type(item)).name == "Node")
 
     def name(self, text: str, role: str = "value") -> str:  # noqa: ARG002 (the shape of a Rename)
-        """What stands for a name."""
+        """The replacement of a name."""
         return self._names.get(text, text)
 
     def rename_object(self, item: KubeObject) -> KubeObject:
-        """An object without a name of its own."""
-        tree = _rename_tree(self._without_patterns(object_manifest(item)), "", self.name, _role_of(item))
+        """The object with all names replaced."""
+        tree = _rename_tree(self._expand_patterns(object_manifest(item)), "", self.name, _role_of(item))
         return convert(tree, type(item))
 
-    def rename_decision(self, verdict: RecordedDecision) -> RecordedDecision:
-        """An observed decision about pods that have no names any more; words would tell too much."""
+    def rename_decision(self, decision: RecordedDecision) -> RecordedDecision:
+        """An observed decision with all names replaced; its reason is removed, because it may contain names."""
         return replace(
-            verdict,
-            pod=self._key(verdict.pod),
-            node=self.name(verdict.node),
+            decision,
+            pod=self._key(decision.pod),
+            node=self.name(decision.node),
             why="",
-            evicted=tuple(map(self._key, verdict.evicted)),
-            nominated=self.name(verdict.nominated),
+            evicted=tuple(map(self._key, decision.evicted)),
+            nominated=self.name(decision.nominated),
             annotations={},
         )
 
     def _key(self, key: str) -> str:
         return "/".join(map(self.name, key.split("/")))
 
-    def _without_patterns(self, tree: Any) -> Any:
-        """Patterns of node names as the list of nodes that they hit: numbers have no pattern."""
+    def _expand_patterns(self, tree: Any) -> Any:
+        """Replace patterns of node names by a list of the nodes that they match, because numbers match no pattern."""
         if isinstance(tree, list | tuple):
-            return [self._without_patterns(each) for each in tree]
+            return [self._expand_patterns(each) for each in tree]
         if not isinstance(tree, dict):
             return tree
         if set(tree) == {"pattern"} and isinstance(tree["pattern"], str):
-            hit = [self.name(node) for node in self._nodes if _pattern_matches(tree["pattern"], node)]
-            return {"pattern": f"^({'|'.join(map(re.escape, hit))})$"}
-        return {key: self._without_patterns(value) for key, value in tree.items()}
+            matching = [self.name(node) for node in self._nodes if _pattern_matches(tree["pattern"], node)]
+            return {"pattern": f"^({'|'.join(map(re.escape, matching))})$"}
+        return {key: self._expand_patterns(value) for key, value in tree.items()}
 
 
 def _pattern_matches(pattern: str, name: str) -> bool:
@@ -237,7 +237,7 @@ def _kept_label_values(tree: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _number_names(roles: Mapping[str, str]) -> dict[str, str]:
-    """A number for each string, by the order of the strings of one role."""
+    """Number the texts of each role in their sort order."""
     names: dict[str, str] = {}
     for role in _NAME_ROLES:
         texts = sorted(text for text, each in roles.items() if each == role)
@@ -245,7 +245,7 @@ def _number_names(roles: Mapping[str, str]) -> dict[str, str]:
         width = len(str(len(heads)))
         ranks = {head: f"{role}-{number:0{width}}" for number, head in enumerate(heads, 1)}
         for text in texts:
-            # Sessions order the pods of a job by the number at the end of their names.
+            # Sessions order the pods of a job by the number at the end of their name, so this number is kept.
             tail = text[len(_head(text)) :] if role == "pod" else ""
             names[text] = ranks[_head(text) if role == "pod" else text] + tail
     return names
@@ -256,31 +256,31 @@ def _head(name: str) -> str:
     return found["head"] if found else name
 
 
-# the walk ---------------------------------------------------------------------------------------------------------
+# Tree walk
 
 
-def _rename_tree(value: Any, field: str, rename: Rename, kind: str, above: str = "") -> Any:
-    """The tree with every string renamed that a rule does not keep. `above`: the field that `field` stands in."""
+def _rename_tree(value: Any, field: str, rename: Rename, kind: str, parent: str = "") -> Any:
+    """Rename every text in the tree that no rule keeps. `parent`: the field that contains `field`."""
     if isinstance(value, list | tuple):
-        return [_rename_tree(each, field, rename, kind, above) for each in value]
+        return [_rename_tree(each, field, rename, kind, parent) for each in value]
     if isinstance(value, dict):
         return _rename_map(value, field, rename, kind)
     if not isinstance(value, str):
         return value
-    if field in _IMAGE_FIELDS and (field != "names" or above == "images"):
+    if field in _IMAGE_FIELDS and (field != "names" or parent == "images"):
         return _image(value, rename)
     if field in _PATHS:
         return "/".join(rename(part, "value") for part in value.split("/"))
     if field in _KEY_FIELDS:
         return _key_name(value, rename)
-    return rename(value, _role(field, above, kind))
+    return rename(value, _role(field, parent, kind))
 
 
 def _rename_map(value: dict[str, Any], field: str, rename: Rename, kind: str) -> dict[str, Any]:
     if field == "annotations":
-        kept = {key: text for key, text in value.items() if _KEPT_ANNOTATIONS.fullmatch(key)}
-        said = {key: _TOKEN.sub(lambda found: rename(found[0], "value"), text) for key, text in kept.items()}
-        return said | {key: text for key, text in value.items() if key in _GPU_ANNOTATIONS}
+        kept_values = {key: text for key, text in value.items() if _KEPT_ANNOTATIONS.fullmatch(key)}
+        renamed = {key: _TOKEN.sub(lambda found: rename(found[0], "value"), text) for key, text in kept_values.items()}
+        return renamed | {key: text for key, text in value.items() if key in _GPU_ANNOTATIONS}
     if field in _KEYED_FIELDS and all(isinstance(each, str) for each in value.values()):
         return {_key_name(key, rename): rename(text, "value") for key, text in value.items()}
     if field in ("disruptedPods", "minTaskMember"):
@@ -294,8 +294,8 @@ def _rename_map(value: dict[str, Any], field: str, rename: Rename, kind: str) ->
     return found
 
 
-def _role(field: str, above: str, kind: str) -> str:
-    """What a string is the name of."""
+def _role(field: str, parent: str, kind: str) -> str:
+    """The role of a text, derived from its field."""
     if field == "uid":
         return "uid"
     if field in ("namespace", "namespaces"):
@@ -306,7 +306,7 @@ def _role(field: str, above: str, kind: str) -> str:
         return "priorityclass"
     if field in ("queue", "parent"):
         return "queue"
-    return kind if (field, above) == ("name", "metadata") else "value"
+    return kind if (field, parent) == ("name", "metadata") else "value"
 
 
 def _key_name(key: str, rename: Rename) -> str:
@@ -314,7 +314,7 @@ def _key_name(key: str, rename: Rename) -> str:
 
 
 def _image(name: str, rename: Rename) -> str:
-    """The repository is nobody's business; the tag stays, since nodes are asked for images with theirs."""
+    """Rename the repository and the digest. The tag is kept, because nodes list images with tags."""
     if not name:
         return name
     repository, at, rest = name.partition("@")

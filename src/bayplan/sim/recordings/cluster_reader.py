@@ -1,6 +1,6 @@
-"""What is in a live cluster at this moment? Everything that a decision can depend on, and when pods were bound.
+"""Reads the state of a live cluster: every object that a decision can depend on, and the times of bindings.
 
-Asked once a recording or what-if. One list a kind, in pages; nothing is written and nothing is watched.
+Used once per recording or what-if. Cost: one paginated list per kind; nothing is written and nothing is watched.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ class _ScheduledEvent(Api, frozen=True):
 
     @property
     def at(self) -> datetime | None:
-        """When the event was recorded. A core event has whole seconds; recorders put the nanoseconds into its name."""
+        """Time of the event. A core event has seconds only; recorders put the nanoseconds into its name."""
         first = self.deprecated_first_timestamp
         if self.event_time is not None or first is None:
             return self.event_time
         try:
-            named = _EPOCH + timedelta(microseconds=int(self.metadata.name.rpartition(".")[2], 16) // 1000)
+            precise_time = _EPOCH + timedelta(microseconds=int(self.metadata.name.rpartition(".")[2], 16) // 1000)
         except (ValueError, OverflowError):
             return first
-        return named if timedelta(0) <= named - first < timedelta(seconds=1) else first
+        return precise_time if timedelta(0) <= precise_time - first < timedelta(seconds=1) else first
 
 
 class _EventListMeta(Api, frozen=True):
-    following: str = msgspec.field(default="", name="continue")
+    continue_token: str = msgspec.field(default="", name="continue")
 
 
 class _EventList(Api, frozen=True):
@@ -61,23 +61,23 @@ class _EventList(Api, frozen=True):
 
 @dataclass(slots=True)
 class ClusterContents:
-    """A cluster as it was read."""
+    """Contents of a cluster."""
 
     objects: list[KubeObject] = field(default_factory=list)
     bound_at: dict[str, datetime] = field(default_factory=dict)
-    """By uid of a pod."""
+    """Time of binding by pod uid."""
     notes: list[str] = field(default_factory=list)
-    """What could not be read, a sentence each."""
+    """Warnings about objects that could not be read, one sentence each."""
     resources: list[GroupVersionResource] = field(default_factory=list)
-    """What could."""
+    """The resources that could be read."""
 
 
 async def read_cluster(client: Client) -> ClusterContents:
-    """Read all of it. Who may not read nodes or pods is refused; other kinds that are closed to us are noted."""
-    seen = ClusterContents()
-    offered = await client.discover(KINDS)
+    """Read the cluster. Missing permission for nodes or pods is an error; for other kinds it is a note."""
+    contents = ClusterContents()
+    resources = await client.discover(KINDS)
     for kind in KINDS:
-        resource = offered.get(kind)
+        resource = resources.get(kind)
         if resource is None:
             continue
         try:
@@ -85,32 +85,32 @@ async def read_cluster(client: Client) -> ClusterContents:
         except Forbidden as fault:
             if kind.struct in _REQUIRED_KINDS:
                 raise
-            seen.notes.append(f"{kind.plural} are left out: {fault.details}")
+            contents.notes.append(f"{kind.plural} are left out: {fault.details}")
             continue
-        seen.resources.append(resource)
+        contents.resources.append(resource)
         for item in listed.items:
             if isinstance(item, UndecodableObject):
-                seen.notes.append(f"left out: {item.reason}")
+                contents.notes.append(f"left out: {item.reason}")
             else:
-                seen.objects.append(item)
-    await _read_events(client, seen)
-    return seen
+                contents.objects.append(item)
+    await _read_events(client, contents)
+    return contents
 
 
-async def _read_events(client: Client, seen: ClusterContents) -> None:
-    following = ""
+async def _read_events(client: Client, contents: ClusterContents) -> None:
+    continue_token = ""
     try:
         while True:
-            path = EVENTS.path() + query({"limit": _PAGE, "continue": following or None})
+            path = EVENTS.path() + query({"limit": _PAGE, "continue": continue_token or None})
             page = msgspec.json.decode((await client.transport.request("GET", path)).body, type=_EventList)
             for event in page.items:
                 if event.reason == "Scheduled" and event.regarding.uid and (at := event.at) is not None:
-                    # The last is of the node that it is on: a pod that the binder gave up was assigned before.
-                    seen.bound_at[event.regarding.uid] = max(at, seen.bound_at.get(event.regarding.uid, at))
-            following = page.metadata.following
-            if not following:
+                    # The latest event counts: the binder may have failed to bind the pod to an earlier node.
+                    contents.bound_at[event.regarding.uid] = max(at, contents.bound_at.get(event.regarding.uid, at))
+            continue_token = page.metadata.continue_token
+            if not continue_token:
                 return
     except (Forbidden, NotFound) as fault:
-        seen.notes.append(f"events are left out, so times are known to the second only: {fault.details}")
+        contents.notes.append(f"events are left out, so times are known to the second only: {fault.details}")
     except msgspec.DecodeError as fault:
         raise ApiError(f"GET {EVENTS.path()} did not answer with events: {fault}") from None

@@ -1,8 +1,9 @@
-"""What was decided in a live cluster? Read from the cluster itself: which pods have nodes, and since when.
+"""Decisions of a live cluster, read from its objects: the pods with nodes, and when they were bound.
 
-A pod on a node is a decision of whoever serves its scheduler name; one that was told why it has none is another. Events
-say to the microsecond when a pod was bound, the pod's own condition to the second. Several pods may be on their way at
-once, so the order of decisions that lie close together is not known; a replay looks for one that explains them all.
+A bound pod is a decision of the scheduler that serves it; a pod with a PodScheduled=False condition is another one. The
+time of binding comes from events, in microseconds, or from the pod's condition, in seconds. Several bindings may be in
+flight at once, so the order of decisions that are close together is unknown. A replay looks for an order that explains
+all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bayplan.sim.recordings.recording_file import (
 )
 
 CONCURRENT_WINDOW = timedelta(seconds=2)
-"""Decisions this close may have been made in another order; a condition's time is cut to the second."""
+"""Decisions this close may have been made in another order; the time of a condition is truncated to seconds."""
 _UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
 _ENDED_PHASES = ("Succeeded", "Failed")
 _MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
@@ -36,40 +37,40 @@ def read_observed_decisions(
     is_batch: Callable[[Pod], bool],
     serves: Callable[[Pod], bool],
 ) -> list[RecordedDecision]:
-    """The decisions that a cluster shows, in the order in which they seem to have been made; pods that wait come last.
+    """Return the decisions in their probable order; waiting pods come last.
 
-    `bound_at`: by uid when events say that pods were bound.
+    `bound_at`: time of binding by pod uid, from events.
     """
-    story, pods = DecisionLog(is_batch), []
+    log, pods = DecisionLog(is_batch), []
     for item in objects:
         if isinstance(item, BindRequest):
-            story.add_bind_request(item)
+            log.add_bind_request(item)
         elif isinstance(item, Pod) and serves(item) and is_scheduler_managed(item):
             pods.append(item)
     for pod in sorted((pod for pod in pods if pod.spec.node_name), key=lambda pod: _sort_key(pod, bound_at)):
-        story.add_decision(pod, bound_time(pod, bound_at))
-    return story.result(pods)[0]
+        log.add_decision(pod, bound_time(pod, bound_at))
+    return log.result(pods)[0]
 
 
 class DecisionLog:
-    """Decisions, and changes between them, in order. Pods of one group that were bound at once are one session's."""
+    """Decisions and changes in order. Pods of one group that are bound at the same time belong to one session."""
 
     def __init__(self, is_batch: Callable[[Pod], bool]) -> None:
         self._is_batch = is_batch
         self._steps: list[list[tuple[Pod, datetime]] | RecordedChange] = []
-        self._requests: dict[str, BindRequest] = {}  # by key of the pod, the newest
-        self._handed: dict[str, dict[str, str]] = {}  # by uid of a pod with a node, what its request told the binder
-        self._open_steps: dict[str, list[tuple[Pod, datetime]]] = {}  # by group the session of its last pod
+        self._requests: dict[str, BindRequest] = {}  # latest request by pod key
+        self._annotations: dict[str, dict[str, str]] = {}  # annotations of the request, by uid of a bound pod
+        self._open_steps: dict[str, list[tuple[Pod, datetime]]] = {}  # session of the last bound pod, by group
 
     def add_bind_request(self, request: BindRequest) -> None:
-        """A pod is about to be bound: what is handed to the binder belongs to that decision."""
+        """Store a BindRequest; its annotations become part of the decision."""
         self._requests[request.pod_key] = request
 
     def add_decision(self, pod: Pod, at: datetime) -> None:
-        """A pod was given its node."""
+        """Add the decision that a pod was bound."""
         request = self._requests.get(pod.key)
         if request is not None and _is_bound_as_requested(request, pod):
-            self._handed[pod.uid] = dict(request.metadata.annotations)
+            self._annotations[pod.uid] = dict(request.metadata.annotations)
         if not self._is_batch(pod):
             self._steps.append([(pod, at)])
             return
@@ -80,50 +81,50 @@ class DecisionLog:
             self._steps.append(step)
         step.append((pod, at))
 
-    def add_change(self, item: KubeObject, at: datetime, *, gone: bool = False) -> None:
-        self._steps.append(RecordedChange(item, gone, at))
+    def add_change(self, item: KubeObject, at: datetime, *, deleted: bool = False) -> None:
+        self._steps.append(RecordedChange(item, deleted, at))
 
     def result(self, pods: Iterable[Pod]) -> tuple[list[RecordedDecision], list[RecordedChange]]:
-        """All of it; those of the `pods` that wait come last."""
-        verdicts: list[RecordedDecision] = []
+        """All decisions and changes; waiting pods among `pods` come last."""
+        decisions: list[RecordedDecision] = []
         changes: list[RecordedChange] = []
         sessions = 0
         for step in self._steps:
             if isinstance(step, RecordedChange):
-                changes.append(replace(step, after=len(verdicts)))
+                changes.append(replace(step, after=len(decisions)))
                 continue
             is_batch = self._is_batch(step[0][0])
             sessions += is_batch
-            verdicts += [
+            decisions += [
                 RecordedDecision(
                     pod=pod.key,
                     engine=BATCH_ENGINE if is_batch else POD_ENGINE,
                     node=pod.spec.node_name,
                     session=sessions if is_batch else 0,
                     at=None if at == _UNKNOWN_TIME else at,
-                    annotations=self._handed.get(pod.uid, {}),
+                    annotations=self._annotations.get(pod.uid, {}),
                 )
                 for pod, at in step
             ]
-        return [*verdicts, *_pending_decisions(pods, self._is_batch, sessions + 1)], changes
+        return [*decisions, *_pending_decisions(pods, self._is_batch, sessions + 1)], changes
 
 
 def _is_bound_as_requested(request: BindRequest, pod: Pod) -> bool:
-    """Whether the pod is where the request wants it. An upstream CRD prunes the uid."""
+    """Whether the pod is on the requested node. The upstream CRD prunes the pod uid, so it may be empty."""
     return request.spec.selected_node == pod.spec.node_name and request.spec.pod_uid in ("", pod.uid)
 
 
 def _pending_decisions(pods: Iterable[Pod], is_batch: Callable[[Pod], bool], session: int) -> list[RecordedDecision]:
-    """Pods that were told that they wait; of others nobody knows yet."""
-    told = [pod for pod in pods if not pod.spec.node_name and _condition(pod, "False") is not None]
-    single = [RecordedDecision(pod=pod.key) for pod in told if not is_batch(pod)]
-    return single + [
-        RecordedDecision(pod=pod.key, engine=BATCH_ENGINE, session=session) for pod in told if is_batch(pod)
+    """Decisions for waiting pods with a PodScheduled=False condition; other waiting pods have no decision so far."""
+    unschedulable = [pod for pod in pods if not pod.spec.node_name and _condition(pod, "False") is not None]
+    decisions = [RecordedDecision(pod=pod.key) for pod in unschedulable if not is_batch(pod)]
+    return decisions + [
+        RecordedDecision(pod=pod.key, engine=BATCH_ENGINE, session=session) for pod in unschedulable if is_batch(pod)
     ]
 
 
 def is_scheduler_managed(pod: Pod) -> bool:
-    """Whether a scheduler has, or had, a say in where the pod is; not so of one that a kubelet made by itself."""
+    """Whether a scheduler decides about the pod: it is running or waiting, and is no mirror pod."""
     return (
         pod.status.phase not in _ENDED_PHASES
         and not pod.terminating
@@ -132,7 +133,7 @@ def is_scheduler_managed(pod: Pod) -> bool:
 
 
 def bound_time(pod: Pod, bound_at: Mapping[str, datetime]) -> datetime:
-    """When a pod got its node, as well as that is known."""
+    """Best known time of binding."""
     condition = _condition(pod, "True")
     return bound_at.get(pod.uid) or condition or pod.metadata.creation_timestamp or _UNKNOWN_TIME
 
@@ -145,6 +146,6 @@ def _condition(pod: Pod, status: str) -> datetime | None:
 
 
 def _sort_key(pod: Pod, bound_at: Mapping[str, datetime]) -> tuple[datetime, int, datetime, str]:
-    """By time; where that is not told apart as a queue would have it."""
+    """Sort by time of binding; for equal times by priority and creation, as a queue does."""
     created = pod.metadata.creation_timestamp or _UNKNOWN_TIME
     return bound_time(pod, bound_at), -pod.priority, created, pod.key

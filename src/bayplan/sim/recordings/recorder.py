@@ -1,9 +1,9 @@
-"""What happens in a live cluster while somebody looks? Every decision, and every change that the next may depend on.
+"""Recorder of a live cluster: collects every decision, and every change that later decisions may depend on.
 
-Asked by `bayplan record --follow`. One watch a kind; nothing is written. A pod that gets a node is a decision; objects
-that come, go or are different otherwise are changes. What no decision looks at, such as heartbeats of nodes and phases
-of pods that run, is passed over. All of it is kept in memory until the end: a line of the recording a decision or
-change.
+Used by `bayplan record --follow`. It watches every kind and writes nothing. A pod that gets a node is a decision; every
+other relevant addition, update or deletion is a change. Updates that no decision reads, such as node heartbeats and
+phases of running pods, are ignored. Cost: one watch per kind; everything stays in memory until the end, as one line of
+the recording per decision or change.
 """
 
 from __future__ import annotations
@@ -34,66 +34,66 @@ _ENDED_PHASES = ("Succeeded", "Failed")
 
 
 class ClusterRecorder:
-    """A cluster as it was in the beginning, and what happened since."""
+    """The initial objects of a cluster, and what happened since."""
 
     def __init__(self, client: Client, *, is_batch: Callable[[Pod], bool], serves: Callable[[Pod], bool]) -> None:
         self._client = client
         self._serves = serves
-        self._story = DecisionLog(is_batch)
+        self._log = DecisionLog(is_batch)
         self._informers: list[Informer] = []
         self.notes: list[str] = []
-        """What could not be read, a sentence each; known once it began."""
+        """Warnings about objects that could not be read; filled when `run` has started."""
         self.objects: tuple[KubeObject, ...] = ()
         self.started_at: datetime | None = None
 
-    async def run(self, for_s: float | None, told: Callable[[], None]) -> None:
-        """Follow for so long, or until cancelled; `result` when it began."""
-        seen = await read_cluster(self._client)
-        self.notes = seen.notes
-        self._informers = [self._client.informer(resource, self.handle_event) for resource in seen.resources]
-        everything = InformerSet(self._informers)
+    async def run(self, for_s: float | None, on_started: Callable[[], None]) -> None:
+        """Follow for `for_s` seconds, or until cancelled. `on_started` is called when recording starts."""
+        contents = await read_cluster(self._client)
+        self.notes = contents.notes
+        self._informers = [self._client.informer(resource, self.handle_event) for resource in contents.resources]
+        informers = InformerSet(self._informers)
         async with asyncio.TaskGroup() as group:
-            watching = group.create_task(everything.run())
-            await everything.wait_synced()
+            watch_task = group.create_task(informers.run())
+            await informers.wait_synced()
             self.start(self._current_objects())
-            told()
+            on_started()
             if for_s is not None:
                 await self._client.clock.sleep(for_s)
-                watching.cancel()
+                watch_task.cancel()
 
     def _current_objects(self) -> Iterator[KubeObject]:
-        """What there is at this moment."""
+        """The current objects in the informer stores."""
         for informer in self._informers:
             yield from informer.store.values()
 
     def start(self, objects: Iterable[KubeObject]) -> None:
-        """From here on everything is noted."""
+        """Start recording; `objects` are the initial objects."""
         self.objects = tuple(objects)
         for item in self.objects:
             if isinstance(item, BindRequest):
-                self._story.add_bind_request(item)
+                self._log.add_bind_request(item)
         self.started_at = self._client.clock.now()
 
     def handle_event(self, old: KubeObject | None, new: KubeObject | None) -> None:
-        """Something came, changed or went."""
+        """Record an addition, an update or a deletion."""
         item = new or old
         if self.started_at is None or item is None:
             return
-        if isinstance(item, BindRequest):  # no decision yet, and nothing that another one depends on
+        if isinstance(item, BindRequest):  # it is neither a decision nor a change
             if new is not None:
-                self._story.add_bind_request(item)
+                self._log.add_bind_request(item)
             return
         at = self._client.clock.now()
         if new is None:
-            self._story.add_change(item, at, gone=True)
+            self._log.add_change(item, at, deleted=True)
         elif self._is_decision(old, new):
             assert isinstance(new, Pod)
-            self._story.add_decision(new, at)
+            self._log.add_decision(new, at)
         elif old is None or without_irrelevant_fields(old) != without_irrelevant_fields(new):
-            self._story.add_change(new, at)
+            self._log.add_change(new, at)
 
     def _is_decision(self, old: KubeObject | None, new: KubeObject) -> bool:
-        """Whether a pod that waited has a node now. One that came with its node was placed by whoever made it."""
+        """Whether a waiting pod got a node. A pod that was created with a node is a change."""
         return (
             isinstance(new, Pod)
             and isinstance(old, Pod)
@@ -107,22 +107,22 @@ class ClusterRecorder:
     def result(self) -> tuple[list[RecordedDecision], list[RecordedChange]]:
         """Decisions and changes so far."""
         pods = (item for item in self._current_objects() if isinstance(item, Pod))
-        return self._story.result([pod for pod in pods if self._serves(pod) and is_scheduler_managed(pod)])
+        return self._log.result([pod for pod in pods if self._serves(pod) and is_scheduler_managed(pod)])
 
 
 def without_irrelevant_fields(item: KubeObject) -> KubeObject:
-    """The object without what no decision looks at."""
+    """The object without fields that no decision reads."""
     item = replace(item, metadata=replace(item.metadata, resource_version="", generation=0))
     if isinstance(item, Pod):
         status = item.status
-        kept = PodStatus(
+        relevant = PodStatus(
             phase=status.phase if status.phase in _ENDED_PHASES else "",
             resource_claim_statuses=status.resource_claim_statuses,
             extended_resource_claim_status=status.extended_resource_claim_status,
             allocated_resources=status.allocated_resources,
             resources=status.resources,
         )
-        return replace(item, status=kept)
+        return replace(item, status=relevant)
     if isinstance(item, Node):
         return replace(item, status=replace(item.status, conditions=()))
     if isinstance(item, PodGroup):

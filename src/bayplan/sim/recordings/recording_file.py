@@ -1,9 +1,9 @@
-"""What was a cluster, and what was decided in it? One file: a line that says what it is, objects, decisions, an end.
+"""File format of recordings: a header line, objects, decisions, changes and an end line.
 
-A cluster that was followed for some time has changes between its decisions: objects that came, changed or went.
-Every line is one JSON value: a file of any size is written line by line, `grep` and `diff` work on
-it, and whatever is wrong with it has a line number. Objects hold what a decision can depend on and nothing else. A name
-that ends in `.gz` is packed. The same recording is always the same bytes.
+A cluster that was followed has changes between its decisions: objects that were added, updated or deleted. Every line
+is one JSON value, so files of any size are written line by line, `grep` and `diff` work, and errors have a line number.
+Objects contain only what a decision can depend on. A name that ends in `.gz` is compressed. The same recording always
+has the same bytes.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ VERSION = 1
 POD_ENGINE, BATCH_ENGINE = "pods", "batch"
 _HEADER_PREFIX = b'{"recording"'
 OBSERVED, DECIDED = "observed", "decided"
-"""Decisions that a live cluster shows, and those that were made for the recording."""
+"""Decisions observed in a live cluster, and decisions made for the recording."""
 
 
 class RecordingError(BayplanError):
-    """A recording cannot be read: where, what is wrong, and what was expected."""
+    """A recording is invalid; the message has the place, the problem and the expectation."""
 
     def __init__(self, path: Path, line: int, what: str) -> None:
         super().__init__(f"{path}, line {line}: {what}")
@@ -50,52 +50,52 @@ class RecordingError(BayplanError):
 class _RecordingLine(
     msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True, kw_only=True
 ):
-    """Base of what stands in a line: a key that nobody knows is a mistake."""
+    """Base of the lines; unknown keys are errors."""
 
 
 class RecordingHeader(_RecordingLine, frozen=True):
-    """The first line: what the file is, and how its decisions were made."""
+    """The first line: metadata of the recording, and how its decisions were made."""
 
     recording: int
-    """The version of the format."""
+    """Version of the format."""
     at: datetime
-    """The moment of the cluster; clocks of a replay stand still there."""
+    """Time of the cluster; the clock of a replay stands still there."""
     by: str = f"bayplan {__version__}"
     decisions: str = DECIDED
     seed: int = 0
     anonymous: bool = False
     configuration: str | None = None
-    """The text of the KubeSchedulerConfiguration; None: the default one."""
+    """Text of the KubeSchedulerConfiguration; None is the default."""
     batch_configuration: str | None = None
-    """The text of the volcano-scheduler.conf; None: the built-in one."""
+    """Text of volcano-scheduler.conf; None is the built-in one."""
     batch_schedulers: tuple[str, ...] = (DEFAULT_SCHEDULER,)
     default_queue: str = DEFAULT_QUEUE
     until: datetime | None = None
-    """How long the cluster was followed; None: it is the cluster of one moment."""
+    """Time until which the cluster was followed; None if only one moment is recorded."""
 
 
 class RecordedDecision(_RecordingLine, frozen=True):
-    """What was decided about one pod."""
+    """The decision about one pod."""
 
     pod: str
     engine: str = POD_ENGINE
     node: str = ""
-    """Where it goes; nothing: it waits."""
+    """Chosen node; empty if the pod waits."""
     why: str = ""
     evicted: tuple[str, ...] = ()
-    """Pods that had to go for it."""
+    """Victims that were evicted for the pod."""
     nominated: str = ""
-    """The node that it waits for."""
+    """Nominated node of a waiting pod."""
     session: int = 0
-    """Of the batch engine: decisions of one number were made together."""
+    """Session of the batch engine; decisions with the same number were made together."""
     at: datetime | None = None
-    """When a live cluster showed it."""
+    """Time at which it was observed in a live cluster."""
     annotations: dict[str, str] = {}
-    """What plugins handed to the binder with it, where the pod was bound by a BindRequest."""
+    """Annotations that plugins wrote to the BindRequest of the pod, if there was one."""
 
 
 class _ChangeLine(_RecordingLine, frozen=True):
-    """What happened, as a line has it."""
+    """A change, as it is encoded."""
 
     at: datetime | None = None
     comes: dict[str, Any] | None = None
@@ -103,7 +103,7 @@ class _ChangeLine(_RecordingLine, frozen=True):
 
 
 class _EndLine(_RecordingLine, frozen=True):
-    """The last line: a file that was cut has none."""
+    """The last line; it is missing in a truncated file."""
 
     objects: int
     decisions: int
@@ -112,18 +112,18 @@ class _EndLine(_RecordingLine, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RecordedChange:
-    """Something that happened in a cluster besides decisions: from then on the object is this, or is no more."""
+    """A change of the cluster besides decisions: the new state of an object, or its deletion."""
 
     item: KubeObject
-    gone: bool = False
+    deleted: bool = False
     at: datetime | None = None
     after: int = 0
-    """So many decisions were made before."""
+    """Number of decisions made before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A cluster at one moment, decisions in their order, and what happened between them where it was followed."""
+    """A cluster at one moment, its decisions in order, and the changes between them if it was followed."""
 
     header: RecordingHeader
     objects: tuple[KubeObject, ...]
@@ -131,20 +131,20 @@ class Recording:
     changes: tuple[RecordedChange, ...] = ()
 
     def decisions_and_changes(self) -> Iterator[RecordedDecision | RecordedChange]:
-        """Decisions and changes in the order in which they happened."""
+        """Decisions and changes in order."""
         changes = iter(self.changes)
         change = next(changes, None)
-        for number, verdict in enumerate(self.decisions):
+        for number, decision in enumerate(self.decisions):
             while change is not None and change.after <= number:
                 yield change
                 change = next(changes, None)
-            yield verdict
+            yield decision
         if change is not None:
             yield change
             yield from changes
 
     def objects_at_end(self) -> tuple[KubeObject, ...]:
-        """The cluster when the recording ended."""
+        """The objects of the cluster at the end of the recording."""
         if self.header.until is None:
             return self.objects
         known = {(type(item), item.key): item for item in self.objects}
@@ -152,7 +152,7 @@ class Recording:
             if isinstance(step, RecordedChange):
                 key = (type(step.item), step.item.key)
                 known.pop(key, None)
-                if not step.gone:
+                if not step.deleted:
                     known[key] = step.item
             elif step.node and isinstance(pod := known.get((Pod, step.pod)), Pod):
                 known[Pod, step.pod] = pod.bound_to(step.node)
@@ -160,56 +160,56 @@ class Recording:
 
 
 def is_recording(path: Path) -> bool:
-    """Whether a file is one, by its name or by how it begins; manifests are .yaml, .yml and .json."""
+    """Whether a file is a recording, by name or first bytes; manifests are .yaml, .yml and .json."""
     if path.name.endswith((".jsonl", ".gz")) or not path.is_file():
         return path.name.endswith((".jsonl", ".gz"))
     with path.open("rb") as file:
         return file.read(len(_HEADER_PREFIX)) == _HEADER_PREFIX
 
 
-# writing ----------------------------------------------------------------------------------------------------------
+# Encoding
 
 
 def write_recording(path: Path, recording: Recording) -> None:
-    """Write it; what was there before is replaced when all of it is written, and not earlier."""
-    fresh = _temporary_path(path)
-    with _explain_write_errors(path, fresh):
-        with fresh.open("wb") as file, _compressed_file(file, path) as out:
+    """Write a recording to a temporary file, which replaces the target when it is complete."""
+    temporary = _temporary_path(path)
+    with _explain_write_errors(path, temporary):
+        with temporary.open("wb") as file, _compressed_file(file, path) as out:
             for line in encode_lines(recording):
                 out.write(line.encode() + b"\n")
-        if fresh != path:
-            fresh.replace(path)
+        if temporary != path:
+            temporary.replace(path)
 
 
 def check_writable(path: Path) -> None:
-    """Whether a file can be written there: asked before a cluster is followed for hours."""
-    fresh = _temporary_path(path)
-    with _explain_write_errors(path, fresh):
-        if fresh != path:
-            fresh.open("wb").close()
+    """Raise an error if the file cannot be written; called before a cluster is followed for hours."""
+    temporary = _temporary_path(path)
+    with _explain_write_errors(path, temporary):
+        if temporary != path:
+            temporary.open("wb").close()
 
 
 def _temporary_path(path: Path) -> Path:
-    """Where it is written first; a device or a pipe is no file that could be replaced."""
+    """Path of the temporary file; the path itself for a device or a pipe, which cannot be replaced."""
     if path.is_dir():
         raise BayplanError(f"{path} cannot be written: it is a folder; name a file in it")
     return path if path.exists() and not path.is_file() else path.with_name(f".{path.name}.part")
 
 
 @contextmanager
-def _explain_write_errors(path: Path, fresh: Path) -> Iterator[None]:
+def _explain_write_errors(path: Path, temporary: Path) -> Iterator[None]:
     try:
         yield
     except OSError as fault:
         raise BayplanError(f"{path} cannot be written: {fault.strerror}; name a file in a folder of yours") from None
     finally:
-        if fresh != path:
+        if temporary != path:
             with suppress(OSError):
-                fresh.unlink()
+                temporary.unlink()
 
 
 def encode_lines(recording: Recording) -> Iterator[str]:
-    """The lines of the file."""
+    """Encode a recording as lines."""
     yield _json_line(msgspec.to_builtins(recording.header))
     for item in recording.objects:
         yield _json_line({"object": object_manifest(item)})
@@ -218,17 +218,17 @@ def encode_lines(recording: Recording) -> Iterator[str]:
             yield _json_line({"decision": msgspec.to_builtins(step)})
         else:
             when = {} if step.at is None else {"at": msgspec.to_builtins(step.at)}
-            yield _json_line({"change": {**when, "goes" if step.gone else "comes": _encode_change(step)}})
+            yield _json_line({"change": {**when, "goes" if step.deleted else "comes": _encode_change(step)}})
     yield _json_line({"end": msgspec.to_builtins(_end_line(recording.objects, recording.decisions, recording.changes))})
 
 
-def _end_line(objects: Sized, verdicts: Sized, changes: Sized) -> _EndLine:
-    return _EndLine(objects=len(objects), decisions=len(verdicts), changes=len(changes))
+def _end_line(objects: Sized, decisions: Sized, changes: Sized) -> _EndLine:
+    return _EndLine(objects=len(objects), decisions=len(decisions), changes=len(changes))
 
 
 def _encode_change(change: RecordedChange) -> dict[str, Any]:
-    """Of what is gone nothing but its name is told."""
-    if not change.gone:
+    """Encode a change; a deleted object is reduced to its identity."""
+    if not change.deleted:
         return object_manifest(change.item)
     kind, meta = kind_of(type(change.item)), change.item.metadata
     names = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
@@ -240,7 +240,7 @@ def _encode_change(change: RecordedChange) -> dict[str, Any]:
 
 
 def object_manifest(item: KubeObject) -> dict[str, Any]:
-    """An object as a manifest of what is known about it."""
+    """Encode an object as a manifest."""
     kind = kind_of(type(item))
     return {"apiVersion": kind.api_versions[0], "kind": kind.name, **msgspec.to_builtins(item)}
 
@@ -254,20 +254,20 @@ def _compressed_file(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
     if path.suffix != ".gz":
         yield file
         return
-    # Neither a name nor a time goes in: what is equal is equal byte for byte.
-    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-        yield packed  # type: ignore[misc]
+    # File name and time are left out of the header, so that equal recordings have equal bytes.
+    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as compressed:
+        yield compressed  # type: ignore[misc]
 
 
-# reading ----------------------------------------------------------------------------------------------------------
+# Decoding
 
 
 def read_recording(path: Path) -> Recording:
-    """The recording of a file; `RecordingError` names the line, the field and what was expected."""
+    """Read a recording; `RecordingError` names the line, the field and the expectation."""
     header: RecordingHeader | None = None
     end: _EndLine | None = None
     objects: list[KubeObject] = []
-    verdicts: list[RecordedDecision] = []
+    decisions: list[RecordedDecision] = []
     changes: list[RecordedChange] = []
     number = 0
     for number, text in _read_numbered_lines(path):
@@ -275,13 +275,13 @@ def read_recording(path: Path) -> Recording:
         if header is None:
             header = _header(path, number, tree)
         elif end is not None:
-            raise RecordingError(path, number, "something follows the end; expected nothing more")
+            raise RecordingError(path, number, "there are lines after the end; expected none")
         elif "object" in tree:
             objects.append(_object(path, number, "object", tree["object"]))
         elif "decision" in tree:
-            verdicts.append(_convert_part(path, number, tree, "decision", RecordedDecision))
+            decisions.append(_convert_part(path, number, tree, "decision", RecordedDecision))
         elif "change" in tree:
-            changes.append(_change(path, number, tree["change"], after=len(verdicts)))
+            changes.append(_change(path, number, tree["change"], after=len(decisions)))
         elif "end" in tree:
             end = _convert_part(path, number, tree, "end", _EndLine)
         else:
@@ -290,13 +290,13 @@ def read_recording(path: Path) -> Recording:
     if header is None:
         raise RecordingError(path, 1, 'the file is empty; expected {"recording": 1, ...}')
     if end is None:
-        raise RecordingError(path, number + 1, 'the file ends here, so it was cut; expected {"end": ...}')
-    found = _end_line(objects, verdicts, changes)
+        raise RecordingError(path, number + 1, 'the file is truncated; expected {"end": ...}')
+    found = _end_line(objects, decisions, changes)
     if end != found:
         raise RecordingError(
             path, number, f"end: the file holds {_describe_counts(found)}; expected {_describe_counts(end)}"
         )
-    return Recording(header, tuple(objects), tuple(verdicts), tuple(changes))
+    return Recording(header, tuple(objects), tuple(decisions), tuple(changes))
 
 
 def _describe_counts(end: _EndLine) -> str:
@@ -308,15 +308,15 @@ def _read_numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     number = 0
     try:
         with path.open("rb") as file:
-            packed = file.peek(2)[:2] == b"\x1f\x8b"
-            stream = gzip.GzipFile(fileobj=file, mode="rb") if packed else file
+            compressed = file.peek(2)[:2] == b"\x1f\x8b"
+            stream = gzip.GzipFile(fileobj=file, mode="rb") if compressed else file
             for number, text in enumerate(io.TextIOWrapper(stream, encoding="utf-8"), 1):
                 if text.strip():
                     yield number, text
     except UnicodeDecodeError:
-        raise RecordingError(path, number + 1, "it is no text; expected UTF-8, or a name that ends in .gz") from None
+        raise RecordingError(path, number + 1, "it is not text; expected UTF-8, or a name that ends in .gz") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
-        raise RecordingError(path, number + 1, f"the packed file breaks off: {fault}; expected all of it") from None
+        raise RecordingError(path, number + 1, f"the gzip file is incomplete: {fault}; record it again") from None
     except OSError as fault:
         raise BayplanError(f"{path} cannot be read: {fault.strerror}; name a file of `bayplan record`") from None
 
@@ -325,16 +325,16 @@ def _parse_line(path: Path, number: int, text: str) -> dict[str, Any]:
     try:
         tree = json.loads(text)
     except ValueError as fault:
-        raise RecordingError(path, number, f"it is no JSON: {fault}; expected one object a line") from None
+        raise RecordingError(path, number, f"it is not JSON: {fault}; expected one object per line") from None
     if not isinstance(tree, dict):
-        raise RecordingError(path, number, "it is no JSON object; expected one with object, decision, change or end")
+        raise RecordingError(path, number, "it is not a JSON object; expected object, decision, change or end")
     return tree
 
 
 def _header(path: Path, number: int, tree: dict[str, Any]) -> RecordingHeader:
     version = tree.get("recording")
     if version is None:
-        raise RecordingError(path, number, 'no recording begins like this; expected {"recording": 1, ...}')
+        raise RecordingError(path, number, 'the first line is not a header; expected {"recording": 1, ...}')
     if version != VERSION:
         raise RecordingError(path, number, f"recording: the version of the format is {version!r}; expected {VERSION}")
     header = _convert_field(path, number, "", tree, RecordingHeader)
@@ -358,19 +358,19 @@ def _convert_field(path: Path, number: int, key: str, value: Any, struct: type[S
     try:
         return msgspec.convert(value, struct)
     except msgspec.ValidationError as fault:
-        told = f"{key}: " if key else ""
+        prefix = f"{key}: " if key else ""
         field = re.search(r"(unknown|missing required) field `(\w+)`", str(fault))
         if field is None:
-            raise RecordingError(path, number, f"{told}{decode_error_text(str(fault))}") from None
+            raise RecordingError(path, number, f"{prefix}{decode_error_text(str(fault))}") from None
         known = ", ".join(struct.__struct_encode_fields__)
-        how = "is missing" if field[1] != "unknown" else "is no field of it"
-        raise RecordingError(path, number, f"{told}{field[2]} {how}; expected some of {known}") from None
+        problem = "is missing" if field[1] != "unknown" else "is an unknown field"
+        raise RecordingError(path, number, f"{prefix}{field[2]} {problem}; expected some of {known}") from None
 
 
 def _change(path: Path, number: int, tree: Any, after: int) -> RecordedChange:
     line = _convert_field(path, number, "change", tree, _ChangeLine)
     if (line.comes is None) == (line.goes is None):
-        raise RecordingError(path, number, "change: it says not what happened; expected either comes or goes")
+        raise RecordingError(path, number, "change: the action is missing; expected either comes or goes")
     field, raw = ("comes", line.comes) if line.comes is not None else ("goes", line.goes)
     return RecordedChange(_object(path, number, f"change.{field}", raw), line.goes is not None, line.at, after)
 
@@ -378,14 +378,14 @@ def _change(path: Path, number: int, tree: Any, after: int) -> RecordedChange:
 def _object(path: Path, number: int, key: str, raw: Any) -> KubeObject:
     api_version, name = (raw.get("apiVersion"), raw.get("kind")) if isinstance(raw, dict) else (None, None)
     if not isinstance(api_version, str) or not isinstance(name, str):
-        raise RecordingError(path, number, f"{key}: it says not what it is; expected apiVersion and kind")
+        raise RecordingError(path, number, f"{key}: apiVersion or kind is missing; expected both")
     try:
         kind = find_kind(api_version, name)
         if kind is None:
             raise RecordingError(
                 path,
                 number,
-                f"{key}.kind: {name} of {api_version} is nothing a scheduler reads; expected a kind it does",
+                f"{key}.kind: no scheduler reads {name} of {api_version}; expected a kind that it reads",
             )
         return convert(raw, kind.struct)
     except ObjectError as fault:

@@ -1,8 +1,8 @@
-"""The OpenB experiment: fill a cluster with pods that never end, and see how much of its GPUs can be given away.
+"""The OpenB experiment: fills a cluster with pods that never end, and measures the share of allocated GPUs.
 
-Pods come one after another; one that fits nowhere is gone for good. What is read off is the share of all GPUs that is
-allocated when pods for 90, 100 and 130 percent of them have come. Every decision is made by the pod engine, with the
-cache, the cycle and the plugins of a live scheduler; this module shuffles, counts and averages.
+Pods arrive one after another; a pod that does not fit is dropped. The result is the share of all GPUs that is allocated
+when the arrived pods request 90, 100 and 130 percent of them. The pod engine makes every decision, with the cache, the
+cycle and the plugins of a live scheduler. This module shuffles, counts and averages.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from bayplan.sim.virtual_time.trace_objects import PodFactory, build_node_cache
 from bayplan.telemetry.decisions import DecisionRing
 
 LOADS = (90, 100, 130)
-"""Percent of the GPUs that pods have asked for when the allocation is read off."""
+"""Percent of the GPUs that pods have requested when the allocation is measured."""
 
 _FULL_TENTHS = 13
-"""Pods come until they have asked for 1.3 times what there is."""
+"""Pods arrive until they have requested 1.3 times the capacity."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenbWorkload:
-    """A cluster and the list of pods that are drawn for it."""
+    """A cluster and the pods from which arrivals are drawn."""
 
     name: str
     nodes: Sequence[TraceNode]
@@ -43,7 +43,7 @@ class OpenbWorkload:
 
 @dataclass(frozen=True, slots=True)
 class OpenbRun:
-    """What came of one run. `allocation` is in percent, by load; a load that was never reached is not there."""
+    """Result of one run. `allocation` is in percent, by load; a load that was not reached is missing."""
 
     workload: str
     policy: str
@@ -56,7 +56,7 @@ class OpenbRun:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """Several runs of one policy on one workload."""
+    """Mean and deviation over several runs of one policy on one workload."""
 
     workload: str
     policy: str
@@ -79,7 +79,7 @@ class RunSummary:
 
 
 class AllocationCurve:
-    """Allocation by load, noted after every arrival. What is told of a load is the mean over its arrivals."""
+    """Allocation by load, recorded after every arrival. The value of a load is the mean over its arrivals."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -99,7 +99,7 @@ class AllocationCurve:
 
 
 def tune_workload(pods: Sequence[TracePod], capacity: int, chance: random.Random) -> list[TracePod]:
-    """The pods in a random order, with as many copies behind them, or as many taken out, as make 1.3 of the GPUs."""
+    """Shuffle the pods, then append random copies or remove random pods until they request 1.3 times the GPUs."""
     sequence = list(pods)
     chance.shuffle(sequence)
     load = sum(pod.gpu_request.total for pod in sequence)
@@ -116,7 +116,7 @@ def tune_workload(pods: Sequence[TracePod], capacity: int, chance: random.Random
 
 
 def repeat_in_file_order(pods: Sequence[TracePod], capacity: int) -> Iterator[TracePod]:
-    """The pods over and over, without any chance, up to the same load."""
+    """Repeat the pods in file order up to the same load."""
     load = 0
     for pod in around(pods):
         if _exceeds_load(load + pod.gpu_request.milli, capacity):
@@ -130,7 +130,7 @@ def _exceeds_load(load: int, capacity: int) -> bool:
 
 
 def run_experiment(workload: OpenbWorkload, policy: str, seed: int) -> OpenbRun:
-    """One run. The seed drives the order of pods, the copies, the order of nodes and then the policy's own draws."""
+    """Run once. The seed drives the order of pods, the copies, the order of nodes and the draws of the policy."""
     chance = random.Random(seed)
     sequence = tune_workload(workload.pods, workload.capacity, chance)
     nodes = list(workload.nodes)
@@ -139,7 +139,7 @@ def run_experiment(workload: OpenbWorkload, policy: str, seed: int) -> OpenbRun:
 
 
 def run_experiment_in_file_order(workload: OpenbWorkload, policy: str) -> OpenbRun:
-    """A run that knows no chance but the policy's own."""
+    """Run without randomness, except that of the policy."""
     sequence = repeat_in_file_order(workload.pods, workload.capacity)
     return fill_cluster(workload, policy, workload.nodes, sequence, random.Random(0), 0)
 
@@ -152,7 +152,7 @@ def fill_cluster(
     chance: random.Random,
     seed: int,
 ) -> OpenbRun:
-    """Let the pods come. Equally good nodes are taken in the order given, which is what makes policies fill nodes."""
+    """Schedule the pods. Ties go to the first node in the given order, so that policies fill one node after another."""
     engine = _engine(workload, policy, nodes, chance)
     curve, make = AllocationCurve(workload.capacity), PodFactory(engine.prepare).make
     arrived = failed = 0
@@ -169,7 +169,7 @@ def fill_cluster(
 
 def _engine(workload: OpenbWorkload, policy: str, nodes: Sequence[TraceNode], chance: random.Random) -> PodEngine:
     configuration, registry = policy_configuration(policy, workload.pods)
-    ties = None if set(parse_policy(policy)) == {"random"} else first_row  # rows are in the order of this run
+    ties = None if set(parse_policy(policy)) == {"random"} else first_row  # rows have the order of this run
     return PodEngine(
         configuration,
         registry,
@@ -177,5 +177,5 @@ def _engine(workload: OpenbWorkload, policy: str, nodes: Sequence[TraceNode], ch
         clock=ManualClock(),
         chance=chance,
         tie_break=ties,
-        records=DecisionRing(0),  # what is counted is where pods went, not why
+        records=DecisionRing(0),  # the experiment needs no decision records
     )

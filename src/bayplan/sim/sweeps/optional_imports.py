@@ -1,4 +1,4 @@
-"""Libraries that only some people need: loaded when they are, and named when they are missing."""
+"""Imports of optional libraries, with an error that names the extra to install."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bayplan.errors import UsageError
 
 
 def import_optional(module: str, *, wanted_for: str, extra: str) -> Any:
-    """A module of a library that comes with an extra of the package."""
+    """Import a module of an optional library."""
     try:
         return import_module(module)
     except ImportError:

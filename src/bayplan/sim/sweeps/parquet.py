@@ -12,7 +12,7 @@ from bayplan.sim.sweeps.sweep import RESULT_FIELDS, SweepResult
 
 
 def write_parquet(path: Path, results: Iterable[SweepResult]) -> None:
-    """One row a run; the columns are those of the CSV, numbers also where no run has reached a load."""
+    """Write one row per run, with the columns of the CSV. A load that was not reached is null."""
     pyarrow = import_optional("pyarrow", wanted_for="Parquet", extra="sweep")
     parquet = import_optional("pyarrow.parquet", wanted_for="Parquet", extra="sweep")
     columns: dict[str, list[Any]] = {name: [] for name in RESULT_FIELDS}

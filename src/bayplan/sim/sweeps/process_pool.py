@@ -1,6 +1,6 @@
-"""Many runs, on as many processes as the machine has cores to spare; results in order, whoever is done first.
+"""Runs jobs on several processes and returns results in order.
 
-A run depends on its arguments alone, so where it runs is no matter: one process or ten, the results are the same.
+A run depends on its arguments only, so the results do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ R = TypeVar("R")
 
 
 def available_cores() -> int:
-    """How many processes can work at the same time here."""
+    """Number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_jobs(work: Callable[[J], R], jobs: Sequence[J], processes: int) -> Iterator[tuple[int, R]]:
-    """What came of each job, with its place in the list, as they are done."""
+    """Yield the result of each job with its index, in order of completion."""
     if processes <= 1 or len(jobs) <= 1:
-        for place, job in enumerate(jobs):
-            yield place, work(job)
+        for index, job in enumerate(jobs):
+            yield index, work(job)
         return
-    fresh = multiprocessing.get_context("spawn")  # a copy of this process would inherit whatever else it does
-    with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=fresh, initializer=_end_with_parent) as pool:
-        places: dict[Future[R], int] = {pool.submit(work, job): place for place, job in enumerate(jobs)}
+    context = multiprocessing.get_context("spawn")  # a forked process would inherit threads and locks
+    with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=context, initializer=_end_with_parent) as pool:
+        indexes: dict[Future[R], int] = {pool.submit(work, job): index for index, job in enumerate(jobs)}
         try:
-            for done in as_completed(places):
-                yield places[done], done.result()
+            for done in as_completed(indexes):
+                yield indexes[done], done.result()
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 def _end_with_parent() -> None:
-    """A process of a sweep that was killed would wait for its next job for ever."""
+    """End this worker when its parent process ends; a worker of a killed sweep would wait forever."""
     threading.Thread(target=_wait_for_parent, daemon=True).start()
 
 
@@ -50,11 +50,11 @@ def _wait_for_parent() -> None:
 
 
 def run_jobs_in_order(
-    work: Callable[[J], R], jobs: Sequence[J], processes: int, told: Callable[[int], None] = lambda _: None
+    work: Callable[[J], R], jobs: Sequence[J], processes: int, on_progress: Callable[[int], None] = lambda _: None
 ) -> list[R]:
-    """The results in the order of the jobs; `told` how many there are so far."""
+    """Return the results in the order of the jobs; `on_progress` receives the number of finished jobs."""
     found: dict[int, R] = {}
-    for place, result in run_jobs(work, jobs, processes):
-        found[place] = result
-        told(len(found))
-    return [found[place] for place in range(len(jobs))]
+    for index, result in run_jobs(work, jobs, processes):
+        found[index] = result
+        on_progress(len(found))
+    return [found[index] for index in range(len(jobs))]

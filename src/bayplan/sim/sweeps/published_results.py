@@ -1,8 +1,8 @@
-"""What was published about OpenB, and how far a simulation is from it.
+"""Published results of OpenB, and the difference of a simulation from them.
 
-The numbers are those of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
-Gradient Descent" (USENIX ATC '23), from the results that came with their simulator: percent of all GPUs allocated when
-pods for so many percent of them have come, mean and deviation over ten seeds.
+The numbers are from Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
+Descent" (USENIX ATC '23), namely from the results published with their simulator. They are percent of all GPUs that are
+allocated when the arrived pods request a given percentage of them; mean and deviation over ten seeds.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from bayplan.sim.virtual_time.policies import PUBLISHED_NAMES
 _COLUMNS: tuple[CsvColumn[Any], ...] = (
     text_column("workload"),
     text_column("policy"),
-    *(float_column(f"alloc_at_{load}_{what}") for load in LOADS for what in ("mean", "sd")),
+    *(float_column(f"alloc_at_{load}_{statistic}") for load in LOADS for statistic in ("mean", "sd")),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedResult:
-    """One workload and policy, by load."""
+    """Published mean and deviation of one workload and policy, by load."""
 
     mean: dict[int, float]
     deviation: dict[int, float]
@@ -51,22 +51,22 @@ def _table() -> dict[tuple[str, str], PublishedResult]:
 
 
 def uses_published_nodes(nodes: Sequence[TraceNode]) -> bool:
-    """Whether these are the nodes that the numbers are about; on others they mean nothing."""
+    """Whether these are the OpenB nodes; on other nodes the published numbers have no meaning."""
     return set(nodes) == set(read_nodes())
 
 
 def published_result(workload: str, policy: str) -> PublishedResult | None:
-    """What was published about a workload, by the name of its file; None where nothing was."""
+    """The published result of a workload, by file name; None if there is none."""
     return _table().get((workload, PUBLISHED_NAMES.get(policy, "")))
 
 
 def published_cells() -> list[tuple[str, str]]:
-    """Every workload and policy that there are numbers for."""
-    short = {long: policy for policy, long in PUBLISHED_NAMES.items()}
-    return [(workload, short[policy]) for workload, policy in _table()]
+    """Every workload and policy with a published result."""
+    short_names = {published: policy for policy, published in PUBLISHED_NAMES.items()}
+    return [(workload, short_names[policy]) for workload, policy in _table()]
 
 
 def differences(summary: RunSummary) -> dict[int, float]:
-    """By load how many percentage points a summary is above what was published; nothing where nothing was."""
+    """Difference of a summary from the published result in percentage points, by load; empty without one."""
     known = published_result(summary.workload, summary.policy)
     return {} if known is None else {load: mean - known.mean[load] for load, mean in summary.mean.items()}

@@ -1,6 +1,6 @@
-"""Runs of a sweep on a Ray cluster: workloads travel there once, results come back as they are done.
+"""Runs a sweep on a Ray cluster. Each workload is sent once; results are yielded as they complete.
 
-The machines of the cluster need Bayplan installed, and none of the files.
+The machines of the cluster need Bayplan, but not the files.
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ _CONNECT_TIMEOUT_S = 10.0
 
 
 class RayError(BayplanError):
-    """The Ray cluster cannot be reached, or a run on it broke."""
+    """The Ray cluster is unreachable, or a run on it failed."""
 
 
 def run_jobs_on_ray(jobs: Sequence[SweepJob], address: str) -> Iterator[tuple[int, OpenbRun]]:
-    """What came of each job, with its place in the list, as they are done. `local` starts a cluster on this machine."""
+    """Yield the result of each job with its index, in order of completion. `local` starts a local Ray cluster."""
     if not jobs:
         return
     ray = import_optional("ray", wanted_for="--ray", extra="ray")
     faults = import_optional("ray.exceptions", wanted_for="--ray", extra="ray")
     _check_reachable(address)
-    own: dict[str, Any] = {"include_dashboard": False} if address == _LOCAL_ADDRESS else {}
+    options: dict[str, Any] = {"include_dashboard": False} if address == _LOCAL_ADDRESS else {}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as fault:
-        raise RayError(f"the Ray cluster at {address} cannot be reached: {_first_line(fault)}") from fault
+        raise RayError(f"the Ray cluster at {address} cannot be reached: {_first_line(fault)}; check --ray") from fault
     try:
         yield from _results(ray, jobs)
     except faults.RayError as fault:
-        raise RayError(f"a run on the Ray cluster broke: {_first_line(fault)}") from fault
+        raise RayError(f"a run on the Ray cluster failed: {_first_line(fault)}") from fault
     finally:
         ray.shutdown()
 
 
 def _check_reachable(address: str) -> None:
-    """Whether somebody is there at all: Ray itself asks for minutes."""
+    """Check that the address accepts connections, because Ray itself retries for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
     except (OSError, OverflowError) as fault:
-        raise RayError(f"the Ray cluster at {address} cannot be reached: {fault}") from None
+        raise RayError(f"the Ray cluster at {address} cannot be reached: {fault}; check --ray") from None
 
 
 def _results(ray: Any, jobs: Sequence[SweepJob]) -> Iterator[tuple[int, OpenbRun]]:
     remote = ray.remote(num_cpus=1)(run_experiment)
-    stored: dict[tuple[object, ...], Any] = {}
-    waiting: dict[Any, int] = {}
-    for place, job in enumerate(jobs):
+    workload_refs: dict[tuple[object, ...], Any] = {}
+    pending: dict[Any, int] = {}
+    for index, job in enumerate(jobs):
         files = (job.pods, job.nodes)
-        if files not in stored:
-            stored[files] = ray.put(load_workload(job.pods, job.nodes))
-        waiting[remote.remote(stored[files], job.policy, job.seed)] = place
-    while waiting:
-        (done, *_), _ = ray.wait(list(waiting), num_returns=1)
-        yield waiting.pop(done), ray.get(done)
+        if files not in workload_refs:
+            workload_refs[files] = ray.put(load_workload(job.pods, job.nodes))
+        pending[remote.remote(workload_refs[files], job.policy, job.seed)] = index
+    while pending:
+        (finished, *_), _ = ray.wait(list(pending), num_returns=1)
+        yield pending.pop(finished), ray.get(finished)
 
 
 def _first_line(fault: Exception) -> str:

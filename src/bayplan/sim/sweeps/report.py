@@ -1,6 +1,6 @@
-"""Results of a sweep for people: one HTML file with tables and plots inside, to hand around.
+"""HTML report of a sweep: one file with tables and plots.
 
-Nothing is fetched from elsewhere and nothing depends on when or where it was made: the same results are the same bytes.
+The page loads nothing and does not depend on time or place: equal results give equal bytes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ svg { max-width: 100%; height: auto; }
 """
 
 _TOLERANCE_POINTS = 1.0
-"""Percentage points that a mean may be away from what was published."""
+"""Allowed difference from the published mean in percentage points."""
 
 
 def summarise_runs(runs: Iterable[OpenbRun]) -> list[RunSummary]:
-    """Runs of one workload and policy together, in the order in which they come."""
+    """Summarise the runs by workload and policy, in the order of first appearance."""
     groups: dict[tuple[str, str], list[OpenbRun]] = {}
     for run in runs:
         groups.setdefault((run.workload, run.policy), []).append(run)
@@ -36,7 +36,7 @@ def summarise_runs(runs: Iterable[OpenbRun]) -> list[RunSummary]:
 
 
 def render_report(runs: Sequence[OpenbRun], *, compared: bool = True) -> str:
-    """The whole page; `compared`: beside what was published, which is about the nodes of OpenB."""
+    """Render the page; `compared` adds the published results, which are valid for the OpenB nodes."""
     found = summarise_runs(runs)
     workloads = list(dict.fromkeys(summary.workload for summary in found))
     sections = [
@@ -64,26 +64,26 @@ def _section(workload: str, found: Sequence[RunSummary], *, compared: bool) -> s
 
 
 def _line(summary: RunSummary, *, compared: bool) -> str:
-    known = published_result(summary.workload, summary.policy) if compared else None
-    apart = differences(summary)
+    published = published_result(summary.workload, summary.policy) if compared else None
+    difference = differences(summary)
     cells = [f"<td>{escape(summary.policy)}</td><td>{len(summary.seeds)}</td>"]
     for load in LOADS:
         if load not in summary.mean:
             cells.append("<td></td><td></td>")
             continue
         cells.append(f"<td>{summary.mean[load]:.2f} ± {summary.deviation[load]:.2f}</td>")
-        if known is None:
+        if published is None:
             cells.append("<td></td>")
         else:
-            mark = ' class="far"' if abs(apart[load]) > _TOLERANCE_POINTS else ""
-            cells.append(f"<td{mark}>{known.mean[load]:.2f} ({apart[load]:+.2f})</td>")
+            mark = ' class="far"' if abs(difference[load]) > _TOLERANCE_POINTS else ""
+            cells.append(f"<td{mark}>{published.mean[load]:.2f} ({difference[load]:+.2f})</td>")
     return f"<tr>{''.join(cells)}</tr>\n"
 
 
 def _plot(found: Sequence[RunSummary]) -> str:
-    """Bars by load and policy, as SVG."""
+    """Bar chart by load and policy, as SVG."""
     matplotlib = import_optional("matplotlib", wanted_for="a report", extra="sweep")
-    matplotlib.rcParams["svg.hashsalt"] = "bayplan"  # names inside the picture are the same every time
+    matplotlib.rcParams["svg.hashsalt"] = "bayplan"  # makes the ids in the SVG reproducible
     matplotlib.rcParams["svg.fonttype"] = "none"
     figure = import_optional("matplotlib.figure", wanted_for="a report", extra="sweep").Figure(
         figsize=(9, 3.2), layout="constrained"

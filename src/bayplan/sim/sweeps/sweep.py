@@ -1,7 +1,7 @@
-"""Many runs of the experiment: every workload with every policy and every seed, each once, however often one begins.
+"""A sweep: runs every workload with every policy and seed, each combination once, also after a restart.
 
-What is done is written down line by line beside the results, so that a sweep that was stopped goes on where it was. A
-line is good only for the very files that it came from: each carries a fingerprint of its nodes and pods.
+Finished runs are appended to a journal next to the results, so that a stopped sweep continues. A line is valid only for
+the files that it came from: it contains a fingerprint of its nodes and pods.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _COLUMNS: tuple[CsvColumn[Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class SweepJob:
-    """One run of a workload, which every process reads by itself."""
+    """One run of a workload; every process reads the files itself."""
 
     pods: Path
     nodes: Path | None
@@ -76,7 +76,7 @@ class SweepJob:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """What came of one job, and of what files."""
+    """The result of one job, with the fingerprint of its files."""
 
     run: OpenbRun
     fingerprint: str
@@ -93,12 +93,12 @@ class SweepResult:
 
 
 def workload_name(path: Path) -> str:
-    """What results call the workload of a file."""
+    """The name of a workload in results, from its file name."""
     return path.name.removesuffix(".gz").removesuffix(".csv")
 
 
 def load_nodes(path: Path | None) -> list[TraceNode]:
-    """The nodes of a file, or those of OpenB. Without a GPU among them there is nothing to measure."""
+    """Read the nodes of a file, or the OpenB nodes; raises an error if no node has a GPU."""
     nodes = read_nodes(path)
     if not gpu_capacity(nodes):
         raise UsageError(f"{path}: no node has a GPU, so there is nothing to allocate; give other --nodes")
@@ -106,7 +106,7 @@ def load_nodes(path: Path | None) -> list[TraceNode]:
 
 
 def load_workload(pods: Path, nodes: Path | None) -> OpenbWorkload:
-    """A workload from its files; a process that runs it again need not read it again, unless they changed."""
+    """Read a workload. It is cached per process until a file changes."""
     return _load_cached(pods, nodes, tuple(path.stat().st_mtime_ns for path in (pods, nodes) if path is not None))
 
 
@@ -117,12 +117,12 @@ def _load_cached(pods: Path, nodes: Path | None, changed_ns: tuple[int, ...]) ->
 
 
 def run_job(job: SweepJob) -> OpenbRun:
-    """One run: what every process of a sweep does, here or elsewhere."""
+    """Run one job."""
     return run_experiment(load_workload(job.pods, job.nodes), job.policy, job.seed)
 
 
 def fingerprint(pods: Path, nodes: Path | None) -> str:
-    """Changes with the files, and with the version that reads them."""
+    """Fingerprint of the files and of the version that reads them."""
     digest = hashlib.sha256(__version__.encode())
     for path in (pods, nodes):
         digest.update(path.read_bytes() if path is not None else b"shipped nodes")
@@ -130,27 +130,27 @@ def fingerprint(pods: Path, nodes: Path | None) -> str:
 
 
 def build_jobs(pods: Iterable[Path], nodes: Path | None, policies: Iterable[str], seeds: range) -> list[SweepJob]:
-    """Every combination. Two files of one name could not be told apart in the results."""
+    """All combinations; raises an error for duplicate file names or policies."""
     files = list(pods)
     names = [workload_name(path) for path in files]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"two files are called {name}, so their results could not be told apart; rename one")
-    listed = list(policies)
-    for policy in listed:
-        if listed.count(policy) > 1:
-            raise UsageError(f"--policy {policy} is there twice, and would give the same results twice; leave one out")
-    return [SweepJob(path, nodes, policy, seed) for path in files for policy in listed for seed in seeds]
+            raise UsageError(f"two files are called {name}, so their results would have the same name; rename one")
+    policy_list = list(policies)
+    for policy in policy_list:
+        if policy_list.count(policy) > 1:
+            raise UsageError(f"--policy {policy} is given twice and would give the same results twice; remove one")
+    return [SweepJob(path, nodes, policy, seed) for path in files for policy in policy_list for seed in seeds]
 
 
 class SweepJournal:
-    """What a sweep has done so far."""
+    """Journal of the finished runs of a sweep."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> Iterator[SweepResult]:
-        """The lines that are whole: a sweep may have been stopped while it wrote one."""
+        """The complete lines; the last one may be truncated if the sweep was stopped."""
         if not self.path.exists():
             return
         found = read_rows(self.path, _COLUMNS)
@@ -174,9 +174,9 @@ class SweepJournal:
             )
             yield SweepResult(run, row["fingerprint"])
 
-    def begin(self, kept: Sequence[SweepResult]) -> None:
-        """Start the file anew with what is still good."""
-        write_csv(self.path, kept)
+    def begin(self, valid: Sequence[SweepResult]) -> None:
+        """Rewrite the journal with the results that are still valid."""
+        write_csv(self.path, valid)
 
     def add(self, result: SweepResult) -> None:
         with self.path.open("a", encoding="utf-8", newline="") as file:
@@ -196,21 +196,21 @@ def write_csv(path: Path, results: Iterable[SweepResult]) -> None:
 def run_sweep(
     jobs: Sequence[SweepJob],
     journal: SweepJournal,
-    spread: Callable[[Sequence[SweepJob]], Iterable[tuple[int, OpenbRun]]],
+    run_jobs: Callable[[Sequence[SweepJob]], Iterable[tuple[int, OpenbRun]]],
     *,
-    told: Callable[[int], None],
+    on_progress: Callable[[int], None],
 ) -> list[SweepResult]:
-    """The results of all jobs, in their order. `spread` runs jobs somewhere; `told` how many are done."""
+    """Return the results of all jobs, in their order. `on_progress` receives the number of finished jobs."""
     files = {paths: fingerprint(*paths) for paths in {(job.pods, job.nodes) for job in jobs}}
-    prints = {job: files[job.pods, job.nodes] for job in jobs}
-    keys = {(job.workload, job.policy, job.seed, prints[job]): job for job in jobs}
+    fingerprints = {job: files[job.pods, job.nodes] for job in jobs}
+    keys = {(job.workload, job.policy, job.seed, fingerprints[job]): job for job in jobs}
     done = {keys[result.key]: result for result in journal.read() if result.key in keys}
     journal.begin(list(done.values()))
-    told(len(done))
+    on_progress(len(done))
     missing = [job for job in jobs if job not in done]
-    for place, outcome in spread(missing):
-        job = missing[place]
-        done[job] = SweepResult(outcome, prints[job])
+    for index, outcome in run_jobs(missing):
+        job = missing[index]
+        done[job] = SweepResult(outcome, fingerprints[job])
         journal.add(done[job])
-        told(len(done))
+        on_progress(len(done))
     return [done[job] for job in jobs]

@@ -1,6 +1,6 @@
-"""Reads a table of text line by line, and says of what it cannot read: the line, the column and what was expected.
+"""Reads CSV tables line by line; errors name the line, the column and the expectation.
 
-A trace may be a year long, so nothing is kept but the line at hand. Files that end in `.gz` are unpacked on the way.
+Traces may cover a year, so only the current line is kept in memory. Files that end in `.gz` are decompressed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from bayplan.errors import ObjectError
 T = TypeVar("T")
 
 _MAX_EXACT_INTEGER = 2**53
-"""Amounts above this are mistakes, and floats could not tell them apart."""
+"""Larger amounts are mistakes, and floats cannot represent them exactly."""
 
 
 class TraceError(ObjectError):
-    """A trace that cannot be used. `line` and `column` say where, as far as there is such a place."""
+    """A trace is invalid. `line` and `column` are the place, if there is one."""
 
     def __init__(self, path: object, expected: str, *, line: int = 0, column: str = "") -> None:
         place = "".join([str(path), f", line {line}" if line else "", f", column {column}" if column else ""])
@@ -35,7 +35,7 @@ class TraceError(ObjectError):
 
 @dataclass(frozen=True, slots=True)
 class CsvColumn(Generic[T]):
-    """One column: how a cell is read, what is expected of it, and what stands for a column that is not there."""
+    """One column: its parser, its expectation, and the value that replaces a missing column."""
 
     name: str
     read: Callable[[str], T]
@@ -77,7 +77,7 @@ def text_column(name: str, *, absent: str | None = None) -> CsvColumn[str]:
 
 
 def _parse_integer(cell: str) -> int:
-    """A whole number, also one that some program has written as a float: `12.0`."""
+    """Parse a whole number; a float without a fraction such as `12.0` is accepted."""
     body, point, fraction = cell.strip().partition(".")
     if not body.isascii() or not body.removeprefix("-").isdigit() or (point and fraction.strip("0")):
         raise ValueError
@@ -86,7 +86,7 @@ def _parse_integer(cell: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CsvRow:
-    """The cells of one line, read."""
+    """The parsed cells of one line."""
 
     path: str
     line: int
@@ -97,15 +97,15 @@ class CsvRow:
         return self.values[field]
 
     def error(self, field: str, expected: str) -> TraceError:
-        """What is wrong with a cell whose own text was readable."""
+        """Build an error for a cell that could be parsed but is invalid."""
         return TraceError(self.path, expected, line=self.line, column=self.names.get(field, field))
 
 
 def read_rows(
     path: Path, columns: Sequence[CsvColumn[Any]], names: Mapping[str, str] | None = None
 ) -> Iterator[CsvRow]:
-    """The lines of a file; `names`: by what name the file has a column, where it is not the usual one."""
-    called = {column.name: (names or {}).get(column.name, column.name) for column in columns}
+    """Yield the lines of a file; `names` maps columns to their names in the file, if they differ."""
+    names_in_file = {column.name: (names or {}).get(column.name, column.name) for column in columns}
     with _open_text(path) as file:
         reader = csv.reader(file, strict=True)
         with _explain_read_errors(path, reader):
@@ -113,30 +113,30 @@ def read_rows(
             if header is None:
                 raise TraceError(path, "expected a first line that names the columns; the file is empty")
             header = [cell.strip() for cell in header]
-            places = _column_positions(path, header, columns, called, names or {})
+            places = _column_positions(path, header, columns, names_in_file, names or {})
             for cells in reader:
                 if cells:
-                    yield _row(path, reader.line_num, cells, header, places, called)
+                    yield _row(path, reader.line_num, cells, header, places, names_in_file)
 
 
 def _column_positions(
     path: Path,
     header: list[str],
     columns: Sequence[CsvColumn[Any]],
-    called: Mapping[str, str],
-    named: Mapping[str, str],
+    names_in_file: Mapping[str, str],
+    explicit_names: Mapping[str, str],
 ) -> list[tuple[CsvColumn[Any], int]]:
-    """Where each column is; -1: it is not there, and need not be."""
+    """Position of each column; -1 for an optional column that is missing."""
     for name in header:
-        if header.count(name) > 1 and name in called.values():
-            raise TraceError(path, "expected a name for one column only; it is there twice", line=1, column=name)
-    unknown = named.keys() - called.keys()
+        if header.count(name) > 1 and name in names_in_file.values():
+            raise TraceError(path, "expected each column once; the header has it twice", line=1, column=name)
+    unknown = explicit_names.keys() - names_in_file.keys()
     if unknown:
-        raise TraceError(path, f"expected a field that there is: {', '.join(called)}", column=min(unknown))
+        raise TraceError(path, f"unknown field; expected one of: {', '.join(names_in_file)}", column=min(unknown))
     places = []
     for column in columns:
-        name = called[column.name]
-        if name not in header and (column.required or column.name in named):
+        name = names_in_file[column.name]
+        if name not in header and (column.required or column.name in explicit_names):
             known = ", ".join(header) or "nothing"
             raise TraceError(path, f"expected a column of this name; the file has: {known}", line=1, column=name)
         places.append((column, header.index(name) if name in header else -1))
@@ -149,7 +149,7 @@ def _row(
     cells: list[str],
     header: list[str],
     places: list[tuple[CsvColumn[Any], int]],
-    called: Mapping[str, str],
+    names_in_file: Mapping[str, str],
 ) -> CsvRow:
     if len(cells) != len(header):
         expected = f"expected {len(header)} cells, as many as the first line names; got {len(cells)}"
@@ -163,10 +163,10 @@ def _row(
         try:
             values[column.name] = column.value(cell)
         except ValueError:
-            shown = repr(cell if len(cell) <= 40 else f"{cell[:40]}…")
-            expected = f"expected {column.expected}; got {shown}"
-            raise TraceError(path, expected, line=line, column=called[column.name]) from None
-    return CsvRow(str(path), line, values, called)
+            got = repr(cell if len(cell) <= 40 else f"{cell[:40]}…")
+            expected = f"expected {column.expected}; got {got}"
+            raise TraceError(path, expected, line=line, column=names_in_file[column.name]) from None
+    return CsvRow(str(path), line, values, names_in_file)
 
 
 @contextmanager

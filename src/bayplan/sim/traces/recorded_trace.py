@@ -1,7 +1,7 @@
-"""A recorded cluster as a trace: its nodes, and its pods in the order in which they were created.
+"""A recorded cluster as a trace: its nodes, and its pods in order of creation.
 
-How long pods run is known of those that went while the cluster was followed; others run for ever. What a recording
-knows of affinity, volumes and the like plays no part in a trace (`bayplan whatif` looks at all of it).
+The duration of a pod is known only if it ended while the cluster was followed; other pods run forever. A trace ignores
+affinity, volumes and similar fields of a recording (`bayplan whatif` uses all of them).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _ENDED_PHASES = ("Succeeded", "Failed")
 
 
 def read_recorded_trace(path: Path) -> tuple[list[TraceNode], list[TracePod]]:
-    """The nodes and the pods of a recording. Times are seconds since the first pod was created."""
+    """Read the nodes and pods of a recording. Times are in seconds since the creation of the first pod."""
     recording = read_recording(path)
-    items = [*recording.objects, *(change.item for change in recording.changes if not change.gone)]
+    items = [*recording.objects, *(change.item for change in recording.changes if not change.deleted)]
     nodes = {item.name: _node(item) for item in items if isinstance(item, Node)}
     if not nodes:
         raise TraceError(path, "expected at least one node; there is none")
@@ -45,19 +45,19 @@ def read_recorded_trace(path: Path) -> tuple[list[TraceNode], list[TracePod]]:
 
 
 def _run_times(recording: Recording) -> dict[str, float]:
-    """By uid how many seconds pods ran that were given a node, and went, while the cluster was followed."""
+    """Seconds that pods ran, by uid, if their start and end were recorded."""
     uids = {item.key: item.uid for item in recording.objects if isinstance(item, Pod)}
-    began: dict[str, datetime] = {}
-    ran_s: dict[str, float] = {}
+    started: dict[str, datetime] = {}
+    run_times_s: dict[str, float] = {}
     for step in recording.decisions_and_changes():
         if not isinstance(step, RecordedChange):
             if step.node and step.at is not None and step.pod in uids:
-                began[uids[step.pod]] = step.at
+                started[uids[step.pod]] = step.at
         elif isinstance(step.item, Pod) and step.at is not None:
             uids[step.item.key] = uid = step.item.uid
-            if (step.gone or step.item.status.phase in _ENDED_PHASES) and uid in began:
-                ran_s[uid] = (step.at - began.pop(uid)).total_seconds()
-    return ran_s
+            if (step.deleted or step.item.status.phase in _ENDED_PHASES) and uid in started:
+                run_times_s[uid] = (step.at - started.pop(uid)).total_seconds()
+    return run_times_s
 
 
 def _node(node: Node) -> TraceNode:
@@ -69,8 +69,10 @@ def _node(node: Node) -> TraceNode:
 def _pod(pod: Pod, start: datetime | None, runs_s: float | None) -> TracePod:
     requests = accounted_requests(pod)
     whole = requests.get(_WHOLE_GPUS, 0)
-    ask = gpu_request_or_none(pod) if not whole else GpuMilliRequest(DEVICE_MILLI, min(whole, MAX_DEVICES))
+    gpus = gpu_request_or_none(pod) if not whole else GpuMilliRequest(DEVICE_MILLI, min(whole, MAX_DEVICES))
     created = pod.metadata.creation_timestamp
     arrives_s = (created - start).total_seconds() if created is not None and start is not None else 0.0
     memory = -(-requests.get(MEMORY, 0) // _MEBIBYTE)
-    return TracePod(pod.key, requests.get(CPU, 0), memory, ask, arrives_s, runs_s, pod.priority, pod.metadata.namespace)
+    return TracePod(
+        pod.key, requests.get(CPU, 0), memory, gpus, arrives_s, runs_s, pod.priority, pod.metadata.namespace
+    )

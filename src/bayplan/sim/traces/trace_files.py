@@ -1,8 +1,7 @@
-"""Nodes and pods of a trace, as values: what every reader yields and every simulation takes.
+"""Nodes and pods of a trace, as values, and readers of trace files.
 
-Two kinds of files are read: those of OpenB, Alibaba's open trace of a cluster with shared GPUs, and plain CSV with
-arrivals and durations, whose columns may be called anything. Recorded clusters come with their objects and need none of
-this.
+Two formats are read: OpenB, Alibaba's open trace of a cluster with shared GPUs, and plain CSV with arrivals and
+durations, whose columns can have any name. `recorded_trace` reads recorded clusters.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class TraceNode:
 
 @dataclass(frozen=True, slots=True)
 class TracePod:
-    """A pod, when it comes and how long it runs once it was started; None: for ever."""
+    """A pod, its arrival, and its running time; None means that it never ends."""
 
     name: str
     cpu_milli: int
@@ -47,7 +46,7 @@ class TracePod:
     priority: int = 0
     tenant: str = ""
     gang: str = ""
-    gang_size: int = 1  # so many of the gang start together or not at all
+    gang_size: int = 1  # minimum number of pods of the gang that start together
 
 
 _NODE_COLUMNS = (
@@ -84,7 +83,7 @@ NODE_FIELDS = tuple(column.name for column in _NODE_COLUMNS)
 
 
 def read_nodes(path: Path | None = None, names: Mapping[str, str] | None = None) -> list[TraceNode]:
-    """The nodes of a file; without one, the 1,213 nodes with GPUs of OpenB."""
+    """Read the nodes of a file; without a file, the 1,213 GPU nodes of OpenB."""
     if path is None:
         with as_file(files("bayplan.sim") / "data" / "openb_node_list_gpu_node.csv.gz") as shipped:
             return read_nodes(shipped)
@@ -101,7 +100,7 @@ def read_nodes(path: Path | None = None, names: Mapping[str, str] | None = None)
 
 
 def read_openb_pods(path: Path) -> list[TracePod]:
-    """The pods of one OpenB workload, in the order of the file. Lists without `gpu_spec` accept any model."""
+    """Read the pods of an OpenB workload, in file order. Without a column `gpu_spec` any model is accepted."""
     pods = [
         TracePod(row["name"] or f"pod-{row.line - 2:04d}", row["cpu_milli"], row["memory_mib"], _parse_gpu_request(row))
         for row in read_rows(path, _OPENB_COLUMNS)
@@ -114,20 +113,20 @@ def read_openb_pods(path: Path) -> list[TracePod]:
 
 
 def read_csv_pods(path: Path, names: Mapping[str, str] | None = None) -> Iterator[TracePod]:
-    """The pods of a plain table, one by one, by the time of their arrival."""
-    before, found = 0.0, False
+    """Yield the pods of a plain table, in order of arrival."""
+    previous_s, found = 0.0, False
     for row in read_rows(path, _CSV_COLUMNS, names):
         found = True
-        if row["arrival"] < before:
-            raise row.error("arrival", f"expected times in order, {before:g} or later; got {row['arrival']:g}")
-        before = row["arrival"]
+        if row["arrival"] < previous_s:
+            raise row.error("arrival", f"expected times in order, {previous_s:g} or later; got {row['arrival']:g}")
+        previous_s = row["arrival"]
         runs_s = None if row["duration"] < 0 else row["duration"]
         yield TracePod(
             row["name"] or f"pod-{row.line - 2}",
             row["cpu_milli"],
             row["memory_mib"],
             _parse_gpu_request(row),
-            before,
+            previous_s,
             runs_s,
             row["priority"],
             row["tenant"],
@@ -139,7 +138,7 @@ def read_csv_pods(path: Path, names: Mapping[str, str] | None = None) -> Iterato
 
 
 def _parse_gpu_request(row: CsvRow) -> GpuMilliRequest:
-    """What a line asks of GPUs; nonsense is named by its column."""
+    """Parse the GPU request of a line; errors name the column."""
     count, milli = row["num_gpu"], row["gpu_milli"]
     if count > MAX_DEVICES:
         raise row.error("num_gpu", f"expected at most {MAX_DEVICES} devices; got {count}")
@@ -155,5 +154,5 @@ def _parse_gpu_request(row: CsvRow) -> GpuMilliRequest:
 
 
 def gpu_capacity(nodes: Iterable[TraceNode]) -> int:
-    """All devices, in thousandths."""
+    """Capacity of all devices, in thousandths."""
     return DEVICE_MILLI * sum(node.gpus for node in nodes)

@@ -1,8 +1,8 @@
-"""A cluster in virtual time, driven by the batch engine: gangs that start together, queues that share.
+"""Simulated cluster in virtual time, driven by the batch engine.
 
-Every tenant of a trace has a queue of its own, all of one weight; pods that name a gang start when enough of it are
-there, others are gangs of one. Sessions follow one another as long as they get something done; then nothing changes
-before the next pod comes or goes. GPUs are given out whole: a share of one is more than Volcano's tiers know of.
+Every tenant of a trace has a queue, all with the same weight. Pods of a gang start when its minimum is reached; other
+pods are gangs of one. Sessions run as long as they bind or evict pods; then nothing changes before the next arrival or
+departure. Only whole GPUs are allocated, because Volcano's tiers do not support a share of one.
 """
 
 from __future__ import annotations
@@ -47,27 +47,29 @@ _OPEN = "Open"
 
 
 class BatchEngineSimulation:
-    """`placed` is told of every pod that got a node, `evicted` of every pod that lost it."""
+    """Implements `SimulatedCluster`. `on_placed` is called for each bound pod, `on_evicted` for each evicted pod."""
 
-    def __init__(self, engine: BatchEngine, clock: ManualClock, *, placed: PodCallback, evicted: PodCallback) -> None:
+    def __init__(
+        self, engine: BatchEngine, clock: ManualClock, *, on_placed: PodCallback, on_evicted: PodCallback
+    ) -> None:
         self.engine = engine
         self.clock = clock
         self._cluster = OutcomeApplier(engine)
-        self._placed = placed
-        self._evicted = evicted
+        self._on_placed = on_placed
+        self._on_evicted = on_evicted
         self._waiting: set[str] = set()  # uids
         self._queues: set[str] = set()
-        self._members: dict[str, int] = {}  # by gang: pods that are there
+        self._members: dict[str, int] = {}  # number of present pods by gang
         self._snapshot = engine.cache.snapshot()
-        self._goes_on = False
+        self._has_more_work = False
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
     def next_wakeup_s(self) -> float | None:
-        """Where sessions were not done with a moment, they go on after a period; else they have nothing new to see."""
-        return self.clock.monotonic_s() + _PERIOD_S if self._goes_on and self._waiting else None
+        """If sessions were still changing something, the next one runs after a period; else there is no wakeup."""
+        return self.clock.monotonic_s() + _PERIOD_S if self._has_more_work and self._waiting else None
 
     def advance_to(self, at_s: float) -> None:
         self.clock.advance(max(0.0, at_s - self.clock.monotonic_s()))
@@ -79,17 +81,16 @@ class BatchEngineSimulation:
     def make_pod(self, pod: TracePod, uid: str) -> Pod:
         if pod.gpu_request.shares:
             raise UsageError(
-                f"pod {pod.name} asks for {pod.gpu_request.milli} thousandths of a GPU, and the batch engine "
-                "gives out whole "
-                "ones; use --engine pod"
+                f"pod {pod.name} requests {pod.gpu_request.milli} thousandths of a GPU, and the batch engine "
+                "allocates whole GPUs only; use --engine pod"
             )
-        like = pod_template(pod, DEFAULT_SCHEDULER)
-        annotations = {**like.metadata.annotations, GROUP_NAME: pod.gang or uid}
-        metadata = replace(like.metadata, name=uid, uid=uid, namespace=NAMESPACE, annotations=annotations)
-        return replace(like, metadata=metadata, spec=_with_gpu_requests(like.spec, pod))
+        template = pod_template(pod, DEFAULT_SCHEDULER)
+        annotations = {**template.metadata.annotations, GROUP_NAME: pod.gang or uid}
+        metadata = replace(template.metadata, name=uid, uid=uid, namespace=NAMESPACE, annotations=annotations)
+        return replace(template, metadata=metadata, spec=_with_gpu_requests(template.spec, pod))
 
-    def add_pod(self, made: Pod, pod: TracePod) -> None:
-        queue, group = pod.tenant or DEFAULT_QUEUE, made.metadata.annotations[GROUP_NAME]
+    def add_pod(self, pod_object: Pod, pod: TracePod) -> None:
+        queue, group = pod.tenant or DEFAULT_QUEUE, pod_object.metadata.annotations[GROUP_NAME]
         if queue not in self._queues:
             self._queues.add(queue)
             spec, status = QueueSpec(weight=1, reclaimable=True), QueueStatus(state=_OPEN)
@@ -101,11 +102,11 @@ class BatchEngineSimulation:
             group_spec = PodGroupSpec(min_member=max(1, pod.gang_size), queue=queue)
             self._cluster.add([PodGroup(metadata=metadata, spec=group_spec, status=PodGroupStatus(phase=_PENDING))])
         self._members[group] = self._members.get(group, 0) + 1
-        self._waiting.add(made.uid)
-        self._cluster.add([made])
+        self._waiting.add(pod_object.uid)
+        self._cluster.add([pod_object])
 
     def remove_pod(self, pod: Pod) -> None:
-        """A pod that was placed is done; with the last of a gang its group goes too."""
+        """Remove a finished pod; the last pod of a gang removes its group as well."""
         self._cluster.remove([self._cluster.pods.get(pod.key, pod)])
         self._forget_member(pod)
 
@@ -114,33 +115,33 @@ class BatchEngineSimulation:
         self._members[group] -= 1
         if not self._members[group]:
             del self._members[group]
-            known = self.engine.cache.catalog.table(PodGroup)[f"{NAMESPACE}/{group}"]
-            self._cluster.remove([known])
+            pod_group = self.engine.cache.catalog.table(PodGroup)[f"{NAMESPACE}/{group}"]
+            self._cluster.remove([pod_group])
 
     def schedule(self) -> None:
-        """Let sessions run as long as they bind or evict somebody; those that evict in a circle have to take turns."""
-        self._goes_on = True
+        """Run sessions as long as they bind or evict pods, up to a limit: gangs may evict each other forever."""
+        self._has_more_work = True
         for _ in range(_MAX_SESSIONS):
             if not self._waiting or not self._session():
-                self._goes_on = False
+                self._has_more_work = False
                 return
 
     def _session(self) -> bool:
         outcome = self.engine.run_session()
         bound = [self._cluster.pods[key] for key in outcome.binds]
-        gone = [self._cluster.pods[key] for key in outcome.evicts]
+        evicted_pods = [self._cluster.pods[key] for key in outcome.evicts]
         self._cluster.apply(outcome)
         for pod in bound:
             self._waiting.discard(pod.uid)
-            self._placed(self._cluster.pods[pod.key])
-        for pod in gone:
+            self._on_placed(self._cluster.pods[pod.key])
+        for pod in evicted_pods:
             self._forget_member(pod)
-            self._evicted(pod)
-        return bool(bound or gone)
+            self._on_evicted(pod)
+        return bool(bound or evicted_pods)
 
 
 def _with_gpu_requests(spec: PodSpec, pod: TracePod) -> PodSpec:
-    """The spec with the GPUs as a resource, and the models as labels of nodes."""
+    """The pod spec with GPUs as a resource and accepted models as node affinity."""
     if not pod.gpu_request.count:
         return spec
     (container,) = spec.containers

@@ -1,8 +1,8 @@
-"""What a simulation measures over time, in memory that does not grow with the trace.
+"""Metrics of a simulation, in memory that does not grow with the trace.
 
-Means are weighed by the time that they held for; waiting times are counted in steps of a twentieth, so that quantiles
-are known to five percent without keeping a single one. Fairness is Jain's index over the dominant shares of tenants
-that hold or want something: 1 where all have the same, 1/n where one has it all.
+Means are weighted by time. Waiting times are counted in buckets that grow by five percent, so quantiles have an error
+of at most five percent. Fairness is Jain's index over the dominant shares of tenants with running or waiting pods: 1 if
+all are equal, 1/n if one has everything.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from bayplan.sim.traces.trace_files import TraceNode, TracePod, gpu_capacity
 
 _MIN_WAIT_S = 1e-3
 _WAIT_BUCKETS_S = tuple(accumulate(repeat(1.05, 1_000), operator.mul, initial=_MIN_WAIT_S))
-"""Each a twentieth longer than the one before. Products are the same on every machine, logarithms are not."""
+"""Each bound is five percent above the previous one. Products are equal on every machine, logarithms are not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The cluster at one moment. Shares are of all that there is, from 0 to 1."""
+    """State of the cluster at one moment. Shares are fractions of the capacity, from 0 to 1."""
 
     at_s: float
     cpu: float
     memory: float
     gpu: float
-    fragmentation: float  # of all GPUs: what is free and a typical pod could not use
+    fragmentation: float  # share of all GPUs that is free and that a typical pod cannot use
     running: int
     waiting: int
     fairness: float
@@ -38,7 +38,7 @@ class Sample:
 
 
 class WaitTimes:
-    """How long pods waited for their node."""
+    """Histogram of waiting times."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -57,17 +57,17 @@ class WaitTimes:
         return self.total_s / self.count if self.count else 0.0
 
     def quantile_s(self, share: float) -> float:
-        """At most so long waited this share of the pods; up to five percent too long."""
-        wanted, seen = share * self.count, 0
+        """Upper bound of the waiting time of this share of the pods; up to five percent too long."""
+        target, counted = share * self.count, 0
         for step in sorted(self._counts):
-            seen += self._counts[step]
-            if seen >= wanted:
+            counted += self._counts[step]
+            if counted >= target:
                 return min(_WAIT_BUCKETS_S[step], self.longest_s) if step else 0.0
         return 0.0
 
 
 class SimulationMetrics:
-    """Follows pods that come, are placed and go."""
+    """Accumulates metrics from arrivals, placements, ends and evictions."""
 
     def __init__(self, nodes: Iterable[TraceNode]) -> None:
         nodes = list(nodes)
@@ -76,24 +76,24 @@ class SimulationMetrics:
             sum(node.memory_mib for node in nodes),
             gpu_capacity(nodes),
         )
-        self._held = [0, 0, 0]
-        self._tenants: dict[str, list[int]] = {}  # what each holds, and last how many of its pods wait
+        self._allocated = [0, 0, 0]
+        self._tenants: dict[str, list[int]] = {}  # allocated amounts of each tenant, then its number of waiting pods
         self._integrals = [0.0] * 4
-        self._began_s = self._since_s = 0.0
+        self._started_s = self._since_s = 0.0
         self.waits = WaitTimes()
         self.arrived = self.running = self.finished = self.preemptions = 0
 
-    # what happens -----------------------------------------------------------------------------------------------
+    # Events
 
     def start(self, at_s: float) -> None:
-        """Means are over the time from here on."""
-        self._began_s = self._since_s = at_s
+        """Start the measurement of means."""
+        self._started_s = self._since_s = at_s
 
     def advance_to(self, at_s: float) -> None:
-        """Time passes, and all stays as it is."""
-        spent_s = max(0.0, at_s - self._since_s)
+        """Advance the time; the state was constant since the last event."""
+        elapsed_s = max(0.0, at_s - self._since_s)
         for place, value in enumerate((*self.shares(), self.fairness())):
-            self._integrals[place] += value * spent_s
+            self._integrals[place] += value * elapsed_s
         self._since_s = max(self._since_s, at_s)
 
     def add_pod(self, pod: TracePod, *, again: bool = False) -> None:
@@ -104,40 +104,42 @@ class SimulationMetrics:
         self.waits.record(waited_s)
         self.running += 1
         self._tenant(pod)[3] -= 1
-        self._hold(pod, 1)
+        self._change_allocation(pod, 1)
 
     def finish(self, pod: TracePod) -> None:
         self.finished += 1
-        self._take_off(pod)
+        self._remove(pod)
 
     def evict(self, pod: TracePod) -> None:
         self.preemptions += 1
-        self._take_off(pod)
+        self._remove(pod)
 
-    def _take_off(self, pod: TracePod) -> None:
+    def _remove(self, pod: TracePod) -> None:
         self.running -= 1
-        self._hold(pod, -1)
+        self._change_allocation(pod, -1)
         if not any(self._tenant(pod)):
             del self._tenants[pod.tenant]
 
     def _tenant(self, pod: TracePod) -> list[int]:
         return self._tenants.setdefault(pod.tenant, [0, 0, 0, 0])
 
-    def _hold(self, pod: TracePod, by: int) -> None:
-        for held in (self._held, self._tenant(pod)):
+    def _change_allocation(self, pod: TracePod, factor: int) -> None:
+        for allocated in (self._allocated, self._tenant(pod)):
             for place, amount in enumerate((pod.cpu_milli, pod.memory_mib, pod.gpu_request.total)):
-                held[place] += by * amount
+                allocated[place] += factor * amount
 
-    # what is told -----------------------------------------------------------------------------------------------
+    # Results
 
     def shares(self) -> tuple[float, float, float]:
-        """Of CPU, memory and GPUs what is given away."""
-        cpu, memory, gpu = (held / has if has else 0.0 for held, has in zip(self._held, self._capacity, strict=True))
+        """Allocated shares of CPU, memory and GPUs."""
+        cpu, memory, gpu = (
+            used / total if total else 0.0 for used, total in zip(self._allocated, self._capacity, strict=True)
+        )
         return cpu, memory, gpu
 
     def fairness(self) -> float:
         dominant = [
-            max(held / has if has else 0.0 for held, has in zip(tenant[:3], self._capacity, strict=True))
+            max(used / total if total else 0.0 for used, total in zip(tenant[:3], self._capacity, strict=True))
             for tenant in self._tenants.values()
         ]
         squares = math.fsum(share * share for share in dominant)
@@ -147,13 +149,13 @@ class SimulationMetrics:
         return Sample(at_s, *self.shares(), fragmentation, self.running, waiting, self.fairness(), self.preemptions)
 
     def totals(self, waiting: int) -> SimulationTotals:
-        whole_s = self._since_s - self._began_s
-        now = (*self.shares(), self.fairness())  # what it is where no time has passed
+        duration_s = self._since_s - self._started_s
+        now = (*self.shares(), self.fairness())  # the current values replace means over no time
         integrals = zip(self._integrals, now, strict=True)
-        cpu, memory, gpu, fairness = (sum_s / whole_s if whole_s else value for sum_s, value in integrals)
+        cpu, memory, gpu, fairness = (integral / duration_s if duration_s else value for integral, value in integrals)
         waits = self.waits
         return SimulationTotals(
-            seconds=whole_s,
+            seconds=duration_s,
             arrived=self.arrived,
             placed=waits.count,
             finished=self.finished,
@@ -173,7 +175,7 @@ class SimulationMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationTotals:
-    """A whole simulation. Means are over time; waits are over placements."""
+    """Totals of a simulation. Means are over time; waits are over placements."""
 
     seconds: float
     arrived: int

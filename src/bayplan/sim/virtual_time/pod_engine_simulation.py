@@ -1,7 +1,7 @@
-"""A cluster in virtual time, driven by the pod engine of a live scheduler: its queue, its routing, its cache.
+"""Simulated cluster in virtual time, driven by the pod engine with the queue, event handlers and cache of a live one.
 
-Pods arrive, wait, are placed, may be evicted by more urgent ones, and leave. What an API server would tell is told to
-the same routing that listens to one; between two events no time passes but that of the trace.
+Pods arrive, wait, are placed, may be preempted, and end. The events that an API server would send are passed to the
+same event handlers. Time advances only between events of the trace.
 """
 
 from __future__ import annotations
@@ -22,60 +22,62 @@ PodCallback = Callable[[Pod], None]
 
 
 class PodEngineSimulation:
-    """`placed` is told of every pod that got a node, `evicted` of every pod that lost it."""
+    """Implements `SimulatedCluster`. `on_placed` is called for each placed pod, `on_evicted` for each evicted pod."""
 
-    def __init__(self, engine: PodEngine, clock: ManualClock, *, placed: PodCallback, evicted: PodCallback) -> None:
+    def __init__(
+        self, engine: PodEngine, clock: ManualClock, *, on_placed: PodCallback, on_evicted: PodCallback
+    ) -> None:
         self.engine = engine
         self.clock = clock
         self.queue = new_queue(engine, SchedulingQueue, clock=clock)
-        self._routing = EventHandlers(engine, self.queue)
+        self._event_handlers = EventHandlers(engine, self.queue)
         self._pods = PodFactory(engine.prepare)
-        self._placed = placed
-        self._evicted = evicted
+        self._on_placed = on_placed
+        self._on_evicted = on_evicted
 
     @property
     def waiting(self) -> int:
-        """Pods without a node."""
+        """Number of pods without a node."""
         return len(self.engine.pending)
 
     def next_wakeup_s(self) -> float | None:
-        """When the queue wants to be asked again, though nothing happens."""
+        """Time at which the queue has pods to retry without an event."""
         return self.queue.next_wakeup_s() if self.engine.pending else None
 
     def advance_to(self, at_s: float) -> None:
         self.clock.advance(max(0.0, at_s - self.clock.monotonic_s()))
 
     def nodes(self) -> NodeColumns:
-        """The cluster of now."""
+        """Columns of the current snapshot."""
         return self.engine.snapshot().nodes
 
     def make_pod(self, pod: TracePod, uid: str) -> Pod:
-        """A pod of the trace as an API server would show it."""
+        """Build the pod of a trace as the API server would return it."""
         return self._pods.make(pod, uid).pod
 
-    def add_pod(self, made: Pod, pod: TracePod) -> None:
-        del pod  # all that counts is in what was made of it
-        self._routing.handle(None, made)
+    def add_pod(self, pod_object: Pod, pod: TracePod) -> None:
+        del pod  # the pod object contains everything
+        self._event_handlers.handle(None, pod_object)
 
     def remove_pod(self, pod: Pod) -> None:
-        """A pod that was placed is done."""
-        self._routing.handle(pod, None)
+        """Remove a finished pod."""
+        self._event_handlers.handle(pod, None)
 
     def schedule(self) -> None:
-        """Let the scheduler do all that it can do now."""
+        """Schedule all pods that are ready now."""
         self.queue.flush()
         while (queued := self.queue.pop()) is not None:
-            self._try(queued)
+            self._schedule_one(queued)
 
-    def _try(self, queued: QueuedPodInfo) -> None:
+    def _schedule_one(self, queued: QueuedPodInfo) -> None:
         outcome = self.engine.place(queued.info)
         if outcome.node is None:
             self._handle_failure(queued, outcome)
             return
         assert outcome.assumed is not None
         self.queue.done(queued.uid)
-        self._routing.handle(queued.pod, outcome.assumed.pod)  # as if it was bound at once, and the API server told
-        self._placed(outcome.assumed.pod)
+        self._event_handlers.handle(queued.pod, outcome.assumed.pod)  # as if it was bound and the API server sent it
+        self._on_placed(outcome.assumed.pod)
 
     def _handle_failure(self, queued: QueuedPodInfo, outcome: ScheduleResult) -> None:
         decision = outcome.decision
@@ -85,5 +87,5 @@ class PodEngineSimulation:
             return
         victims = {pod.key: pod for pod in self.engine.cache.pods() if pod.key in decision.victims}
         for key in decision.victims:
-            self._routing.handle(victims[key], None)
-            self._evicted(victims[key])
+            self._event_handlers.handle(victims[key], None)
+            self._on_evicted(victims[key])

@@ -1,6 +1,6 @@
-"""The configuration that a simulation runs: a policy by its short name, as a profile that any scheduler takes.
+"""Scheduler configurations of simulation policies, as profiles for any scheduler.
 
-`bayplan simulate --show-config` prints it; `bayplan scheduler --config` runs the same on a cluster.
+`bayplan simulate --show-config` prints one; `bayplan scheduler --config` runs it on a cluster.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ POLICIES = {
     "bestfit": GpuBestFit.name,
     "fgd": GpuFragmentation.name,
 }
-"""Short names of the published policies, in their order, and the plugins that they are."""
+"""Short names of the published policies, in their order, with their plugins."""
 
 PUBLISHED_NAMES = dict(
     zip(POLICIES, ("01-Random", "02-DotProd", "03-GpuClustering", "04-GpuPacking", "05-BestFit", "06-FGD"), strict=True)
@@ -46,12 +46,12 @@ def pod_shape(pod: TracePod) -> GpuPodShape:
 
 
 def parse_policy(text: str) -> dict[str, int]:
-    """Policies with their weights: `fgd`, or `fgd:2+bestfit:1`, which adds up the scores of both."""
+    """Parse policies with weights: `fgd`, or `fgd:2+bestfit:1`, which adds the scores of both."""
     weights: dict[str, int] = {}
     for part in text.split("+"):
         name, _, weight = part.partition(":")
         if name not in POLICIES:
-            raise UsageError(f'there is no policy "{name}"; there are: {", ".join(POLICIES)}')
+            raise UsageError(f'unknown policy "{name}"; expected one of: {", ".join(POLICIES)}')
         if weight and not (weight.isascii() and weight.isdigit() and 1 <= int(weight) <= _MAX_WEIGHT):
             raise UsageError(f'the weight of a policy is a whole number from 1 to {_MAX_WEIGHT}; got "{weight}"')
         if name in weights:
@@ -61,9 +61,9 @@ def parse_policy(text: str) -> dict[str, int]:
 
 
 def policy_manifest(policy: str, pods: Iterable[TracePod]) -> dict[str, Any]:
-    """A KubeSchedulerConfiguration of a policy; FGD learns from these pods which are typical.
+    """The KubeSchedulerConfiguration of a policy; FGD derives the typical pods from `pods`.
 
-    Of several policies the last chooses the devices.
+    With several policies the last one chooses the devices.
     """
     weights = {POLICIES[name]: weight for name, weight in parse_policy(policy).items()}
     enabled = {"enabled": [{"name": _FIT_PLUGIN}]}
@@ -84,7 +84,7 @@ def policy_manifest(policy: str, pods: Iterable[TracePod]) -> dict[str, Any]:
 
 
 def default_manifest() -> dict[str, Any]:
-    """The default profile of a scheduler, which shares out GPUs besides."""
+    """The default profile of a scheduler, with GPU sharing in addition."""
     return _manifest({"plugins": {"multiPoint": {"enabled": [{"name": GpuBestFit.name}]}}})
 
 
@@ -110,6 +110,6 @@ def _typical_pods(pods: Iterable[TracePod]) -> list[dict[str, Any]]:
 
 
 def policy_configuration(policy: str, pods: Iterable[TracePod]) -> tuple[Configuration, Registry]:
-    """The same, ready for an engine, with the plugins that it may name."""
+    """The decoded configuration of a policy, with the registry of its plugins."""
     registry = known_plugins()
     return configured(yaml.safe_dump(policy_manifest(policy, pods)), registry), registry

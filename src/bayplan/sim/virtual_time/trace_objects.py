@@ -1,7 +1,7 @@
-"""Objects for a trace: nodes and pods as an API server would show them, made once for each shape.
+"""API objects for a trace: nodes and pods, built once for each shape.
 
-A trace has thousands of pods and some hundred shapes. What an engine works out of a pod's spec depends on the shape
-alone, so a pod starts with what is known of the others like it.
+A trace has thousands of pods and some hundred shapes. What an engine derives from a pod's spec depends on the shape
+only, so pods of one shape share it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bayplan.snapshot import PodInfo
 
 NAMESPACE = "default"
 _PODS_PER_NODE = 1_000_000
-"""Traces know no limit of pods a node."""
+"""Traces have no limit of pods per node."""
 
 _MAX_SHAPES = 4096
 
@@ -39,7 +39,7 @@ def node_object(node: TraceNode) -> Node:
 
 
 def build_node_cache(nodes: Iterable[TraceNode]) -> Cache:
-    """A cache of these nodes; rows are in their order."""
+    """A cache with these nodes; rows are in the given order."""
     cache = Cache()
     for node in nodes:
         cache.add_node(node_object(node))
@@ -47,7 +47,7 @@ def build_node_cache(nodes: Iterable[TraceNode]) -> Cache:
 
 
 class PodFactory:
-    """Makes pods; those of one shape share their spec, their annotations and all that `prepare` finds out of them."""
+    """Builds pods; those of one shape share their spec, annotations and everything that `prepare` derives from them."""
 
     def __init__(self, prepare: Callable[[Pod], PodInfo], scheduler_name: str = "") -> None:
         self._prepare = prepare
@@ -56,17 +56,17 @@ class PodFactory:
 
     def make(self, pod: TracePod, uid: str) -> PodInfo:
         shape = (pod.cpu_milli, pod.memory_mib, pod.gpu_request, pod.priority, pod.tenant)
-        known = self._shapes.get(shape)
-        if known is None:
-            known = self._shapes[shape] = self._prepare(pod_template(pod, self._scheduler_name))
+        prepared = self._shapes.get(shape)
+        if prepared is None:
+            prepared = self._shapes[shape] = self._prepare(pod_template(pod, self._scheduler_name))
             if len(self._shapes) > _MAX_SHAPES:
                 self._shapes.popitem(last=False)
-        metadata = replace(known.pod.metadata, name=uid, uid=uid)
-        return known.with_new_identity(replace(known.pod, metadata=metadata))
+        metadata = replace(prepared.pod.metadata, name=uid, uid=uid)
+        return prepared.with_new_identity(replace(prepared.pod, metadata=metadata))
 
 
 def pod_template(pod: TracePod, scheduler_name: str = "") -> Pod:
-    """A pod that asks for what this one asks for, and has no name yet. Tenants are namespaces."""
+    """A pod without a name that has the requests of a trace pod. Tenants are namespaces."""
     requests: ResourceList = {"cpu": f"{pod.cpu_milli}m", "memory": f"{pod.memory_mib}Mi"}
     container = Container(name="main", resources=ResourceRequirements(requests=requests))
     return Pod(

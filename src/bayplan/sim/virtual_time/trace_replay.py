@@ -1,6 +1,6 @@
-"""Replays a trace in virtual time: arrivals from the trace, departures when pods have run, decisions by an engine.
+"""Replays a trace in virtual time: arrivals from the trace, decisions by an engine, ends after the running time.
 
-The trace is read as time goes on, so it may be as long as it likes: what is kept are the pods that wait or run.
+The trace is read lazily, so it may have any length. Cost: memory for the waiting and running pods.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NEVER_S = float("inf")
 
 
 class SimulatedCluster(Protocol):
-    """A cluster with an engine that places pods: `sim.world` and `sim.batch_world` are two."""
+    """A cluster with an engine: `PodEngineSimulation` or `BatchEngineSimulation`."""
 
     @property
     def clock(self) -> ManualClock: ...
@@ -35,13 +35,13 @@ class SimulatedCluster(Protocol):
     def advance_to(self, at_s: float) -> None: ...
     def nodes(self) -> NodeColumns: ...
     def make_pod(self, pod: TracePod, uid: str) -> Pod: ...
-    def add_pod(self, made: Pod, pod: TracePod) -> None: ...
+    def add_pod(self, pod_object: Pod, pod: TracePod) -> None: ...
     def remove_pod(self, pod: Pod) -> None: ...
     def schedule(self) -> None: ...
 
 
 SimulationFactory = Callable[[Callable[[Pod], None], Callable[[Pod], None]], SimulatedCluster]
-"""Makes a world; the two are told of pods that were placed and of pods that were evicted."""
+"""Builds a simulated cluster; the callbacks receive placed pods and evicted pods."""
 
 
 @dataclass(slots=True)
@@ -49,13 +49,13 @@ class _TracedPod:
     """A pod of the trace that waits or runs."""
 
     pod: TracePod
-    since_s: float  # since when it waits
+    since_s: float  # start of its waiting time
     ends_s: float = _NEVER_S
     placed: Pod | None = None
 
 
 class PodShapeCounts:
-    """Which pods usually come, learnt as they come. The rarest are forgotten when there are too many kinds."""
+    """Counts the shapes of arrived pods. The rarest are dropped when there are too many."""
 
     def __init__(self) -> None:
         self._counts: dict[GpuPodShape, int] = {}
@@ -64,109 +64,109 @@ class PodShapeCounts:
         shape = pod_shape(pod)
         self._counts[shape] = self._counts.get(shape, 0) + 1
         if len(self._counts) > _MAX_SHAPES:
-            kept = sorted(self._counts.items(), key=lambda each: (each[1], each[0]), reverse=True)
-            self._counts = dict(kept[: _MAX_SHAPES // 2])
+            most_frequent = sorted(self._counts.items(), key=lambda each: (each[1], each[0]), reverse=True)
+            self._counts = dict(most_frequent[: _MAX_SHAPES // 2])
 
     def typical(self) -> TypicalPods:
         return TypicalPods.most_of(self._counts)
 
 
 class TraceReplay:
-    """One trace on one world."""
+    """Replay of one trace on one simulated cluster."""
 
-    def __init__(self, nodes: Iterable[TraceNode], make: SimulationFactory) -> None:
+    def __init__(self, nodes: Iterable[TraceNode], factory: SimulationFactory) -> None:
         self._nodes = list(nodes)
         self._gpus = gpu_capacity(self._nodes)
-        self._world = make(self._placed, self._evicted)
-        self._meter = SimulationMetrics(self._nodes)
+        self._cluster = factory(self._on_placed, self._on_evicted)
+        self._metrics = SimulationMetrics(self._nodes)
         self._shapes = PodShapeCounts()
-        self._lives: dict[str, _TracedPod] = {}
-        self._endings: list[tuple[float, int, str]] = []
+        self._traced_pods: dict[str, _TracedPod] = {}
+        self._ends: list[tuple[float, int, str]] = []
         self._number = 0
 
     @property
     def started(self) -> int:
-        """How many pods have come so far; one that was evicted has come again."""
+        """Number of arrivals so far; an evicted pod arrives again."""
         return self._number
 
     @property
     def live_count(self) -> int:
-        """Pods that wait or run, and endings that are still to come."""
-        return len(self._lives) + len(self._endings)
+        """Number of waiting or running pods plus pending ends."""
+        return len(self._traced_pods) + len(self._ends)
 
     def run(self, pods: Iterable[TracePod], *, every_s: float, sink: Callable[[Sample], None]) -> SimulationTotals:
-        """To the end of the trace, and on until all that end have ended. A sample every so often goes to the sink."""
+        """Run to the end of the trace and of all pods that end. `sink` receives a sample every `every_s` seconds."""
         arrivals = iter(pods)
-        coming = next(arrivals, None)
-        sample_s = self._begin(0.0 if coming is None else coming.arrival_s)
+        next_pod = next(arrivals, None)
+        sample_s = self._begin(0.0 if next_pod is None else next_pod.arrival_s)
         while True:
-            ending_s = self._endings[0][0] if self._endings else _NEVER_S
-            at_s = min(ending_s, coming.arrival_s if coming is not None else _NEVER_S)
+            end_s = self._ends[0][0] if self._ends else _NEVER_S
+            at_s = min(end_s, next_pod.arrival_s if next_pod is not None else _NEVER_S)
             if at_s == _NEVER_S:
                 break
-            wakeup_s = self._world.next_wakeup_s()
-            at_s = min(at_s, max(wakeup_s, self._world.clock.monotonic_s())) if wakeup_s is not None else at_s
+            wakeup_s = self._cluster.next_wakeup_s()
+            at_s = min(at_s, max(wakeup_s, self._cluster.clock.monotonic_s())) if wakeup_s is not None else at_s
             while sample_s <= at_s:
-                self._pass_to(sample_s)
+                self._advance_to(sample_s)
                 sink(self._sample(sample_s))
                 sample_s += every_s
-            self._pass_to(at_s)
-            self._end(at_s)
-            while coming is not None and coming.arrival_s <= at_s:
-                self._arrive(coming)
-                coming = next(arrivals, None)
-            self._world.schedule()
-        sink(self._sample(self._world.clock.monotonic_s()))
-        return self._meter.totals(self._world.waiting)
+            self._advance_to(at_s)
+            self._finish_pods(at_s)
+            while next_pod is not None and next_pod.arrival_s <= at_s:
+                self._arrive(next_pod)
+                next_pod = next(arrivals, None)
+            self._cluster.schedule()
+        sink(self._sample(self._cluster.clock.monotonic_s()))
+        return self._metrics.totals(self._cluster.waiting)
 
     def _begin(self, at_s: float) -> float:
-        """Time begins with the first arrival: a table may count from 1970 on, and nothing was measured before."""
-        self._meter.start(at_s)
-        self._world.advance_to(at_s)
+        """Start the time with the first arrival: a table may count from 1970, and nothing is measured before."""
+        self._metrics.start(at_s)
+        self._cluster.advance_to(at_s)
         return at_s
 
-    def _pass_to(self, at_s: float) -> None:
-        self._meter.advance_to(at_s)
-        self._world.advance_to(at_s)
+    def _advance_to(self, at_s: float) -> None:
+        self._metrics.advance_to(at_s)
+        self._cluster.advance_to(at_s)
 
     def _arrive(self, pod: TracePod, *, again: bool = False) -> None:
         if not again:
             self._shapes.record(pod)
-        self._meter.add_pod(pod, again=again)
+        self._metrics.add_pod(pod, again=again)
         uid = f"pod-{self._number}"
         self._number += 1
-        self._lives[uid] = _TracedPod(pod, self._world.clock.monotonic_s())
-        self._world.add_pod(self._world.make_pod(pod, uid), pod)
+        self._traced_pods[uid] = _TracedPod(pod, self._cluster.clock.monotonic_s())
+        self._cluster.add_pod(self._cluster.make_pod(pod, uid), pod)
 
-    def _placed(self, placed: Pod) -> None:
-        life, now_s = self._lives[placed.uid], self._world.clock.monotonic_s()
-        life.placed = placed
-        self._meter.place(life.pod, now_s - life.since_s)
-        if life.pod.duration_s is not None:
-            life.ends_s = now_s + life.pod.duration_s
-            heapq.heappush(self._endings, (life.ends_s, self._number, placed.uid))
+    def _on_placed(self, placed: Pod) -> None:
+        traced, now_s = self._traced_pods[placed.uid], self._cluster.clock.monotonic_s()
+        traced.placed = placed
+        self._metrics.place(traced.pod, now_s - traced.since_s)
+        if traced.pod.duration_s is not None:
+            traced.ends_s = now_s + traced.pod.duration_s
+            heapq.heappush(self._ends, (traced.ends_s, self._number, placed.uid))
 
-    def _evicted(self, pod: Pod) -> None:
-        """It starts anew, from the beginning."""
-        life = self._lives.pop(pod.uid)
-        self._meter.evict(life.pod)
-        self._arrive(life.pod, again=True)
+    def _on_evicted(self, pod: Pod) -> None:
+        """Let an evicted pod arrive again; it runs from the beginning."""
+        traced = self._traced_pods.pop(pod.uid)
+        self._metrics.evict(traced.pod)
+        self._arrive(traced.pod, again=True)
 
-    def _end(self, now_s: float) -> None:
-        while self._endings and self._endings[0][0] <= now_s:
-            _, _, uid = heapq.heappop(self._endings)
-            life = self._lives.pop(uid, None)
-            if life is not None and life.placed is not None:  # else it was evicted before its end
-                self._meter.finish(life.pod)
-                self._world.remove_pod(life.placed)
+    def _finish_pods(self, now_s: float) -> None:
+        while self._ends and self._ends[0][0] <= now_s:
+            _, _, uid = heapq.heappop(self._ends)
+            traced = self._traced_pods.pop(uid, None)
+            if traced is not None and traced.placed is not None:  # else it was evicted before it ended
+                self._metrics.finish(traced.pod)
+                self._cluster.remove_pod(traced.placed)
 
     def _sample(self, at_s: float) -> Sample:
-        return self._meter.sample(at_s, self._world.waiting, self._fragmentation())
+        return self._metrics.sample(at_s, self._cluster.waiting, self._fragmentation())
 
     def _fragmentation(self) -> float:
         typical = self._shapes.typical()
         if not self._gpus or not typical.covered:
             return 0.0
         columns = FragmentColumns(TypicalGroups(typical))
-        columns.read(self._world.nodes())
+        columns.read(self._cluster.nodes())
         return math.fsum(columns.fragment(row) for row in range(len(self._nodes))) / self._gpus

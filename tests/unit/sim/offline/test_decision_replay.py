@@ -42,7 +42,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 def decided(objects: Iterable[KubeObject], setup: EngineSetup | None = None, seed: int = 0) -> Recording:
     known, setup = tuple(with_all_defaults(objects)), setup or EngineSetup()
     with OfflineCluster(known, setup, now=NOON, seed=seed) as still:
-        verdicts = still.run_until_stable(pending_pods(known, still)).verdicts
+        verdicts = still.run_until_stable(pending_pods(known, still)).decisions
     header = RecordingHeader(recording=1, at=NOON, seed=seed, decisions=DECIDED, configuration=setup.configuration)
     return Recording(header, known, tuple(verdicts))
 
@@ -192,7 +192,7 @@ def test_an_eviction_is_repeated() -> None:
     calm = replace(recording.decisions[0], evicted=())
     changed = Recording(recording.header, recording.objects, (calm, *recording.decisions[1:]))
     assert replay_recording(changed).differences[0].describe() == (
-        "decision 1, default/strong: recorded node; now node, after default/weak went"
+        "decision 1, default/strong: recorded node; now node, after eviction of default/weak"
     )
 
 

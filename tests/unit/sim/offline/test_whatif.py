@@ -177,23 +177,25 @@ def test_a_change_is_read_from_its_file_and_the_files_beside_it(tmp_path: Path) 
         pytest.param("apiVersion: v1\nkind: Pod\n", "holds no documents of kind WhatIf", id="a manifest"),
         pytest.param(HEAD + "---\n" + HEAD, "holds 2 documents of kind WhatIf", id="two"),
         pytest.param("apiVersion: v2\nkind: WhatIf\n", "apiVersion is v2; expected bayplan.dev/v1alpha1", id="version"),
-        pytest.param(HEAD + "node: 1\n", "document 1: node is nothing a WhatIf has; expected some of", id="misspelt"),
+        pytest.param(HEAD + "node: 1\n", "document 1: node is not a field of WhatIf; expected one of", id="misspelt"),
         pytest.param(
-            HEAD + "nodes: {drop: []}\n", "nodes.drop is nothing .* expected some of add, remove", id="deeper"
+            HEAD + "nodes: {drop: []}\n", "nodes.drop is not a field .* expected one of add, remove", id="deeper"
         ),
         pytest.param(
             HEAD + "nodes: {add: [{like: a, cont: 2}]}\n",
-            r"nodes.add\[0\].cont is nothing .* expected some of like, count$",
+            r"nodes.add\[0\].cont is not a field .* expected one of like, count$",
             id="deepest",
         ),
         pytest.param(HEAD + "nodes: {remove: b}\n", "nodes.remove is a text; write a list", id="no list"),
         pytest.param(HEAD + "afresh: maybe\n", "afresh is a text; write true or false", id="no truth"),
         pytest.param(
-            HEAD + "prices: {perHour: {m7: -1}}\n", "prices.perHour.m7 is no price; expected a number", id="price"
+            HEAD + "prices: {perHour: {m7: -1}}\n", "prices.perHour.m7 is not a price; expected a number", id="price"
         ),
         pytest.param(HEAD + "configuration: none.yaml\n", "configuration: .*none.yaml cannot be read", id="no file"),
         pytest.param(
-            HEAD + "---\napiVersion: v1\nkind: Secret\n", "document 2: Secret of v1 changes no decision", id="a secret"
+            HEAD + "---\napiVersion: v1\nkind: Secret\n",
+            "document 2: Secret of v1 does not affect scheduling",
+            id="a secret",
         ),
         pytest.param(
             HEAD + "---\napiVersion: v1\nkind: Pod\nspec: 1\n", "document 2: .* spec is a whole number", id="no pod"

@@ -36,7 +36,7 @@ def decided(
 ) -> list[RecordedDecision]:
     with OfflineCluster(objects, setup or EngineSetup(), now=NOON) as still:
         still.preferred_nodes.update(favourites or {})
-        return still.run_until_stable(pending_pods(objects, still)).verdicts
+        return still.run_until_stable(pending_pods(objects, still)).decisions
 
 
 @pytest.mark.parametrize("example", ["cluster", "batch"])

@@ -77,7 +77,7 @@ async def test_pods_that_came_and_went_are_replayed_to_the_same_nodes() -> None:
                 await cluster.apply(pod(name, cpu))
                 placed[f"default/{name}"] = await cluster.wait_placed(name, timeout_s=DEADLINE_S)
             await cluster.client.delete(PODS, name="first", namespace="default", grace_s=0)
-            await wait_until(lambda: any(each.gone and each.item.name == "first" for each in recording().changes))
+            await wait_until(lambda: any(each.deleted and each.item.name == "first" for each in recording().changes))
             await cluster.apply(pod("again", "3"))
             placed["default/again"] = await cluster.wait_placed("again", timeout_s=DEADLINE_S)
             await cluster.apply(pod("giant", "64"))
@@ -98,7 +98,7 @@ def story_of(objects: list[KubeObject], *steps: RecordedDecision | RecordedChang
     changes, seen = [], 0
     for step in steps:
         if isinstance(step, RecordedChange):
-            changes.append(RecordedChange(step.item, step.gone, step.at, seen))
+            changes.append(RecordedChange(step.item, step.deleted, step.at, seen))
         else:
             seen += 1
     header = RecordingHeader(recording=1, at=NOON, decisions=OBSERVED, until=NOON + timedelta(hours=1))
@@ -122,8 +122,8 @@ def test_a_name_that_is_used_again_is_another_pod() -> None:
     story = story_of(
         [SMALL, LARGE, make_pod("other", cpu=7, node="large"), first],
         RecordedDecision(pod="default/db-0", node="small", at=at(10)),
-        RecordedChange(first.bound_to("small"), gone=True, at=at(20)),
-        RecordedChange(make_pod("other", cpu=7, node="large"), gone=True, at=at(21)),
+        RecordedChange(first.bound_to("small"), deleted=True, at=at(20)),
+        RecordedChange(make_pod("other", cpu=7, node="large"), deleted=True, at=at(21)),
         RecordedChange(second, at=at(30)),
         RecordedDecision(pod="default/db-0", node="large", at=at(40)),
     )
@@ -191,7 +191,7 @@ def test_pods_that_have_ended_make_room_and_nodes_that_went_have_none() -> None:
     over = replace(done, status=replace(done.status, phase="Succeeded"))
     story = story_of(
         [SMALL, LARGE, done, make_pod("web", cpu=2)],
-        RecordedChange(LARGE, gone=True, at=at(1)),
+        RecordedChange(LARGE, deleted=True, at=at(1)),
         RecordedChange(over, at=at(10)),
         RecordedDecision(pod="default/web", node="small", at=at(20)),
     )
@@ -202,11 +202,11 @@ def test_a_pod_that_was_gone_before_its_decision_is_a_difference() -> None:
     web = make_pod("web")
     story = story_of(
         [LARGE, web],
-        RecordedChange(web, gone=True, at=at(1)),
+        RecordedChange(web, deleted=True, at=at(1)),
         RecordedDecision(pod="default/web", node="large", at=at(60)),
     )
     (found,) = replay_recording(story).differences
-    assert found.because == ("the pod was gone already",)
+    assert found.because == ("the pod was deleted before",)
 
 
 def test_sessions_of_gangs_that_came_are_retraced() -> None:
@@ -232,7 +232,7 @@ def test_a_story_is_a_trace_with_durations(tmp_path: Path) -> None:
         RecordedChange(late, at=at(30)),
         RecordedDecision(pod="default/late", node="small", at=at(40)),
         RecordedChange(SMALL, at=at(45)),
-        RecordedChange(Pod(metadata=waiting.metadata), gone=True, at=at(70)),
+        RecordedChange(Pod(metadata=waiting.metadata), deleted=True, at=at(70)),
     )
     write_recording(tmp_path / "story.jsonl", story)
     nodes, pods = read_recorded_trace(tmp_path / "story.jsonl")
@@ -285,7 +285,7 @@ def test_what_no_decision_looks_at_is_passed_over(old: KubeObject, new: KubeObje
 
 def test_the_same_story_is_the_same_lines() -> None:
     story = story_of(
-        [SMALL], RecordedChange(LARGE, at=at(1)), RecordedChange(Node(metadata=SMALL.metadata), gone=True, at=at(2))
+        [SMALL], RecordedChange(LARGE, at=at(1)), RecordedChange(Node(metadata=SMALL.metadata), deleted=True, at=at(2))
     )
     lines = list(encode_lines(story))
     assert lines == list(encode_lines(story))

@@ -53,7 +53,7 @@ def followed() -> Recording:
     late = make_pod("late")
     last = RecordedDecision(pod="default/late", node="a", at=NOON)
     gone = Pod(metadata=ObjectMeta(name="web", namespace="default", uid=web.metadata.uid))
-    changes = (RecordedChange(late, at=NOON, after=1), RecordedChange(gone, gone=True, after=2))
+    changes = (RecordedChange(late, at=NOON, after=1), RecordedChange(gone, deleted=True, after=2))
     header = replace(known.header, until=NOON + timedelta(hours=1))
     return Recording(header, known.objects[:2], (known.decisions[0], last), changes)
 
@@ -116,26 +116,26 @@ HEADER, NODE, *_, END = list(encode_lines(Recording(recording().header, recordin
     [
         pytest.param([], 1, 'the file is empty; expected {"recording": 1, ...}', id="empty"),
         pytest.param(
-            ['{"kind": "Node"}'], 1, 'no recording begins like this; expected {"recording": 1', id="a manifest"
+            ['{"kind": "Node"}'], 1, 'the first line is not a header; expected {"recording": 1', id="a manifest"
         ),
         pytest.param(['{"recording": 7}'], 1, "recording: the version of the format is 7; expected 1", id="newer"),
         pytest.param(['{"recording": 1}'], 1, "at is missing; expected some of recording, at, ", id="no time"),
         pytest.param(
             ['{"recording": 1, "at": "noon"}'], 1, "at: Invalid RFC3339 encoded datetime; correct it", id="no such time"
         ),
-        pytest.param([HEADER, "{"], 2, "it is no JSON: ", id="no JSON"),
-        pytest.param([HEADER, "[]"], 2, "it is no JSON object; expected one with object, decision, ", id="a list"),
+        pytest.param([HEADER, "{"], 2, "it is not JSON: ", id="no JSON"),
+        pytest.param([HEADER, "[]"], 2, "it is not a JSON object; expected object, decision, ", id="a list"),
         pytest.param([HEADER, '{"nod": 1}'], 2, "expected object, decision, change or end", id="something else"),
         pytest.param(
             [HEADER, '{"object": {"kind": "Node"}}'],
             2,
-            "it says not what it is; expected apiVersion and kind",
+            "apiVersion or kind is missing; expected both",
             id="bare",
         ),
         pytest.param(
             [HEADER, '{"object": {"apiVersion": "v1", "kind": "Secret"}}'],
             2,
-            "object.kind: Secret of v1 is nothing a scheduler reads",
+            "object.kind: no scheduler reads Secret of v1",
             id="a strange kind",
         ),
         pytest.param(
@@ -153,7 +153,7 @@ HEADER, NODE, *_, END = list(encode_lines(Recording(recording().header, recordin
         pytest.param(
             [HEADER, '{"decision": {"pod": "default/a", "nod": "x"}}'],
             2,
-            "decision: nod is no field of it; expected some of pod, engine, node, ",
+            "decision: nod is an unknown field; expected some of pod, engine, node, ",
             id="a misspelt field",
         ),
         pytest.param(
@@ -162,7 +162,7 @@ HEADER, NODE, *_, END = list(encode_lines(Recording(recording().header, recordin
             "decision.engine: it is 'third'; expected 'pods' or 'batch'",
             id="a third engine",
         ),
-        pytest.param([HEADER, NODE], 3, 'the file ends here, so it was cut; expected {"end": ...}', id="cut"),
+        pytest.param([HEADER, NODE], 3, 'the file is truncated; expected {"end": ...}', id="cut"),
         pytest.param(
             [HEADER, END],
             2,
@@ -172,16 +172,16 @@ HEADER, NODE, *_, END = list(encode_lines(Recording(recording().header, recordin
         pytest.param(
             [HEADER, '{"change": {"at": "2026-03-01T12:00:00Z"}}'],
             2,
-            "change: it says not what happened; expected either comes or goes",
+            "change: the action is missing; expected either comes or goes",
             id="a change of nothing",
         ),
         pytest.param(
             [HEADER, '{"change": {"goes": {"apiVersion": "v1", "kind": "Secret"}}}'],
             2,
-            "change.goes.kind: Secret of v1 is nothing a scheduler reads",
+            "change.goes.kind: no scheduler reads Secret of v1",
             id="a strange kind goes",
         ),
-        pytest.param([HEADER, NODE, END, NODE], 4, "something follows the end; expected nothing more", id="two in one"),
+        pytest.param([HEADER, NODE, END, NODE], 4, "there are lines after the end; expected none", id="two in one"),
     ],
 )
 def test_a_broken_file_is_told_with_the_line_the_field_and_what_was_expected(
@@ -199,12 +199,12 @@ def test_a_packed_file_that_breaks_off_is_told(tmp_path: Path) -> None:
     path = tmp_path / "cut.jsonl.gz"
     write_recording(path, recording())
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(RecordingError, match="the packed file breaks off"):
+    with pytest.raises(RecordingError, match="the gzip file is incomplete"):
         read_recording(path)
 
 
 def test_bytes_that_are_no_text_are_told(tmp_path: Path) -> None:
     path = tmp_path / "strange.jsonl"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(RecordingError, match="line 1: it is no text; expected UTF-8"):
+    with pytest.raises(RecordingError, match="line 1: it is not text; expected UTF-8"):
         read_recording(path)

@@ -72,7 +72,7 @@ def test_a_list_without_models_accepts_any(tmp_path: Path) -> None:
             id="no column",
         ),
         pytest.param(
-            f"{PODS},cpu_milli\n", "line 1, column cpu_milli: expected a name for one column only", id="column twice"
+            f"{PODS},cpu_milli\n", "line 1, column cpu_milli: expected each column once", id="column twice"
         ),
         pytest.param(
             f"{PODS}\na,1,1,1,500\n",
@@ -178,7 +178,7 @@ def test_columns_of_a_plain_table_may_be_called_anything(tmp_path: Path) -> None
         (
             "cpu_milli,memory_mib,arrival\n1,1,1\n",
             {"colour": "x"},
-            "column colour: expected a field that there is: name, cpu_milli",
+            "column colour: unknown field; expected one of: name, cpu_milli",
         ),
         ("cpu_milli,memory_mib,arrival\n", {}, "expected at least one pod; there is none"),
     ],

@@ -42,7 +42,7 @@ class Simulation:
         self.replay = TraceReplay(nodes, self._world)
 
     def _world(self, placed: Callable[[Pod], None], evicted: Callable[[Pod], None]) -> BatchEngineSimulation:
-        return BatchEngineSimulation(self.engine, self.clock, placed=placed, evicted=evicted)
+        return BatchEngineSimulation(self.engine, self.clock, on_placed=placed, on_evicted=evicted)
 
     def run(self, pods: Iterable[TracePod]) -> SimulationTotals:
         try:
@@ -84,7 +84,7 @@ def test_whole_gpus_are_given_out_to_those_who_accept_their_model() -> None:
 
 def test_a_share_of_a_gpu_is_refused() -> None:
     simulation = Simulation([TraceNode("a", 64_000, 65_536, 2, "T4")])
-    with pytest.raises(UsageError, match="pod half asks for 500 thousandths of a GPU"):
+    with pytest.raises(UsageError, match="pod half requests 500 thousandths of a GPU"):
         simulation.run([TracePod("half", 100, 16, GpuMilliRequest(500, 1), 0.0, 10.0)])
 
 

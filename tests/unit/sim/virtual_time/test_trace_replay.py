@@ -40,7 +40,7 @@ class Simulation:
         self.replay = TraceReplay(nodes, self._world)
 
     def _world(self, placed: Callable[[Pod], None], evicted: Callable[[Pod], None]) -> PodEngineSimulation:
-        return PodEngineSimulation(self.engine, self.clock, placed=placed, evicted=evicted)
+        return PodEngineSimulation(self.engine, self.clock, on_placed=placed, on_evicted=evicted)
 
     def run(self, pods: Iterable[TracePod], every_s: float = 10.0) -> SimulationTotals:
         return self.replay.run(pods, every_s=every_s, sink=self.samples.append)
