@@ -1,8 +1,7 @@
-"""The kit for people who write plugins: builders, a small cluster to run them on, and properties they should have.
+"""Test kit for plugin authors: object builders, small clusters that run plugins, and property checks.
 
-Names are loaded when they are first used. The pytest plugin lives in this package and is imported by every pytest run
-on the machine, so importing the package must cost nothing; and strategies need hypothesis, which comes only with
-`bayplan[testing]`.
+Names are imported on first use. The pytest plugin lives in this package and every pytest run on the machine imports it,
+so importing the package must cost nothing. Strategies need hypothesis, which only `bayplan[testing]` installs.
 """
 
 from __future__ import annotations

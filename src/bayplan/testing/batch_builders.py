@@ -1,4 +1,4 @@
-"""Pod groups, queues, hypernodes and tiers for tests of the batch engine, of which a test names only what it is about.
+"""Builders of pod groups, queues, hypernodes and tiers for tests of the batch engine; every field has a default.
 
 `make_gang("train", 3, cpu=2)` is a group of three pending pods that start together or not at all. Pods and nodes come
 from `make_pod` and `make_node`, as in tests of the pod engine.
@@ -57,7 +57,7 @@ def make_pod_group(
     created: datetime = CREATED,
     **spec: Any,
 ) -> PodGroup:
-    """A pod group that waits to be let in. `topology` may be the highest tier that its pods may span.
+    """Make a pending pod group. `topology` may be the highest tier that its pods may span.
 
     `spec` are fields of `PodGroupSpec`: `priority_class_name`, `min_task_member`, `sub_group_policy`, …
     """
@@ -83,7 +83,7 @@ def make_pod_group(
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """A pod group and its pods, and the priority class that they need, if any."""
+    """A pod group with its pods, and the priority class that they need, if any."""
 
     group: PodGroup
     pods: tuple[Pod, ...]
@@ -91,7 +91,7 @@ class Gang:
 
     @property
     def objects(self) -> tuple[KubeObject, ...]:
-        """Everything that a cluster has to know of it."""
+        """All objects of the gang."""
         return (self.group, *self.pods, *((self.priority_class,) if self.priority_class is not None else ()))
 
 
@@ -112,25 +112,25 @@ def make_gang(
     pod: Mapping[str, Any] | None = None,
     **group: Any,
 ) -> Gang:
-    """A group with so many pods, `name-0` and following, all of which have to start (or `min_member` of them).
+    """Make a group of `size` pods, `name-0` and following, all of which (or `min_member` of them) must start.
 
-    They run `on` a node, or the first of them one each on several nodes; the rest are pending. Whoever has a `priority`
-    gets a priority class. `labels` and `annotations` are the pods'; `pod` has more keywords of `make_pod`, `group`
-    those of `make_pod_group`.
+    They run `on` one node, or the first ones run on the listed nodes, one each; the remaining pods are pending. With a
+    `priority` the gang has a priority class. `labels` and `annotations` are those of the pods; `pod` has more keywords
+    of `make_pod`, `group` those of `make_pod_group`.
     """
     if not isinstance(size, int) or size < 0:
-        raise UsageError(f"a gang has a number of pods; got {size!r}")
+        raise UsageError(f"size must be the number of pods of a gang; got {size!r}")
     nodes = [on] * size if isinstance(on, str) and on else as_list("on", on or (), str, "names of nodes")
-    least = size if min_member is None else min_member
+    minimum = size if min_member is None else min_member
     priority_class = None if priority is None else _priority_class(priority)
-    notes = {GROUP_NAME: name, **({TASK_SPEC: role} if role else {}), **(annotations or {})}
+    pod_annotations = {GROUP_NAME: name, **({TASK_SPEC: role} if role else {}), **(annotations or {})}
     common = {"scheduler_name": DEFAULT_SCHEDULER, "priority": priority, **(pod or {})}
     pods = tuple(
         make_pod(
             f"{name}-{number}",
             namespace=namespace,
             labels=labels,
-            annotations=notes,
+            annotations=pod_annotations,
             cpu=cpu,
             memory=memory,
             requests=requests,
@@ -139,9 +139,9 @@ def make_gang(
         )
         for number in range(size)
     )
-    group.setdefault("phase", "Running" if nodes and len(nodes) >= least else "Pending")
+    group.setdefault("phase", "Running" if nodes and len(nodes) >= minimum else "Pending")
     group.setdefault("priority_class_name", "" if priority_class is None else priority_class.name)
-    return Gang(make_pod_group(name, namespace=namespace, min_member=least, **group), pods, priority_class)
+    return Gang(make_pod_group(name, namespace=namespace, min_member=minimum, **group), pods, priority_class)
 
 
 def _priority_class(value: int) -> PriorityClass:
@@ -161,7 +161,7 @@ def make_queue(
     created: datetime = CREATED,
     **spec: Any,
 ) -> Queue:
-    """An open queue; `spec` are fields of `QueueSpec`: `reclaimable`, `priority`, `affinity`, …"""
+    """Make an open queue; `spec` are fields of `QueueSpec`: `reclaimable`, `priority`, `affinity`, …"""
     return check_field_types(
         Queue(
             metadata=ObjectMeta(name=name, annotations=dict(annotations or {}), creation_timestamp=created),
@@ -188,7 +188,7 @@ def make_hyper_node(
     labels: Labels | None = None,
     tier_name: str = "",
 ) -> HyperNode:
-    """Nodes by name, by a `pattern` of names or by labels; or hypernodes of a lower tier, by name."""
+    """Make a hypernode of nodes (by name, name `pattern` or labels), or of hypernodes of a lower tier (by name)."""
     nodes, children = as_list("nodes", nodes, str, "names of nodes"), as_list("children", children, str, "names")
     selectors = [
         *(("Node", MemberSelector(exact_match=ExactMatch(each))) for each in nodes),
@@ -205,17 +205,17 @@ def make_hyper_node(
 
 
 def make_option(plugin: str | type[Any], *, arguments: Mapping[str, Any] | None = None, **flags: bool) -> PluginOption:
-    """A plugin as a tier lists it, with the flags in the file's spelling; those that are not given are off.
+    """Make a plugin entry of a tier, with flags as in the file; flags that are not given are off.
 
-    `make_option("gang").defaulted()` has them as a file that gives none: on.
+    `make_option("gang").with_default_flags()` is an entry as in a file without flags: they are on.
     """
     for flag, value in flags.items():
         if not isinstance(value, bool):
-            raise UsageError(f"{flag} is on or off, True or False; got {value!r}")
+            raise UsageError(f"{flag} must be True or False; got {value!r}")
         if flag not in FLAGS:
-            meant = get_close_matches(flag, FLAGS, n=1, cutoff=0.6)
-            raise UsageError(f"{flag} is no flag of a plugin" + (f"; is {meant[0]} meant?" if meant else ""))
+            matches = get_close_matches(flag, FLAGS, n=1, cutoff=0.6)
+            raise UsageError(f"{flag} is not a flag of a plugin" + (f"; did you mean {matches[0]}?" if matches else ""))
     name = plugin if isinstance(plugin, str) else getattr(plugin, "name", None)
     if not isinstance(name, str):
-        raise UsageError(f"a plugin is named by a text, or by a class with a `name`; got {plugin!r}")
+        raise UsageError(f"a plugin is a name, or a class with a `name`; got {plugin!r}")
     return PluginOption(name, flags, dict(arguments or {}))

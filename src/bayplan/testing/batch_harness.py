@@ -1,12 +1,12 @@
-"""What does my batch plugin do in a session? A cluster, gangs and queues in one expression, and what became of them.
+"""Test harness for batch plugins: a small cluster with gangs and queues, and the results of sessions.
 
     cluster = BatchHarness([CostAware], nodes=[make_node("a"), make_node("b")], gangs=[make_gang("train", 2, cpu=1)])
     assert cluster.run().bound == {"train-0": "a", "train-1": "b"}
 
-It is the real engine on a real cache, with a clock that moves when told to and chance that repeats. Questions change
-nothing; `run` and `settle` do. Building one takes a few milliseconds, so each test makes its own.
+It runs the real engine on a real cache, with a manual clock and seeded randomness. Queries change nothing; `run` and
+`settle` do. Building a harness takes a few milliseconds, so each test builds its own.
 
-Pods and groups of the namespace `default` go by their names, others by `namespace/name`.
+Pods and groups of the namespace `default` are named by name, those of other namespaces by `namespace/name`.
 """
 
 from __future__ import annotations
@@ -54,30 +54,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What one session did. As a text it is a line a group, then what each of its pods waits for."""
+    """Result of one session. `str()` prints one line per group, then the reason of each waiting pod."""
 
     bound: dict[str, str]
-    """Pods that are told to start, each with its node."""
+    """Node by bound pod."""
     evicted: dict[str, str]
-    """Pods that are told to go, each with the reason."""
+    """Reason by evicted pod."""
     pipelined: dict[str, str]
-    """Pods that wait for others to go, each with the node."""
+    """Node by pod that waits there for resources that are being released."""
     allocated: dict[str, str]
-    """Pods that have a node, and wait for the rest of their gang."""
+    """Node by pod that waits for the rest of its gang."""
     phases: dict[str, str]
-    """By group."""
+    """Phase by group."""
     conditions: dict[str, dict[str, str]]
     """By group: `reason: message` of each type of condition."""
     events: dict[str, list[str]]
     """By group: `type reason: text`."""
     messages: dict[str, str]
-    """By pod: why it waits."""
+    """Reason by waiting pod."""
     faults: list[str]
-    """What plugins and actions did wrong, a sentence each."""
+    """Faults of plugins and actions, one sentence each."""
     outcome: SessionResult
-    """The same as the engine gives it, and the rest: queues, gauges, annotations."""
+    """The complete result of the engine: queues, gauges, annotations and the fields above."""
     members: dict[str, list[str]] = field(repr=False)
-    """By group: its pods."""
+    """Pods by group."""
 
     def __str__(self) -> str:
         lines = [line for group in self.phases for line in self._describe_group(group)]
@@ -86,23 +86,23 @@ class BatchResult:
 
     def _describe_group(self, group: str) -> Iterator[str]:
         pods = self.members.get(group, [])
-        done = [
-            f"{pod} {word} {told[pod]}"
-            for told, word in (
+        parts = [
+            f"{pod} {verb} {results[pod]}"
+            for results, verb in (
                 (self.bound, "bound to"),
                 (self.allocated, "allocated to"),
                 (self.pipelined, "pipelined to"),
                 (self.evicted, "evicted by"),
             )
             for pod in pods
-            if pod in told
+            if pod in results
         ]
-        yield f"{group}: {'; '.join([self.phases[group], *done])}"
+        yield f"{group}: {'; '.join([self.phases[group], *parts])}"
         yield from (f"  {pod} waits: {self.messages[pod]}" for pod in pods if pod in self.messages)
 
 
 class BatchHarness:
-    """A small cluster with a batch engine that runs your plugins."""
+    """A small cluster with a batch engine that runs the given plugins."""
 
     def __init__(
         self,
@@ -120,49 +120,48 @@ class BatchHarness:
         only: bool = False,
         usage: Mapping[str, NodeUsage] | None = None,
         post: HttpPost = raise_no_network,
-        mends: Iterable[str] = (),
+        quirk_fixes: Iterable[str] = (),
         seed: int = 0,
         now: datetime = CREATED,
     ) -> None:
-        """A cluster of nodes, gangs, queues (`default` is always there), single pods and other objects.
+        """Build a cluster of nodes, gangs, queues (`default` always exists), single pods and other objects.
 
-        The plugins make a tier of their own before the built-in tiers, with every flag on and with `args` by plugin
-        name; `only` leaves out the built-in tiers. `tiers` says instead what is in each: names, classes, or what
-        `make_option` gives. A flag that is unset there is off. `config` is the text of a volcano-scheduler.conf, in
-        which a flag that is not given is on; it says everything itself. `actions` are names or classes of your own.
-        `post(url, body, timeout_s)` answers for the HTTP services that plugins ask; without it there are none. `mends`
-        are quirks of Volcano's that are switched off.
+        The plugins form a tier of their own before the built-in tiers, with every flag on and with `args` by plugin
+        name; `only` leaves out the built-in tiers. `tiers` defines all tiers instead: names, classes, or results of
+        `make_option`, in which unset flags are off. `config` is the text of a volcano-scheduler.conf, in which missing
+        flags are on; it excludes the other options. `actions` are names or classes. `post(url, body, timeout_s)`
+        replaces HTTP services of plugins; by default requests fail. `quirk_fixes` disables quirks of Volcano.
         """
         plugins = as_list("plugins", plugins, type, "classes, as in [CostAware]")
         nodes = as_list("nodes", nodes, Node, "what make_node makes")
         gangs = as_list("gangs", gangs, Gang, "what make_gang makes")
         queues = as_list("queues", queues, Queue, "what make_queue makes")
         pods = as_list("pods", pods, Pod, "what make_pod makes")
-        objects = as_list("objects", objects, KubeObject, "objects, as make_hyper_node and others make them")
+        objects = as_list("objects", objects, KubeObject, "objects, such as those of make_hyper_node")
         if config is not None and (tiers is not None or args or only):
-            raise UsageError("a configuration says everything itself; leave out tiers, args and only")
-        steps = action_set_with(actions)
+            raise UsageError("config excludes tiers, args and only; leave them out")
+        action_set = action_set_with(actions)
         configuration = (
-            batch_configured(config, steps)
+            batch_configured(config, action_set)
             if config is not None
             else build_configuration(plugins, actions=actions, tiers=tiers, args=args or {}, only=only)
         )
         check_plugins_listed(plugins, configuration)
-        everything = [*queues, *(each for gang in gangs for each in gang.objects), *pods, *objects]
-        if not any(isinstance(each, Queue) and each.name == DEFAULT_QUEUE for each in everything):
-            everything.append(make_queue(DEFAULT_QUEUE))
+        all_objects = [*queues, *(each for gang in gangs for each in gang.objects), *pods, *objects]
+        if not any(isinstance(each, Queue) and each.name == DEFAULT_QUEUE for each in all_objects):
+            all_objects.append(make_queue(DEFAULT_QUEUE))
         self.clock = ManualClock(now)
         self._unsettled: list[SessionResult] = []
-        cluster = list(with_all_defaults(_unique_objects([*nodes, *everything])))
+        cluster = list(with_all_defaults(_unique_objects([*nodes, *all_objects])))
         self.engine = build_batch_engine(
             configuration,
             filled_cache(cluster),
             plugins=plugin_set_with([*plugins, *plugin_classes(tiers)]),
-            actions=steps,
+            actions=action_set,
             framework_plugins=registry_with(()),
             clock=self.clock,
             chance=random.Random(seed),
-            mends=mends,
+            quirk_fixes=quirk_fixes,
         )
         self.engine.handle.http_post = post
         self.engine.set_usage(usage or {})
@@ -170,36 +169,36 @@ class BatchHarness:
         for item in cluster:
             self._cluster.note_object(item)
 
-    # questions --------------------------------------------------------------------------------------------------
+    # Queries
 
     @contextmanager
     def session(self) -> Iterator[Session]:
-        """A session that is open and runs no action, to ask your functions through it."""
+        """Open a session without running an action, to call plugin functions through it."""
         with self.engine.session() as session:
             yield session
 
     def task(self, session: Session, pod: Pod | str) -> Task:
-        """The task of a pod in a session."""
+        """Return the task of a pod in a session."""
         key = pod.key if isinstance(pod, Pod) else _key(pod)
         tasks = {task.key: task for job in session.jobs.values() for task in job.tasks.values()}
         if key not in tasks:
             known = ", ".join(map(short_name, tasks)) or "none"
-            raise UsageError(f"no group that has a queue has a pod {short_name(key)}; there are: {known}")
+            raise UsageError(f"no group with a queue has a pod {short_name(key)}; the pods are: {known}")
         return tasks[key]
 
     def refusals(self, pod: Pod | str) -> dict[str, list[Status]]:
-        """Nodes that refuse the pod, each with what its predicates, or its lack of room, say."""
+        """Rejections of the pod by node: predicates, or insufficient resources."""
         with self.engine.session() as session:
             task = self.task(session, pod)
-            refused = session.pre_predicate(task)
-            if refused is not None:
-                return {name: [refused] for name in session.nodes.names}
+            failure = session.pre_predicate(task)
+            if failure is not None:
+                return {name: [failure] for name in session.nodes.names}
             found = session.evaluate_class(task).rejections(task, session.nodes.rows, with_room=True)
             by_row = {int(row): list(each.statuses) for each in found for row in each.rows}
             return {name: by_row[row] for row, name in enumerate(session.nodes.names) if row in by_row}
 
     def scores(self, pod: Pod | str) -> dict[str, float]:
-        """What all plugins together give each node that refuses nothing, but may lack room at the moment."""
+        """Total score by node that does not reject the pod; the node may lack idle resources at the moment."""
         with self.engine.session() as session:
             task = self.task(session, pod)
             candidates = session.evaluate_class(task).rows_to_allocate(task)
@@ -209,19 +208,19 @@ class BatchHarness:
             return {session.nodes.names[row]: float(totals[row]) for row in np.flatnonzero(candidates)}
 
     def job_order(self) -> list[str]:
-        """Groups in the order in which a session that opens now would serve them within one queue."""
+        """Groups in job order, in a session that opens now."""
         with self.engine.session() as session:
             return [short_name(job.uid) for job in _sort_by(session.jobs.values(), session.job_order)]
 
     def queue_order(self) -> list[str]:
-        """Queues in the order in which a session that opens now would serve them."""
+        """Queues in queue order, in a session that opens now."""
         with self.engine.session() as session:
             return [queue.name for queue in _sort_by(session.queues.values(), session.queue_order)]
 
-    # changes ----------------------------------------------------------------------------------------------------
+    # Commands
 
     def run(self, sessions: int = 1) -> BatchResult:
-        """Run a session, and say what it did. Of several the last is told; before each the cluster `settle`s."""
+        """Run sessions, with `settle` between them, and return the result of the last one."""
         outcome = self._session()
         for _ in range(sessions - 1):
             self.settle()
@@ -234,26 +233,26 @@ class BatchHarness:
         return outcome
 
     def settle(self) -> None:
-        """Let what sessions decided come true: bound pods run, evicted ones are gone, groups and queues know it."""
+        """Apply the results of sessions: bound pods run, evicted pods are removed, groups and queues are updated."""
         for outcome in self._unsettled:
             self._cluster.apply(outcome)
         self._unsettled = []
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.clock.advance(seconds)
 
     def add(self, *objects: KubeObject | Gang) -> None:
-        """Objects that are new, or that have changed."""
-        told = [each for item in objects for each in (item.objects if isinstance(item, Gang) else (item,))]
-        self._cluster.add(with_all_defaults(_unique_objects(told)))
+        """Add new objects, or update existing ones."""
+        results = [each for item in objects for each in (item.objects if isinstance(item, Gang) else (item,))]
+        self._cluster.add(with_all_defaults(_unique_objects(results)))
 
     def remove(self, *objects: KubeObject) -> None:
-        """Objects that are gone."""
+        """Remove objects."""
         self._cluster.remove(objects)
 
     def close(self) -> None:
-        """Let the actions release what they hold."""
+        """Close the actions, which release their resources."""
         self.engine.close()
 
     def __enter__(self) -> BatchHarness:
@@ -264,7 +263,7 @@ class BatchHarness:
     ) -> None:
         self.close()
 
-    # the rest ---------------------------------------------------------------------------------------------------
+    # Helpers
 
     def _build_result(self, outcome: SessionResult) -> BatchResult:
         groups = {short_name(uid): group for uid, group in outcome.groups.items()}
@@ -293,7 +292,7 @@ class BatchHarness:
 
 
 def short_name(key: str) -> str:
-    """The name alone in the namespace `default`."""
+    """The name without the namespace `default`."""
     return key.removeprefix(f"{DEFAULT_NAMESPACE}/")
 
 
@@ -301,12 +300,12 @@ def _key(name: str) -> str:
     return name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}"
 
 
-def _shorten_keys(told: Mapping[str, str]) -> dict[str, str]:
-    return {short_name(key): value for key, value in told.items()}
+def _shorten_keys(results: Mapping[str, str]) -> dict[str, str]:
+    return {short_name(key): value for key, value in results.items()}
 
 
 def _unique_objects(objects: Iterable[KubeObject]) -> list[KubeObject]:
-    """Gangs of one priority bring the same class each; two different objects of one name are a slip."""
+    """Remove equal duplicates, such as the priority class of two gangs; different objects of one name are an error."""
     found: dict[tuple[type, str, str], KubeObject] = {}
     for item in objects:
         if found.setdefault((type(item), item.namespace, item.name), item) != item:

@@ -1,8 +1,8 @@
-"""Objects for tests, of which a test names only what it is about.
+"""Builders of Kubernetes objects for tests; every field has a default.
 
-`make_pod(cpu="500m", labels={"app": "web"})` is a pending pod of one container, `make_node("a", zone="z1", cpu=4)` a
-roomy node. Everything has a default, names are enough where an object would be ceremony (`taints=["gpu:NoSchedule"]`),
-and whatever has no keyword of its own can be given as a field of the object (`make_pod(host_network=True)`).
+`make_pod(cpu="500m", labels={"app": "web"})` is a pending pod with one container, `make_node("a", zone="z1", cpu=4)` a
+large node. Short forms replace objects (`taints=["gpu:NoSchedule"]`), and fields without a keyword of their own can be
+given by name (`make_pod(host_network=True)`).
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ DEFAULT_ALLOCATABLE: ResourceList = {"cpu": "8", "memory": "16Gi", "ephemeral-st
 
 Labels = Mapping[str, str]
 Choices = Mapping[str, str | Sequence[str]]
-"""Label keys, each with the value or the values that will do."""
+"""Label keys, each with one or several accepted values."""
 
 
-# pods
+# Pods
 
 
 def make_container(
@@ -86,7 +86,7 @@ def make_container(
     requests: ResourceList | None = None,
     **fields: Any,
 ) -> Container:
-    """A container; `fields` are those of `Container`."""
+    """Make a container; `fields` are those of `Container`."""
     return Container(name=name, resources=ResourceRequirements(requests=_amounts(requests, cpu, memory)), **fields)
 
 
@@ -113,9 +113,9 @@ def make_pod(
     status: PodStatus | None = None,
     **spec: Any,
 ) -> Pod:
-    """A pod of one container, unless `containers` says otherwise; running where it has a `node`, else pending.
+    """Make a pod of one container, unless `containers` is given; it is running if it has a `node`, else pending.
 
-    `requests` are amounts by resource, with `cpu` and `memory` for short. `claims` are names of volume claims, `gates`
+    `requests` are amounts by resource; `cpu` and `memory` are short forms. `claims` are names of volume claims, `gates`
     of scheduling gates. `spec` are fields of `PodSpec`: `priority`, `node_selector`, `affinity`, `scheduler_name`, …
     """
     ports = tuple(
@@ -145,12 +145,12 @@ def make_pod(
 
 
 def make_toleration(taint: str = "", **fields: Any) -> Toleration:
-    """`make_toleration("gpu")` tolerates whatever the key says, `"gpu=a100:NoSchedule"` just that taint, "" all."""
+    """`make_toleration("gpu")` tolerates all taints with the key, `"gpu=a100:NoSchedule"` that taint, "" all taints."""
     key, value, effect = _split_taint(taint)
     if effect and effect not in EFFECTS:
-        raise UsageError(f"{taint!r} is no toleration: the effect is one of {', '.join(EFFECTS)}, or left out")
-    known = {"key": key, "operator": "Equal" if value else "Exists", "value": value, "effect": effect}
-    return Toleration(**{**known, **fields})
+        raise UsageError(f"{taint!r} is not a toleration: the effect is one of {', '.join(EFFECTS)}, or left out")
+    defaults = {"key": key, "operator": "Equal" if value else "Exists", "value": value, "effect": effect}
+    return Toleration(**{**defaults, **fields})
 
 
 def make_spread(
@@ -161,7 +161,7 @@ def make_spread(
     required: bool = True,
     **fields: Any,
 ) -> TopologySpreadConstraint:
-    """Pods with these labels spread over a topology; where not `required`, as far as it goes."""
+    """Make a topology spread constraint for pods with these labels; `required=False` means ScheduleAnyway."""
     return check_field_types(
         TopologySpreadConstraint(
             max_skew=max_skew,
@@ -181,7 +181,7 @@ def make_affinity(
     topology_key: str = HOSTNAME,
     weight: int | None = None,
 ) -> Affinity:
-    """Nodes with these labels; near pods with these labels; apart from pods with these. `weight`: preferred only."""
+    """Make an affinity to nodes, to pods (`near`) and against pods (`apart`) by labels. `weight`: preferred only."""
     return check_field_types(
         Affinity(
             node_affinity=None if nodes is None else _node_affinity(_term(nodes), weight),
@@ -213,7 +213,7 @@ def _amounts(requests: ResourceList | None, cpu: QuantityText | None, memory: Qu
         try:
             parse_quantity(amount)
         except QuantityError:
-            raise UsageError(f'{name} is {amount!r}, which is no quantity; write it as in 500m, 2 or "4Gi"') from None
+            raise UsageError(f'{name} is {amount!r}, which is not a quantity; write it like 500m, 2 or "4Gi"') from None
     return amounts
 
 
@@ -227,36 +227,36 @@ def _labels(labels: Labels | None) -> dict[str, str]:
 
 
 def check_field_types(item: T) -> T:
-    """The object, if every field of it has the type that it has there."""
+    """Return the object if the type of every field is correct, else raise an error."""
     kind = type(item)
     try:
         msgspec.convert(msgspec.to_builtins(item), kind)
     except (msgspec.ValidationError, TypeError) as fault:
-        raise UsageError(f"this is no {kind.__name__}: {fault}") from None
+        raise UsageError(f"this is not a valid {kind.__name__}: {fault}") from None
     return item
 
 
 def as_list(keyword: str, given: Any, kind: Any, what: str) -> list[Any]:
-    """What was given for a keyword, as a list of what it takes. A text is a list of letters, and never meant so."""
+    """Return the value of a keyword as a list of `kind`. A text is an error, because it is a list of letters."""
     if isinstance(given, kind | str | Mapping) or not isinstance(given, Iterable):
         raise UsageError(f"{keyword} takes a list of {what}; got {_describe_value(given)}")
     items = list(given)
     for each in items:
         if not isinstance(each, kind):
-            raise UsageError(f"{keyword} takes a list of {what}; in it is {_describe_value(each)}")
+            raise UsageError(f"{keyword} takes a list of {what}; it contains {_describe_value(each)}")
     return items
 
 
-def _describe_value(thing: Any) -> str:
-    if isinstance(thing, str | int | float):
-        return repr(thing)
-    return f"the class {thing.__name__}" if isinstance(thing, type) else f"an object of type {type(thing).__name__}"
+def _describe_value(value: Any) -> str:
+    if isinstance(value, str | int | float):
+        return repr(value)
+    return f"the class {value.__name__}" if isinstance(value, type) else f"an object of type {type(value).__name__}"
 
 
 def _make_each(
     keyword: str, given: Iterable[Any], kind: type[T], maker: Callable[[str], T] | None = None
 ) -> tuple[T, ...]:
-    """Objects of one kind; where there is a short form, a text stands for one."""
+    """Return objects of one type; a short form, given as text, is converted by `maker`."""
     if isinstance(given, str | kind):
         raise UsageError(f"{keyword} takes a list; got {given!r}")
     items = tuple(maker(each) if maker is not None and isinstance(each, str) else each for each in given)
@@ -272,7 +272,7 @@ def _volume_of(claim: str) -> Volume:
     return Volume(name=claim, persistent_volume_claim=PersistentVolumeClaimVolume(claim))
 
 
-# nodes
+# Nodes
 
 
 def make_node(
@@ -290,42 +290,43 @@ def make_node(
     features: Iterable[str] = (),
     **status: Any,
 ) -> Node:
-    """A roomy node with its host name as a label. `images` maps names to bytes.
+    """Make a large node with its host name as a label. `images` maps names to bytes.
 
-    `capacity` changes or adds amounts, with `cpu` and `memory` for short; `allocatable` replaces the room altogether.
+    `capacity` changes or adds amounts, with `cpu` and `memory` as short forms; `allocatable` replaces all amounts.
     """
     if isinstance(images, Mapping):
         images = [ContainerImage(names=(image,), size_bytes=size) for image, size in images.items()]
-    room = _amounts({**(DEFAULT_ALLOCATABLE if allocatable is None else allocatable), **(capacity or {})}, cpu, memory)
-    known = {HOSTNAME: name, **({ZONE: zone} if zone else {})}
+    base = DEFAULT_ALLOCATABLE if allocatable is None else allocatable
+    amounts = _amounts({**base, **(capacity or {})}, cpu, memory)
+    node_labels = {HOSTNAME: name, **({ZONE: zone} if zone else {})}
     features = tuple(as_list("features", features, str, "names of features"))
     return check_field_types(
         Node(
-            metadata=ObjectMeta(name=name, uid=f"uid-{name}", labels={**known, **_labels(labels)}),
+            metadata=ObjectMeta(name=name, uid=f"uid-{name}", labels={**node_labels, **_labels(labels)}),
             spec=NodeSpec(unschedulable=unschedulable, taints=_make_each("taints", taints, Taint, make_taint)),
             status=NodeStatus(
-                allocatable=room, capacity=room, images=tuple(images), declared_features=features, **status
+                allocatable=amounts, capacity=amounts, images=tuple(images), declared_features=features, **status
             ),
         )
     )
 
 
 def make_taint(text: str, effect: str = "NoSchedule", value: str = "") -> Taint:
-    """A taint as kubectl writes it, `key=value:Effect`; what the text leaves out comes from the arguments."""
-    key, told_value, told_effect = _split_taint(text)
-    if (told_effect or effect) not in EFFECTS:
-        raise UsageError(f"{text!r} is no taint: the effect is one of {', '.join(EFFECTS)}")
-    return Taint(key=key, value=told_value or value, effect=told_effect or effect)
+    """Make a taint from kubectl's form `key=value:Effect`; missing parts come from the arguments."""
+    key, own_value, own_effect = _split_taint(text)
+    if (own_effect or effect) not in EFFECTS:
+        raise UsageError(f"{text!r} is not a taint: the effect is one of {', '.join(EFFECTS)}")
+    return Taint(key=key, value=own_value or value, effect=own_effect or effect)
 
 
 def _split_taint(text: str) -> tuple[str, str, str]:
-    """`key=value:Effect`, where value and effect may be missing."""
+    """Split `key=value:Effect`; value and effect may be missing."""
     rest, _, effect = text.partition(":")
     key, _, value = rest.partition("=")
     return key, value, effect
 
 
-# volumes
+# Volumes
 
 
 def make_pvc(
@@ -345,17 +346,17 @@ def make_pvc(
     version: str = "1",
     **spec: Any,
 ) -> PersistentVolumeClaim:
-    """A claim; one that names a `volume` is bound to it unless `bound` says otherwise."""
-    notes = dict(annotations or {})
+    """Make a claim; with a `volume` it is bound to it unless `bound` is False."""
+    all_annotations = dict(annotations or {})
     if bool(volume) if bound is None else bound:
-        notes[BIND_COMPLETED] = "yes"
+        all_annotations[BIND_COMPLETED] = "yes"
     return PersistentVolumeClaim(
         ObjectMeta(
             name=name,
             namespace=namespace,
             uid=f"uid-{namespace}-{name}" if uid is None else uid,
             resource_version=version,
-            annotations=notes,
+            annotations=all_annotations,
             owner_references=owners,
             deletion_timestamp=CREATED if deleted else None,
         ),
@@ -387,7 +388,7 @@ def make_pv(
     version: str = "1",
     **spec: Any,
 ) -> PersistentVolume:
-    """A volume; `near` are labels of the nodes that reach it, `handle` makes it a volume of a CSI `driver`."""
+    """Make a volume; `near` are labels of nodes that can mount it, `handle` makes it a volume of a CSI `driver`."""
     if near is not None:
         spec["node_affinity"] = VolumeNodeAffinity(NodeSelector((_term(near),)))
     return PersistentVolume(
@@ -417,7 +418,7 @@ def make_storage_class(
     mode: str | None = "WaitForFirstConsumer",
     topologies: Sequence[Choices] = (),
 ) -> StorageClass:
-    """A storage class; `topologies` are labels of the nodes that it can provision for."""
+    """Make a storage class; `topologies` are labels of nodes for which it can provision."""
     terms = tuple(
         TopologySelectorTerm(
             tuple(TopologySelectorLabelRequirement(key, _values(values)) for key, values in term.items())
@@ -428,7 +429,7 @@ def make_storage_class(
 
 
 def _term(choices: Choices) -> NodeSelectorTerm:
-    return NodeSelectorTerm(tuple(NodeSelectorRequirement(key, "In", _values(some)) for key, some in choices.items()))
+    return NodeSelectorTerm(tuple(NodeSelectorRequirement(key, "In", _values(given)) for key, given in choices.items()))
 
 
 def _values(values: str | Sequence[str]) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""Does a plugin say the same of a node whichever way it is asked?
+"""Checks that a plugin gives the same result for a node in every form of call.
 
-The framework asks about whole tables, about tables narrowed to some rows in any order, about forks of one row (while
-preemption tries things out), and about single nodes. An answer may depend on the node, the pod and what PreFilter or
-PreScore prepared, never on which other nodes are in the table. Asked by `check_forms_agree` on random clusters.
+The framework calls plugins with whole tables, tables of some rows in any order, forks of one row (during preemption dry
+runs), and single nodes. A result may depend on the node, the pod and the state of PreFilter or PreScore, but not on the
+other nodes in the table. Called by `check_forms_agree` on random clusters.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from bayplan.snapshot import NodeTable
 from bayplan.telemetry.plugin_timings import PluginTimings
 
 CycleFactory = Callable[[], Cycle]
-"""Starts an attempt; every question gets one of its own, because state stays in it."""
+"""Starts a scheduling cycle; each check uses a new one, because plugins store state in it."""
 
 
 class SingleNodePlugin:
-    """A plugin with both forms, of which only the one about one node is to be seen."""
+    """A plugin of which only the single-node methods are visible."""
 
     def __init__(self, plugin: Any) -> None:
         self.name: str = plugin.name
@@ -43,7 +43,7 @@ class SingleNodePlugin:
 
 
 def form_disagreements(plugin: Any, begin: CycleFactory, rows: Sequence[int]) -> Iterator[str]:
-    """Where a plugin contradicts itself about a cluster, each time as a sentence. `rows`: which to narrow to."""
+    """Yield a sentence for each self-contradiction of a plugin on a cluster. `rows`: rows of the narrowed table."""
     whole = filter_statuses(plugin, begin())
     yield from _plugin_errors(plugin, whole)
     if FILTER.extended_by(plugin):
@@ -54,26 +54,26 @@ def form_disagreements(plugin: Any, begin: CycleFactory, rows: Sequence[int]) ->
 
 
 def twin_disagreements(plugin: Any, begin: CycleFactory, twin: Any, twin_begin: CycleFactory) -> Iterator[str]:
-    """Where two plugins that shall be alike are not: statuses of all nodes, final scores of those that fit."""
+    """Yield a sentence for each difference between two plugins: node statuses, and final scores of feasible nodes."""
     names = begin().snapshot.nodes.names
-    mine, theirs = filter_statuses(plugin, begin()), filter_statuses(twin, twin_begin())
-    for name, one, other in zip(names, mine, theirs, strict=True):
+    statuses, twin_statuses = filter_statuses(plugin, begin()), filter_statuses(twin, twin_begin())
+    for name, one, other in zip(names, statuses, twin_statuses, strict=True):
         if _comparable_status(one) != _comparable_status(other):
             yield f"of {name} {plugin.name} says {one}, but {twin.name} says {other}"
-    fits = [row for row, status in enumerate(mine) if status.ok]
+    fits = [row for row, status in enumerate(statuses) if status.ok]
     if not fits or not SCORE.extended_by(plugin):
         return
-    one_score, other_score = final_scores(plugin, begin(), fits), final_scores(twin, twin_begin(), fits)
-    if one_score != other_score:
+    scores, twin_scores = final_scores(plugin, begin(), fits), final_scores(twin, twin_begin(), fits)
+    if scores != twin_scores:
         where = [names[row] for row in fits]
-        yield f"of {where} {plugin.name} gives {one_score}, but {twin.name} gives {other_score}"
+        yield f"of {where} {plugin.name} gives {scores}, but {twin.name} gives {twin_scores}"
 
 
-# filters
+# Filters
 
 
 def filter_statuses(plugin: Any, cycle: Cycle) -> list[Status]:
-    """What PreFilter and Filter say of every row."""
+    """Status of every row after PreFilter and Filter."""
     filtering = _filtering(plugin)
     outcome = filtering.pre_filter(cycle)
     if not outcome.status.ok and not outcome.status.rejected:
@@ -94,7 +94,7 @@ def _filter_disagreements(
         return
     columns = cycle.snapshot.nodes
     narrowed = filtering.filter_table(cycle, NodeTable(columns, np.array(rows, dtype=np.intp)))
-    some = [narrowed.status(place) for place in range(len(rows))]
+    some = [narrowed.status(position) for position in range(len(rows))]
     everywhere = [whole[row] for row in rows]
     yield from _status_disagreements(
         plugin, begin, f"a table of rows {list(rows)}", rows, some, "the whole table", everywhere
@@ -106,16 +106,16 @@ def _filter_disagreements(
 def _status_disagreements(
     plugin: Any,
     begin: CycleFactory,
-    one_way: str,
+    form: str,
     rows: Sequence[int],
     one: Sequence[Status],
-    other_way: str,
+    other_form: str,
     other: Sequence[Status],
 ) -> Iterator[str]:
     names = begin().snapshot.nodes.names
-    for row, mine, theirs in zip(rows, one, other, strict=True):
-        if (mine.code, mine.reasons) != (theirs.code, theirs.reasons):
-            yield f"{plugin.name} says of {names[row]}, by {one_way}, {mine}, but by {other_way} {theirs}"
+    for row, status, other_status in zip(rows, one, other, strict=True):
+        if (status.code, status.reasons) != (other_status.code, other_status.reasons):
+            yield f"{plugin.name} says of {names[row]}, by {form}, {status}, but by {other_form} {other_status}"
 
 
 def _plugin_errors(plugin: Any, statuses: Sequence[Status]) -> Iterator[str]:
@@ -124,15 +124,15 @@ def _plugin_errors(plugin: Any, statuses: Sequence[Status]) -> Iterator[str]:
 
 
 def _comparable_status(status: Status) -> tuple[Code, list[str]]:
-    """What counts of a twin's status. The order of a node's reasons does not: a sentence counts them."""
+    """The compared part of a status. The order of the reasons of a node is ignored."""
     return status.code, sorted(status.reasons)
 
 
-# scores
+# Scores
 
 
 def final_scores(plugin: Any, cycle: Cycle, rows: Sequence[int]) -> list[int] | str:
-    """The normalised scores of some rows; a sentence where the plugin failed or stays out of it."""
+    """Normalised scores of some rows; a text if the plugin failed or skipped scoring."""
     _filtering(plugin).pre_filter(cycle)
     scores = _scoring(plugin).score(cycle, _table(cycle, rows))
     if not scores.status.ok:

@@ -1,11 +1,11 @@
-"""What does my plugin do on a small cluster? A cluster in one expression, and every question that a test may ask.
+"""Test harness for plugins of the pod engine: a small cluster, and queries about scheduling on it.
 
     cluster = Harness(plugins=[RackAware], nodes=[make_node("a"), make_node("b")])
     assert cluster.filter(make_pod()) == {"a": "ok", "b": unschedulable("node(s) are full").by("RackAware")}
 
-It is the real engine on a real cache, with a clock that moves when told to, chance that repeats, and writes that are
-remembered instead of performed. Questions change nothing; `place` and `bind` do. Building one takes a few
-milliseconds, so each test makes its own.
+It runs the real engine on a real cache, with a manual clock, seeded randomness, and writes that are recorded instead of
+performed. Queries change nothing; `place` and `bind` do. Building a harness takes a few milliseconds, so each test
+builds its own.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ OK: Literal["ok"] = "ok"
 
 
 class Harness:
-    """A small cluster with a scheduler that runs your plugins."""
+    """A small cluster with a scheduler that runs the given plugins."""
 
     def __init__(
         self,
@@ -66,74 +66,73 @@ class Harness:
         now: datetime = CREATED,
         share: bool = True,
     ) -> None:
-        """A cluster of nodes, pods (running on their `node`, or pending) and other objects.
+        """Build a cluster of nodes, pods (running on their `node`, or pending) and other objects.
 
-        The plugins are added to the default profile, with `args` and `weights` by plugin name; `only` leaves out every
-        shipped plugin except a queue order and a binder. `config` (YAML text, or the same as a mapping) says it all
-        itself instead: it names the plugins wherever they shall run. Without `share` every pod is evaluated in full,
-        whatever the plugins' signatures say.
+        The plugins are added to the default profile, with `args` and `weights` by plugin name. `only` leaves out every
+        built-in plugin except a queue sort and a bind plugin. `config` (YAML text or a mapping) replaces all of this
+        and names the plugins itself. With `share=False` every pod is evaluated in full, whatever the signatures are.
         """
         plugins = as_list("plugins", plugins, type, "classes, as in [RackAware]")
         nodes = as_list("nodes", nodes, Node, "what make_node makes")
         pods = as_list("pods", pods, Pod, "what make_pod makes")
-        objects = as_list("objects", objects, KubeObject, "objects, as make_pvc and others make them")
+        objects = as_list("objects", objects, KubeObject, "objects, such as those of make_pvc")
         registry = registry_with(plugins)
         entries = [entry for entry in registry if entry.plugin in plugins]
         if config is None:
             text = config_text_for(entries, args=args or {}, weights=weights or {}, only=only)
         elif args or weights or only:
-            raise UsageError("a configuration says everything itself; leave out args, weights and only")
+            raise UsageError("config excludes args, weights and only; leave them out")
         else:
             text = config_text(config)
-        known = list(with_all_defaults([*nodes, *pods, *objects]))
+        stored = list(with_all_defaults([*nodes, *pods, *objects]))
         self.clock = ManualClock(now)
         self.writes = RecordedWrites()
         self.engine = _CycleKeepingEngine(
             configured(text, registry),
             with_recorded_writes(self.writes, registry),
-            filled_cache(known),
+            filled_cache(stored),
             clock=self.clock,
             chance=random.Random(seed),
             share=share,
         )
         self._check_plugins_extend_points([entry.name for entry in entries])
-        self._told: dict[str, str] = {}
+        self._results_by_pod: dict[str, str] = {}
         self._is_closed = False
-        self.engine.pending.update({pod.uid: pod for pod in known if isinstance(pod, Pod) and not pod.spec.node_name})
+        self.engine.pending.update({pod.uid: pod for pod in stored if isinstance(pod, Pod) and not pod.spec.node_name})
 
-    # questions --------------------------------------------------------------------------------------------------
+    # Queries
 
     def profile(self, scheduler_name: str = "default-scheduler") -> Profile:
-        """The completed profile: `.described()` lists its plugins by point, `.instances` has them by name."""
+        """The completed profile: `.describe()` lists its plugins by point, `.instances` has them by name."""
         return self.engine.framework(scheduler_name).profile
 
     def pre_enqueue(self, pod: Pod) -> Status:
-        """May the pod be tried at all yet?"""
-        known = self._stored_pod(pod)
-        return self._framework(known).pre_enqueue(known)
+        """The status of the PreEnqueue plugins."""
+        stored = self._stored_pod(pod)
+        return self._framework(stored).pre_enqueue(stored)
 
     def order(self, pods: Iterable[Pod]) -> list[str]:
-        """The names of pods that arrived in this order, as the queue would try them."""
+        """The names of the pods in queue order, if they arrived in the given order."""
         pods = as_list("order", pods, Pod, "what make_pod makes")
         return [pod.name for pod in self.engine.in_queue_order([self._stored_pod(pod) for pod in pods])]
 
     def filter(self, pod: Pod) -> dict[str, Literal["ok"] | Status]:
-        """For each node "ok", or the status with which it is refused."""
+        """For each node "ok", or the status of the rejection."""
         _, diagnosis = self._diagnose(pod)
         statuses = {name: diagnosis.status(row) for row, name in enumerate(diagnosis.names)}
         return {name: OK if status.ok else status for name, status in statuses.items()}
 
     def status(self, pod: Pod, node: str) -> Status:
-        """What the filters say of one node."""
+        """The status of the filters for one node."""
         _, diagnosis = self._diagnose(pod)
         if node not in diagnosis.names:
-            raise UsageError(f'there is no node "{node}"; the cluster has: {", ".join(diagnosis.names)}')
+            raise UsageError(f'there is no node "{node}"; the nodes are: {", ".join(diagnosis.names)}')
         return diagnosis.status(diagnosis.names.index(node))
 
     def scores(self, pod: Pod) -> dict[str, dict[str, int]]:
-        """For each node that fits what every plugin gives it, normalised and times its weight; who skips is left out.
+        """For each feasible node the weighted score of every plugin; plugins that skip scoring are left out.
 
-        Unlike an attempt, which has nothing to choose then, this scores a single node too.
+        Unlike a scheduling cycle, this also scores a single feasible node.
         """
         cycle, diagnosis = self._diagnose(pod)
         nodes = NodeTable(cycle.snapshot.nodes, np.flatnonzero(diagnosis.rows_with(Code.SUCCESS)))
@@ -148,93 +147,93 @@ class Harness:
         }
 
     def decide(self, pod: Pod) -> SchedulingDecision:
-        """A whole attempt, with nothing changed: the node, or the status, the diagnosis and the victims."""
+        """Run a scheduling cycle without changes; return the node, or the status, the diagnosis and the victims."""
         return self.engine.try_pod(self._stored_pod(pod))
 
     def why(self, pod: Pod) -> str:
-        """Why the pod went where it is, or why it cannot go anywhere; one that was never placed is tried first."""
-        known = self._stored_pod(pod)
+        """Why the pod is on its node, or why it has none; a pod that was never placed is tried first."""
+        stored = self._stored_pod(pod)
         self._settle()
-        if known.key in self._told:
-            return self._told[known.key]
-        gate = self.pre_enqueue(known)
+        if stored.key in self._results_by_pod:
+            return self._results_by_pod[stored.key]
+        gate = self.pre_enqueue(stored)
         if not gate.ok:
             return gate.message
-        self.decide(known)
-        return self._decision_text(known)
+        self.decide(stored)
+        return self._decision_text(stored)
 
     def wakes(
         self, pod: Pod, event: ClusterEvent, *, old: KubeObject | None = None, new: KubeObject | None = None
     ) -> set[str]:
-        """Of the plugins that refuse the pod now, those that want it tried again after such an event."""
-        known = self._stored_pod(pod)
+        """The plugins that reject the pod now and whose hints requeue it after the event."""
+        stored = self._stored_pod(pod)
         cures = self._framework(pod).profile.registered_events
         return {
             name
-            for name in self._refusing(known)
+            for name in self._rejecting_plugins(stored)
             for cure in cures.get(name, ())
-            if cure.matches(event) and _evaluate_hint(name, cure, known, old, new)
+            if cure.matches(event) and _evaluate_hint(name, cure, stored, old, new)
         }
 
     def node_of(self, pod: Pod) -> str | None:
-        """Where the pod is, if anywhere."""
+        """The node of the pod, or None."""
         self._settle()
         found = self.engine.cache.pod(self._stored_pod(pod).uid)
         return None if found is None else found.spec.node_name
 
     @property
     def waiting(self) -> dict[str, list[str]]:
-        """Pods that Permit holds back, by name, each with the plugins it waits for."""
+        """Pods that Permit holds, by name, each with the plugins for which it waits."""
         self._settle()
         return {each.pod.name: list(each.pending_plugins()) for each in self.engine.waiting_pods.all()}
 
-    # changes ----------------------------------------------------------------------------------------------------
+    # Commands
 
     def place(self, pod: Pod) -> str:
-        """Place the pod, as far as Permit: the name of its node, or the reason why it has none yet."""
-        known = self._stored_pod(pod)
-        gate = self.pre_enqueue(known)
+        """Place the pod, up to Permit; return the name of its node, or the reason why it has none."""
+        stored = self._stored_pod(pod)
+        gate = self.pre_enqueue(stored)
         if not gate.ok:
-            return self._describe_result(known, gate.message)
-        placed = self.engine.place(known)
+            return self._describe_result(stored, gate.message)
+        placed = self.engine.place(stored)
         if placed.waiting:
-            return self._describe_result(known, f"waiting on {placed.node} for {', '.join(placed.permit_timeouts_s)}")
-        self._describe_result(known, self._decision_text(known))
+            return self._describe_result(stored, f"waiting on {placed.node} for {', '.join(placed.permit_timeouts_s)}")
+        self._describe_result(stored, self._decision_text(stored))
         if placed.node is None:
             return placed.status.message
-        self.engine.pending.pop(known.uid, None)
+        self.engine.pending.pop(stored.uid, None)
         return placed.node
 
     def place_all(self) -> dict[str, str]:
-        """Place the pending pods in the order of the queue; what `place` said of each, by name."""
+        """Place the pending pods in queue order; return the result of `place` by name."""
         return {pod.name: self.place(pod) for pod in self.engine.in_queue_order(list(self.engine.pending.values()))}
 
     def bind(self, pod: Pod) -> str:
-        """Place the pod and run PreBind, Bind and PostBind; what they write is in `writes`."""
-        known = self._stored_pod(pod)
-        said = self.node_of(known) or self.place(known)
-        node = self.node_of(known)
-        if node is None or known.name in self.waiting:
-            return said
-        cycle = self.engine.cycles.get(known.uid)
+        """Place the pod and run PreBind, Bind and PostBind; their writes are in `writes`."""
+        stored = self._stored_pod(pod)
+        result = self.node_of(stored) or self.place(stored)
+        node = self.node_of(stored)
+        if node is None or stored.name in self.waiting:
+            return result
+        cycle = self.engine.cycles.get(stored.uid)
         if cycle is None:
-            raise UsageError(f"pod {known.key} runs on {node} already; only a pod that was placed here can be bound")
-        status = asyncio.run(_run_binding_points(self._framework(known).binding_points, cycle, node))
+            raise UsageError(f"pod {stored.key} already runs on {node}; only a pod that was placed here can be bound")
+        status = asyncio.run(_run_binding_points(self._framework(stored).binding_points, cycle, node))
         if not status.ok:
-            self._unreserve_and_forget(known)
-            return self._describe_result(known, status.message or "no plugin wants to bind the pod")
-        del self.engine.cycles[known.uid]
-        self.engine.cache.add_pod(known.bound_to(node))
+            self._unreserve_and_forget(stored)
+            return self._describe_result(stored, status.message or "no plugin binds the pod")
+        del self.engine.cycles[stored.uid]
+        self.engine.cache.add_pod(stored.bound_to(node))
         return node
 
     def advance(self, seconds: float) -> None:
-        """Let time pass. A pod that Permit has held too long loses its node."""
+        """Advance the clock. A pod whose Permit timeout is over loses its node."""
         self.clock.advance(seconds)
         self._settle()
 
     def add(self, *objects: KubeObject) -> None:
-        """Objects that are new, or that have changed."""
-        self._told.clear()
+        """Add new objects, or update existing ones."""
+        self._results_by_pod.clear()
         cache = self.engine.cache
         for item in map(with_identity, objects):
             if isinstance(item, Node):
@@ -245,8 +244,8 @@ class Harness:
                 cache.upsert(item)
 
     def remove(self, *objects: KubeObject) -> None:
-        """Objects that are gone."""
-        self._told.clear()
+        """Remove objects."""
+        self._results_by_pod.clear()
         for item in map(with_identity, objects):
             if isinstance(item, Node):
                 self.engine.cache.remove_node(item.name)
@@ -256,7 +255,7 @@ class Harness:
                 self.engine.cache.remove_pod(item)
 
     def close(self) -> None:
-        """Let the plugins release what they hold; nothing can be asked or placed afterwards."""
+        """Close the plugins, which release their resources; the harness cannot be used afterwards."""
         self._is_closed = True
         self.engine.close()
 
@@ -268,14 +267,14 @@ class Harness:
     ) -> None:
         self.close()
 
-    # the rest ---------------------------------------------------------------------------------------------------
+    # Helpers
 
     def _stored_pod(self, pod: Pod) -> Pod:
-        """The pod as an API server would have stored it."""
+        """The pod as the API server would store it."""
         if self._is_closed:
-            raise UsageError("this cluster was closed, and its plugins have released what they held; make another one")
+            raise UsageError("this cluster is closed and its plugins are released; make another one")
         if not isinstance(pod, Pod):
-            raise UsageError(f"a pod is needed, as make_pod makes them; got {pod!r}")
+            raise UsageError(f"expected a pod, such as one of make_pod; got {pod!r}")
         return with_priority(with_identity(pod), self.engine.cache.catalog.priority_classes)
 
     def _framework(self, pod: Pod) -> Framework:
@@ -294,12 +293,12 @@ class Harness:
         profiles = [self.profile(name) for name in self.engine.scheduler_names]
         for name in names:
             if not any(name in profile.instances for profile in profiles):
-                raise UsageError(f'the configuration runs "{name}" nowhere; name it, at multiPoint for example')
+                raise UsageError(f'the configuration does not enable "{name}"; add it, for example at multiPoint')
 
     def _diagnose(self, pod: Pod) -> tuple[Cycle, Diagnosis]:
-        known = self._stored_pod(pod)
-        filtering = self._framework(known).filter_points
-        cycle = self.engine.begin(known)
+        stored = self._stored_pod(pod)
+        filtering = self._framework(stored).filter_points
+        cycle = self.engine.begin(stored)
         outcome = filtering.pre_filter(cycle)
         if outcome.status.ok or outcome.status.rejected:
             return cycle, filtering.run_filters(cycle, outcome)
@@ -307,7 +306,7 @@ class Harness:
         diagnosis.absent = outcome.status
         return cycle, diagnosis
 
-    def _refusing(self, pod: Pod) -> set[str]:
+    def _rejecting_plugins(self, pod: Pod) -> set[str]:
         gate = self.pre_enqueue(pod)
         if not gate.ok:
             return {gate.plugin}
@@ -319,11 +318,11 @@ class Harness:
         return "" if record is None else decision_sentence(record)
 
     def _describe_result(self, pod: Pod, text: str) -> str:
-        self._told[pod.key] = text
+        self._results_by_pod[pod.key] = text
         return text
 
     def _settle(self) -> None:
-        """Notice what became of the pods that waited: somebody let them go, or turned them away, or time was up."""
+        """Process pods that waited at Permit: they were allowed, rejected, or timed out."""
         for pod, status in self.engine.settle_waiting_pods():
             if status.ok:
                 self._describe_result(pod, self._decision_text(pod))
@@ -332,7 +331,7 @@ class Harness:
                 self._describe_result(pod, status.message)
 
     def _unreserve_and_forget(self, pod: Pod) -> None:
-        """Undo Reserve and the assumption."""
+        """Undo Reserve and the assumed placement."""
         node = self.node_of(pod)
         assert node is not None
         self._framework(pod).binding_points.unreserve(self.engine.cycles.pop(pod.uid), node)
@@ -342,15 +341,15 @@ class Harness:
 def _evaluate_hint(
     plugin: str, cure: ClusterEventWithHint, pod: Pod, old: KubeObject | None, new: KubeObject | None
 ) -> bool:
-    """What a hint says. The queue takes whatever is no SKIP for a yes; in a test it is a slip to be told of."""
-    answer = QueueingHint.QUEUE if cure.hint is None else cure.hint(pod, old, new)
-    if not isinstance(answer, QueueingHint):
-        raise PluginError(f'a hint of plugin "{plugin}" answers Hint.QUEUE or Hint.SKIP; got {answer!r}')
-    return answer is QueueingHint.QUEUE
+    """The result of a hint. The queue treats every result but SKIP as QUEUE; in a test another type is an error."""
+    result = QueueingHint.QUEUE if cure.hint is None else cure.hint(pod, old, new)
+    if not isinstance(result, QueueingHint):
+        raise PluginError(f'a hint of plugin "{plugin}" must return Hint.QUEUE or Hint.SKIP; got {result!r}')
+    return result is QueueingHint.QUEUE
 
 
 class _CycleKeepingEngine(PodEngine):
-    """An engine that keeps the cycles of the pods it has placed: whoever gives a node back needs them."""
+    """An engine that stores the cycles of placed pods, which Unreserve needs."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -365,14 +364,14 @@ async def _run_concurrently(calls: Sequence[Awaitable[Status]]) -> Sequence[Stat
     return await asyncio.gather(*calls)
 
 
-async def _run_binding_points(committing: BindingPoints, cycle: Cycle, node: str) -> Status:
-    """The points of the binding cycle, one after the other, until one fails."""
-    plan = committing.plan_pre_bind(cycle, node)
+async def _run_binding_points(binding_points: BindingPoints, cycle: Cycle, node: str) -> Status:
+    """Run the points of the binding cycle one after another, until one fails."""
+    plan = binding_points.plan_pre_bind(cycle, node)
     status = plan.status
     if status.ok:
-        status = await committing.pre_bind(cycle, node, plan, _run_concurrently)
+        status = await binding_points.pre_bind(cycle, node, plan, _run_concurrently)
     if status.ok:
-        status = await committing.bind(cycle, node)
+        status = await binding_points.bind(cycle, node)
     if status.ok:
-        await committing.post_bind(cycle, node)
+        await binding_points.post_bind(cycle, node)
     return status

@@ -1,8 +1,8 @@
-"""Which configuration runs these plugins on a small cluster? Asked once a harness.
+"""Builds the configuration of a pod engine harness.
 
-Without a configuration of the author's own it is the default profile with the plugins added at every point that they
-extend, or a profile of nothing but them. There is one queue order, so a plugin that brings its own takes the place of
-the shipped one. The shipped binder never skips a pod, so it is asked after those of the plugins.
+Without a configuration by the author it is the default profile with the plugins added at every point that they extend,
+or a profile of only these plugins. There is one queue sort plugin, so a plugin that sorts the queue replaces the
+built-in one. The built-in bind plugin never skips, so it runs after those of the author.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from bayplan.plugins import default_plugins
 ConfigInput = str | Mapping[str, Any]
 
 _QUEUE_SORT_PLUGIN, _BIND_PLUGIN = {"name": "PrioritySort"}, {"name": "DefaultBinder"}
-"""Who serves the points that a profile cannot do without."""
+"""Plugins of the points that every profile needs."""
 
 
 def registry_with(plugins: Sequence[type[Any]]) -> Registry:
-    """The shipped plugins and these; a shipped one may be among them."""
+    """The built-in plugins and these; a built-in one may be among them."""
     registry = _default_registry()
     known = {entry.plugin for entry in registry}
     return registry.with_plugins(*(plugin for plugin in plugins if plugin not in known))
@@ -33,24 +33,24 @@ def registry_with(plugins: Sequence[type[Any]]) -> Registry:
 
 @cache
 def _default_registry() -> Registry:
-    """A registry never changes, and a property builds a hundred harnesses."""
+    """The registry never changes and is cached, because a property test builds a hundred harnesses."""
     return default_plugins()
 
 
 def config_text(config: ConfigInput) -> str:
-    """A configuration as the text of a file; a mapping need not say what kind it is."""
+    """A configuration as the text of a file; a mapping may leave out apiVersion and kind."""
     return config if isinstance(config, str) else json.dumps({"apiVersion": API_VERSION, "kind": KIND, **config})
 
 
 def config_text_for(
     entries: Sequence[RegisteredPlugin], *, args: Mapping[str, Any], weights: Mapping[str, int], only: bool = False
 ) -> str:
-    """The text of a configuration that runs these plugins."""
+    """Text of a configuration that runs these plugins."""
     names = [entry.name for entry in entries]
-    for what, given in (("args", args), ("weights", weights)):
-        strangers = sorted(given.keys() - set(names))
-        if strangers:
-            raise UsageError(f"{what} name {strangers[0]}, which is not among the plugins ({', '.join(names)})")
+    for keyword, given in (("args", args), ("weights", weights)):
+        unknown = sorted(given.keys() - set(names))
+        if unknown:
+            raise UsageError(f"{keyword} name {unknown[0]}, which is not among the plugins ({', '.join(names)})")
     enabled = [{"name": name, **({"weight": weights[name]} if name in weights else {})} for name in names]
     profile = {
         "plugins": _only_plugins(entries, enabled) if only else _with_default_plugins(entries, enabled),

@@ -1,6 +1,6 @@
-"""What a pytest run finds without asking: the fixtures `bayplan_cluster` and `bayplan_live_cluster`.
+"""Pytest plugin with the fixtures `bayplan_cluster` and `bayplan_live_cluster`.
 
-Imported by every pytest run on the machine where Bayplan is installed, so it loads nothing until a fixture is used.
+Every pytest run on a machine with Bayplan imports it, so it imports nothing else until a fixture is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def bayplan_cluster() -> Iterator[Callable[..., Harness]]:
-    """Makes `Harness` clusters, and closes their plugins when the test is over."""
+    """Builds `Harness` clusters, and closes their plugins after the test."""
     from bayplan.testing.harness import Harness
 
     opened: list[Harness] = []
@@ -33,9 +33,10 @@ def bayplan_cluster() -> Iterator[Callable[..., Harness]]:
 
 @pytest.fixture
 def bayplan_live_cluster() -> Iterator[Callable[..., Cluster]]:
-    """Starts whole clusters, `bayplan.Cluster` with the same arguments, and ends them when the test is over.
+    """Starts `bayplan.Cluster` with the same arguments, and stops the clusters after the test.
 
-    Each has a loop in a thread of its own: `cluster.run(cluster.placed("web-0"))`."""
+    Each has an event loop in a thread of its own: `cluster.run(cluster.placed("web-0"))`.
+    """
     from contextlib import ExitStack
 
     from bayplan import Cluster

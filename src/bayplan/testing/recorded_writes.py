@@ -1,4 +1,4 @@
-"""Where plugins write to in a test: nowhere, but everything is remembered."""
+"""Writes of plugins in tests: intents are recorded instead of performed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bayplan.scheduler.plugin_handle import EngineHandle, NoWrites
 
 
 class RecordedWrites(NoWrites):
-    """Remembers intents instead of carrying them out. `failure` is raised where it is set, `answer` returned."""
+    """Records intents. `perform` raises `failure` if it is set, else it returns `answer`."""
 
     def __init__(self) -> None:
         self.performed: list[object] = []
@@ -32,7 +32,7 @@ class RecordedWrites(NoWrites):
 
 @dataclass(frozen=True, slots=True)
 class _RecordingEntry(RegisteredPlugin):
-    """Builds its plugin with a handle whose writes are recorded; plugins may take them from the handle while built."""
+    """Builds its plugin with a handle that records writes; plugins may read `writes` during construction."""
 
     writes: RecordedWrites | None = None
 
@@ -43,7 +43,7 @@ class _RecordingEntry(RegisteredPlugin):
 
 
 def with_recorded_writes(writes: RecordedWrites, registry: Registry) -> Registry:
-    """The same plugins, writing to `writes`."""
+    """The same plugins, with `writes` in their handle."""
     entries: Mapping[str, RegisteredPlugin] = {
         entry.name: _RecordingEntry(entry.name, entry.plugin, entry.args, writes) for entry in registry
     }

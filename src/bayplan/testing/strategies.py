@@ -1,8 +1,8 @@
-"""Random pods, nodes and clusters for hypothesis, and a property that every plugin of two forms should have.
+"""Hypothesis strategies for pods, nodes and clusters, and property checks for plugins.
 
-Pools are small, so that things collide: two pods ask for the same port, a taint meets its toleration. Any keyword of
-the builders can be set, to a strategy or to a value: `nodes(labels=label_sets({"rack": ["1", "2"]}), cpu=4)`. A plugin
-is only tried on what it looks at, so say what that is.
+Pools are small, so that values collide: two pods request the same port, a taint meets its toleration. Every keyword of
+the builders can be a strategy or a value: `nodes(labels=label_sets({"rack": ["1", "2"]}), cpu=4)`. A plugin is tested
+only with the fields that vary, so pass strategies for the fields that it reads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bayplan.testing.harness import Harness
 
 
 class MissingExtraError(BayplanError, ImportError):
-    """A part of the kit needs a package that only the extra brings."""
+    """An optional package is missing that this part of the test kit needs."""
 
 
 try:
@@ -44,33 +44,33 @@ K = TypeVar("K", bound=KubeObject)
 
 @dataclass(frozen=True, slots=True)
 class RandomCluster:
-    """Nodes n0, n1, …, pods p0, p1, … that run on them, and everything else."""
+    """Nodes n0, n1, …, pods p0, p1, … that run on them, and other objects."""
 
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...] = ()
     objects: tuple[KubeObject, ...] = ()
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002
-        """How hypothesis shows a failing example: what was set, not every field that an object has."""
+        """Representation of a failing example: only fields that are set."""
         printer.text(f"Cluster(nodes={to_builtins(self.nodes)}, pods={to_builtins(self.pods)})")
 
 
 _PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
-"""Without `explain`, which traces every line of the scheduler and finds nothing to say about it."""
+"""Without `explain`, which traces every line of the scheduler without a useful result."""
 
 _LABELS = {"app": ("web", "db"), "team": ("red", "blue"), "disk": ("ssd", "hdd")}
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 def label_sets(choices: Mapping[str, Sequence[str]]) -> st.SearchStrategy[dict[str, str]]:
-    """Labels that have each key with one of its values, or lack it."""
+    """Labels in which each key is missing or has one of its values."""
     return st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in choices.items()})
 
 
 def pods(**fields: Any) -> st.SearchStrategy[Pod]:
     """Pending pods; `fields` are keywords of `make_pod`, each a strategy or a value."""
     taints = st.builds("{}:{}".format, st.sampled_from(("gpu", "old")), st.sampled_from(("", *_EFFECTS)))
-    known = {
+    defaults = {
         "labels": label_sets(_LABELS),
         "cpu": st.sampled_from((None, "0", "250m", "1", "3")),
         "memory": st.sampled_from((None, "0", "256Mi", "2Gi")),
@@ -79,13 +79,13 @@ def pods(**fields: Any) -> st.SearchStrategy[Pod]:
         "node_selector": st.one_of(st.just({}), label_sets({"disk": _LABELS["disk"]})),
         "tolerations": st.lists(taints, max_size=2),
     }
-    return _resolve_fields(known, fields).map(lambda drawn: make_pod(**drawn))
+    return _resolve_fields(defaults, fields).map(lambda drawn: make_pod(**drawn))
 
 
 def nodes(**fields: Any) -> st.SearchStrategy[Node]:
     """Nodes; `fields` are keywords of `make_node`, each a strategy or a value."""
     taints = st.builds("{}:{}".format, st.sampled_from(("gpu", "old")), st.sampled_from(_EFFECTS))
-    known = {
+    defaults = {
         "labels": label_sets(_LABELS),
         "zone": st.sampled_from(("", "z1", "z2")),
         "cpu": st.sampled_from(("0", "500m", "2", "4")),
@@ -94,7 +94,7 @@ def nodes(**fields: Any) -> st.SearchStrategy[Node]:
         "taints": st.lists(taints, max_size=2, unique=True),
         "unschedulable": st.booleans(),
     }
-    return _resolve_fields(known, fields).map(lambda drawn: make_node(**drawn))
+    return _resolve_fields(defaults, fields).map(lambda drawn: make_node(**drawn))
 
 
 @st.composite
@@ -106,12 +106,14 @@ def clusters(
     max_nodes: int = 4,
     max_pods: int = 4,
 ) -> RandomCluster:
-    """At least one node, and pods that run on them."""
+    """Clusters of at least one node, and pods that run on the nodes."""
     drawn = draw(st.lists(_NODES if nodes is None else nodes, min_size=1, max_size=max_nodes))
     named = tuple(_rename_object(node, f"n{number}") for number, node in enumerate(drawn))
-    homes = st.sampled_from([node.name for node in named])
-    running = draw(st.lists(st.tuples(_PODS if pods is None else pods, homes), max_size=max_pods))
-    placed = tuple(_rename_object(pod, f"p{number}").bound_to(home) for number, (pod, home) in enumerate(running))
+    node_names = st.sampled_from([node.name for node in named])
+    running = draw(st.lists(st.tuples(_PODS if pods is None else pods, node_names), max_size=max_pods))
+    placed = tuple(
+        _rename_object(pod, f"p{number}").bound_to(node_name) for number, (pod, node_name) in enumerate(running)
+    )
     return RandomCluster(named, placed)
 
 
@@ -124,11 +126,11 @@ def check_forms_agree(
     args: Any = None,
     max_examples: int = 50,
 ) -> None:
-    """Fail unless the plugin says the same of a node whichever way it is asked, on random clusters.
+    """Fail unless the plugin gives the same results for a node in every form of call, on random clusters.
 
-    A plugin that has both forms of Filter or Score gives the same answers by both; narrowed tables and forks of one
-    row get the answers of the whole table; nothing raises and no score is out of range. `twin`: another plugin, plain
-    and slow perhaps, whose statuses and final scores must be the same. `args` are the arguments of either.
+    Both forms of Filter or Score agree; narrowed tables and forks of one row agree with the whole table; nothing raises
+    and no score is out of range. `twin`: a reference plugin, for example a simple slow one, whose statuses and final
+    scores must be equal. `args` are the arguments of both.
     """
     if not FILTER.extended_by(plugin) and not SCORE.extended_by(plugin):
         raise UsageError(f"{plugin.__name__} neither filters nor scores: it has no forms to compare")
@@ -154,7 +156,7 @@ def check_sharing_agrees(
     args: Any = None,
     max_examples: int = 50,
 ) -> None:
-    """Fail unless pods that share answers, by the plugin's `signature` and `depends_on`, get what they would get alone.
+    """Fail unless pods that share results by the plugin's `signature` and `depends_on` get the results of a full run.
 
     Series of pods are placed on two clusters, one of which evaluates every pod in full.
     """
@@ -165,19 +167,19 @@ def check_sharing_agrees(
     @given(data=st.data(), kinds=kinds, cluster=some_clusters)
     def agree(data: st.DataObject, kinds: list[Pod], cluster: RandomCluster) -> None:
         series = data.draw(st.lists(st.sampled_from(kinds), min_size=3, max_size=8), label="series")
-        together = (_SharingTrigger,)
+        extra_plugins = (_SharingTrigger,)
         with (
-            _harness_for(plugin, cluster, args, together) as sharing,
-            _harness_for(plugin, cluster, args, together, share=False) as plain,
+            _harness_for(plugin, cluster, args, extra_plugins) as sharing,
+            _harness_for(plugin, cluster, args, extra_plugins, share=False) as reference,
         ):
             for number, kind in enumerate(series):
                 pod = _rename_object(kind, f"new{number}")
-                shared, alone = _describe_example(sharing, pod), _describe_example(plain, pod)
-                assert shared == alone, f"{pod.name} gets {shared} where answers are shared, but alone {alone}"
+                shared, alone = _describe_example(sharing, pod), _describe_example(reference, pod)
+                assert shared == alone, f"{pod.name} gets {shared} with shared results, but {alone} without"
             classes = sharing.engine.equivalence_classes(sharing.profile().scheduler_name)
-            long_ways = classes.full_evaluations if classes is not None else {}
-            faults = {name: times for name, times in long_ways.items() if name != "CannotShare"}
-            assert not faults, f"answers could not be shared: {faults}; the log says more"
+            full_evaluations = classes.full_evaluations if classes is not None else {}
+            faults = {name: times for name, times in full_evaluations.items() if name != "CannotShare"}
+            assert not faults, f"results could not be shared: {faults}; see the log for the reasons"
 
     agree()
 
@@ -186,8 +188,8 @@ _CROWD_SIZE = 2
 
 
 class _SharingTrigger:
-    """With it a profile looks at all nodes, and shares what it finds. It prefers nobody and leaves crowded nodes out:
-    there are fewer candidates from pod to pod."""
+    """Makes a profile evaluate all nodes and share results. It scores all nodes equally and rejects crowded nodes, so
+    that the number of candidates decreases from pod to pod."""
 
     name = "Company"
     depends_on = row_local
@@ -209,23 +211,23 @@ def _describe_example(cluster: Harness, pod: Pod) -> tuple[str, str]:
 def _find_disagreements(
     plugin: type[Any], twin: type[Any] | None, pod: Pod, cluster: RandomCluster, args: Any, rows: Sequence[int]
 ) -> list[str]:
-    with _harness_for(plugin, cluster, args) as one:
-        built = one.profile().instances[plugin.name]
-        found = list(form_disagreements(built, lambda: one.engine.begin(pod), rows))
+    with _harness_for(plugin, cluster, args) as harness:
+        built = harness.profile().instances[plugin.name]
+        found = list(form_disagreements(built, lambda: harness.engine.begin(pod), rows))
         if twin is not None:
-            with _harness_for(twin, cluster, args) as other:
-                plain = other.profile().instances[twin.name]
+            with _harness_for(twin, cluster, args) as twin_harness:
+                reference = twin_harness.profile().instances[twin.name]
                 found += twin_disagreements(
-                    built, lambda: one.engine.begin(pod), plain, lambda: other.engine.begin(pod)
+                    built, lambda: harness.engine.begin(pod), reference, lambda: twin_harness.engine.begin(pod)
                 )
     return found
 
 
 def _harness_for(
-    plugin: type[Any], cluster: RandomCluster, args: Any, together: Sequence[type[Any]] = (), *, share: bool = True
+    plugin: type[Any], cluster: RandomCluster, args: Any, extra_plugins: Sequence[type[Any]] = (), *, share: bool = True
 ) -> Harness:
     return Harness(
-        [plugin, *together],
+        [plugin, *extra_plugins],
         nodes=cluster.nodes,
         pods=cluster.pods,
         objects=cluster.objects,
@@ -235,15 +237,15 @@ def _harness_for(
     )
 
 
-def _resolve_fields(known: Mapping[str, Any], given: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    fields = {**known, **given}
+def _resolve_fields(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    fields = {**defaults, **given}
     return st.fixed_dictionaries(
         {name: value if isinstance(value, st.SearchStrategy) else st.just(value) for name, value in fields.items()}
     )
 
 
 def _rename_object(item: K, name: str) -> K:
-    """The same object under another name, with the uid and host name that go with it."""
+    """The object with another name, and the uid and host name label that follow from it."""
     meta = item.metadata
     labels = {**meta.labels, HOSTNAME: name} if meta.labels.get(HOSTNAME) == meta.name else meta.labels
     uid = "-".join(filter(None, ("uid", meta.namespace, name)))

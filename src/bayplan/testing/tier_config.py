@@ -1,7 +1,7 @@
-"""Which configuration of the batch engine runs these plugins on a small cluster? Asked once a harness.
+"""Builds the configuration of a batch harness.
 
-Without one of the author's own the plugins make a tier of their own before the built-in tiers, so that whatever they
-say counts: later tiers are asked about victims, votes and starving only where the first has no opinion.
+Without a configuration by the author the plugins form a tier before the built-in tiers, so that their results count:
+later tiers are consulted about victims, votes and starving jobs only if the first one has no opinion.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from bayplan.errors import UsageError
 from bayplan.testing.batch_builders import make_option
 
 TierEntry = str | type[Any] | PluginOption
-"""A plugin in a tier that is built by hand."""
+"""An entry of a tier that a test defines."""
 
 
 def plugin_set_with(plugins: Sequence[type[Any]]) -> BatchPluginSet:
-    """The shipped plugins and these; a shipped one may be among them."""
-    shipped = _default_plugin_set()
-    return shipped.with_plugins(
-        *(each for each in dict.fromkeys(plugins) if shipped.get(_plugin_name(each)) is not each)
+    """The built-in plugins and these; a built-in one may be among them."""
+    built_in = _default_plugin_set()
+    return built_in.with_plugins(
+        *(each for each in dict.fromkeys(plugins) if built_in.get(_plugin_name(each)) is not each)
     )
 
 
@@ -40,7 +40,7 @@ def _default_plugin_set() -> BatchPluginSet:
 
 
 def action_set_with(actions: Sequence[str | type[Any]]) -> ActionSet:
-    """The shipped actions and the classes among these. A session runs them in the order given."""
+    """The built-in actions and the classes among these. A session runs them in the given order."""
     return default_actions().with_classes(*(each for each in actions if isinstance(each, type)))
 
 
@@ -52,49 +52,47 @@ def build_configuration(
     args: Mapping[str, Mapping[str, Any]],
     only: bool,
 ) -> BatchConfiguration:
-    """What runs: tiers that were built by hand, or else the plugins before, or without, the built-in tiers."""
+    """Build the tiers: those of the test, or the plugins before, or without, the built-in tiers."""
     if tiers is not None:
         if args or only:
-            raise UsageError("tiers say everything themselves; leave out args and only, and use make_option")
+            raise UsageError("tiers excludes args and only; leave them out, and use make_option")
         chosen = tuple(tuple(_to_option(each) for each in tier) for tier in tiers)
         _check_known_plugins(chosen, plugin_set_with([*plugins, *plugin_classes(tiers)]))
     else:
-        own = tuple(
+        tested = tuple(
             make_option(each, arguments=args.get(getattr(each, "name", ""))).with_default_flags() for each in plugins
         )
-        _check_argument_names(args, own)
-        chosen = ((own,) if own else ()) + (() if only else _default_tiers(own))
+        _check_argument_names(args, tested)
+        chosen = ((tested,) if tested else ()) + (() if only else _default_tiers(tested))
     return BatchConfiguration(actions=_action_names(actions), tiers=chosen)
 
 
 def plugin_classes(tiers: Sequence[Sequence[TierEntry]] | None) -> list[type[Any]]:
-    """The plugins that stand in tiers as classes."""
+    """The plugins that tiers name by class."""
     return [each for tier in tiers or () for each in tier if isinstance(each, type)]
 
 
 def _check_known_plugins(tiers: tuple[Tier, ...], known: BatchPluginSet) -> None:
     for option in (each for tier in tiers for each in tier):
         if option.name not in known:
-            raise UsageError(
-                f'there is no plugin "{option.name}"; give its class in `plugins` as well, or mend the name'
-            )
+            raise UsageError(f'there is no plugin "{option.name}"; add its class to `plugins`, or correct the name')
 
 
-def _to_option(listed: TierEntry) -> PluginOption:
-    return listed if isinstance(listed, PluginOption) else make_option(listed)
+def _to_option(entry: TierEntry) -> PluginOption:
+    return entry if isinstance(entry, PluginOption) else make_option(entry)
 
 
-def _default_tiers(own: Tier) -> tuple[Tier, ...]:
-    """The built-in tiers without those that the author looks at."""
-    names = {option.name for option in own}
+def _default_tiers(tested: Tier) -> tuple[Tier, ...]:
+    """The built-in tiers without the plugins under test."""
+    names = {option.name for option in tested}
     return tuple(tuple(option for option in tier if option.name not in names) for tier in load_default_conf().tiers)
 
 
-def _check_argument_names(args: Mapping[str, Any], own: Tier) -> None:
-    names = [option.name for option in own]
-    strangers = sorted(args.keys() - set(names))
-    if strangers:
-        raise UsageError(f"args name {strangers[0]}, which is not among the plugins ({', '.join(names)})")
+def _check_argument_names(args: Mapping[str, Any], tested: Tier) -> None:
+    names = [option.name for option in tested]
+    unknown = sorted(args.keys() - set(names))
+    if unknown:
+        raise UsageError(f"args name {unknown[0]}, which is not among the plugins ({', '.join(names)})")
 
 
 def _action_names(actions: Sequence[str | type[Any]]) -> tuple[str, ...]:
@@ -102,17 +100,17 @@ def _action_names(actions: Sequence[str | type[Any]]) -> tuple[str, ...]:
     names = tuple(_plugin_name(each) for each in actions)
     for name in names:
         if name not in known:
-            raise UsageError(f'there is no action "{name}"; there are: {", ".join(known)}, or give the class of yours')
+            raise UsageError(f'unknown action "{name}"; expected one of {", ".join(known)}, or the class of an action')
     return names
 
 
 def check_plugins_listed(plugins: Sequence[type[Any]], configuration: BatchConfiguration) -> None:
-    """A plugin that stands in no tier is never asked, and a test of it would pass whatever it does."""
+    """Raise an error for a plugin in no tier: it would never be called, and every test of it would pass."""
     listed = {option.name for option in configuration.plugins}
     for plugin in plugins:
         if _plugin_name(plugin) not in listed:
-            raise UsageError(f'the configuration has "{_plugin_name(plugin)}" in no tier; name it in one')
+            raise UsageError(f'no tier of the configuration has "{_plugin_name(plugin)}"; add it to one')
 
 
-def _plugin_name(given: str | type[Any]) -> str:
-    return given if isinstance(given, str) else str(getattr(given, "name", ""))
+def _plugin_name(plugin: str | type[Any]) -> str:
+    return plugin if isinstance(plugin, str) else str(getattr(plugin, "name", ""))

@@ -162,7 +162,7 @@ def test_an_open_session_answers_for_single_functions() -> None:
 
 def test_a_pod_that_no_session_knows() -> None:
     gangs = [make_gang("train"), make_gang("lost", queue="nowhere")]
-    with pytest.raises(UsageError, match="no group that has a queue has a pod lost-0; there are: train-0"):
+    with pytest.raises(UsageError, match="no group with a queue has a pod lost-0; the pods are: train-0"):
         BatchHarness([Racked], nodes=NODES, gangs=gangs).scores("lost-0")
 
 
@@ -344,18 +344,18 @@ def test_sessions_follow_a_cluster_that_changes() -> None:
     [
         pytest.param(
             {"tiers": [[Racked, "gangg"]]},
-            'there is no plugin "gangg"; give its class in `plugins` as well',
+            'there is no plugin "gangg"; add its class to `plugins`',
             id="unknown",
         ),
-        pytest.param({"tiers": [["gang"]]}, 'the configuration has "racked" in no tier; name it in one', id="idle"),
-        pytest.param({"config": "actions: allocate"}, 'the configuration has "racked" in no tier', id="idle-in-file"),
-        pytest.param({"config": "actions: allocate", "only": True}, "a configuration says everything itself", id="two"),
-        pytest.param({"tiers": [[Racked]], "args": {"racked": {}}}, "tiers say everything themselves", id="tiers-args"),
+        pytest.param({"tiers": [["gang"]]}, 'no tier of the configuration has "racked"; add it to one', id="idle"),
+        pytest.param({"config": "actions: allocate"}, 'no tier of the configuration has "racked"', id="idle-in-file"),
+        pytest.param({"config": "actions: allocate", "only": True}, "config excludes tiers, args and only", id="two"),
+        pytest.param({"tiers": [[Racked]], "args": {"racked": {}}}, "tiers excludes args and only", id="tiers-args"),
         pytest.param(
             {"args": {"rocked": {}}}, r"args name rocked, which is not among the plugins \(racked\)", id="args"
         ),
         pytest.param(
-            {"actions": ["alocate"]}, 'there is no action "alocate"; there are: enqueue, allocate', id="action"
+            {"actions": ["alocate"]}, 'unknown action "alocate"; expected one of enqueue, allocate', id="action"
         ),
         pytest.param(
             {"gangs": [make_gang("t", cpu=1), make_gang("t", cpu=2)]}, 'two different Pods are called "t-0"', id="twins"
@@ -379,7 +379,7 @@ def test_a_second_plugin_of_a_name() -> None:
 
 
 def test_a_flag_in_another_spelling() -> None:
-    with pytest.raises(UsageError, match="enableOverused is no flag of a plugin; is enabledOverused meant"):
+    with pytest.raises(UsageError, match="enableOverused is not a flag of a plugin; did you mean enabledOverused"):
         make_option("drf", enableOverused=True)
 
 
@@ -389,22 +389,22 @@ def test_a_flag_in_another_spelling() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        pytest.param(lambda: make_gang("a", "2"), "a gang has a number of pods; got '2'", id="size"),
-        pytest.param(lambda: make_gang("a", -1), "a gang has a number of pods; got -1", id="less-than-nobody"),
-        pytest.param(lambda: make_gang("a", 2, on=[5]), "on takes a list of names of nodes; in it is 5", id="on"),
-        pytest.param(lambda: make_gang("a", min_member="x"), "this is no PodGroup: .*minMember", id="members"),
-        pytest.param(lambda: make_gang("a", queue=5), r"this is no PodGroup: .*`\$.spec.queue`", id="queue"),
-        pytest.param(lambda: make_queue("q", weight="x"), r"this is no Queue: .*`\$.spec.weight`", id="weight"),
-        pytest.param(lambda: make_queue("q", capability=5), "this is no Queue: .*capability", id="capability"),
+        pytest.param(lambda: make_gang("a", "2"), "size must be the number of pods of a gang; got '2'", id="size"),
+        pytest.param(lambda: make_gang("a", -1), "size must be the number of pods of a gang; got -1", id="less-than-nobody"),
+        pytest.param(lambda: make_gang("a", 2, on=[5]), "on takes a list of names of nodes; it contains 5", id="on"),
+        pytest.param(lambda: make_gang("a", min_member="x"), "this is not a valid PodGroup: .*minMember", id="members"),
+        pytest.param(lambda: make_gang("a", queue=5), r"this is not a valid PodGroup: .*`\$.spec.queue`", id="queue"),
+        pytest.param(lambda: make_queue("q", weight="x"), r"this is not a valid Queue: .*`\$.spec.weight`", id="weight"),
+        pytest.param(lambda: make_queue("q", capability=5), "this is not a valid Queue: .*capability", id="capability"),
         pytest.param(lambda: make_hyper_node("h", nodes="a"), "nodes takes a list of names", id="hypernode"),
-        pytest.param(lambda: make_hyper_node("h", tier="x"), "this is no HyperNode: .*tier", id="tier"),
-        pytest.param(lambda: make_option("gang", enableJobOrder="yes"), "enableJobOrder is on or off", id="flag"),
-        pytest.param(lambda: make_option(5), "a plugin is named by a text, or by a class", id="option"),
+        pytest.param(lambda: make_hyper_node("h", tier="x"), "this is not a valid HyperNode: .*tier", id="tier"),
+        pytest.param(lambda: make_option("gang", enableJobOrder="yes"), "enableJobOrder must be True or False", id="flag"),
+        pytest.param(lambda: make_option(5), "a plugin is a name, or a class", id="option"),
         pytest.param(lambda: BatchHarness(nodes=[make_pod()]), "nodes takes a list of what make_node", id="nodes"),
         pytest.param(lambda: BatchHarness(gangs=[make_pod()]), "gangs takes a list of what make_gang", id="gangs"),
         pytest.param(lambda: BatchHarness(queues=["q"]), "queues takes a list of what make_queue", id="queues"),
         pytest.param(lambda: BatchHarness([5]), "plugins takes a list of classes", id="plugins"),
-        pytest.param(lambda: BatchHarness([object]), "a plugin is named by a text, or by a class", id="nameless"),
+        pytest.param(lambda: BatchHarness([object]), "a plugin is a name, or a class", id="nameless"),
     ],
 )
 def test_nonsense_is_refused_where_it_is_written(make: Callable[[], Any], words: str) -> None:

@@ -1,4 +1,4 @@
-"""Recorded clusters with the real scheduler's answers: what Bayplan says of them, and whether it agrees."""
+"""Conformance: replays recorded scenarios on Bayplan and compares its answers with those of the real schedulers."""
 
 from bayplan.testing.conformance.comparison import Disagreement, compare_answers
 from bayplan.testing.conformance.runner import run_scenario

@@ -1,7 +1,7 @@
-"""One attempt for each pending pod, told in full: every node's status, every score, the sentence, the victims.
+"""Answers one scheduling attempt for each pending pod: status and scores of every node, message, victims.
 
-A live attempt stops early (one feasible node is not scored, an error ends it); here every node is asked and every
-feasible node is scored, because that is what the recorded answers hold.
+A live attempt stops early: a single feasible node is not scored, and an error ends it. Here every node is filtered and
+every feasible node is scored, as in the recorded answers.
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ from bayplan.testing.conformance.scenario_cluster import build_scenario_engine, 
 
 
 def answer_attempts(scenario: dict[str, Any], registry: Registry) -> dict[str, Any]:
-    """What the engine says of each pending pod on its own."""
-    one = build_scenario_engine(scenario, registry)
-    verdicts = [attempt_answer(one, pod, scenario) for pod in decode_objects(scenario, "pending", Pod)]
+    """The result for each pending pod, independently of the other pods."""
+    engine = build_scenario_engine(scenario, registry)
+    verdicts = [attempt_answer(engine, pod, scenario) for pod in decode_objects(scenario, "pending", Pod)]
     return {"name": scenario.get("name", ""), "verdicts": verdicts}
 
 
-def attempt_answer(one: PodEngine, pod: Pod, scenario: dict[str, Any]) -> dict[str, Any]:
-    framework = one.framework(pod.scheduler_name)
-    cycle = one.begin(pod)
-    told: dict[str, Any] = {"pod": pod.key}
+def attempt_answer(engine: PodEngine, pod: Pod, scenario: dict[str, Any]) -> dict[str, Any]:
+    framework = engine.framework(pod.scheduler_name)
+    cycle = engine.begin(pod)
+    answer: dict[str, Any] = {"pod": pod.key}
     outcome = framework.filter_points.pre_filter(cycle)
     if not outcome.status.ok:
-        told["preFilter"] = status_json(outcome.status)
+        answer["preFilter"] = status_json(outcome.status)
     elif outcome.names is not None:
-        told["onlyNodes"] = sorted(outcome.names)
+        answer["onlyNodes"] = sorted(outcome.names)
     diagnosis = _diagnosis(framework, cycle, outcome)
     filtered = {name: status_json(status) for name, status in diagnosis.by_node()}
     if filtered:
-        told["filter"] = filtered
+        answer["filter"] = filtered
     rows = np.flatnonzero(diagnosis.rows_with(Code.SUCCESS))
     if len(rows):
-        told |= _scores(framework, cycle, NodeTable(cycle.snapshot.nodes, rows))
+        answer |= _scores(framework, cycle, NodeTable(cycle.snapshot.nodes, rows))
         if scenario.get("allocations"):
             devices = _devices(cycle, diagnosis)
             if devices:
-                told["devices"] = devices
-        return told
-    told["message"] = diagnosis.sentence() if outcome.status.code is not Code.ERROR else outcome.status.message
+                answer["devices"] = devices
+        return answer
+    answer["message"] = diagnosis.sentence() if outcome.status.code is not Code.ERROR else outcome.status.message
     if scenario.get("preempt") and outcome.status.code is not Code.ERROR:
-        told["preemption"] = _preemption(framework, cycle, diagnosis)
-    return told
+        answer["preemption"] = _preemption(framework, cycle, diagnosis)
+    return answer
 
 
 def status_json(status: Status) -> dict[str, Any]:
-    told: dict[str, Any] = {"code": status.code.label}
+    answer: dict[str, Any] = {"code": status.code.label}
     if status.plugin:
-        told["plugin"] = status.plugin
+        answer["plugin"] = status.plugin
     if status.reasons:
-        told["reasons"] = sorted(status.reasons)
-    return told
+        answer["reasons"] = sorted(status.reasons)
+    return answer
 
 
 def _diagnosis(framework: Framework, cycle: Cycle, outcome: PreFilterSummary) -> Diagnosis:
@@ -93,7 +93,7 @@ def _scores(framework: Framework, cycle: Cycle, nodes: NodeTable) -> dict[str, A
 
 
 def _devices(cycle: Cycle, diagnosis: Diagnosis) -> dict[str, Any]:
-    """What each claim would get on each feasible node; nothing for pods with extended resources."""
+    """Allocation of each claim on each feasible node; empty for pods with extended resources."""
     state = cycle.find(STATE)
     if state is None or state.has_special:
         return {}
@@ -110,23 +110,23 @@ def _devices(cycle: Cycle, diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def allocation_answer(result: AllocationResult) -> dict[str, Any]:
-    """An allocation as the answers hold it: without the random share ids, quantities in canonical form."""
-    told: dict[str, Any] = json.loads(msgspec.json.encode(result))
-    for device in told.get("devices", {}).get("results", ()):
+    """An allocation in the recorded format: without the random share ids, quantities in canonical form."""
+    answer: dict[str, Any] = json.loads(msgspec.json.encode(result))
+    for device in answer.get("devices", {}).get("results", ()):
         device.pop("shareID", None)
         for name, amount in device.get("consumedCapacity", {}).items():
             device["consumedCapacity"][name] = str(parse_quantity(amount))
-    return told
+    return answer
 
 
 def _preemption(framework: Framework, cycle: Cycle, diagnosis: Diagnosis) -> dict[str, Any]:
     found = framework.post_filter(cycle, diagnosis)
-    told: dict[str, Any] = {"code": found.status.code.label}
+    answer: dict[str, Any] = {"code": found.status.code.label}
     if found.nominated_node_name:
-        told["node"] = found.nominated_node_name
+        answer["node"] = found.nominated_node_name
     evicted = sorted(pod.key for pod in found.victims if not pod.terminating)
-    if evicted:  # recorded answers hold the deletions that were seen, by name; who was going already is not deleted
-        told["victims"] = evicted
+    if evicted:  # recorded answers hold deletions by name; a pod that was terminating before is not deleted
+        answer["victims"] = evicted
     if found.status.message:
-        told["message"] = found.status.message
-    return told
+        answer["message"] = found.status.message
+    return answer

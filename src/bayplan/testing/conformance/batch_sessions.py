@@ -1,7 +1,7 @@
-"""One session of the batch engine on a recorded cluster, told as the recorded answers tell it.
+"""Answers one session of the batch engine on a recorded cluster, in the recorded format.
 
-Answers get the cuts that the recorded ones have: where Volcano itself differs from run to run, a line holds counts only
-(`exact` is false) or names places that are left out (`varying`).
+Answers are reduced like the recorded ones: where Volcano itself differs between runs, a line holds counts only (`exact`
+is false) or names paths that are left out (`varying`).
 """
 
 from __future__ import annotations
@@ -63,22 +63,22 @@ _LISTS: dict[str, type[KubeObject]] = {
 def answer_session(
     scenario: dict[str, Any], registry: Registry, *, exact: bool, varying: Sequence[Sequence[str]]
 ) -> dict[str, Any]:
-    """What the engine does with the scenario's cluster."""
-    told: dict[str, Any] = {"name": scenario.get("name", "")}
+    """Run one session on the scenario's cluster and return its results."""
+    answer: dict[str, Any] = {"name": scenario.get("name", "")}
     text = scenario.get("config")
     try:
         configuration = load_default_conf() if text is None else load_conf(text)
     except ConfigError as fault:
-        return {**told, "error": str(fault)}
+        return {**answer, "error": str(fault)}
     if scenario.get("loadOnly"):
-        return {**told, "loaded": conf_to_dict(configuration)}
+        return {**answer, "loaded": conf_to_dict(configuration)}
     outcome = _engine(scenario, configuration, registry).run_session()
-    told |= _session_answer(outcome) if exact else _counts_answer(outcome, scenario)
+    answer |= _session_answer(outcome) if exact else _counts_answer(outcome, scenario)
     if scenario.get("scores"):
-        told["atOpen"] = _at_open(_engine(scenario, configuration, registry))
+        answer["atOpen"] = _at_open(_engine(scenario, configuration, registry))
     for path in varying:
-        _remove_varying(told, path)
-    return told
+        _remove_varying(answer, path)
+    return answer
 
 
 def _engine(scenario: dict[str, Any], configuration: BatchConfiguration, registry: Registry) -> BatchEngine:
@@ -95,7 +95,7 @@ def _engine(scenario: dict[str, Any], configuration: BatchConfiguration, registr
         if pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed"):
             cache.add_pod(pod)
         engine.handle_update(pod)
-    engine.handle.memory[ReschedulingPlugin.name] = ReschedulingState(EARLIEST_TIME)  # its first interval has passed
+    engine.handle.memory[ReschedulingPlugin.name] = ReschedulingState(EARLIEST_TIME)  # the first interval is over
     engine.set_usage({name: _usage(raw) for name, raw in (scenario.get("nodeUsage") or {}).items()})
     return engine
 
@@ -104,7 +104,7 @@ def _usage(raw: dict[str, Any]) -> NodeUsage:
     return NodeUsage(float(raw.get("ageSeconds") or 0.0), raw.get("cpu") or {}, raw.get("memory") or {})
 
 
-# after the session
+# Results of the session
 
 
 def _session_answer(outcome: SessionResult) -> dict[str, Any]:
@@ -116,21 +116,22 @@ def _session_answer(outcome: SessionResult) -> dict[str, Any]:
         "podGroups": {uid: _group(uid, group, outcome) for uid, group in outcome.groups.items()},
         "messages": {key: _message(each) for key, each in outcome.messages.items()},
         "queues": {
-            name: {resource: str(amount) for resource, amount in held.items()} for name, held in outcome.queues.items()
+            name: {resource: str(amount) for resource, amount in usage.items()}
+            for name, usage in outcome.queues.items()
         },
         "queueGauges": _gauges(outcome),
-        "annotations": {key: _without_times(notes) for key, notes in outcome.annotations.items()},
+        "annotations": {key: _without_times(annotations) for key, annotations in outcome.annotations.items()},
     }
     return {key: value for key, value in found.items() if value}
 
 
-def _without_times(notes: dict[str, str]) -> dict[str, str]:
-    return {key: value for key, value in notes.items() if not key.endswith("-time")}
+def _without_times(annotations: dict[str, str]) -> dict[str, str]:
+    return {key: value for key, value in annotations.items() if not key.endswith("-time")}
 
 
 def _message(message: Any) -> dict[str, str]:
-    told = {"reason": message.reason, "message": message.message}
-    return {**told, "nominatedNode": message.nominated_node} if message.nominated_node else told
+    answer = {"reason": message.reason, "message": message.message}
+    return {**answer, "nominatedNode": message.nominated_node} if message.nominated_node else answer
 
 
 def _group(uid: str, group: GroupOutcome, outcome: SessionResult) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def _group(uid: str, group: GroupOutcome, outcome: SessionResult) -> dict[str, A
         for event in outcome.events
         if event.group == uid
     }
-    told = {
+    answer = {
         "phase": status.phase,
         "conditions": conditions,
         "running": status.running,
@@ -154,7 +155,7 @@ def _group(uid: str, group: GroupOutcome, outcome: SessionResult) -> dict[str, A
         "allocatedHyperNode": group.allocated_hyper_node,
         "subJobHyperNodes": group.sub_job_hyper_nodes,
     }
-    return {key: value for key, value in told.items() if value}
+    return {key: value for key, value in answer.items() if value}
 
 
 def _gauges(outcome: SessionResult) -> dict[str, Any]:
@@ -169,7 +170,7 @@ def _gauges(outcome: SessionResult) -> dict[str, Any]:
 
 
 def _counts_answer(outcome: SessionResult, scenario: dict[str, Any]) -> dict[str, Any]:
-    """The counts that do not depend on chance."""
+    """The counts that do not depend on randomness."""
     group_of = {pod.key: Task(pod).job for pod in decode_objects(scenario, "pods", Pod)}
     found: dict[str, Any] = {
         "binds": dict(Counter(group_of[key] for key in outcome.binds)),
@@ -180,14 +181,14 @@ def _counts_answer(outcome: SessionResult, scenario: dict[str, Any]) -> dict[str
     return {key: value for key, value in found.items() if value} | {"evicts": len(outcome.evicts)}
 
 
-# at open
+# State at open
 
 
 def _at_open(engine: BatchEngine) -> dict[str, Any]:
     with engine.session() as session:
         queues = [session.queues[name] for name in {job.queue: None for job in session.jobs.values()}]
         ordered = _sorted(queues, session.queue_order)
-        told: dict[str, Any] = {
+        answer: dict[str, Any] = {
             "queueOrder": [queue.name for queue in ordered],
             "jobOrder": {
                 queue.name: [
@@ -199,18 +200,20 @@ def _at_open(engine: BatchEngine) -> dict[str, Any]:
                 for queue in ordered
             },
         }
-        waiting = {job.uid: list(job.pending.values()) for job in session.jobs.values() if job.pending}
-        if waiting:
-            told["taskOrder"] = {
-                uid: [task.name for task in _sorted(tasks, session.task_order)] for uid, tasks in waiting.items()
+        pending = {job.uid: list(job.pending.values()) for job in session.jobs.values() if job.pending}
+        if pending:
+            answer["taskOrder"] = {
+                uid: [task.name for task in _sorted(tasks, session.task_order)] for uid, tasks in pending.items()
             }
-            told["tasks"] = {task.key: _task(session, task) for tasks in waiting.values() for task in tasks}
-        return told
+            answer["tasks"] = {task.key: _task(session, task) for tasks in pending.values() for task in tasks}
+        return answer
 
 
 def _sorted(items: list[T], less: Callable[[T, T], bool]) -> list[T]:
-    """By name, and then as Go's stable sort does it: few by insertion. Orders of queues in a tree may go in circles,
-    and then it matters who is compared with whom."""
+    """Sort by name, and then as Go's stable sort does: few items by insertion.
+
+    Orders of queues in a tree can have cycles, and then the result depends on the compared pairs.
+    """
     found = sorted(items, key=lambda item: item.uid if isinstance(item, Job) else item.name)
 
     def compare(left: T, right: T) -> int:
@@ -219,55 +222,55 @@ def _sorted(items: list[T], less: Callable[[T, T], bool]) -> list[T]:
     if len(found) > _SORTED_BY_INSERTION:
         return sorted(found, key=cmp_to_key(compare))
     for end in range(1, len(found)):
-        place = end
-        while place and less(found[place], found[place - 1]):
-            found[place - 1 : place + 1] = found[place], found[place - 1]
-            place -= 1
+        position = end
+        while position and less(found[position], found[position - 1]):
+            found[position - 1 : position + 1] = found[position], found[position - 1]
+            position -= 1
     return found
 
 
 def _task(session: Session, task: Task) -> dict[str, Any]:
-    refused = session.pre_predicate(task)
-    if refused is not None:
-        return {"prePredicate": refused.message}
-    told: dict[str, Any] = {}
+    failure = session.pre_predicate(task)
+    if failure is not None:
+        return {"prePredicate": failure.message}
+    answer: dict[str, Any] = {}
     names = session.snapshot.nodes.names
-    prospect = session.evaluate_class(task)
-    found = {name: prospect.statuses(task, row) for row, name in enumerate(names)}
+    evaluation = session.evaluate_class(task)
+    found = {name: evaluation.statuses(task, row) for row, name in enumerate(names)}
     failed = {name: statuses for name, statuses in found.items() if rejects(statuses, REJECTING_ALLOCATE)}
     if failed:
-        told["filter"] = {
+        answer["filter"] = {
             name: [{"code": status.code.label, "reason": status.message} for status in statuses]
             for name, statuses in failed.items()
         }
     candidates = np.array([name not in failed for name in names], dtype=np.bool_)
     totals = session.scores(task, candidates) if candidates.any() else None
     if totals is not None:
-        told["scores"] = {
+        answer["scores"] = {
             name: "NaN" if math.isnan(totals[row]) else float(totals[row])
             for row, name in enumerate(names)
             if candidates[row]
         }
-    return told
+    return answer
 
 
-# cuts
+# Reduction
 
 
-def _remove_varying(told: dict[str, Any], path: Sequence[str]) -> None:
-    """Leave out what differs from run to run."""
-    *above, last = path
-    place: Any = told
-    for key in above:
-        place = place.get(key) if isinstance(place, dict) else None
-    if not isinstance(place, dict):
+def _remove_varying(answer: dict[str, Any], path: Sequence[str]) -> None:
+    """Remove a path that differs between runs."""
+    *parents, last = path
+    target: Any = answer
+    for key in parents:
+        target = target.get(key) if isinstance(target, dict) else None
+    if not isinstance(target, dict):
         return
-    if last == "origin" and above[:1] == ["podGroups"]:
-        for condition in place.get("conditions", ()):
+    if last == "origin" and parents[:1] == ["podGroups"]:
+        for condition in target.get("conditions", ()):
             condition["message"] = condition["message"].split(_ORIGIN_PREFIX)[0]
-        if "events" in place:
-            place["events"] = sorted({text.split(_ORIGIN_PREFIX)[0] for text in place["events"]})
+        if "events" in target:
+            target["events"] = sorted({text.split(_ORIGIN_PREFIX)[0] for text in target["events"]})
         return
-    place.pop(last, None)
-    if not place and len(above) == 1:
-        told.pop(above[0], None)
+    target.pop(last, None)
+    if not target and len(parents) == 1:
+        answer.pop(parents[0], None)

@@ -1,8 +1,8 @@
-"""Whether two answers agree, and where they do not.
+"""Compares two answers and lists the differences.
 
-Agreement is exact, floats to a relative 1e-9. One exception: where a configuration is refused, the real scheduler
-itself reports one of several faults in no fixed order, so refusing at the same stage and naming the same fields and
-plugins is agreement.
+Values must be equal, floats to a relative 1e-9. There is one exception: for a rejected configuration the real scheduler
+reports one of several errors in no fixed order. Such answers agree if the stage, the fields and the quoted names are
+equal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIELD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """One place where the answers differ."""
+    """One difference between two answers."""
 
     where: str
     expected: Any
@@ -31,10 +31,11 @@ class Disagreement:
 
 
 def compare_answers(expected: dict[str, Any], got: dict[str, Any], *, partial: bool = False) -> list[Disagreement]:
-    """Every difference, in the order of the expected answer.
+    """Return every difference, in the order of the expected answer.
 
-    `partial`: of what was asked when a session opened, only what the recorded answer has is compared; the rest differs
-    from run to run in the real scheduler."""
+    `partial`: of the state at session open, only the keys of the recorded answer are compared, because the remaining
+    ones differ between runs of the real scheduler.
+    """
     if partial:
         got = {
             key: _recorded_part(expected.get(key), value) if key in _SESSION_OPEN_KEYS else value
@@ -48,7 +49,7 @@ def compare_answers(expected: dict[str, Any], got: dict[str, Any], *, partial: b
 
 
 def _recorded_part(expected: Any, got: Any) -> Any:
-    """The part of an answer that the expected one has."""
+    """The part of an answer that has keys in the expected one."""
     if not isinstance(expected, dict) or not isinstance(got, dict):
         return got
     return {key: _recorded_part(expected[key], value) for key, value in got.items() if key in expected}
@@ -57,8 +58,8 @@ def _recorded_part(expected: Any, got: Any) -> Any:
 def _differences(where: str, expected: Any, got: Any) -> Iterator[Disagreement]:
     if isinstance(expected, dict) and isinstance(got, dict):
         for key in [*expected, *(key for key in got if key not in expected)]:
-            place = f"{where}.{key}" if where else key
-            yield from _differences(place, expected.get(key, _ABSENT), got.get(key, _ABSENT))
+            path = f"{where}.{key}" if where else key
+            yield from _differences(path, expected.get(key, _ABSENT), got.get(key, _ABSENT))
     elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
         for position, (one, other) in enumerate(zip(expected, got, strict=True)):
             yield from _differences(f"{where}[{position}]", one, other)
@@ -67,7 +68,7 @@ def _differences(where: str, expected: Any, got: Any) -> Iterator[Disagreement]:
 
 
 def _almost_equal(expected: Any, got: Any) -> bool:
-    """Whether two numbers, at least one of them with a fraction, are the same but for rounding."""
+    """Whether two numbers, at least one of them a float, are equal up to rounding."""
     numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (expected, got))
     return numbers and float in (type(expected), type(got)) and math.isclose(expected, got, rel_tol=1e-9)
 
@@ -77,11 +78,11 @@ def _is_same_config_error(expected: Any, got: Any) -> bool:
         return False
     if expected == got:
         return True
-    stage, _, theirs = expected.partition(":")
-    our_stage, _, ours = got.partition(":")
-    return stage == our_stage and _fields_and_quoted_names(theirs) == _fields_and_quoted_names(ours)
+    stage, _, expected_text = expected.partition(":")
+    got_stage, _, got_text = got.partition(":")
+    return stage == got_stage and _fields_and_quoted_names(expected_text) == _fields_and_quoted_names(got_text)
 
 
 def _fields_and_quoted_names(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The fields and the quoted names of a refusal."""
+    """The field names and the quoted names in a configuration error."""
     return frozenset(_FIELD.findall(text)), frozenset(_QUOTED.findall(text))

@@ -1,4 +1,4 @@
-"""Configurations alone: the completed profiles, or why they are refused."""
+"""Answers a configuration: the completed profiles, or the error."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from bayplan.testing.conformance.scenario_cluster import load_scenario_configura
 
 
 def answer_configuration(scenario: dict[str, Any], registry: Registry) -> dict[str, Any]:
-    """Every profile as it would run; with an error, those that were built before it."""
-    told: dict[str, Any] = {"name": scenario.get("name", "")}
+    """Every profile as it would run; after an error, those that were built before it."""
+    answer: dict[str, Any] = {"name": scenario.get("name", "")}
     profiles: dict[str, Any] = {}
     handle = EngineHandle(ManualClock(), random.Random(0), Cache(), Nominator(), WaitingPodsMap())
     try:
         for profile in load_scenario_configuration(scenario, registry).profiles:
             profiles[profile.scheduler_name] = build_profile(profile, registry, handle).describe()
     except ConfigError as fault:
-        told["error"] = f"{fault.stage}: {fault}"
+        answer["error"] = f"{fault.stage}: {fault}"
     if profiles:
-        told["profiles"] = profiles
-    return told
+        answer["profiles"] = profiles
+    return answer

@@ -1,4 +1,4 @@
-"""Pods placed one after another, each assumed before the next, with changes to the cluster in between."""
+"""Answers a series of placements: each pod is assumed before the next, with cluster changes in between."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from bayplan.snapshot import IntVector, NodeTable, Snapshot
 from bayplan.testing.conformance.scenario_cluster import build_scenario_engine
 
 MAX_NODES_WITH_TOTALS = 16
-"""Clusters up to this size tell every total."""
+"""Answers of clusters up to this size have the totals of all nodes."""
 
 
 def answer_series(scenario: dict[str, Any], registry: Registry, *, share: bool = True) -> dict[str, Any]:
-    """Where each scheduled pod goes. `share`: pods that are alike share their evaluation, as they do in earnest."""
+    """The node of each scheduled pod. `share`: equal pods share their evaluation, as in production."""
     series = _PlacementSeries(build_scenario_engine(scenario, registry, share=share))
     for step in scenario["steps"]:
-        series.take(step)
+        series.run_step(step)
     return {"name": scenario.get("name", ""), "placed": series.placed}
 
 
 class _PlacementSeries:
-    def __init__(self, one: PodEngine) -> None:
+    def __init__(self, engine: PodEngine) -> None:
         self.placed: list[dict[str, Any]] = []
-        self._engine = one
-        self._pods = {pod.key: pod for pod in one.cache.pods()}
+        self._engine = engine
+        self._pods = {pod.key: pod for pod in engine.cache.pods()}
 
-    def take(self, step: dict[str, Any]) -> None:
+    def run_step(self, step: dict[str, Any]) -> None:
         cache = self._engine.cache
         if "schedule" in step:
             self.placed.append(self._schedule(convert(step["schedule"], Pod)))
@@ -56,9 +56,9 @@ class _PlacementSeries:
     def _schedule(self, pod: Pod) -> dict[str, Any]:
         framework = self._engine.framework(pod.scheduler_name)
         cycle = self._engine.begin(pod)
-        standing = self._engine.class_evaluation(cycle)
-        if standing is not None:
-            return self._schedule_shared(framework, cycle, standing)
+        evaluation = self._engine.class_evaluation(cycle)
+        if evaluation is not None:
+            return self._schedule_shared(framework, cycle, evaluation)
         outcome = framework.filter_points.pre_filter(cycle)
         if outcome.status.code is Code.ERROR:
             return {"pod": pod.key, "message": outcome.status.message}
@@ -69,48 +69,52 @@ class _PlacementSeries:
         nodes = NodeTable(cycle.snapshot.nodes, rows)
         return self._place(framework, cycle, nodes, framework.score_points.score(cycle, nodes).total)
 
-    def _schedule_shared(self, framework: Framework, cycle: Cycle, standing: ClassEvaluation) -> dict[str, Any]:
-        """The same from what pods like this one know already."""
-        if not standing.feasible.any():
-            return {"pod": cycle.pod.key, "message": standing.diagnosis().sentence()}
-        standing.lend_state(cycle)
-        nodes = cycle.snapshot.table.restricted_to(standing.feasible)
-        return self._place(framework, cycle, nodes, standing.scores().total)
+    def _schedule_shared(self, framework: Framework, cycle: Cycle, evaluation: ClassEvaluation) -> dict[str, Any]:
+        """Schedule a pod with the evaluation that it shares with equal pods."""
+        if not evaluation.feasible.any():
+            return {"pod": cycle.pod.key, "message": evaluation.diagnosis().sentence()}
+        evaluation.lend_state(cycle)
+        nodes = cycle.snapshot.table.restricted_to(evaluation.feasible)
+        return self._place(framework, cycle, nodes, evaluation.scores().total)
 
     def _place(self, framework: Framework, cycle: Cycle, nodes: NodeTable, total: IntVector) -> dict[str, Any]:
         names = nodes.names
         best = int(total.max())
         tied = sorted(name for position, name in enumerate(names) if total[position] == best)
-        told: dict[str, Any] = {"pod": cycle.pod.key, "node": tied[0], "score": best}
+        answer: dict[str, Any] = {"pod": cycle.pod.key, "node": tied[0], "score": best}
         if len(tied) > 1:
-            told["tie"] = True
+            answer["tie"] = True
         if len(cycle.snapshot) <= MAX_NODES_WITH_TOTALS:
-            told["total"] = {name: int(total[position]) for position, name in enumerate(names)}
+            answer["total"] = {name: int(total[position]) for position, name in enumerate(names)}
         if self._depends_on_history(framework, cycle, dict(zip(names, total.tolist(), strict=True))):
-            told["history"] = True
+            answer["history"] = True
         placed = self._engine.commit(framework, cycle, SchedulingDecision(tied[0], nodes=nodes))
         if placed.node is not None:
             self._pods[cycle.pod.key] = cycle.pod.bound_to(tied[0])
-        return told
+        return answer
 
     def _depends_on_history(self, framework: Framework, cycle: Cycle, totals: dict[str, int]) -> bool:
-        """Whether a snapshot made anew would have scored otherwise: image counts are as old as their row, and the
-        size of an image is what the first node said that ever reported it."""
-        anew = Cycle(cycle.info, self._snapshot_anew())
-        outcome = framework.filter_points.pre_filter(anew)
-        diagnosis = framework.filter_points.run_filters(anew, outcome)
-        nodes = NodeTable(anew.snapshot.nodes, np.flatnonzero(diagnosis.rows_with(Code.SUCCESS)))
-        return totals != dict(zip(nodes.names, framework.score_points.score(anew, nodes).total.tolist(), strict=True))
+        """Whether scores from a new snapshot differ.
 
-    def _snapshot_anew(self) -> Snapshot:
-        """The cluster with images as a cache would see them that met all nodes just now, by name."""
+        Image counts are as old as their row, and the size of an image is that of the node that reported it first.
+        """
+        new_cycle = Cycle(cycle.info, self._fresh_snapshot())
+        outcome = framework.filter_points.pre_filter(new_cycle)
+        diagnosis = framework.filter_points.run_filters(new_cycle, outcome)
+        nodes = NodeTable(new_cycle.snapshot.nodes, np.flatnonzero(diagnosis.rows_with(Code.SUCCESS)))
+        return totals != dict(
+            zip(nodes.names, framework.score_points.score(new_cycle, nodes).total.tolist(), strict=True)
+        )
+
+    def _fresh_snapshot(self) -> Snapshot:
+        """A snapshot whose images are those of a cache that got all nodes just now, in order of name."""
         snapshot = self._engine.cache.snapshot()
-        fresh = Cache()
+        new_cache = Cache()
         for node in sorted(snapshot.nodes.nodes, key=lambda node: node.name):
-            fresh.add_node(node)
-        newcomer = fresh.snapshot().nodes
+            new_cache.add_node(node)
+        new_nodes = new_cache.snapshot().nodes
         for row, name in enumerate(snapshot.nodes.names):
-            snapshot.nodes.set_images(row, newcomer.images[newcomer.index[name]])
+            snapshot.nodes.set_images(row, new_nodes.images[new_nodes.index[name]])
         return snapshot
 
     def _drop(self, key: str) -> None:
@@ -119,7 +123,7 @@ class _PlacementSeries:
             self._engine.cache.remove_pod(pod)
 
     def _relabel(self, key: str, labels: dict[str, str]) -> None:
-        """The API server shows the pod, bound and with other labels."""
+        """Update the labels of a bound pod, as an event of the API server would."""
         pod = self._pods.get(key)
         if pod is None:
             return

@@ -1,4 +1,4 @@
-"""The scheduling queue step by step on a manual clock: who is where after each operation."""
+"""Answers operations on the scheduling queue, with a manual clock: the sub-queue of each pod after each operation."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ from bayplan.queue import (
 from bayplan.snapshot import PodInfo
 
 HOLD_LABEL = "Hold"
-_ACTIONS = {word: action for action, word in ACTION_NAMES.items()}
+_ACTIONS = {name: action for action, name in ACTION_NAMES.items()}
 _GATES = SchedulingGates()
 
 
 def answer_queue(scenario: dict[str, Any], registry: Registry) -> dict[str, Any]:  # noqa: ARG001
-    """The state of the queue after each operation. The scenario brings its own plugins."""
+    """The state of the queue after each operation. The scenario defines its own plugins."""
     run = _QueueRun(scenario.get("plugins") or ())
     with _silence_hint_errors():
-        return {"name": scenario.get("name", ""), "steps": [run.take(op) for op in scenario["ops"]]}
+        return {"name": scenario.get("name", ""), "steps": [run.run_step(op) for op in scenario["ops"]]}
 
 
 @contextmanager
 def _silence_hint_errors() -> Iterator[None]:
-    """Hints that fail are part of the scenarios; nobody has to be warned of them."""
+    """Suppress log messages of hints that fail as part of the scenario."""
     hints.log.addFilter(_is_hint_error)
     try:
         yield
@@ -65,8 +65,8 @@ class _QueueRun:
     def __init__(self, plugins: Any) -> None:
         self._clock = ManualClock()
         self._start = self._clock.now()
-        self._pods: dict[str, Pod] = {}  # by uid: what was added and neither deleted nor bound
-        self._flying: dict[str, Any] = {}  # by uid: popped pods
+        self._pods: dict[str, Pod] = {}  # by uid: added pods that are neither deleted nor bound
+        self._in_flight: dict[str, Any] = {}  # by uid: popped pods
         self._nominations = Nominator()
         self._queue = SchedulingQueue(
             {DEFAULT_SCHEDULER_NAME: QueueProfile(_events_to_register(plugins), _gate)},
@@ -90,15 +90,15 @@ class _QueueRun:
             "flushUnschedulable": lambda _: _drain(self._queue.flush_unschedulable()),
         }
 
-    def take(self, op: dict[str, Any]) -> dict[str, Any]:
+    def run_step(self, op: dict[str, Any]) -> dict[str, Any]:
         self._clock.advance(op["at"] / 1000 - self._clock.monotonic_s())
         operation = self._operations.get(op["op"])
         if operation is None:
-            raise ObjectError(f'nobody knows the operation "{op["op"]}"; there are {", ".join(self._operations)}')
-        told = operation(op) or {}
-        return told | {key: value for key, value in self._state().items() if value}
+            raise ObjectError(f'unknown operation "{op["op"]}"; expected one of {", ".join(self._operations)}')
+        answer = operation(op) or {}
+        return answer | {key: value for key, value in self._state().items() if value}
 
-    # operations -------------------------------------------------------------------------------------------------
+    # Operations
 
     def _add(self, op: dict[str, Any]) -> None:
         pod = convert(op["pod"], Pod)
@@ -113,23 +113,23 @@ class _QueueRun:
             self._queue.update(old, pod)
 
     def _delete(self, op: dict[str, Any]) -> None:
-        pod = self._named(op)
+        pod = self._find_pod(op)
         if pod is not None:
             del self._pods[pod.uid]
             self._queue.delete(pod)
 
     def _activate(self, op: dict[str, Any]) -> None:
-        pod = self._named(op)
+        pod = self._find_pod(op)
         if pod is not None:
             self._queue.activate([pod])
 
     def _nominate(self, op: dict[str, Any]) -> None:
-        pod = self._named(op)
+        pod = self._find_pod(op)
         if pod is not None:
             self._queue.nominate(PodInfo(pod), op["node"])
 
     def _denominate(self, op: dict[str, Any]) -> None:
-        pod = self._named(op)
+        pod = self._find_pod(op)
         if pod is not None:
             self._nominations.delete_nomination(pod.uid)
 
@@ -137,18 +137,18 @@ class _QueueRun:
         queued = self._queue.pop()
         if queued is None:
             return {"blocks": True}
-        self._flying[queued.uid] = queued
+        self._in_flight[queued.uid] = queued
         return {"pod": queued.pod.name, "attempts": queued.attempts}
 
     def _fail(self, op: dict[str, Any]) -> dict[str, Any] | None:
-        queued = self._in_slot(op)
+        queued = self._popped_pod(op)
         if queued is None:
             return None
         self._queue.requeue(queued, op.get("unschedulablePlugins") or (), op.get("pendingPlugins") or ())
         return {"pod": queued.pod.name}
 
     def _done(self, op: dict[str, Any]) -> dict[str, Any] | None:
-        queued = self._in_slot(op)
+        queued = self._popped_pod(op)
         if queued is None:
             return None
         self._queue.done(queued.uid)
@@ -160,24 +160,24 @@ class _QueueRun:
     def _event(self, op: dict[str, Any]) -> None:
         self._queue.move_all_on_event(ClusterEvent(op["resource"], _ACTIONS[op["action"]]), at_most=op.get("priority"))
 
-    def _named(self, op: dict[str, Any]) -> Pod | None:
+    def _find_pod(self, op: dict[str, Any]) -> Pod | None:
         return next((pod for pod in self._pods.values() if pod.name == op["name"]), None)
 
-    def _in_slot(self, op: dict[str, Any]) -> Any:
-        flying = self._queue.in_flight()
-        return self._flying[flying[(op.get("slot") or 0) % len(flying)].uid] if flying else None
+    def _popped_pod(self, op: dict[str, Any]) -> Any:
+        in_flight = self._queue.in_flight()
+        return self._in_flight[in_flight[(op.get("slot") or 0) % len(in_flight)].uid] if in_flight else None
 
-    # state ------------------------------------------------------------------------------------------------------
+    # State
 
     def _state(self) -> dict[str, Any]:
         queue = self._queue
-        parked = sorted(queue.pods_in(SubQueue.UNSCHEDULABLE), key=lambda each: each.pod.name)
+        unschedulable = sorted(queue.pods_in(SubQueue.UNSCHEDULABLE), key=lambda each: each.pod.name)
         return {
             "active": [each.pod.name for each in queue.pods_in(SubQueue.ACTIVE)],
             "backoff": self._backing_off(SubQueue.BACKOFF),
             "errorBackoff": sorted(self._backing_off(SubQueue.ERROR_BACKOFF), key=lambda each: str(each["pod"])),
-            "unschedulable": [each.pod.name for each in parked if not each.gated_by],
-            "gated": {each.pod.name: each.gated_by for each in parked if each.gated_by},
+            "unschedulable": [each.pod.name for each in unschedulable if not each.gated_by],
+            "gated": {each.pod.name: each.gated_by for each in unschedulable if each.gated_by},
             "inFlight": sorted(pod.name for pod in queue.in_flight()),
             "nominated": {
                 node: [info.pod.name for info in self._nominations.on_node(node)]
@@ -200,34 +200,34 @@ def _drain(slices: Any) -> None:
         pass
 
 
-# plugins
+# Plugins
 
 
 def _gate(pod: Pod, first: str) -> Status:
-    """SchedulingGates and a plugin that holds pods with a label; whoever holds the pod already is asked first."""
-    refusals = {
+    """Run SchedulingGates and a plugin that holds pods with a label. The plugin that already holds the pod is first."""
+    statuses = {
         SchedulingGates.name: _GATES.pre_enqueue(pod),
         HOLD_LABEL: unresolvable("held") if pod.labels.get("hold") == "yes" else None,
     }
-    for plugin in sorted(refusals, key=lambda name: name != first):
-        refusal = refusals[plugin]
-        if refusal is not None:
-            return refusal.by(plugin)
+    for plugin in sorted(statuses, key=lambda name: name != first):
+        status = statuses[plugin]
+        if status is not None:
+            return status.by(plugin)
     return SUCCESS
 
 
 def _events_to_register(plugins: Any) -> dict[str, tuple[ClusterEventWithHint, ...]]:
-    cures: dict[str, tuple[ClusterEventWithHint, ...]] = {
+    events_by_plugin: dict[str, tuple[ClusterEventWithHint, ...]] = {
         SchedulingGates.name: SchedulingGates.cured_by,
         HOLD_LABEL: (),
     }
     for entry in plugins:
         action = ActionType(0)
-        for word in entry["actions"]:
-            action |= _ACTIONS[word]
-        cure = _ANSWERS[entry["answer"]](entry["resource"], action)
-        cures[entry["plugin"]] = (*cures.get(entry["plugin"], ()), cure)
-    return cures
+        for name in entry["actions"]:
+            action |= _ACTIONS[name]
+        event = _HINTS[entry["answer"]](entry["resource"], action)
+        events_by_plugin[entry["plugin"]] = (*events_by_plugin.get(entry["plugin"], ()), event)
+    return events_by_plugin
 
 
 def _queue_hint(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
@@ -250,7 +250,7 @@ def _label(pod: Pod) -> str:
     return pod.labels.get("wake", "")
 
 
-_ANSWERS: dict[str, Callable[[EventResource | str, ActionType], ClusterEventWithHint]] = {
+_HINTS: dict[str, Callable[[EventResource | str, ActionType], ClusterEventWithHint]] = {
     "Queue": lambda resource, action: ClusterEventWithHint(resource, action, _queue_hint, no_hint_key),
     "Skip": lambda resource, action: ClusterEventWithHint(resource, action, _skip_hint, no_hint_key),
     "Error": lambda resource, action: ClusterEventWithHint(resource, action, _failing_hint, no_hint_key),

@@ -1,4 +1,4 @@
-"""What Bayplan says of one line. Nothing here ever looks at what is expected."""
+"""Runs one scenario on Bayplan. The expected answer is never read here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RUNNERS: dict[ScenarioKind, Callable[[dict[str, Any], Registry], dict[str, Any]
 
 
 def run_scenario(line: ScenarioLine, registry: Registry) -> dict[str, Any]:
-    """The answer in the format of `expected`; a line that cannot be answered gets a `failure` that says why."""
+    """Return the answer in the format of `expected`; a line without an answer gets a `failure` with the reason."""
     if line.fault:
         return _failure(line, line.fault)
     try:
@@ -34,9 +34,9 @@ def run_scenario(line: ScenarioLine, registry: Registry) -> dict[str, Any]:
         return _RUNNERS[line.kind](line.scenario, registry)
     except BayplanError as fault:
         return _failure(line, str(fault))
-    except Exception as bug:  # one scenario that breaks us must not cost the answers to the others
-        return _failure(line, f"Bayplan broke on it, {type(bug).__name__}: {bug}; please report the scenario")
+    except Exception as bug:  # a bug in one scenario must not prevent the answers to the remaining ones
+        return _failure(line, f"internal error, {type(bug).__name__}: {bug}; please report the scenario")
 
 
-def _failure(line: ScenarioLine, sentence: str) -> dict[str, Any]:
-    return {"name": line.name, "failure": sentence}
+def _failure(line: ScenarioLine, message: str) -> dict[str, Any]:
+    return {"name": line.name, "failure": message}

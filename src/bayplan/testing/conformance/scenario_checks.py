@@ -1,7 +1,7 @@
-"""Is this scenario one that can be asked, and if not, what is wrong with it?
+"""Validates the structure of a scenario.
 
-People write scenarios by hand. What is wrong with one is told in the answer to its line, so that the other lines are
-still answered. Objects are not looked into: decoding them says what is wrong with them.
+Users write scenarios by hand. The answer to an invalid line contains the error, so that the remaining lines are still
+answered. Objects are not validated here; their decoding reports errors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FORMAT = "see docs/conformance.md for the format"
 
 
 def scenario_error(scenario: dict[str, Any]) -> str | None:
-    """The first thing that is wrong, as a sentence; None where nothing is."""
+    """Return the first error; None if the scenario is valid."""
     return next(_scenario_errors(scenario), None)
 
 
@@ -53,14 +53,14 @@ def _step_errors(where: str, step: dict[str, Any]) -> Iterator[str]:
     actions = [key for key in step if key in _STEPS]
     unknown = [key for key in step if key not in _STEPS and not (key == "labels" and "relabel" in step)]
     if unknown or len(actions) != 1:
-        told = f'does not know "{unknown[0]}"' if unknown else f"has {len(actions)} actions"
-        yield f"{where} {told}; a step has one of {', '.join(_STEPS)}"
+        problem = f'has the unknown action "{unknown[0]}"' if unknown else f"has {len(actions)} actions"
+        yield f"{where} {problem}; a step has one of {', '.join(_STEPS)}"
         return
     (action,) = actions
     if not isinstance(step[action], _STEPS[action]):
         yield f"{where}.{action} is not {_WORDS[_STEPS[action]]}; {_FORMAT}"
     if action == "relabel" and not _are_labels(step.get("labels")):
-        yield f"{where}.labels are not texts by name; give the labels that the pod shall have"
+        yield f"{where}.labels is not a map of texts; give the labels that the pod gets"
 
 
 def _are_labels(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Makes a cluster out of a scenario: objects decoded, a cache filled, an engine built."""
+"""Builds the cluster of a scenario: decodes the objects, fills a cache, builds an engine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from bayplan.snapshot import NodeColumns, RowVector
 T = TypeVar("T", bound=KubeObject)
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
-"""After everything that a scenario tells: a pod that has not started is younger than all that have."""
+"""After all times in scenarios: a pod that has not started is younger than all that have."""
 
 _KIND_OF_LIST = {kind.plural: kind.struct for kind in reversed(KINDS) if kind.struct not in (Node, Pod)}
-"""Lists of a scenario, in lower case, by the kind of what they hold; nodes and pods are entered by hand."""
+"""Kind by list name in lower case; nodes and pods are handled separately."""
 
 
 def decode_objects(scenario: dict[str, Any], key: str, struct: type[T]) -> list[T]:
-    """The objects of one list of the scenario."""
+    """Decode the objects of one list of the scenario."""
     return [convert(raw, struct) for raw in scenario.get(key) or ()]
 
 
@@ -40,7 +40,7 @@ def load_scenario_configuration(scenario: dict[str, Any], registry: Registry) ->
 
 
 def build_scenario_cache(scenario: dict[str, Any]) -> Cache:
-    """A cache that has seen every object of the scenario."""
+    """A cache with every object of the scenario."""
     cache = Cache()
     for node in decode_objects(scenario, "nodes", Node):
         cache.add_node(node)
@@ -55,7 +55,7 @@ def build_scenario_cache(scenario: dict[str, Any]) -> Cache:
 
 
 def first_by_name(columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:
-    """Of equally good nodes the one whose name comes first."""
+    """Tie break: the node whose name comes first."""
     names = [columns.names[row] for row in rows]
     return names.index(min(names))
 
@@ -63,7 +63,7 @@ def first_by_name(columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:
 def build_scenario_engine(
     scenario: dict[str, Any], registry: Registry, *, share: bool = True, clock: ManualClock | None = None
 ) -> PodEngine:
-    """An engine on the scenario's cluster; of equally good nodes it takes the first by name."""
+    """An engine on the scenario's cluster that breaks ties by name."""
     return PodEngine(
         load_scenario_configuration(scenario, registry),
         registry,

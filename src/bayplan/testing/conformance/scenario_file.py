@@ -1,4 +1,4 @@
-"""Reads a conformance file: one JSON object a line, plain or gzip; `-` is standard input."""
+"""Reads a conformance file: one JSON object per line, plain or gzip; `-` is standard input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 class ScenarioKind(Enum):
-    """What a line asks for; it follows from the keys that the line has."""
+    """The kind of a scenario, derived from the keys of the line."""
 
     ATTEMPT = "one attempt"
     CONFIGURATION = "a configuration"
@@ -34,16 +34,16 @@ class ScenarioKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ScenarioLine:
-    """One scenario, and what the real scheduler said of it (None: nobody asked)."""
+    """One scenario with the recorded answer of the real scheduler; None if there is none."""
 
     number: int
     scenario: dict[str, Any]
     expected: dict[str, Any] | None
     exact: bool | None = None
     varying: tuple[tuple[str, ...], ...] = ()
-    """Places of the answer that differ from run to run in the real scheduler itself; both sides leave them out."""
+    """Paths in the answer that differ between runs of the real scheduler; they are removed from both answers."""
     fault: str = ""
-    """Why the line cannot be asked at all."""
+    """Why the line is invalid."""
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class ScenarioLine:
 
 
 def read_lines(path: Path) -> Iterator[ScenarioLine]:
-    """The lines of a file; one that cannot be understood has a `fault`, a file that cannot is an `ObjectError`."""
+    """Yield the lines of a file. An invalid line has a `fault`; an unreadable file is an `ObjectError`."""
     try:
         with _open(path) as stream:
             for number, text in enumerate(stream, 1):
@@ -81,8 +81,8 @@ def _open(path: Path) -> IO[bytes]:
         data = sys.stdin.buffer.read()
         return io.BytesIO(gzip.decompress(data) if data.startswith(_GZIP_MAGIC) else data)
     with path.open("rb") as probe:
-        packed = probe.read(2) == _GZIP_MAGIC
-    return cast("IO[bytes]", gzip.open(path, "rb") if packed else path.open("rb"))
+        compressed = probe.read(2) == _GZIP_MAGIC
+    return cast("IO[bytes]", gzip.open(path, "rb") if compressed else path.open("rb"))
 
 
 def _line(number: int, text: bytes) -> ScenarioLine:

@@ -62,7 +62,7 @@ def test_a_scenario_that_breaks_us_costs_its_own_answer_only(monkeypatch: pytest
 
     monkeypatch.setitem(runner._RUNNERS, ScenarioKind.ATTEMPT, broken)
     told = run_scenario(ScenarioLine(1, {"name": "a", "nodes": []}, None), Registry())
-    assert told == {"name": "a", "failure": "Bayplan broke on it, KeyError: 'odd'; please report the scenario"}
+    assert told == {"name": "a", "failure": "internal error, KeyError: 'odd'; please report the scenario"}
 
 
 def test_a_line_with_a_fault_is_not_tried() -> None:
