@@ -1,4 +1,4 @@
-"""Writes: what goes over the wire, and under which conditions."""
+"""Write requests of the client and their preconditions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def echo(request: Request) -> Reply:
 
 
 async def sent(write: Any) -> tuple[Request, Any]:
-    """The one request that a write makes, and what it gave back."""
+    """The request that a write sends, and its result."""
     async with FakeHttpServer(echo) as server, server.client() as client:
         result = await write(client)
         [request] = server.requests
@@ -29,7 +29,7 @@ async def sent(write: Any) -> tuple[Request, Any]:
 
 
 @async_test
-async def test_a_binding() -> None:
+async def test_bind_sends_a_binding() -> None:
     request, _ = await sent(lambda client: client.bind("ns", "pod", "node-1", uid="u"))
     assert (request.method, request.path) == ("POST", "/api/v1/namespaces/ns/pods/pod/binding")
     assert request.headers["content-type"] == "application/json"
@@ -42,13 +42,13 @@ async def test_a_binding() -> None:
 
 
 @async_test
-async def test_a_binding_without_uid_has_none() -> None:
+async def test_a_binding_has_a_uid_only_if_given() -> None:
     request, _ = await sent(lambda client: client.bind("ns", "pod", "node-1"))
     assert request.json["metadata"] == {"namespace": "ns", "name": "pod"}
 
 
 @async_test
-async def test_creating() -> None:
+async def test_create() -> None:
     request, body = await sent(lambda client: client.create(EVENTS, {"reason": "Scheduled"}, namespace="ns"))
     assert (request.method, request.path) == ("POST", "/apis/events.k8s.io/v1/namespaces/ns/events")
     assert body == b'{"reason":"Scheduled"}'
@@ -56,7 +56,7 @@ async def test_creating() -> None:
 
 @pytest.mark.parametrize("kind", [MERGE_PATCH, STRATEGIC_PATCH, JSON_PATCH])
 @async_test
-async def test_patching(kind: str) -> None:
+async def test_patch(kind: str) -> None:
     request, _ = await sent(
         lambda client: client.patch(
             PODS, b"[]", namespace="ns", name="p", subresource="status", kind=kind, field_manager="me"
@@ -68,7 +68,7 @@ async def test_patching(kind: str) -> None:
 
 
 @async_test
-async def test_deleting_the_one_that_is_meant() -> None:
+async def test_delete_with_preconditions() -> None:
     request, _ = await sent(
         lambda client: client.delete(PODS, namespace="ns", name="p", uid="u", resource_version="5", grace_s=0)
     )
@@ -82,22 +82,22 @@ async def test_deleting_the_one_that_is_meant() -> None:
 
 
 @async_test
-async def test_deleting_whatever_has_the_name() -> None:
+async def test_delete_without_preconditions() -> None:
     request, _ = await sent(lambda client: client.delete(NODES, name="n", propagation="Background"))
     assert request.path == "/api/v1/nodes/n"
     assert request.json == {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
 
 
 @async_test
-async def test_updating_names_the_version() -> None:
+async def test_update_sends_the_resource_version() -> None:
     tree = {"metadata": {"name": "p", "namespace": "ns", "resourceVersion": "5"}, "spec": {"unknownToUs": 1}}
-    request, back = await sent(lambda client: client.update(PODS, tree, subresource="status"))
+    request, result = await sent(lambda client: client.update(PODS, tree, subresource="status"))
     assert (request.method, request.path) == ("PUT", "/api/v1/namespaces/ns/pods/p/status")
-    assert request.json == back == tree
+    assert request.json == result == tree
 
 
 @async_test
-async def test_updating_blindly_is_refused() -> None:
+async def test_update_without_resource_version_is_refused() -> None:
     async with FakeHttpServer(echo) as server, server.client() as client:
         with pytest.raises(ApiError, match="has no resourceVersion"):
             await client.update(PODS, {"metadata": {"name": "p", "namespace": "ns"}})
@@ -105,7 +105,7 @@ async def test_updating_blindly_is_refused() -> None:
 
 
 @async_test
-async def test_somebody_was_quicker() -> None:
+async def test_a_409_raises_conflict() -> None:
     refusal = status(409, "Conflict", "the object has been modified")
     async with FakeHttpServer(lambda _: refusal) as server, server.client() as client:
         with pytest.raises(Conflict):
@@ -113,7 +113,7 @@ async def test_somebody_was_quicker() -> None:
 
 
 @async_test
-async def test_reading_one_object() -> None:
+async def test_get() -> None:
     reply = Reply(200, {"metadata": {"name": "p"}, "spec": {"x": 1}})
     async with FakeHttpServer(lambda _: reply) as server, server.client() as client:
         pod = await client.get(Pod, "ns", "p")
@@ -122,7 +122,7 @@ async def test_reading_one_object() -> None:
 
 
 @async_test
-async def test_reading_an_object_that_cannot_be_read() -> None:
+async def test_get_of_an_undecodable_object_is_an_error() -> None:
     reply = Reply(200, {"metadata": {"name": "p"}, "spec": 5})
     async with FakeHttpServer(lambda _: reply) as server, server.client() as client:
         with pytest.raises(ObjectError, match='Pod "p" cannot be read: spec is'):
@@ -130,13 +130,13 @@ async def test_reading_an_object_that_cannot_be_read() -> None:
 
 
 @async_test
-async def test_names_from_elsewhere_do_not_become_paths() -> None:
+async def test_names_are_quoted_in_paths() -> None:
     request, _ = await sent(lambda client: client.bind("ns", "../../secrets?x=y", "n"))
     assert request.path == "/api/v1/namespaces/ns/pods/..%2F..%2Fsecrets%3Fx%3Dy/binding"
 
 
 @async_test
-async def test_a_server_below_a_path() -> None:
+async def test_the_path_of_the_server_url_is_kept() -> None:
     async with FakeHttpServer(echo) as server:
         target = server.target()
         below = type(target)(server=f"{target.server}/clusters/one")
@@ -147,7 +147,7 @@ async def test_a_server_below_a_path() -> None:
 
 
 @async_test
-async def test_answers_are_observed() -> None:
+async def test_the_observer_gets_every_response() -> None:
     seen: list[tuple[str, int]] = []
 
     def observe(method: str, code: int, _: float) -> None:

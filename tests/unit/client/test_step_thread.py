@@ -1,4 +1,4 @@
-"""Sessions that wait for answers from outside leave the loop to others meanwhile."""
+"""Session steps that wait for an external response let the event loop run other tasks."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ def refuse() -> NoReturn:
 
 
 @async_test
-async def test_a_step_returns_what_it_returns_and_raises_what_it_raises() -> None:
-    aside = StepThread()
-    assert [await aside.run_step(lambda n=n: n + 1) for n in range(3)] == [1, 2, 3]  # type: ignore[misc]
+async def test_run_step_returns_the_result_or_raises_the_exception() -> None:
+    step_thread = StepThread()
+    assert [await step_thread.run_step(lambda n=n: n + 1) for n in range(3)] == [1, 2, 3]  # type: ignore[misc]
     with pytest.raises(ValueError, match="no"):
-        await aside.run_step(refuse)
-    assert await aside.run_step(lambda: 4) == 4
-    aside.close()
-    assert await aside.run_step(lambda: 5) == 5
-    aside.close()
+        await step_thread.run_step(refuse)
+    assert await step_thread.run_step(lambda: 4) == 4
+    step_thread.close()
+    assert await step_thread.run_step(lambda: 5) == 5
+    step_thread.close()
 
 
 @async_test
-async def test_the_loop_turns_while_a_step_waits_and_only_then() -> None:
-    aside, answered, turns = StepThread(), threading.Event(), list[str]()
-    begun: list[asyncio.Future[None]] = []
+async def test_the_loop_runs_only_while_a_step_waits() -> None:
+    step_thread, answered, turns = StepThread(), threading.Event(), list[str]()
+    started: list[asyncio.Future[None]] = []
 
-    async def others() -> None:
+    async def other() -> None:
         turns.append("others")
         answered.set()
 
     def work() -> str:
         turns.append("before")
-        begun.append(asyncio.ensure_future(others()))  # goes on when the loop does
+        started.append(asyncio.ensure_future(other()))  # runs when the loop continues
         turns.append("still us")
-        aside.wait_outside(answered.wait)
+        step_thread.wait_outside(answered.wait)
         turns.append("after")
         return "done"
 
-    assert await aside.run_step(work) == "done"
+    assert await step_thread.run_step(work) == "done"
     assert turns == ["before", "still us", "others", "after"]
-    aside.close()
+    step_thread.close()
 
 
 @async_test
-async def test_who_is_cancelled_sees_the_step_end() -> None:
-    aside, waits, answered, ends = StepThread(), asyncio.Event(), threading.Event(), list[str]()
+async def test_a_cancelled_caller_waits_for_the_end_of_the_step() -> None:
+    step_thread, waits, answered, ends = StepThread(), asyncio.Event(), threading.Event(), list[str]()
     loop = asyncio.get_running_loop()
 
     def wait() -> None:
@@ -67,38 +67,38 @@ async def test_who_is_cancelled_sees_the_step_end() -> None:
         answered.wait()
 
     def work() -> None:
-        aside.wait_outside(wait)
-        aside.wait_outside(lambda: None)
+        step_thread.wait_outside(wait)
+        step_thread.wait_outside(lambda: None)
         ends.append("ended")
 
-    stepping = asyncio.ensure_future(aside.run_step(work))
+    step = asyncio.ensure_future(step_thread.run_step(work))
     await waits.wait()
-    stepping.cancel()
+    step.cancel()
     answered.set()
     with pytest.raises(asyncio.CancelledError):
-        await stepping
+        await step
     assert ends == ["ended"]
-    aside.close()
+    step_thread.close()
 
 
-def test_whoever_is_no_step_just_waits() -> None:
+def test_wait_outside_without_a_step_calls_directly() -> None:
     assert StepThread().wait_outside(lambda: 7) == 7
 
 
 @async_test
-async def test_an_extender_on_the_sessions_own_loop_is_heard() -> None:
-    """It could never answer if the session held the loop while it waits."""
+async def test_an_extender_on_the_sessions_loop_can_answer() -> None:
+    """An extender on the same loop could not answer if the waiting session blocked the loop."""
 
     def answer(request: Request) -> ServerAnswer:
         task = request.json["task"]["Name"]
         return Reply(200, {"status": "", "code": 0} if task == "w-0" else {"status": "not this one", "code": 2})
 
-    async with FakeHttpServer(answer) as outside:
+    async with FakeHttpServer(answer) as extender_server:
         extender = f"""
 - plugins:
   - name: extender
     arguments:
-      extender.urlPrefix: http://127.0.0.1:{outside.port}
+      extender.urlPrefix: http://127.0.0.1:{extender_server.port}
       extender.httpTimeout: 60s
       extender.predicateVerb: predicate
 """
@@ -112,9 +112,9 @@ async def test_an_extender_on_the_sessions_own_loop_is_heard() -> None:
                 for pod in pods
             ),
             conf=GANGS + extender.lstrip("\n"),
-        ) as rig:
-            outcome = await rig.session()
-            assert rig.bound() == {"w-0": "n"}
+        ) as harness:
+            outcome = await harness.session()
+            assert harness.bound() == {"w-0": "n"}
             assert "not this one" in outcome.waiting["default/w-1"].message
-            assert {each.path for each in outside.requests} == {"/predicate"}
-            rig.live.blocking_thread.close()
+            assert {each.path for each in extender_server.requests} == {"/predicate"}
+            harness.live.blocking_thread.close()

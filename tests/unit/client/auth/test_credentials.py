@@ -1,4 +1,4 @@
-"""Who we are: tokens, files that rotate, programs that expire; certificates; and nothing of it in any log."""
+"""Credentials: tokens, rotating token files, exec plugins, client certificates; none of them appears in a log."""
 
 from __future__ import annotations
 
@@ -32,54 +32,54 @@ def whoami(request: Request) -> Reply:
     return Reply(200, {"authorization": request.headers.get("authorization", "")})
 
 
-async def seen(client: Any) -> str:
+async def sent_authorization(client: Any) -> str:
     answer = await client.transport.request("GET", "/whoami")
     return str(json.loads(answer.body)["authorization"])
 
 
 @async_test
-async def test_a_token_goes_with_every_request() -> None:
+async def test_a_token_is_sent_with_every_request() -> None:
     async with FakeHttpServer(whoami) as server, server.client(target=server.target(token=Secret(SECRET))) as client:
-        assert await seen(client) == f"Bearer {SECRET}"
+        assert await sent_authorization(client) == f"Bearer {SECRET}"
 
 
 @async_test
-async def test_name_and_password_are_basic() -> None:
+async def test_user_and_password_are_sent_as_basic_authentication() -> None:
     async with FakeHttpServer(whoami) as server:
         target = server.target(username="u", password=Secret("p"))
         async with server.client(target=target) as client:
-            assert await seen(client) == "Basic dTpw"
+            assert await sent_authorization(client) == "Basic dTpw"
 
 
 @async_test
-async def test_impersonation_goes_with_every_request() -> None:
+async def test_impersonation_headers_are_sent_with_every_request() -> None:
     async with FakeHttpServer(whoami) as server:
         target = server.target(impersonate=(("Impersonate-User", "jane"), ("Impersonate-Group", "a")))
         async with server.client(target=target) as client:
-            await seen(client)
+            await sent_authorization(client)
             assert server.requests[0].headers["impersonate-user"] == "jane"
 
 
 @async_test
-async def test_a_token_file_is_read_again_after_a_while(tmp_path: Path) -> None:
+async def test_a_token_file_is_read_again_after_the_reload_interval(tmp_path: Path) -> None:
     clock, path = ManualClock(), tmp_path / "token"
     path.write_text("first\n")
     async with (
         FakeHttpServer(whoami) as server,
         server.client(clock, target=server.target(token_file=str(path))) as client,
     ):
-        assert await seen(client) == "Bearer first"
+        assert await sent_authorization(client) == "Bearer first"
         path.write_text("second\n")
-        assert await seen(client) == "Bearer first"
+        assert await sent_authorization(client) == "Bearer first"
         clock.advance(RELOAD_S)
-        assert await seen(client) == "Bearer second"
+        assert await sent_authorization(client) == "Bearer second"
         path.unlink()
         clock.advance(RELOAD_S)
-        assert await seen(client) == "Bearer second"  # better an old token than none
+        assert await sent_authorization(client) == "Bearer second"  # the old token stays in use
 
 
 @async_test
-async def test_a_token_file_is_read_again_when_the_server_refuses(tmp_path: Path) -> None:
+async def test_a_token_file_is_read_again_after_a_401(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("first")
 
@@ -88,14 +88,14 @@ async def test_a_token_file_is_read_again_when_the_server_refuses(tmp_path: Path
 
     async with FakeHttpServer(strict) as server, server.client(target=server.target(token_file=str(path))) as client:
         with pytest.raises(Unauthorized):
-            await seen(client)
-        assert len(server.requests) == 1  # the file says the same: asking again cannot help
+            await sent_authorization(client)
+        assert len(server.requests) == 1  # the file has not changed: a retry cannot help
         path.write_text("second")
-        assert await seen(client) == "Bearer second"
+        assert await sent_authorization(client) == "Bearer second"
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         pytest.param(None, "cannot read the token file", id="missing"),
         pytest.param(" \n", "is empty", id="empty"),
@@ -104,19 +104,19 @@ async def test_a_token_file_is_read_again_when_the_server_refuses(tmp_path: Path
     ],
 )
 @async_test
-async def test_a_bad_token_file_is_told(tmp_path: Path, content: str | None, words: str) -> None:
+async def test_an_invalid_token_file_is_an_error(tmp_path: Path, content: str | None, message: str) -> None:
     path = tmp_path / "token"
     if content is not None:
         path.write_text(content)
     async with FakeHttpServer(whoami) as server, server.client(target=server.target(token_file=str(path))) as client:
-        with pytest.raises(KubeconfigError, match=words) as caught:
-            await seen(client)
+        with pytest.raises(KubeconfigError, match=message) as caught:
+            await sent_authorization(client)
         assert str(path) in str(caught.value)
         assert SECRET not in str(caught.value)
 
 
-def printing(folder: Path, *answers: dict[str, Any] | str, code: int = 0) -> Path:
-    """A credential program that prints one answer after another and notes how it was called."""
+def write_exec_plugin(folder: Path, *answers: dict[str, Any] | str, code: int = 0) -> Path:
+    """An exec plugin that prints one answer after another and records its calls."""
     texts = [answer if isinstance(answer, str) else json.dumps(answer) for answer in answers]
     path = folder / "login"
     path.write_text(
@@ -124,8 +124,8 @@ def printing(folder: Path, *answers: dict[str, Any] | str, code: int = 0) -> Pat
         "import os, pathlib, sys\n"
         f"log = pathlib.Path({str(folder / 'calls')!r})\n"
         "count = len(log.read_text().splitlines()) if log.exists() else 0\n"
-        "told = sys.argv[1:], os.environ.get('EXTRA'), os.environ['KUBERNETES_EXEC_INFO']\n"
-        "log.open('a').write(repr(told) + '\\n')\n"
+        "call = sys.argv[1:], os.environ.get('EXTRA'), os.environ['KUBERNETES_EXEC_INFO']\n"
+        "log.open('a').write(repr(call) + '\\n')\n"
         f"texts = {texts!r}\n"
         "print(texts[min(count, len(texts) - 1)])\n"
         f"sys.stderr.write({SECRET!r})\n"
@@ -144,28 +144,28 @@ def credential(token: str = "", version: str = V1, **more: Any) -> dict[str, Any
     return {"apiVersion": version, "kind": "ExecCredential", "status": fields | more}
 
 
-def by_program(path: Path, version: str = V1, **more: Any) -> ExecConfig:
+def exec_config(path: Path, version: str = V1, **more: Any) -> ExecConfig:
     return ExecConfig(command=str(path), api_version=version, **more)
 
 
 @pytest.mark.parametrize("version", [V1, "client.authentication.k8s.io/v1beta1"])
 @async_test
-async def test_a_program_is_asked_once_and_told_about_us(tmp_path: Path, version: str) -> None:
-    path = printing(tmp_path, credential("from-program", version))
-    program = by_program(
+async def test_an_exec_plugin_runs_once_and_gets_the_cluster_info(tmp_path: Path, version: str) -> None:
+    path = write_exec_plugin(tmp_path, credential("from-program", version))
+    program = exec_config(
         path, version, args=(Secret("--x"),), env=(EnvVar("EXTRA", Secret("1")),), provide_cluster_info=True
     )
     async with FakeHttpServer(whoami) as server:
         target = server.target(exec=program, exec_config={"audience": "me"}, ca_data=b"CA")
         async with server.client(target=target) as client:
-            answers = await asyncio.gather(*(seen(client) for _ in range(4)))
+            answers = await asyncio.gather(*(sent_authorization(client) for _ in range(4)))
         assert answers == ["Bearer from-program"] * 4
         assert calls(tmp_path) == 1
         arguments, extra, info = eval((tmp_path / "calls").read_text())
         assert (arguments, extra) == (["--x"], "1")
-        told = json.loads(info)
-        assert (told["apiVersion"], told["spec"]["interactive"]) == (version, False)
-        assert told["spec"]["cluster"] == {
+        exec_info = json.loads(info)
+        assert (exec_info["apiVersion"], exec_info["spec"]["interactive"]) == (version, False)
+        assert exec_info["spec"]["cluster"] == {
             "server": server.url,
             "certificate-authority-data": "Q0E=",
             "config": {"audience": "me"},
@@ -173,36 +173,36 @@ async def test_a_program_is_asked_once_and_told_about_us(tmp_path: Path, version
 
 
 @async_test
-async def test_a_program_is_asked_again_when_its_answer_expires(tmp_path: Path) -> None:
+async def test_an_exec_plugin_runs_again_when_its_token_expires(tmp_path: Path) -> None:
     clock = ManualClock()
     expires = (clock.now() + timedelta(hours=1)).isoformat()
-    path = printing(tmp_path, credential("one", expirationTimestamp=expires), credential("two"))
+    path = write_exec_plugin(tmp_path, credential("one", expirationTimestamp=expires), credential("two"))
     async with (
         FakeHttpServer(whoami) as server,
-        server.client(clock, target=server.target(exec=by_program(path))) as client,
+        server.client(clock, target=server.target(exec=exec_config(path))) as client,
     ):
-        assert await seen(client) == "Bearer one"
+        assert await sent_authorization(client) == "Bearer one"
         clock.advance(3599)
-        assert await seen(client) == "Bearer one"
+        assert await sent_authorization(client) == "Bearer one"
         clock.advance(2)
-        assert await seen(client) == "Bearer two"
+        assert await sent_authorization(client) == "Bearer two"
         assert calls(tmp_path) == 2
 
 
 @async_test
-async def test_a_program_is_asked_again_when_the_server_refuses(tmp_path: Path) -> None:
-    path = printing(tmp_path, credential("stale"), credential("good"))
+async def test_an_exec_plugin_runs_again_after_a_401(tmp_path: Path) -> None:
+    path = write_exec_plugin(tmp_path, credential("stale"), credential("good"))
 
     def strict(request: Request) -> Reply:
         return whoami(request) if request.headers["authorization"] == "Bearer good" else status(401, "Unauthorized")
 
-    async with FakeHttpServer(strict) as server, server.client(target=server.target(exec=by_program(path))) as client:
-        assert await seen(client) == "Bearer good"
-        assert server.connections == 2  # the first was made by somebody whom the server no longer knows
+    async with FakeHttpServer(strict) as server, server.client(target=server.target(exec=exec_config(path))) as client:
+        assert await sent_authorization(client) == "Bearer good"
+        assert server.connections == 2  # the first connection belongs to the refused credentials
 
 
 @pytest.mark.parametrize(
-    ("answer", "code", "words"),
+    ("answer", "code", "message"),
     [
         pytest.param(SECRET, 0, "not an ExecCredential", id="no-json"),
         pytest.param(credential(SECRET), 3, "exit code 3", id="fails"),
@@ -216,42 +216,42 @@ async def test_a_program_is_asked_again_when_the_server_refuses(tmp_path: Path) 
     ],
 )
 @async_test
-async def test_a_program_that_fails_is_named_and_not_quoted(
-    tmp_path: Path, answer: dict[str, Any] | str, code: int, words: str, caplog: pytest.LogCaptureFixture
+async def test_an_error_names_a_failed_exec_plugin_without_its_output(
+    tmp_path: Path, answer: dict[str, Any] | str, code: int, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    path = printing(tmp_path, answer, code=code)
+    path = write_exec_plugin(tmp_path, answer, code=code)
     authority = Authority()
     async with FakeHttpServer(whoami, tls=server_context(tmp_path, authority.server("127.0.0.1"))) as server:
-        target = server.target(exec=by_program(path), ca_data=authority.certificate.encode())
+        target = server.target(exec=exec_config(path), ca_data=authority.certificate.encode())
         async with server.client(target=target) as client:
-            with pytest.raises(KubeconfigError, match=words) as caught:
-                await seen(client)
+            with pytest.raises(KubeconfigError, match=message) as caught:
+                await sent_authorization(client)
     assert "login" in str(caught.value) or "program" in str(caught.value)
     assert SECRET not in str(caught.value) + caplog.text
 
 
 @async_test
-async def test_a_program_that_is_missing_is_told_with_its_hint(tmp_path: Path) -> None:
-    program = by_program(tmp_path / "absent", install_hint="install absent from example.com")
+async def test_an_error_contains_the_install_hint_of_a_missing_exec_plugin(tmp_path: Path) -> None:
+    program = exec_config(tmp_path / "absent", install_hint="install absent from example.com")
     async with FakeHttpServer(whoami) as server, server.client(target=server.target(exec=program)) as client:
         with pytest.raises(KubeconfigError, match=r"absent.*No such file.*install absent from"):
-            await seen(client)
+            await sent_authorization(client)
 
 
 @async_test
-async def test_who_cannot_say_who_it_is_asks_nothing_and_may_try_again(tmp_path: Path) -> None:
-    """To whoever runs it is as if nobody answered; whoever starts does not wait for it."""
-    path = printing(tmp_path, {"kind": "Nonsense"})
-    async with FakeHttpServer(whoami) as server, server.client(target=server.target(exec=by_program(path))) as client:
-        with pytest.raises(Unreachable, match="did not print an ExecCredential") as asked:
-            await seen(client)
-        assert calls(tmp_path) == 1, "not twice for one request"
-        with pytest.raises(Unreachable, match="did not print an ExecCredential") as watched:
+async def test_no_request_is_sent_without_credentials(tmp_path: Path) -> None:
+    """The process sees an unreachable server, and the start does not retry."""
+    path = write_exec_plugin(tmp_path, {"kind": "Nonsense"})
+    async with FakeHttpServer(whoami) as server, server.client(target=server.target(exec=exec_config(path))) as client:
+        with pytest.raises(Unreachable, match="did not print an ExecCredential") as request_error:
+            await sent_authorization(client)
+        assert calls(tmp_path) == 1, "once per request"
+        with pytest.raises(Unreachable, match="did not print an ExecCredential") as watch_error:
             async with client.transport.stream("/x", quiet_s=1.0):
                 pass
-        assert not asked.value.sent
-        assert not watched.value.sent
+        assert not request_error.value.sent
+        assert not watch_error.value.sent
         with pytest.raises(KubeconfigError, match="did not print an ExecCredential"):
             await client.wait_for_server()
         assert server.requests == []
@@ -262,34 +262,34 @@ def authority() -> Authority:
     return Authority()
 
 
-async def reaches(server: FakeHttpServer, **fields: Any) -> bool:
+async def can_reach(server: FakeHttpServer, **fields: Any) -> bool:
     async with server.client(target=server.target(**fields)) as client:
         await client.transport.request("GET", "/x")
     return True
 
 
 @async_test
-async def test_the_server_is_known_by_its_authority(tmp_path: Path, authority: Authority) -> None:
+async def test_the_server_certificate_is_verified(tmp_path: Path, authority: Authority) -> None:
     trusted = {"ca_data": authority.certificate.encode()}
     async with FakeHttpServer(whoami, tls=server_context(tmp_path, authority.server("127.0.0.1"))) as server:
-        assert await reaches(server, **trusted)
-        assert await reaches(server, verify=False)
+        assert await can_reach(server, **trusted)
+        assert await can_reach(server, verify=False)
         for fields in ({}, {"ca_data": Authority().certificate.encode()}):
             with pytest.raises(Unreachable, match=r"is not trusted.*check the certificate authority"):
-                await reaches(server, **fields)
+                await can_reach(server, **fields)
 
 
 @async_test
-async def test_the_server_may_be_known_by_another_name(tmp_path: Path, authority: Authority) -> None:
+async def test_the_server_name_of_the_certificate_can_be_configured(tmp_path: Path, authority: Authority) -> None:
     trusted = {"ca_data": authority.certificate.encode()}
     async with FakeHttpServer(whoami, tls=server_context(tmp_path, authority.server("kube.example"))) as server:
-        assert await reaches(server, **trusted, server_name="kube.example")
+        assert await can_reach(server, **trusted, server_name="kube.example")
         with pytest.raises(Unreachable, match="not trusted"):
-            await reaches(server, **trusted)
+            await can_reach(server, **trusted)
 
 
 @async_test
-async def test_tls_is_12_at_least_and_13_on_demand(tmp_path: Path, authority: Authority) -> None:
+async def test_the_minimum_tls_version_is_1_2_or_configured(tmp_path: Path, authority: Authority) -> None:
     context = server_context(tmp_path, authority.server("127.0.0.1"))
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     async with FakeHttpServer(whoami, tls=context) as server:
@@ -305,7 +305,7 @@ async def test_tls_is_12_at_least_and_13_on_demand(tmp_path: Path, authority: Au
 
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "files"])
 @async_test
-async def test_a_client_certificate_says_who_we_are(tmp_path: Path, authority: Authority, inline: bool) -> None:
+async def test_a_client_certificate_authenticates(tmp_path: Path, authority: Authority, inline: bool) -> None:
     me = authority.user("me", "group")
     (tmp_path / "me.crt").write_text(me.certificate)
     (tmp_path / "me.key").write_text(me.key)
@@ -313,13 +313,13 @@ async def test_a_client_certificate_says_who_we_are(tmp_path: Path, authority: A
     data = {"cert_data": me.certificate.encode(), "key_data": Secret(me.key)}
     context = server_context(tmp_path, authority.server("127.0.0.1"), authority.certificate)
     async with FakeHttpServer(whoami, tls=context) as server:
-        assert await reaches(server, ca_data=authority.certificate.encode(), **(data if inline else files))
+        assert await can_reach(server, ca_data=authority.certificate.encode(), **(data if inline else files))
         with pytest.raises(Unreachable):
-            await reaches(server, ca_data=authority.certificate.encode())
+            await can_reach(server, ca_data=authority.certificate.encode())
 
 
 @async_test
-async def test_certificate_files_are_read_again_when_they_change(tmp_path: Path, authority: Authority) -> None:
+async def test_client_certificate_files_are_read_again_when_they_change(tmp_path: Path, authority: Authority) -> None:
     other = Authority("other")
     context = server_context(tmp_path, authority.server("127.0.0.1"), authority.certificate)
     cert, key = tmp_path / "me.crt", tmp_path / "me.key"
@@ -339,23 +339,23 @@ async def test_certificate_files_are_read_again_when_they_change(tmp_path: Path,
 
 
 @async_test
-async def test_a_program_may_print_a_certificate(tmp_path: Path, authority: Authority) -> None:
+async def test_an_exec_plugin_may_print_a_certificate(tmp_path: Path, authority: Authority) -> None:
     me = authority.user("me")
-    path = printing(tmp_path, credential(clientCertificateData=me.certificate, clientKeyData=me.key))
+    path = write_exec_plugin(tmp_path, credential(clientCertificateData=me.certificate, clientKeyData=me.key))
     context = server_context(tmp_path, authority.server("127.0.0.1"), authority.certificate)
     async with FakeHttpServer(whoami, tls=context) as server:
-        assert await reaches(server, ca_data=authority.certificate.encode(), exec=by_program(path))
+        assert await can_reach(server, ca_data=authority.certificate.encode(), exec=exec_config(path))
 
 
 @async_test
-async def test_nothing_secret_reaches_a_log_or_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_log_or_error_contains_a_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     texts = []
     async with FakeHttpServer(lambda _: status(403, "Forbidden", "no")) as server:
         for fields in (
             {"token": Secret(SECRET)},
             {"username": "u", "password": Secret(SECRET)},
-            {"exec": by_program(printing(tmp_path, credential(SECRET)))},
+            {"exec": exec_config(write_exec_plugin(tmp_path, credential(SECRET)))},
         ):
             async with server.client(target=server.target(**fields)) as client:
                 with pytest.raises(BayplanError) as caught:
@@ -370,5 +370,5 @@ async def test_nothing_secret_reaches_a_log_or_an_error(tmp_path: Path, caplog: 
     assert SECRET not in caplog.text + "".join(texts)
 
 
-def test_a_target_compares_by_what_it_says() -> None:
+def test_connection_configs_are_equal_regardless_of_their_origin() -> None:
     assert ConnectionConfig(server="https://x", origin="a") == ConnectionConfig(server="https://x", origin="b")

@@ -1,4 +1,4 @@
-"""Kubeconfigs in their usual forms, merged as kubectl merges them; complaints that help and give nothing away."""
+"""Kubeconfigs in their usual forms, merged as kubectl merges them, and errors that contain no secret."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLUSTER = {"server": "https://10.0.0.1:6443"}
 
 
 def config(
-    user: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None, *, name: str = "one", **more: Any
+    user: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None, *, name: str = "one", **sections: Any
 ) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
@@ -28,40 +28,40 @@ def config(
         "clusters": [{"name": name, "cluster": cluster or CLUSTER}],
         "users": [{"name": name, "user": user or {"token": SECRET}}],
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-    } | more
+    } | sections
 
 
-def written(folder: Path, content: Any, name: str = "config") -> Path:
+def write_config(folder: Path, content: Any, name: str = "config") -> Path:
     path = folder / name
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return path
 
 
-def found(path: Path, **more: Any) -> ConnectionConfig:
-    return load_connection_config(path, env={}, **more)
+def load(path: Path, **sections: Any) -> ConnectionConfig:
+    return load_connection_config(path, env={}, **sections)
 
 
 def b64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def test_the_current_context_is_taken(tmp_path: Path) -> None:
-    target = found(written(tmp_path, config()))
+def test_the_current_context_is_used(tmp_path: Path) -> None:
+    target = load(write_config(tmp_path, config()))
     assert target.server == "https://10.0.0.1:6443"
     assert target.token.reveal() == SECRET
     assert target.namespace == "default"
     assert target.verify
 
 
-def test_another_context_can_be_asked_for(tmp_path: Path) -> None:
+def test_a_context_can_be_selected(tmp_path: Path) -> None:
     both = config()
     both["clusters"].append({"name": "two", "cluster": {"server": "https://two"}})
     both["contexts"].append({"name": "two", "context": {"cluster": "two", "user": "one", "namespace": "team"}})
-    target = found(written(tmp_path, both), context="two")
+    target = load(write_config(tmp_path, both), context="two")
     assert (target.server, target.namespace) == ("https://two:443", "team")
 
 
-def test_yaml_is_read_as_kubernetes_reads_it(tmp_path: Path) -> None:
+def test_yaml_values_are_read_as_kubectl_reads_them(tmp_path: Path) -> None:
     text = """
 apiVersion: v1
 kind: Config
@@ -77,41 +77,41 @@ users:
     token: abc
 preferences: {}
 """
-    target = found(written(tmp_path, text))
+    target = load(write_config(tmp_path, text))
     assert (target.verify, target.server_name) == (False, "other")
 
 
-def test_certificates_inline_are_decoded(tmp_path: Path) -> None:
+def test_inline_certificates_are_decoded(tmp_path: Path) -> None:
     user = {"client-certificate-data": b64("CERT"), "client-key-data": b64("KEY")}
     cluster = {**CLUSTER, "certificate-authority-data": b64("CA")}
-    target = found(written(tmp_path, config(user, cluster)))
+    target = load(write_config(tmp_path, config(user, cluster)))
     assert (target.cert_data, target.key_data.reveal(), target.authority()) == (b"CERT", "KEY", b"CA")
 
 
-def test_files_are_meant_from_the_folder_of_the_kubeconfig(tmp_path: Path) -> None:
+def test_relative_paths_start_at_the_folder_of_the_kubeconfig(tmp_path: Path) -> None:
     folder = tmp_path / "deep"
     folder.mkdir()
     for name in ("ca.crt", "me.crt", "me.key", "token"):
         (folder / name).write_text(name)
     user = {"client-certificate": "me.crt", "client-key": "../deep/me.key", "tokenFile": str(folder / "token")}
-    target = found(written(folder, config(user, {**CLUSTER, "certificate-authority": "./ca.crt"})))
+    target = load(write_config(folder, config(user, {**CLUSTER, "certificate-authority": "./ca.crt"})))
     assert Path(target.cert_file) == folder / "me.crt"
     assert Path(target.key_file).resolve() == folder / "me.key"
     assert Path(target.token_file) == folder / "token"
     assert target.authority() == b"ca.crt"
 
 
-def test_a_command_with_a_slash_is_meant_from_there_too(tmp_path: Path) -> None:
+def test_an_exec_command_with_a_slash_starts_at_the_folder_of_the_kubeconfig(tmp_path: Path) -> None:
     exec_ = {"command": "bin/login", "apiVersion": "client.authentication.k8s.io/v1"}
-    target = found(written(tmp_path, config({"exec": exec_})))
+    target = load(write_config(tmp_path, config({"exec": exec_})))
     assert target.exec is not None
     assert target.exec.command == str(tmp_path / "bin/login")
-    target = found(written(tmp_path, config({"exec": {**exec_, "command": "login"}})))
+    target = load(write_config(tmp_path, config({"exec": {**exec_, "command": "login"}})))
     assert target.exec is not None
     assert target.exec.command == "login"
 
 
-def test_inline_data_beats_files(tmp_path: Path) -> None:
+def test_inline_data_has_priority_over_files(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("file")
     user = {
         "client-certificate": "x",
@@ -119,8 +119,8 @@ def test_inline_data_beats_files(tmp_path: Path) -> None:
         "client-key": "x",
         "client-key-data": b64("K"),
     }
-    target = found(
-        written(
+    target = load(
+        write_config(
             tmp_path, config(user, {**CLUSTER, "certificate-authority": "x", "certificate-authority-data": b64("A")})
         )
     )
@@ -135,7 +135,7 @@ def test_impersonation_becomes_headers(tmp_path: Path) -> None:
         "as-groups": ["a", "b"],
         "as-user-extra": {"acme.com/team x": ["q"]},
     }
-    assert found(written(tmp_path, config(user))).impersonate == (
+    assert load(write_config(tmp_path, config(user))).impersonate == (
         ("Impersonate-User", "jane"),
         ("Impersonate-Uid", "7"),
         ("Impersonate-Group", "a"),
@@ -144,25 +144,25 @@ def test_impersonation_becomes_headers(tmp_path: Path) -> None:
     )
 
 
-def test_of_two_files_the_first_counts_entry_by_entry(tmp_path: Path) -> None:
+def test_the_first_file_with_an_entry_wins(tmp_path: Path) -> None:
     first = config({"token": "first"}, {"server": "https://first"})
     del first["current-context"]
     second = config({"username": "u", "password": "p"}, {"server": "https://second", "proxy-url": "http://p"})
     second["users"].append({"name": "extra", "user": {"token": "x"}})
-    paths = [written(tmp_path, first, "a"), tmp_path / "missing", written(tmp_path, second, "b")]
+    paths = [write_config(tmp_path, first, "a"), tmp_path / "missing", write_config(tmp_path, second, "b")]
     target = load_connection_config(env={"KUBECONFIG": os.pathsep.join(map(str, [*paths, paths[0]]))})
     assert target.server == "https://first:443"
     assert (target.token.reveal(), target.username, target.proxy) == ("first", "", "")  # entries are not mixed
     assert set(load_merged(paths).users) == {"one", "extra"}
-    both = [written(tmp_path, first | {"current-context": "ours"}, "a"), paths[2]]
+    both = [write_config(tmp_path, first | {"current-context": "ours"}, "a"), paths[2]]
     assert load_merged(both).current_context == "ours"
     assert load_merged(reversed(both)).current_context == "one"
     assert load_merged(paths).origin("users", "extra").startswith(str(paths[2]))
 
 
-def test_the_home_folder_is_the_last_file(tmp_path: Path) -> None:
+def test_the_kubeconfig_of_the_home_folder_is_used_last(tmp_path: Path) -> None:
     (tmp_path / ".kube").mkdir()
-    written(tmp_path / ".kube", config())
+    write_config(tmp_path / ".kube", config())
     assert load_connection_config(env={"HOME": str(tmp_path)}).token.reveal() == SECRET
 
 
@@ -175,26 +175,26 @@ def service_account(folder: Path) -> Path:
 IN_POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
 
-def test_a_pod_finds_its_service_account(tmp_path: Path) -> None:
+def test_a_pod_uses_its_service_account(tmp_path: Path) -> None:
     target = load_connection_config(env=IN_POD, service_account=service_account(tmp_path))
     assert (target.server, target.namespace) == ("https://10.96.0.1:443", "kube-system")
     assert target.token_file == str(tmp_path / "token")
     assert target.authority() == b"CA"
 
 
-def test_addresses_of_version_6_get_their_brackets(tmp_path: Path) -> None:
-    inside = in_cluster_config({**IN_POD, "KUBERNETES_SERVICE_HOST": "fd00::1"}, service_account(tmp_path))
-    assert inside is not None
-    assert inside.server == "https://[fd00::1]:443"
+def test_ipv6_addresses_get_brackets(tmp_path: Path) -> None:
+    pod_config = in_cluster_config({**IN_POD, "KUBERNETES_SERVICE_HOST": "fd00::1"}, service_account(tmp_path))
+    assert pod_config is not None
+    assert pod_config.server == "https://[fd00::1]:443"
 
 
-def test_a_kubeconfig_beats_the_service_account(tmp_path: Path) -> None:
-    env = IN_POD | {"KUBECONFIG": str(written(tmp_path, config()))}
+def test_a_kubeconfig_has_priority_over_the_service_account(tmp_path: Path) -> None:
+    env = IN_POD | {"KUBECONFIG": str(write_config(tmp_path, config()))}
     assert load_connection_config(env=env, service_account=service_account(tmp_path)).token.reveal() == SECRET
 
 
-def test_the_address_can_be_replaced(tmp_path: Path) -> None:
-    target = found(written(tmp_path, config()), server="https://other:1")
+def test_the_server_address_can_be_replaced(tmp_path: Path) -> None:
+    target = load(write_config(tmp_path, config()), server="https://other:1")
     assert (target.server, target.token.reveal()) == ("https://other:1", SECRET)
     assert load_connection_config(env={}, server="localhost:8080").server == "http://localhost:8080"
 
@@ -207,7 +207,7 @@ EXEC = {"command": "login", "apiVersion": "client.authentication.k8s.io/v1"}
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "expected"),
     [
         pytest.param("kind: Config\nusers: a: b: " + SECRET, ["config", "not YAML", "line"], id="no-yaml"),
         pytest.param(f"- {SECRET}", ["not a mapping", "apiVersion"], id="a-list"),
@@ -266,34 +266,34 @@ EXEC = {"command": "login", "apiVersion": "client.authentication.k8s.io/v1"}
         pytest.param(config({"token": "t", "as": "a\nb"}), ["line break"], id="header-injection"),
     ],
 )
-def test_complaints_name_file_key_and_remedy_and_no_secret(tmp_path: Path, content: Any, words: list[str]) -> None:
-    path = written(tmp_path, content)
+def test_errors_name_file_key_and_remedy_but_no_secret(tmp_path: Path, content: Any, expected: list[str]) -> None:
+    path = write_config(tmp_path, content)
     with pytest.raises(KubeconfigError) as caught:
-        found(path)
+        load(path)
     text = str(caught.value)
-    assert [word for word in words if word not in text] == [], text
+    assert [word for word in expected if word not in text] == [], text
     assert SECRET not in text
     assert "config" in text
 
 
-def test_a_file_that_is_named_must_exist(tmp_path: Path) -> None:
+def test_a_given_kubeconfig_must_exist(tmp_path: Path) -> None:
     with pytest.raises(KubeconfigError, match=r"nowhere: No such file .*name a file that exists"):
-        found(tmp_path / "nowhere")
+        load(tmp_path / "nowhere")
 
 
-def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
-    path = written(tmp_path, "")
+def test_an_empty_kubeconfig_has_no_context(tmp_path: Path) -> None:
+    path = write_config(tmp_path, "")
     assert read_kubeconfig(path).empty
     with pytest.raises(KubeconfigError, match="no current-context and no contexts"):
-        found(path)
+        load(path)
 
 
-def test_without_anything_the_remedy_is_told() -> None:
+def test_the_error_without_any_configuration_names_the_remedy() -> None:
     with pytest.raises(KubeconfigError, match="name a kubeconfig"):
         load_connection_config(env={})
 
 
-def test_no_secret_shows_in_a_repr(tmp_path: Path) -> None:
+def test_no_repr_contains_a_secret(tmp_path: Path) -> None:
     user = {
         "token": SECRET,
         "password": SECRET,
@@ -303,12 +303,9 @@ def test_no_secret_shows_in_a_repr(tmp_path: Path) -> None:
         "exec": {**EXEC, "args": [SECRET], "env": [{"name": "A", "value": SECRET}]},
         "auth-provider": {"config": {"id-token": SECRET}},
     }
-    path = written(tmp_path, config(user))
-    shown = (
-        repr(read_kubeconfig(path))
-        + repr(found(path))
-        + str(found(path))
-        + repr(read_kubeconfig(path).users["one"].exec)
+    path = write_config(tmp_path, config(user))
+    text = (
+        repr(read_kubeconfig(path)) + repr(load(path)) + str(load(path)) + repr(read_kubeconfig(path).users["one"].exec)
     )
-    assert SECRET not in shown
-    assert b64(SECRET) not in shown
+    assert SECRET not in text
+    assert b64(SECRET) not in text

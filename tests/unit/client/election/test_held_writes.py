@@ -1,4 +1,4 @@
-"""Writes that a lease holds back: sent when it is renewed after all, else counted in one line."""
+"""Writes that a lease holds back: sent after a late renewal, otherwise counted in one log line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def _write(client: Client, number: int = 0) -> None:
 
 
 @async_test
-async def test_a_write_is_sent_when_the_lease_is_renewed_after_all(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_held_write_is_sent_after_a_renewal(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     async with FakeHttpServer(lambda _: Reply()) as server, server.client(clock) as client:
         lease = StaleLease(clock)
@@ -36,7 +36,7 @@ async def test_a_write_is_sent_when_the_lease_is_renewed_after_all(caplog: pytes
 
 
 @async_test
-async def test_writes_that_are_cancelled_with_their_process_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_cancelled_held_writes_are_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     async with FakeHttpServer(lambda _: Reply()) as server, server.client(clock) as client:
         lease = StaleLease(clock)
@@ -44,7 +44,7 @@ async def test_writes_that_are_cancelled_with_their_process_are_one_line(caplog:
         writes = [asyncio.create_task(_write(client, number)) for number in range(45)]
         extender = asyncio.create_task(client.check_guard())
         await wait_until(lambda: lease.refused == 46)
-        await client.transport.request("GET", "/x")  # no connection is kept by those who wait
+        await client.transport.request("GET", "/x")  # held writes keep no connection
         for each in (*writes, extender):
             each.cancel()
         await asyncio.gather(*writes, extender, return_exceptions=True)
@@ -56,7 +56,7 @@ async def test_writes_that_are_cancelled_with_their_process_are_one_line(caplog:
 
 
 @async_test
-async def test_a_write_of_a_process_that_does_not_end_fails_at_last() -> None:
+async def test_a_held_write_fails_when_the_process_does_not_end() -> None:
     clock = ManualClock()
     async with FakeHttpServer(lambda _: Reply()) as server, server.client(clock) as client:
         client.set_guard(StaleLease(clock))
@@ -67,7 +67,7 @@ async def test_a_write_of_a_process_that_does_not_end_fails_at_last() -> None:
 
 
 @async_test
-async def test_a_task_that_is_being_cancelled_does_not_wait_with_what_it_cleans_up() -> None:
+async def test_a_cleanup_write_of_a_cancelled_task_is_not_held() -> None:
     clock = ManualClock()
 
     async def work(client: Client) -> None:
@@ -86,7 +86,7 @@ async def test_a_task_that_is_being_cancelled_does_not_wait_with_what_it_cleans_
 
 
 @async_test
-async def test_who_does_not_lead_and_never_did_is_refused_at_once() -> None:
+async def test_a_write_without_a_lease_is_refused_at_once() -> None:
     async with FakeHttpServer(LeaseServer()) as server, server.client(ManualClock()) as client:
         for guard in (election := LeaderElector(client, identity="me"), MultiLeaseElector([election], client.clock)):
             with pytest.raises(LeaseLost, match="does not hold it"):
@@ -94,20 +94,20 @@ async def test_who_does_not_lead_and_never_did_is_refused_at_once() -> None:
 
 
 @async_test
-async def test_who_has_given_up_the_lease_is_refused_at_once() -> None:
+async def test_a_write_after_the_release_is_refused_at_once() -> None:
     async with FakeHttpServer(LeaseServer()) as server, server.client(ManualClock()) as client:
         election = LeaderElector(client, identity="me")
         await election.acquire()
-        holding = asyncio.create_task(election.renew_until_lost())
+        renewing = asyncio.create_task(election.renew_until_lost())
         await asyncio.sleep(0)
-        holding.cancel()
-        await asyncio.gather(holding, return_exceptions=True)
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
         with pytest.raises(LeaseLost, match="does not hold it"):
             await election.hold_back()
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one-lease", "two-leases"])
-def test_a_lease_that_is_lost_holds_writes_back(several: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_lease_holds_writes_back(several: bool, caplog: pytest.LogCaptureFixture) -> None:
     @async_test
     async def test() -> None:
         clock, names = ManualClock(), ("first", "second") if several else ("first",)
@@ -121,13 +121,13 @@ def test_a_lease_that_is_lost_holds_writes_back(several: bool, caplog: pytest.Lo
             elections = [LeaderElector(client, identity="me", name=name) for name in names]
             guard = MultiLeaseElector(elections, clock) if several else elections[0]
             await guard.acquire()
-            holding = asyncio.create_task(guard.renew_until_lost())
+            renewing = asyncio.create_task(guard.renew_until_lost())
             await asyncio.sleep(0)
-            clock.advance(1000.0)  # the process was stopped for so long
+            clock.advance(1000.0)  # as if the process had been stopped
             late = asyncio.create_task(guard.hold_back())
-            await wait_until(holding.done, tick=lambda: clock.advance(0.01))
+            await wait_until(renewing.done, tick=lambda: clock.advance(0.01))
             with pytest.raises(LeaseLost):
-                await holding
+                await renewing
             later = asyncio.create_task(guard.hold_back())
             await asyncio.sleep(0)
             assert not late.done()

@@ -1,4 +1,4 @@
-"""How a leader marks its lease, and how others find it by that."""
+"""The annotation of a leader on its lease, and how clients find the leader by it."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ def lease(holder: str, annotations: dict[str, str] | None = None) -> Reply:
     return Reply(200, {"metadata": {"annotations": annotations or {}}, "spec": {"holderIdentity": holder}})
 
 
-def test_a_mark_names_the_pod_and_the_port(tmp_path: Path) -> None:
-    marks = leader_annotations("me_1", 10259, ENV, tmp_path)
-    assert marks is not None
-    assert json.loads(marks[LEADER_ANNOTATION]) == {
+def test_the_annotation_names_pod_and_port(tmp_path: Path) -> None:
+    annotations = leader_annotations("me_1", 10259, ENV, tmp_path)
+    assert annotations is not None
+    assert json.loads(annotations[LEADER_ANNOTATION]) == {
         "identity": "me_1",
         "namespace": "kube-system",
         "pod": "bayplan-7",
         "port": 10259,
     }
-    assert leader_annotations("me_1", 10259, {}, tmp_path) is None  # no pod, nothing that a proxy could lead to
+    assert leader_annotations("me_1", 10259, {}, tmp_path) is None  # outside of a pod no proxy path exists
     (tmp_path / "namespace").write_text("ours\n")
-    marks = leader_annotations("me_1", 10259, {"POD_NAME": "bayplan-7"}, tmp_path)
-    assert marks is not None
-    assert json.loads(marks[LEADER_ANNOTATION])["namespace"] == "ours"
+    annotations = leader_annotations("me_1", 10259, {"POD_NAME": "bayplan-7"}, tmp_path)
+    assert annotations is not None
+    assert json.loads(annotations[LEADER_ANNOTATION])["namespace"] == "ours"
 
 
 @async_test
-async def test_the_leader_is_found_by_its_mark() -> None:
-    marks = leader_annotations("me_1", 10259, ENV)
-    async with FakeHttpServer(script=[lease("me_1", marks)]) as server, server.client() as client:
+async def test_the_leader_is_found_by_its_annotation() -> None:
+    annotations = leader_annotations("me_1", 10259, ENV)
+    async with FakeHttpServer(script=[lease("me_1", annotations)]) as server, server.client() as client:
         found = await leader_proxy_path(client, "kube-system", "kube-scheduler")
         assert found == "/api/v1/namespaces/kube-system/pods/https:bayplan-7:10259/proxy"
         assert server.request_lines() == [f"GET {LEASE}"]
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "expected"),
     [
         pytest.param(status(404, "NotFound"), "there is no lease .* name another with --lease", id="no-lease"),
         pytest.param(lease(""), "no process holds the lease", id="nobody-leads"),
@@ -61,42 +61,42 @@ async def test_the_leader_is_found_by_its_mark() -> None:
         pytest.param(lease("me_1", {LEADER_ANNOTATION: "no json"}), "is not Bayplan in a pod", id="no-mark-of-ours"),
     ],
 )
-def test_a_lease_that_leads_nowhere_says_so(answer: Reply, words: str) -> None:
+def test_the_error_says_why_a_lease_has_no_address(answer: Reply, expected: str) -> None:
     @async_test
-    async def ask() -> None:
+    async def run() -> None:
         async with FakeHttpServer(script=[answer]) as server, server.client() as client:
-            with pytest.raises(UsageError, match=words):
+            with pytest.raises(UsageError, match=expected):
                 await leader_proxy_path(client, "kube-system", "kube-scheduler")
 
-    ask()
+    run()
 
 
 @async_test
-async def test_a_holder_marks_the_lease_and_leaves_other_annotations_alone() -> None:
-    marks = leader_annotations("me_1", 10259, ENV)
-    written: list[dict[str, Any]] = []
+async def test_a_holder_adds_its_annotation_to_the_existing_ones() -> None:
+    annotations = leader_annotations("me_1", 10259, ENV)
+    writes: list[dict[str, Any]] = []
 
     def answer(request: Request) -> Reply:
         if request.method == "GET":
             meta = {"name": "kube-scheduler", "namespace": "kube-system", "resourceVersion": "1"}
             meta |= {"annotations": {"a": "b"}}
             return Reply(200, {"metadata": meta, "spec": {"holderIdentity": ""}})
-        written.append(request.json)
+        writes.append(request.json)
         return Reply(200, request.json)
 
     async with FakeHttpServer(answer) as server, server.client() as client:
-        lock = LeaseLock(client, namespace="kube-system", name="kube-scheduler", marks=marks)
+        lock = LeaseLock(client, namespace="kube-system", name="kube-scheduler", marks=annotations)
         await lock.get()
         await lock.update(LeaderElectionRecord())
-        assert written[-1]["metadata"]["annotations"] == {"a": "b"}  # nobody holds it: there is nobody to mark
+        assert writes[-1]["metadata"]["annotations"] == {"a": "b"}  # a record without holder gets no annotation
         await lock.update(LeaderElectionRecord(holder="me_1"))
-        assert written[-1]["metadata"]["annotations"] == {"a": "b", **(marks or {})}
+        assert writes[-1]["metadata"]["annotations"] == {"a": "b", **(annotations or {})}
         await lock.create(LeaderElectionRecord(holder="me_1"))
-        assert written[-1]["metadata"]["annotations"] == marks
+        assert writes[-1]["metadata"]["annotations"] == annotations
 
 
 @async_test
-async def test_a_token_is_known_to_its_owner_and_other_proofs_are_not() -> None:
+async def test_own_token_returns_bearer_tokens_only() -> None:
     async with FakeHttpServer() as server:
         async with server.client(target=server.target(token=Secret("mine"))) as client:
             assert await client.transport.own_token() == "mine"
@@ -107,7 +107,7 @@ async def test_a_token_is_known_to_its_owner_and_other_proofs_are_not() -> None:
 
 
 @async_test
-async def test_headers_of_a_request_are_sent_besides_ours() -> None:
+async def test_headers_of_a_request_are_added() -> None:
     async with FakeHttpServer(script=[Reply(), status(404, "NotFound")]) as server, server.client() as client:
         await client.transport.request("GET", "/x", headers={"X-Bayplan-Token": "t"})
         assert server.requests[0].headers["x-bayplan-token"] == "t"

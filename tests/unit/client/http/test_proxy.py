@@ -1,4 +1,4 @@
-"""Proxies: which one is used, and that a tunnel reaches the server through it."""
+"""Choice of the proxy, and tunnels to the server through it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.harness.async_tests import async_test
 PROXY = "http://proxy.example:3128"
 
 
-def chosen(env: dict[str, str], server: str = "https://kube.example:6443", proxy: str = "") -> str:
+def proxy_url(env: dict[str, str], server: str = "https://kube.example:6443", proxy: str = "") -> str:
     found = proxy_for(ConnectionConfig(server=server, proxy=proxy), env)
     return found.geturl() if found else ""
 
@@ -51,16 +51,16 @@ def chosen(env: dict[str, str], server: str = "https://kube.example:6443", proxy
         pytest.param({"HTTPS_PROXY": PROXY, "NO_PROXY": "fd00::1"}, "https://[fd00::1]:1", "", id="address-6"),
     ],
 )
-def test_the_environment_chooses_as_it_does_for_go(env: dict[str, str], server: str, expected: str) -> None:
-    assert chosen(env, server) == expected
+def test_environment_variables_are_read_as_go_reads_them(env: dict[str, str], server: str, expected: str) -> None:
+    assert proxy_url(env, server) == expected
 
 
-def test_the_kubeconfig_chooses_first() -> None:
-    assert chosen({"HTTPS_PROXY": PROXY, "NO_PROXY": "*"}, proxy="socks5://other:1") == "socks5://other:1"
+def test_the_kubeconfig_has_priority_over_the_environment() -> None:
+    assert proxy_url({"HTTPS_PROXY": PROXY, "NO_PROXY": "*"}, proxy="socks5://other:1") == "socks5://other:1"
 
 
 @pytest.mark.parametrize("proxy", ["ftp://x", "http://", "http://x:y"])
-def test_what_is_no_proxy_is_refused(proxy: str) -> None:
+def test_an_invalid_proxy_is_refused(proxy: str) -> None:
     with pytest.raises(KubeconfigError, match=r"proxy-url is not the address of a proxy; write"):
         proxy_for(ConnectionConfig(server="https://x:1", proxy=proxy, origin="clusters[one]"), {})
 
@@ -92,8 +92,8 @@ async def greet_socks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 @asynccontextmanager
 async def proxy(greeting: Greeting, port: int) -> AsyncIterator[tuple[str, list[str]]]:
-    """A proxy that leads to one port, whatever it is asked for; its address and what it was asked."""
-    asked: list[str] = []
+    """A proxy that connects to one port, whatever the request names. Yields its address and the requests."""
+    requests: list[str] = []
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
@@ -101,12 +101,12 @@ async def proxy(greeting: Greeting, port: int) -> AsyncIterator[tuple[str, list[
         writer.close()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await greeting(reader, writer))
-        there = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(pump(reader, there[1]), pump(there[0], writer), return_exceptions=True)
+        requests.append(await greeting(reader, writer))
+        server_streams = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pump(reader, server_streams[1]), pump(server_streams[0], writer), return_exceptions=True)
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", requests
 
 
 @pytest.mark.parametrize(
@@ -127,36 +127,36 @@ async def test_a_tunnel_reaches_the_server(
     context = server_context(tmp_path, authority.server("kube.example")) if secure else None
     async with (
         FakeHttpServer(lambda _: Reply(200, {"x": 1}), tls=context) as server,
-        proxy(greeting, server.port) as (at, asked),
+        proxy(greeting, server.port) as (address, requests),
     ):
         target = ConnectionConfig(
             server=f"{'https' if secure else 'http'}://kube.example:6443",
             ca_data=authority.certificate.encode(),
-            proxy=f"{scheme}{at}",
+            proxy=f"{scheme}{address}",
         )
         async with server.client(target=target) as client:
             for _ in range(2):
                 assert (await client.transport.request("GET", "/x")).body == b'{"x":1}'
-        assert len(asked) == 1
-        assert expected in asked[0]
+        assert len(requests) == 1
+        assert expected in requests[0]
 
 
 @async_test
-async def test_a_proxy_that_refuses_is_named() -> None:
+async def test_the_error_names_a_proxy_that_refuses() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
         return ""
 
-    async with FakeHttpServer(lambda _: Reply()) as server, proxy(refuse, server.port) as (at, _):
-        target = ConnectionConfig(server="http://kube.example:80", proxy=f"http://{at}")
+    async with FakeHttpServer(lambda _: Reply()) as server, proxy(refuse, server.port) as (address, _):
+        target = ConnectionConfig(server="http://kube.example:80", proxy=f"http://{address}")
         async with server.client(target=target) as client:
             with pytest.raises(Unreachable, match=r"the proxy 127\.0\.0\.1 answered 407"):
                 await client.transport.request("GET", "/x")
 
 
 @async_test
-async def test_a_proxy_that_is_not_there_is_named() -> None:
+async def test_the_error_names_an_unreachable_proxy() -> None:
     async with FakeHttpServer(lambda _: Reply(200, b"{}")) as server:
         target = server.target(proxy="http://user:word@127.0.0.1:9")
         async with server.client(target=target) as client:

@@ -1,4 +1,4 @@
-"""HTTP/1.1 answers are read the same however the bytes are cut."""
+"""HTTP/1.1 responses are parsed the same for every split of their bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read(parser: ResponseParser, *pieces: bytes) -> bytes:
     ],
 )
 @pytest.mark.parametrize("step", [1, 3, 1000], ids=["byte-by-byte", "threes", "at-once"])
-def test_an_answer_is_read_however_it_is_cut(
+def test_a_response_is_parsed_from_chunks_of_any_size(
     wire: bytes, status: int, body: bytes, keeps_alive: bool, step: int
 ) -> None:
     parser = ResponseParser()
@@ -47,7 +47,7 @@ def test_an_answer_is_read_however_it_is_cut(
 
 
 @given(st.lists(st.integers(1, len(CHUNKED)), max_size=12))
-def test_cuts_anywhere_change_nothing(cuts: list[int]) -> None:
+def test_a_response_is_parsed_for_every_split(cuts: list[int]) -> None:
     edges = sorted({0, len(CHUNKED), *cuts})
     parser = ResponseParser()
     parser.expect()
@@ -56,7 +56,7 @@ def test_cuts_anywhere_change_nothing(cuts: list[int]) -> None:
     assert parser.complete
 
 
-def test_headers_are_found_whatever_their_case() -> None:
+def test_header_names_are_case_insensitive() -> None:
     parser = ResponseParser()
     parser.expect()
     read(parser, PLAIN)
@@ -76,7 +76,7 @@ def test_a_body_without_a_length_ends_with_the_connection() -> None:
     assert not parser.keeps_alive
 
 
-def test_the_next_answer_starts_clean() -> None:
+def test_the_next_response_starts_with_a_clean_state() -> None:
     parser = ResponseParser()
     for _ in range(2):
         parser.expect()
@@ -96,7 +96,7 @@ def test_the_next_answer_starts_clean() -> None:
         pytest.param(b"HTTP/1.1 200 OK\r\nA: " + b"x" * MAX_HEAD, id="endless-head"),
     ],
 )
-def test_what_is_no_answer_is_refused(wire: bytes) -> None:
+def test_invalid_responses_are_refused(wire: bytes) -> None:
     parser = ResponseParser()
     parser.expect()
     with pytest.raises(MalformedResponse):

@@ -1,4 +1,4 @@
-"""Services that are no API server: connections kept, certificates, and failures in words that people search for."""
+"""HTTP services other than the API server: connection reuse, certificates, and errors with Go's texts."""
 
 from __future__ import annotations
 
@@ -23,79 +23,84 @@ def service(clock: ManualClock | None = None, **trust: Any) -> HttpService:
 @async_test
 async def test_calls_share_a_connection() -> None:
     async with FakeHttpServer(lambda _: Reply(200, {"fine": True})) as server:
-        one = service()
+        client = service()
         for _ in range(3):
-            answer = await one.post(f"{server.url}/scheduler/filter?x=1", b"{}", 5.0)
-        await one.close()
+            answer = await client.post(f"{server.url}/scheduler/filter?x=1", b"{}", 5.0)
+        await client.close()
         assert (answer.status, answer.body) == (200, b'{"fine":true}')
         assert server.connections == 1
-        asked = server.requests[0]
-        assert (asked.method, asked.path, asked.query, asked.body) == ("POST", "/scheduler/filter", "x=1", b"{}")
-        assert asked.headers["content-type"] == "application/json"
-        assert asked.headers["host"] == f"127.0.0.1:{server.port}"
+        (request, *_) = server.requests
+        assert (request.method, request.path, request.query, request.body) == (
+            "POST",
+            "/scheduler/filter",
+            "x=1",
+            b"{}",
+        )
+        assert request.headers["content-type"] == "application/json"
+        assert request.headers["host"] == f"127.0.0.1:{server.port}"
 
 
 @async_test
-async def test_a_refusal_is_an_answer() -> None:
+async def test_a_refusal_is_returned() -> None:
     async with FakeHttpServer(lambda _: Reply(503)) as server:
-        one = service()
-        assert (await one.post(server.url, b"", 5.0)).status == 503
-        assert server.request_lines() == ["POST /"], "and is not asked for twice"
-        await one.close()
+        client = service()
+        assert (await client.post(server.url, b"", 5.0)).status == 503
+        assert server.request_lines() == ["POST /"], "a refusal is not retried"
+        await client.close()
 
 
 @async_test
-async def test_who_wants_the_body_alone_is_told_of_a_refusal() -> None:
+async def test_post_ok_raises_a_refusal() -> None:
     async with FakeHttpServer(script=[Reply(200, b"good"), Reply(404)]) as server:
-        one = service()
-        assert await one.post_ok(server.url, b"", 5.0) == b"good"
+        client = service()
+        assert await client.post_ok(server.url, b"", 5.0) == b"good"
         with pytest.raises(ServiceCallError, match="it answered 404"):
-            await one.post_ok(server.url, b"", 5.0)
-        await one.close()
+            await client.post_ok(server.url, b"", 5.0)
+        await client.close()
 
 
 @async_test
-async def test_name_and_password_of_the_address_are_shown() -> None:
+async def test_user_and_password_of_the_url_are_sent() -> None:
     async with FakeHttpServer(lambda _: Reply()) as server:
-        one = service()
-        await one.post(f"http://me:s%40crt@127.0.0.1:{server.port}/x", b"", 5.0)
+        client = service()
+        await client.post(f"http://me:s%40crt@127.0.0.1:{server.port}/x", b"", 5.0)
         assert server.requests[0].headers["authorization"] == "Basic bWU6c0BjcnQ="
         assert server.requests[0].headers["host"] == f"127.0.0.1:{server.port}"
-        await one.close()
+        await client.close()
 
 
 @async_test
-async def test_one_that_is_not_there() -> None:
+async def test_a_service_that_is_unreachable() -> None:
     async with FakeHttpServer() as server:
         url = f"{server.url}/filter"
-    words = f'Post "{url}": dial tcp 127.0.0.1:{server.port}: connect: connection refused'
-    with pytest.raises(ServiceCallError) as told:
+    expected = f'Post "{url}": dial tcp 127.0.0.1:{server.port}: connect: connection refused'
+    with pytest.raises(ServiceCallError) as caught:
         await service().post(url, b"", 5.0)
-    assert str(told.value) == words
+    assert str(caught.value) == expected
 
 
 @async_test
-async def test_one_that_does_not_answer_in_time() -> None:
+async def test_a_service_that_does_not_answer_in_time() -> None:
     clock = ManualClock()
     async with FakeHttpServer(script=[NoAnswer()]) as server:
-        one = service(clock)
-        with pytest.raises(ServiceCallError) as told:
+        client = service(clock)
+        with pytest.raises(ServiceCallError) as caught:
             async with Ticking(clock):
-                await one.post(f"{server.url}/filter", b"", 5.0)
-        assert "context deadline exceeded (Client.Timeout exceeded while awaiting headers)" in str(told.value)
+                await client.post(f"{server.url}/filter", b"", 5.0)
+        assert "context deadline exceeded (Client.Timeout exceeded while awaiting headers)" in str(caught.value)
         assert 5.0 <= clock.monotonic_s() < 6.0
-        await one.close()
+        await client.close()
 
 
 @async_test
-async def test_one_that_hangs_up() -> None:
+async def test_a_service_that_closes_the_connection() -> None:
     async with FakeHttpServer(script=[Reply(raw=b"", close=True)]) as server:
         with pytest.raises(ServiceCallError, match=r'Post ".*": EOF'):
             await service().post(server.url, b"", 5.0)
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "expected"),
     [
         pytest.param("localhost:80/filter", 'unsupported protocol scheme "localhost"', id="no-scheme"),
         pytest.param("ftp://localhost/filter", 'unsupported protocol scheme "ftp"', id="another-scheme"),
@@ -103,14 +108,14 @@ async def test_one_that_hangs_up() -> None:
         pytest.param("http://localhost:port/filter", "parse", id="no-port"),
     ],
 )
-def test_addresses_that_are_none(url: str, words: str) -> None:
+def test_invalid_urls_are_errors(url: str, expected: str) -> None:
     @async_test
-    async def posting() -> None:
-        with pytest.raises(ServiceCallError) as told:
+    async def post() -> None:
+        with pytest.raises(ServiceCallError) as caught:
             await service().post(url, b"", 5.0)
-        assert words in str(told.value)
+        assert expected in str(caught.value)
 
-    posting()
+    post()
 
 
 @async_test
@@ -119,16 +124,16 @@ async def test_certificates_on_both_sides(tmp_path: Path) -> None:
     user = authority.user("scheduler")
     tls = server_context(tmp_path, authority.server("extender.example"), clients=authority.certificate)
     (tmp_path / "wrong.pem").write_text("nothing")
-    known = {
+    tls_files = {
         "ca_data": authority.certificate.encode(),
         "server_name": "extender.example",
         "cert_data": user.certificate.encode(),
         "key_data": Secret(user.key),
     }
     async with FakeHttpServer(lambda _: Reply(), tls=tls) as server:
-        good, nobody = service(**known), service(**{**known, "cert_data": b""})
+        good, anonymous = service(**tls_files), service(**{**tls_files, "cert_data": b""})
         assert (await good.post(server.url, b"", 5.0)).status == 200
-        for bad in (nobody, service()):
+        for bad in (anonymous, service()):
             with pytest.raises(ServiceCallError):
                 await bad.post(server.url, b"", 5.0)
         with pytest.raises(KubeconfigError, match="not PEM"):
@@ -137,7 +142,7 @@ async def test_certificates_on_both_sides(tmp_path: Path) -> None:
 
 
 class Ticking:
-    """Moves a clock while the block waits."""
+    """Advances a clock while the block waits."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock

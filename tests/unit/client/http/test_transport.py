@@ -1,4 +1,4 @@
-"""Requests over real sockets: keep-alive, limits, retries, timeouts, refusals, the guard."""
+"""Requests over real sockets: keep-alive, limits, retries, timeouts, refusals and the write guard."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_refusals_have_types(code: int, reason: str, kind: type[ApiError])
 
 
 @async_test
-async def test_a_refusal_that_is_no_status_is_told_too() -> None:
+async def test_a_refusal_without_a_status_contains_the_body() -> None:
     async with FakeHttpServer(script=[Reply(502, b"<html>bad gateway</html>")]) as server, server.client() as client:
         with pytest.raises(errors.ServerError, match="bad gateway"):
             await client.transport.request("GET", "/x")
@@ -97,12 +97,12 @@ async def test_a_refusal_that_is_no_status_is_told_too() -> None:
     ("method", "code"), [("POST", 429), ("PATCH", 429), ("DELETE", 429), ("GET", 429), ("GET", 500), ("GET", 503)]
 )
 @async_test
-async def test_retry_after_is_obeyed(method: str, code: int) -> None:
+async def test_a_request_is_retried_after_retry_after(method: str, code: int) -> None:
     clock = ManualClock()
     script = [status(code, "Busy", Retry_After="7"), Reply(201)]
     async with FakeHttpServer(script=script) as server, server.client(clock) as client:
         request = asyncio.create_task(client.transport.request(method, "/x"))
-        await wait_until(lambda: len(server.requests) == 1 and clock.sleepers == 2)  # the sweeper is the other
+        await wait_until(lambda: len(server.requests) == 1 and clock.sleepers == 2)  # the second sleeper: the sweeper
         clock.advance(6.5)
         await wait_until(lambda: clock.sleepers == 2)
         assert len(server.requests) == 1
@@ -124,7 +124,7 @@ async def test_a_write_is_not_sent_again_after_a_5xx_with_retry_after(method: st
 
 @pytest.mark.parametrize("sent", [True, False])
 @async_test
-async def test_a_429_leaves_the_outcome_of_the_next_send_as_it_is(sent: bool) -> None:
+async def test_a_429_does_not_change_the_outcome_of_the_next_send(sent: bool) -> None:
     clock = ManualClock()
     script = [status(429, "Busy", Retry_After="1")]
     async with FakeHttpServer(script=script) as server, server.client(clock) as client:
@@ -145,7 +145,7 @@ async def test_a_429_leaves_the_outcome_of_the_next_send_as_it_is(sent: bool) ->
 
 
 @async_test
-async def test_a_server_that_is_busy_for_ever_is_given_up() -> None:
+async def test_the_number_of_retries_is_limited() -> None:
     clock = ManualClock()
     busy = status(429, "TooManyRequests", "later", Retry_After="1")
     async with FakeHttpServer(lambda _: busy) as server, server.client(clock) as client:
@@ -158,7 +158,7 @@ async def test_a_server_that_is_busy_for_ever_is_given_up() -> None:
 
 
 @async_test
-async def test_the_limit_is_a_burst_and_then_a_rate() -> None:
+async def test_requests_are_limited_to_a_burst_and_then_a_rate() -> None:
     clock = ManualClock()
     async with FakeHttpServer(ok) as server, server.client(clock, qps=10.0, burst=3) as client:
         requests = [asyncio.create_task(client.transport.request("GET", f"/{number}")) for number in range(5)]
@@ -170,14 +170,14 @@ async def test_the_limit_is_a_burst_and_then_a_rate() -> None:
         assert server.request_lines()[3:] == ["GET /3", "GET /4"]
 
 
-def test_time_without_requests_saves_up_no_more_than_a_burst() -> None:
+def test_idle_time_saves_at_most_a_burst_of_tokens() -> None:
     clock = ManualClock()
     limiter = RateLimiter(clock, qps=10.0, burst=3)
     clock.advance(3600.0)
     assert [limiter.reserve() for _ in range(5)] == [0.0, 0.0, 0.0, pytest.approx(0.1), pytest.approx(0.2)]
 
 
-def test_whoever_was_well_for_a_while_starts_over() -> None:
+def test_the_backoff_starts_over_after_a_quiet_time() -> None:
     clock = ManualClock()
     backoff = RetryBackoff(clock, random.Random(0), BackoffConfig(jitter=0.0))
     assert [backoff.delay_s() for _ in range(7)] == [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0]
@@ -185,7 +185,7 @@ def test_whoever_was_well_for_a_while_starts_over() -> None:
     assert backoff.delay_s() == 0.8
 
 
-def test_delays_are_stretched_by_chance() -> None:
+def test_backoff_delays_have_jitter() -> None:
     backoff = RetryBackoff(ManualClock(), random.Random(0))
     assert 0.8 < backoff.delay_s() < 1.6
 
@@ -205,28 +205,28 @@ async def test_a_request_that_hangs_times_out() -> None:
 
 
 @async_test
-async def test_the_connections_of_all_clients_are_looked_at_on_one_beat() -> None:
-    """Each look wakes the process: those of a handful of clients wake it no more often than those of one."""
-    beats: list[float] = []
+async def test_the_sweepers_of_all_clients_run_at_the_same_time() -> None:
+    """Each sweep wakes the process: several clients wake it as often as one."""
+    sweeps_s: list[float] = []
 
-    class Heard(ManualClock):
+    class RecordingClock(ManualClock):
         async def sleep(self, seconds: float) -> None:
-            beats.append(round(self.monotonic_s() + seconds, 6))
+            sweeps_s.append(round(self.monotonic_s() + seconds, 6))
             await super().sleep(seconds)
 
-    clock = Heard()
+    clock = RecordingClock()
     async with FakeHttpServer(ok) as server, server.client(clock) as one, server.client(clock) as another:
         await one.transport.request("GET", "/version")
         clock.advance(0.1)
         await another.transport.request("GET", "/version")
-        assert beats == [0.25, 0.25]
+        assert sweeps_s == [0.25, 0.25]
         clock.advance(0.2)
-        await wait_until(lambda: len(beats) == 4)
-        assert beats[2:] == [0.5, 0.5]
+        await wait_until(lambda: len(sweeps_s) == 4)
+        assert sweeps_s[2:] == [0.5, 0.5]
 
 
 @async_test
-async def test_a_read_is_tried_again_when_its_connection_dies_and_a_write_is_not() -> None:
+async def test_only_a_read_is_retried_when_its_connection_dies() -> None:
     def cut(_: Request) -> Reply:
         server.cut()
         return Reply()
@@ -242,7 +242,7 @@ async def test_a_read_is_tried_again_when_its_connection_dies_and_a_write_is_not
 
 
 @async_test
-async def test_a_server_that_is_not_there_is_named() -> None:
+async def test_the_error_names_an_unreachable_server() -> None:
     server = FakeHttpServer(ok)
     await server.start()
     client = server.client()
@@ -254,7 +254,7 @@ async def test_a_server_that_is_not_there_is_named() -> None:
 
 
 @async_test
-async def test_idle_connections_are_closed_before_the_server_does() -> None:
+async def test_idle_connections_are_closed_before_the_server_closes_them() -> None:
     clock = ManualClock()
     async with FakeHttpServer(ok) as server, server.client(clock) as client:
         await client.transport.request("GET", "/x")
@@ -265,7 +265,7 @@ async def test_idle_connections_are_closed_before_the_server_does() -> None:
 
 
 @async_test
-async def test_nonsense_from_the_server_is_an_error_of_one_request() -> None:
+async def test_an_invalid_response_fails_one_request() -> None:
     script = [Reply(raw=b"SSH-2.0-OpenSSH_9\r\n\r\n"), Reply()]
     async with FakeHttpServer(script=script) as server, server.client() as client:
         with pytest.raises(Unreachable, match="cannot be parsed"):
@@ -273,7 +273,7 @@ async def test_nonsense_from_the_server_is_an_error_of_one_request() -> None:
         await client.transport.request("POST", "/x", b"{}")
 
 
-class Refuses:
+class RefusingGuard:
     def check(self) -> None:
         raise LeaseLost("not now")
 
@@ -282,9 +282,9 @@ class Refuses:
 
 
 @async_test
-async def test_the_guard_stops_every_write_and_no_read() -> None:
+async def test_the_guard_stops_all_writes_and_no_reads() -> None:
     async with FakeHttpServer(ok) as server, server.client() as client:
-        client.set_guard(Refuses())
+        client.set_guard(RefusingGuard())
         await client.transport.request("GET", "/x")
         for write in (
             client.bind("ns", "pod", "node"),
@@ -301,7 +301,7 @@ async def test_the_guard_stops_every_write_and_no_read() -> None:
 
 
 @async_test
-async def test_the_guard_is_asked_again_before_a_retry() -> None:
+async def test_the_guard_is_checked_again_before_a_retry() -> None:
     clock = ManualClock()
     async with (
         FakeHttpServer(script=[status(429, "Busy", Retry_After="1"), Reply()]) as server,
@@ -309,7 +309,7 @@ async def test_the_guard_is_asked_again_before_a_retry() -> None:
     ):
         request = asyncio.create_task(client.bind("ns", "pod", "node"))
         await wait_until(lambda: server.requests and clock.sleepers == 2)
-        client.set_guard(Refuses())
+        client.set_guard(RefusingGuard())
         clock.advance(1.0)
         with pytest.raises(LeaseLost):
             await request
@@ -317,13 +317,13 @@ async def test_the_guard_is_asked_again_before_a_retry() -> None:
 
 
 @async_test
-async def test_a_stream_waits_for_its_reader() -> None:
-    feed = WatchStream()
+async def test_a_stream_stops_reading_when_its_reader_falls_behind() -> None:
+    stream_ = WatchStream()
     for _ in range(256):
-        feed.write(b"x" * (1 << 17))
-    feed.end()
+        stream_.write(b"x" * (1 << 17))
+    stream_.end()
     size = 0
-    async with FakeHttpServer(lambda _: feed) as server, server.client() as client:
+    async with FakeHttpServer(lambda _: stream_) as server, server.client() as client:
         async with client.transport.stream("/watch", quiet_s=60.0) as stream:
             await wait_until(lambda: stream._connection._paused)
             assert stream._connection._waiting < 2 * HIGH_WATER
@@ -333,25 +333,25 @@ async def test_a_stream_waits_for_its_reader() -> None:
 
 
 @async_test
-async def test_a_reader_that_is_busy_for_long_loses_no_stream() -> None:
-    clock, feed = ManualClock(), WatchStream()
+async def test_a_slow_reader_does_not_time_out() -> None:
+    clock, stream_ = ManualClock(), WatchStream()
     async with (
-        FakeHttpServer(lambda _: feed) as server,
+        FakeHttpServer(lambda _: stream_) as server,
         server.client(clock) as client,
         client.transport.stream("/watch", quiet_s=25.0) as stream,
     ):
-        feed.write(b"one")
+        stream_.write(b"one")
         assert await stream.read() == b"one"
         for _ in range(100):
             clock.advance(1.0)
-            await asyncio.sleep(0.001)  # the sweeper looks at the connections
-        feed.write(b"two")
+            await asyncio.sleep(0.001)  # lets the sweeper check the connections
+        stream_.write(b"two")
         assert await stream.read() == b"two"
 
 
 @async_test
-async def test_a_silent_stream_closes_the_idle_connections_with_it() -> None:
-    """Whatever swallows the stream may swallow a request on any connection that was open before."""
+async def test_a_timeout_of_a_stream_closes_the_idle_connections() -> None:
+    """A fault that swallowed the stream may affect every connection that was open before."""
     clock = ManualClock()
     async with (
         FakeHttpServer(lambda request: WatchStream() if request.path == "/watch" else Reply()) as server,
@@ -371,8 +371,8 @@ async def test_a_silent_stream_closes_the_idle_connections_with_it() -> None:
 
 
 @async_test
-async def test_a_peer_that_acknowledges_nothing_is_noticed_within_30_s() -> None:
-    """By the kernel: idle connections by keepalive probes, others by the time that data may stay unacknowledged."""
+async def test_a_dead_peer_is_detected_within_30_s() -> None:
+    """The kernel detects it: by keepalive probes on idle connections, by the user timeout on busy ones."""
     async with FakeHttpServer(ok) as server, server.client() as client:
         await client.transport.request("GET", "/x")
         (connection,) = client.transport._pool._idle
@@ -388,10 +388,10 @@ async def test_a_peer_that_acknowledges_nothing_is_noticed_within_30_s() -> None
 
 
 @async_test
-async def test_a_stream_that_ended_well_leaves_its_connection_to_others() -> None:
-    feed = WatchStream()
-    feed.end()
-    async with FakeHttpServer(script=[feed, Reply()]) as server, server.client() as client:
+async def test_the_connection_of_a_completed_stream_is_reused() -> None:
+    stream_ = WatchStream()
+    stream_.end()
+    async with FakeHttpServer(script=[stream_, Reply()]) as server, server.client() as client:
         async with client.transport.stream("/watch", quiet_s=60.0) as stream:
             assert await stream.read() == b""
         await client.transport.request("GET", "/x")
@@ -399,15 +399,15 @@ async def test_a_stream_that_ended_well_leaves_its_connection_to_others() -> Non
 
 
 @async_test
-async def test_a_stream_that_is_left_before_its_end_leaves_nothing_to_others() -> None:
-    feed = WatchStream()
+async def test_an_abandoned_stream_leaves_no_data_for_the_next_request() -> None:
+    stream_ = WatchStream()
     for _ in range(3):
-        feed.write(b"x" * HIGH_WATER)
-    feed.end()
-    async with FakeHttpServer(script=[feed, Reply(200, {"fine": True})]) as server, server.client() as client:
+        stream_.write(b"x" * HIGH_WATER)
+    stream_.end()
+    async with FakeHttpServer(script=[stream_, Reply(200, {"fine": True})]) as server, server.client() as client:
         async with client.transport.stream("/watch", quiet_s=60.0) as stream:
             connection = stream._connection
-            connection._paused = True  # as a burst would that ends with the end: nothing is left that could arrive
+            connection._paused = True  # as after a burst up to the end: no more data can arrive
             await wait_until(lambda: connection._parser.complete)
         assert (await client.transport.request("GET", "/x")).body == b'{"fine":true}'
         assert server.connections == 1
@@ -415,28 +415,28 @@ async def test_a_stream_that_is_left_before_its_end_leaves_nothing_to_others() -
 
 
 @async_test
-async def test_an_answer_whose_asker_is_gone_is_not_told_to_the_next() -> None:
+async def test_the_response_of_a_cancelled_request_does_not_reach_the_next_one() -> None:
     """The task is cancelled after the last byte has arrived and before it runs again."""
-    held = asyncio.Event()
+    hold = asyncio.Event()
 
-    async def second_is_held(request: Request) -> Reply:
+    async def answer(request: Request) -> Reply:
         if request.path == "/gone":
-            await held.wait()
+            await hold.wait()
         return Reply(200, {"path": request.path})
 
-    async with FakeHttpServer(second_is_held) as server, server.client() as client:
+    async with FakeHttpServer(answer) as server, server.client() as client:
         await client.transport.request("GET", "/warm")
         (connection,) = client.transport._pool._all
         arrived = connection.data_received
 
-        def then_cancel(data: bytes) -> None:
+        def cancel_after(data: bytes) -> None:
             arrived(data)
             request.cancel()
 
-        connection.data_received = then_cancel  # type: ignore[method-assign]
+        connection.data_received = cancel_after  # type: ignore[method-assign]
         request = asyncio.create_task(client.transport.request("GET", "/gone"))
         await wait_until(lambda: len(server.requests) == 2)
-        held.set()
+        hold.set()
         with pytest.raises(asyncio.CancelledError):
             await request
         connection.data_received = arrived  # type: ignore[method-assign]
@@ -445,7 +445,7 @@ async def test_an_answer_whose_asker_is_gone_is_not_told_to_the_next() -> None:
 
 
 @async_test
-async def test_closing_ends_what_is_under_way() -> None:
+async def test_close_fails_pending_requests() -> None:
     async with FakeHttpServer(lambda _: NoAnswer()) as server:
         client = server.client()
         request = asyncio.create_task(client.transport.request("POST", "/x", b"{}"))
@@ -456,31 +456,31 @@ async def test_closing_ends_what_is_under_way() -> None:
 
 
 @async_test
-async def test_a_busy_server_is_not_given_more_connections_than_it_answers_on() -> None:
+async def test_requests_wait_for_a_free_connection_of_a_busy_server() -> None:
     gate = asyncio.Event()
 
-    async def held(_: Request) -> ServerAnswer:
+    async def hold(_: Request) -> ServerAnswer:
         await gate.wait()
         return Reply(200, {})
 
-    async with FakeHttpServer(held) as server, server.client() as client:
-        asked = [asyncio.ensure_future(client.transport.request("GET", f"/x{number}")) for number in range(60)]
+    async with FakeHttpServer(hold) as server, server.client() as client:
+        pending = [asyncio.ensure_future(client.transport.request("GET", f"/x{number}")) for number in range(60)]
         await wait_until(lambda: len(server.requests) == WARM_CONNECTIONS)
         gate.set()
-        await asyncio.gather(*asked)
+        await asyncio.gather(*pending)
         assert (len(server.requests), server.connections) == (60, WARM_CONNECTIONS)
 
 
 @async_test
-async def test_who_waits_long_for_a_connection_opens_one() -> None:
+async def test_a_request_that_waits_too_long_opens_a_connection() -> None:
     clock, gate = ManualClock(), asyncio.Event()
 
-    async def held(_: Request) -> ServerAnswer:
+    async def hold(_: Request) -> ServerAnswer:
         await gate.wait()
         return Reply(200, {})
 
-    async with FakeHttpServer(held) as server, server.client(clock) as client:
-        asked = [
+    async with FakeHttpServer(hold) as server, server.client(clock) as client:
+        pending = [
             asyncio.ensure_future(client.transport.request("GET", f"/x{number}"))
             for number in range(WARM_CONNECTIONS + 2)
         ]
@@ -488,13 +488,13 @@ async def test_who_waits_long_for_a_connection_opens_one() -> None:
         clock.advance(1.0)
         await wait_until(lambda: len(server.requests) == WARM_CONNECTIONS + 2)
         gate.set()
-        assert [each.status for each in await asyncio.gather(*asked)] == [200] * (WARM_CONNECTIONS + 2)
+        assert [each.status for each in await asyncio.gather(*pending)] == [200] * (WARM_CONNECTIONS + 2)
         assert server.connections == WARM_CONNECTIONS + 2
 
 
 @async_test
-async def test_a_connection_that_is_lost_on_its_way_to_the_next_leaves_room_for_another() -> None:
-    """It is handed over, and is lost before whoever waited for it runs."""
+async def test_a_connection_lost_during_its_handover_is_replaced() -> None:
+    """The pool hands over the connection, and it is lost before the waiting task runs."""
     async with FakeHttpServer(ok) as server, server.client(connections=1) as client:
         await client.transport.request("GET", "/warm")
         pool = client.transport._pool
@@ -508,7 +508,7 @@ async def test_a_connection_that_is_lost_on_its_way_to_the_next_leaves_room_for_
 
 
 @async_test
-async def test_connections_are_opened_before_they_are_needed() -> None:
+async def test_warm_opens_connections_in_advance() -> None:
     async with FakeHttpServer(lambda _: Reply(200, {})) as server, server.client() as client:
         await client.warm()
         await wait_until(lambda: server.connections == WARM_CONNECTIONS)
@@ -518,7 +518,7 @@ async def test_connections_are_opened_before_they_are_needed() -> None:
 
 
 @async_test
-async def test_who_cannot_be_reached_is_said_when_somebody_asks() -> None:
+async def test_warm_ignores_an_unreachable_server() -> None:
     async with FakeHttpServer(lambda _: Reply(200, {})) as server:
         client = server.client()
     await client.warm()

@@ -1,4 +1,4 @@
-"""Lists and events as objects: quick, in slices, with the bad ones told apart, old shapes of devices lifted."""
+"""Decoding of lists and events: slices, undecodable objects, and conversion of v1beta1 device objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from bayplan.client import GroupVersionResource, UndecodableObject, resource_of
 from bayplan.client.http.api_status import ApiStatus
-from bayplan.client.informer import decoder as decoding_module
+from bayplan.client.informer import decoder as decoder_module
 from bayplan.client.informer.decoder import (
     Decoder,
     ListPage,
@@ -45,24 +45,24 @@ def flat(slices: list[list[str]]) -> list[str]:
     return list(chain.from_iterable(slices))
 
 
-def test_an_error_is_a_status_whatever_the_kind() -> None:
+def test_an_error_event_contains_a_status_for_every_kind() -> None:
     found = NODES.event(text(error(410, "Expired", "too old")))
     assert isinstance(found.object, ApiStatus)
     assert (found.object.code, found.object.reason, found.object.message) == (410, "Expired", "too old")
 
 
-def test_an_error_that_is_no_status_is_one_all_the_same() -> None:
+def test_an_error_event_without_a_valid_status_gets_one() -> None:
     found = NODES.event(text({"type": "ERROR", "object": {"code": "many"}}))
     assert isinstance(found.object, ApiStatus)
     assert found.object.code == 500
 
 
-def test_the_end_of_what_exists_is_a_bookmark() -> None:
+def test_a_bookmark_marks_the_end_of_the_initial_events() -> None:
     assert is_initial_events_end(NODES.event(text(bookmark(5, initial_end=True))))
     assert not is_initial_events_end(NODES.event(text(bookmark(5))))
 
 
-def test_nulls_are_absent_as_the_server_means_them() -> None:
+def test_null_values_count_as_absent() -> None:
     pods = Decoder(resource_of(kind_of(Pod)))
     pod = {
         "metadata": {"name": "p", "labels": None},
@@ -81,22 +81,22 @@ def test_nulls_are_absent_as_the_server_means_them() -> None:
         pytest.param({"metadata": {"name": "n", "resourceVersion": "7", "labels": "x"}}, id="in-metadata"),
     ],
 )
-def test_a_bad_object_is_known_by_name_and_version(item: dict[str, Any]) -> None:
+def test_an_undecodable_object_has_name_and_version(item: dict[str, Any]) -> None:
     found = NODES.event(text(added(item))).object
     assert isinstance(found, UndecodableObject)
     assert (found.key, found.resource_version) == (("", "n"), "7")
     assert 'Node "n" cannot be read' in found.reason
 
 
-def test_an_object_without_a_readable_name_is_told_too() -> None:
+def test_an_object_without_a_valid_name_is_undecodable() -> None:
     found = NODES.event(text(added({"metadata": {"name": 5}}))).object
     assert isinstance(found, UndecodableObject)
     assert found.key == ("", "")
 
 
-def page(*items: dict[str, Any], **more: Any) -> bytes:
+def page(*items: dict[str, Any], **fields: Any) -> bytes:
     return text(
-        {"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": list(items), **more}
+        {"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": list(items), **fields}
     )
 
 
@@ -111,29 +111,29 @@ def page(*items: dict[str, Any], **more: Any) -> bytes:
     ],
 )
 @pytest.mark.parametrize("size", [1, 60, 1 << 20], ids=["one-by-one", "few", "at-once"])
-def test_slices_are_the_whole_list(body: bytes, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding_module, "DECODE_SLICE_BYTES", size)
+def test_slices_contain_the_whole_list(body: bytes, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder_module, "DECODE_SLICE_BYTES", size)
     found = read_page(body)
     assert (found.resource_version, found.continue_token) == ("9", "")
     assert flat(names(NODES.slices(found))) == ["a", "b"]
 
 
-def test_a_large_list_comes_in_several_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding_module, "DECODE_SLICE_BYTES", 200)
+def test_a_large_list_has_several_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder_module, "DECODE_SLICE_BYTES", 200)
     found = names(NODES.slices(read_page(page(*(node(f"n{number}", number) for number in range(40))))))
     assert len(found) == 10
     assert flat(found) == [f"n{number}" for number in range(40)]
 
 
-def test_what_looks_like_an_item_inside_an_item_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding_module, "DECODE_SLICE_BYTES", 1)
+def test_nested_objects_do_not_split_an_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder_module, "DECODE_SLICE_BYTES", 1)
     sets = Decoder(resource_of(kind_of(StatefulSet)))
     claims = [{"metadata": {"name": f"claim{number}"}} for number in range(3)]
     items = [{"metadata": {"name": name}, "spec": {"volumeClaimTemplates": claims}} for name in ("a", "b")]
     assert names(sets.slices(read_page(page(*items)))) == [["a"], ["b"]]
 
 
-def test_bad_items_of_a_list_are_told_apart() -> None:
+def test_undecodable_items_of_a_list_are_marked() -> None:
     bad = node("bad", 2, spec={"unschedulable": "perhaps"})
     assert names(NODES.slices(read_page(page(node("a", 1), bad, node("c", 3))))) == [["a", "!bad", "c"]]
 
@@ -144,19 +144,19 @@ def test_a_list_may_be_empty(items: str) -> None:
     assert flat(names(NODES.slices(found))) == []
 
 
-def test_a_list_that_is_none_is_refused() -> None:
+def test_invalid_lists_are_errors() -> None:
     with pytest.raises(msgspec.DecodeError):
         read_page(b"<html>")
     with pytest.raises(msgspec.DecodeError):
         list(NODES.slices(ListPage("", "", b'{"metadata":{},', 0, 14)))
 
 
-def beta(kind: type[KubeObject]) -> Decoder:
+def v1beta1_decoder(kind: type[KubeObject]) -> Decoder:
     found = kind_of(kind)
     return Decoder(GroupVersionResource(found.group, "v1beta1", found.plural, found.namespaced, found))
 
 
-def test_claims_of_v1beta1_are_lifted() -> None:
+def test_v1beta1_claims_are_converted() -> None:
     old = {
         "metadata": {"name": "c", "namespace": "ns"},
         "spec": {
@@ -168,7 +168,7 @@ def test_claims_of_v1beta1_are_lifted() -> None:
             }
         },
     }
-    found = beta(ResourceClaim).event(text(added(old))).object
+    found = v1beta1_decoder(ResourceClaim).event(text(added(old))).object
     assert isinstance(found, ResourceClaim)
     one, two = found.spec.devices.requests
     assert one.exactly is not None
@@ -177,7 +177,7 @@ def test_claims_of_v1beta1_are_lifted() -> None:
     assert two.first_available[0].device_class_name == "big"
 
 
-def test_slices_of_v1beta1_are_lifted() -> None:
+def test_v1beta1_slices_are_converted() -> None:
     basic = {"attributes": {"model": {"string": "a100"}}, "capacity": {"memory": {"value": "40Gi"}}}
     old = {
         "metadata": {"name": "s"},
@@ -187,14 +187,14 @@ def test_slices_of_v1beta1_are_lifted() -> None:
             "devices": [{"name": "d", "basic": basic}],
         },
     }
-    [found] = next(beta(ResourceSlice).slices(ListPage("", "", text(old), 0, len(text(old)))))
+    [found] = next(v1beta1_decoder(ResourceSlice).slices(ListPage("", "", text(old), 0, len(text(old)))))
     new = {**old, "spec": {**old["spec"], "devices": [{"name": "d", **basic}]}}  # type: ignore[dict-item]
     assert found == msgspec.json.decode(text(new), type=ResourceSlice)
 
 
-def test_classes_of_v1beta1_have_the_shape_already() -> None:
+def test_v1beta1_device_classes_need_no_conversion() -> None:
     found = (
-        beta(DeviceClass)
+        v1beta1_decoder(DeviceClass)
         .event(text(added({"metadata": {"name": "gpu"}, "spec": {"selectors": [{"cel": {"expression": "true"}}]}})))
         .object
     )
@@ -202,12 +202,12 @@ def test_classes_of_v1beta1_have_the_shape_already() -> None:
     assert found.spec.selectors[0].cel is not None
 
 
-def test_odd_devices_of_v1beta1_are_reported_not_raised() -> None:
+def test_invalid_v1beta1_devices_are_undecodable() -> None:
     found = (
-        beta(ResourceClaim)
+        v1beta1_decoder(ResourceClaim)
         .event(text(added({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [5]}}})))
         .object
     )
     assert isinstance(found, UndecodableObject)
-    found = beta(ResourceSlice).event(text(added({"metadata": {"name": "c"}, "spec": []}))).object
+    found = v1beta1_decoder(ResourceSlice).event(text(added({"metadata": {"name": "c"}, "spec": []}))).object
     assert isinstance(found, UndecodableObject)

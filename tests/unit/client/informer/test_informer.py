@@ -1,4 +1,4 @@
-"""Informers over real sockets: lists and watches, gaps, resuming, bad objects, old servers."""
+"""Informers over real sockets: lists and watches, gaps, resumed watches, invalid objects, old servers."""
 
 from __future__ import annotations
 
@@ -38,68 +38,70 @@ NODES = resource_of(kind_of(Node))
 BAD = {"spec": {"unschedulable": "perhaps"}}
 
 
-class World:
-    """A server, a client, an informer that runs, and what it told."""
+class Harness:
+    """A server, a client, a running informer, and the calls of its handler."""
 
     def __init__(self, server: FakeHttpServer, clock: ManualClock) -> None:
         self.server = server
         self.clock = clock
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.bad: list[UndecodableObject] = []
         self.connections: Callable[[], int]
         self.informer: Informer
         self.task: asyncio.Task[None]
 
     def handle(self, old: KubeObject | None, new: KubeObject | None) -> None:
-        about = new or old
-        assert about is not None
+        item = new or old
+        assert item is not None
         verb = "add" if old is None else "delete" if new is None else "update"
-        self.told.append(f"{verb} {about.name}@{about.metadata.resource_version}")
+        self.calls.append(f"{verb} {item.name}@{item.metadata.resource_version}")
 
-    def complain(self, _: GroupVersionResource, item: UndecodableObject) -> None:
+    def on_undecodable(self, _: GroupVersionResource, item: UndecodableObject) -> None:
         self.bad.append(item)
 
-    async def tells(self, *lines: str) -> None:
-        """Wait until so much was told; then it must be this."""
-        await wait_until(lambda: len(self.told) >= len(lines), tick=lambda: self.clock.advance(0.5))
-        assert self.told == list(lines)
-        self.told.clear()
+    async def expect_calls(self, *lines: str) -> None:
+        """Wait for this many handler calls, and compare them."""
+        await wait_until(lambda: len(self.calls) >= len(lines), tick=lambda: self.clock.advance(0.5))
+        assert self.calls == list(lines)
+        self.calls.clear()
 
     def names(self) -> set[str]:
         return {name for _, name in self.informer.store}
 
-    async def asks(self, count: int) -> Request:
-        """The request of that number, counted from 1."""
+    async def wait_for_request(self, count: int) -> Request:
+        """Wait for the request of this number, counted from 1."""
         await wait_until(lambda: len(self.server.requests) >= count, tick=lambda: self.clock.advance(0.5))
         return self.server.requests[count - 1]
 
 
 @asynccontextmanager
-async def world(*script: ServerAnswer, streaming: bool = False, **more: Any) -> AsyncIterator[World]:
+async def running(*script: ServerAnswer, streaming: bool = False, **options: Any) -> AsyncIterator[Harness]:
     clock = ManualClock()
     async with FakeHttpServer(lambda _: NoAnswer(), script=script) as server, server.client(clock) as client:
-        made = World(server, clock)
-        made.connections = lambda: len(client.transport._pool._all)
-        made.informer = client.informer(NODES, made.handle, complaint=made.complain, streaming=streaming, **more)
-        made.task = asyncio.create_task(made.informer.run())
+        harness = Harness(server, clock)
+        harness.connections = lambda: len(client.transport._pool._all)
+        harness.informer = client.informer(
+            NODES, harness.handle, complaint=harness.on_undecodable, streaming=streaming, **options
+        )
+        harness.task = asyncio.create_task(harness.informer.run())
         try:
-            yield made
+            yield harness
         finally:
-            made.task.cancel()
-            await asyncio.gather(made.task, return_exceptions=True)
+            harness.task.cancel()
+            await asyncio.gather(harness.task, return_exceptions=True)
 
 
 @async_test
 async def test_a_list_and_then_a_watch_from_its_version() -> None:
-    feed = WatchStream()
-    async with world(listed(10, node("a", 1), node("b", 2)), feed) as w:
+    watch = WatchStream()
+    async with running(listed(10, node("a", 1), node("b", 2)), watch) as w:
         assert not w.informer.synced
-        await w.tells("add a@1", "add b@2")
+        await w.expect_calls("add a@1", "add b@2")
         await w.informer.wait_synced()
-        feed.send(modified(node("a", 11)))
-        feed.send(deleted(node("b", 12)))
-        feed.send(added(node("c", 13)))
-        await w.tells("update a@11", "delete b@12", "add c@13")
+        watch.send(modified(node("a", 11)))
+        watch.send(deleted(node("b", 12)))
+        watch.send(added(node("c", 13)))
+        await w.expect_calls("update a@11", "delete b@12", "add c@13")
         assert w.names() == {"a", "c"}
         first, second = w.server.requests
         assert first.options == {"limit": "500", "resourceVersion": "0", "resourceVersionMatch": "NotOlderThan"}
@@ -110,10 +112,10 @@ async def test_a_list_and_then_a_watch_from_its_version() -> None:
 
 @async_test
 async def test_selectors_go_with_lists_and_watches() -> None:
-    chosen = Selection(namespace="team", field_selector="status.phase!=Failed", label_selector="a=b")
-    async with world(listed(10), WatchStream(), selection=chosen) as w:
+    selection = Selection(namespace="team", field_selector="status.phase!=Failed", label_selector="a=b")
+    async with running(listed(10), WatchStream(), selection=selection) as w:
         for number in (1, 2):
-            request = await w.asks(number)
+            request = await w.wait_for_request(number)
             assert request.path == "/api/v1/namespaces/team/nodes"
             assert (request.options["fieldSelector"], request.options["labelSelector"]) == (
                 "status.phase!=Failed",
@@ -122,94 +124,94 @@ async def test_selectors_go_with_lists_and_watches() -> None:
 
 
 @async_test
-async def test_a_list_comes_in_pages() -> None:
-    async with world(listed(10, node("a", 1), following="next"), listed(10, node("b", 2)), WatchStream()) as w:
-        await w.tells("add a@1", "add b@2")
+async def test_a_list_is_requested_in_pages() -> None:
+    async with running(listed(10, node("a", 1), following="next"), listed(10, node("b", 2)), WatchStream()) as w:
+        await w.expect_calls("add a@1", "add b@2")
         assert w.server.requests[1].options == {"limit": "500", "continue": "next"}
 
 
 @async_test
-async def test_a_list_whose_pages_expire_starts_over_whole() -> None:
+async def test_a_list_whose_pages_expire_starts_over_without_pages() -> None:
     script = [
         listed(10, node("a", 1), following="next"),
         status(410, "Expired"),
         listed(20, node("b", 15)),
         WatchStream(),
     ]
-    async with world(*script) as w:
-        await w.tells("add b@15")
+    async with running(*script) as w:
+        await w.expect_calls("add b@15")
         assert w.server.requests[2].options == {}
-        assert (await w.asks(4)).options["resourceVersion"] == "20"
+        assert (await w.wait_for_request(4)).options["resourceVersion"] == "20"
 
 
 @async_test
-async def test_bookmarks_move_the_version_on() -> None:
-    feed, second = WatchStream(bookmark(50)), WatchStream()
-    async with world(listed(10), feed, second) as w:
+async def test_a_bookmark_advances_the_resource_version() -> None:
+    watch, second = WatchStream(bookmark(50)), WatchStream()
+    async with running(listed(10), watch, second) as w:
         await wait_until(lambda: w.informer.resource_version == "50")
         w.clock.advance(5.0)
-        feed.end()
-        assert (await w.asks(3)).options["resourceVersion"] == "50"
-        assert w.told == []
+        watch.end()
+        assert (await w.wait_for_request(3)).options["resourceVersion"] == "50"
+        assert w.calls == []
 
 
-@pytest.mark.parametrize("how", ["end", "cut"])
+@pytest.mark.parametrize("ending", ["end", "cut"])
 @async_test
-async def test_a_watch_that_ends_is_resumed_where_it_was(how: str) -> None:
-    feed, second = WatchStream(added(node("a", 11))), WatchStream(modified(node("a", 12)))
-    async with world(listed(10), feed, second) as w:
-        await w.tells("add a@11")
+async def test_a_watch_that_ends_is_resumed_from_its_last_version(ending: str) -> None:
+    watch, second = WatchStream(added(node("a", 11))), WatchStream(modified(node("a", 12)))
+    async with running(listed(10), watch, second) as w:
+        await w.expect_calls("add a@11")
         w.clock.advance(5.0)
-        getattr(feed, how)()
-        await w.tells("update a@12")
+        getattr(watch, ending)()
+        await w.expect_calls("update a@12")
         assert w.server.requests[2].options["resourceVersion"] == "11"
         assert len(w.server.requests) == 3
 
 
-NOTICED_S = 30.0
-"""A silently dead watch is replaced within this time."""
+MAX_DETECTION_S = 30.0
+"""Maximum time until a silently dead watch is replaced."""
 
 
 @pytest.mark.parametrize("dead", [WatchStream, NoAnswer], ids=["after-its-head", "before-its-head"])
 @async_test
 async def test_a_silently_dead_watch_is_resumed_within_30_s_each_time(dead: Callable[[], ServerAnswer]) -> None:
     script = [dead(), WatchStream(added(node("a", 11))), dead(), dead(), WatchStream(added(node("b", 12)))]
-    async with world(listed(10), *script) as w:
+    async with running(listed(10), *script) as w:
         for number in range(1, len(script)):
-            await w.asks(number + 1)
+            await w.wait_for_request(number + 1)
             began = w.clock.monotonic_s()
-            await w.asks(number + 2)
-            assert w.clock.monotonic_s() - began <= NOTICED_S
-        await w.tells("add a@11", "add b@12")
+            await w.wait_for_request(number + 2)
+            assert w.clock.monotonic_s() - began <= MAX_DETECTION_S
+        await w.expect_calls("add a@11", "add b@12")
         versions = [each.options["resourceVersion"] for each in w.server.requests[1:6]]
         assert versions == ["10", "10", "11", "11", "11"]
 
 
 @async_test
-async def test_a_quiet_watch_ends_with_a_bookmark_and_goes_on_over_the_same_connection() -> None:
-    feeds = [WatchStream(), WatchStream(), WatchStream()]
-    async with world(listed(10), *feeds) as w:
-        for number, feed in enumerate(feeds):
-            await feed.begun.wait()
+async def test_a_quiet_watch_resumes_from_its_bookmark_over_the_same_connection() -> None:
+    watches = [WatchStream(), WatchStream(), WatchStream()]
+    async with running(listed(10), *watches) as w:
+        for number, watch in enumerate(watches):
+            await watch.begun.wait()
             w.clock.advance(18.0)
-            feed.send(bookmark(20 + number))
-            feed.end()
-        last = await w.asks(5)
+            watch.send(bookmark(20 + number))
+            watch.end()
+        last = await w.wait_for_request(5)
         assert last.options["resourceVersion"] == "22"
         assert w.server.connections == 1
 
 
 @async_test
-async def test_a_streamed_list_has_minutes_and_its_watch_is_replaced_after_a_silence(
+async def test_a_streaming_list_has_a_long_timeout_and_its_silent_watch_is_replaced(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
     first = WatchStream(added(node("a", 1)), bookmark(10, initial_end=True))
-    async with world(first, WatchStream(added(node("b", 11))), streaming=True) as w:
-        await w.tells("add a@1")
+    async with running(first, WatchStream(added(node("b", 11))), streaming=True) as w:
+        await w.expect_calls("add a@1")
         began = w.clock.monotonic_s()
-        await w.tells("add b@11")
-        assert w.clock.monotonic_s() - began <= NOTICED_S
+        await w.expect_calls("add b@11")
+        assert w.clock.monotonic_s() - began <= MAX_DETECTION_S
         one, two = w.server.requests
         assert 300 <= int(one.options["timeoutSeconds"]) <= 600
         assert (two.options["resourceVersion"], "sendInitialEvents" in two.options) == ("10", False)
@@ -218,7 +220,7 @@ async def test_a_streamed_list_has_minutes_and_its_watch_is_replaced_after_a_sil
 
 
 @pytest.mark.parametrize(
-    "gone",
+    "expired",
     [
         pytest.param(status(410, "Expired", "too old"), id="as-an-answer"),
         pytest.param(WatchStream(error(410, "Expired", "too old")), id="as-an-event"),
@@ -226,151 +228,153 @@ async def test_a_streamed_list_has_minutes_and_its_watch_is_replaced_after_a_sil
     ],
 )
 @async_test
-async def test_history_that_is_gone_is_listed_anew_and_the_gap_is_told(gone: ServerAnswer) -> None:
+async def test_expired_history_causes_a_relist_that_reports_the_gap(expired: ServerAnswer) -> None:
     again = listed(99, node("a", 1), node("b", 77), node("d", 78), node("e", 5, uid="another"))
-    async with world(
-        listed(10, node("a", 1), node("b", 2), node("c", 3), node("e", 4)), gone, again, WatchStream()
+    async with running(
+        listed(10, node("a", 1), node("b", 2), node("c", 3), node("e", 4)), expired, again, WatchStream()
     ) as w:
-        await w.tells(
+        await w.expect_calls(
             *("add a@1", "add b@2", "add c@3", "add e@4"),
             *("update b@77", "add d@78", "delete e@4", "add e@5", "delete c@3"),
         )
-        assert w.server.requests[2].options == {"limit": "500"}  # the very latest: never back in time
-        assert (await w.asks(4)).options["resourceVersion"] == "99"
+        assert w.server.requests[2].options == {"limit": "500"}  # the latest version
+        assert (await w.wait_for_request(4)).options["resourceVersion"] == "99"
 
 
 @async_test
 async def test_a_relist_never_goes_back_in_time() -> None:
     script = [listed(10, node("a", 1)), status(400, "BadRequest"), listed(12, node("a", 1)), WatchStream()]
-    async with world(*script) as w:
-        await w.asks(4)
+    async with running(*script) as w:
+        await w.wait_for_request(4)
         assert w.server.requests[2].options["resourceVersion"] == "10"
         assert w.server.requests[2].options["resourceVersionMatch"] == "NotOlderThan"
-        assert w.told == ["add a@1"]
+        assert w.calls == ["add a@1"]
 
 
 @async_test
-async def test_a_server_whose_memory_is_younger_is_asked_for_the_latest() -> None:
+async def test_a_server_with_an_older_watch_cache_is_asked_for_the_latest_version() -> None:
     young = status(504, "Timeout", "Too large resource version: 10, current: 3")
     script = [listed(10), status(400, "BadRequest"), young, listed(11), WatchStream()]
-    async with world(*script) as w:
-        assert (await w.asks(4)).options == {"limit": "500"}
+    async with running(*script) as w:
+        assert (await w.wait_for_request(4)).options == {"limit": "500"}
 
 
 @async_test
-async def test_errors_at_the_start_are_waited_out() -> None:
+async def test_errors_at_the_start_are_retried() -> None:
     script = [
         status(500, "InternalError", "boom"),
         status(403, "Forbidden", "no"),
         listed(10, node("a", 1)),
         WatchStream(),
     ]
-    async with world(*script) as w:
+    async with running(*script) as w:
         await wait_until(lambda: "boom" in w.informer.last_error)
-        await w.tells("add a@1")
+        await w.expect_calls("add a@1")
         await wait_until(lambda: w.informer.last_error == "")
         assert w.clock.monotonic_s() >= 0.8 + 1.6
 
 
 @async_test
-async def test_a_watch_that_ends_at_once_again_and_again_is_slowed_down() -> None:
-    feeds = [WatchStream() for _ in range(4)]
-    for feed in feeds:
-        feed.end()
-    async with world(listed(10), *feeds) as w:
-        await w.asks(5)
+async def test_a_watch_that_ends_at_once_is_repeated_with_backoff() -> None:
+    watches = [WatchStream() for _ in range(4)]
+    for watch in watches:
+        watch.end()
+    async with running(listed(10), *watches) as w:
+        await w.wait_for_request(5)
         assert w.clock.monotonic_s() >= 0.8 + 1.6 + 3.2
 
 
 @async_test
-async def test_a_busy_server_is_left_alone_as_long_as_it_wants() -> None:
+async def test_a_watch_waits_for_retry_after() -> None:
     busy = status(429, "TooManyRequests", "later", Retry_After="30")
-    async with world(listed(10), busy, WatchStream(added(node("a", 11)))) as w:
-        await w.tells("add a@11")
+    async with running(listed(10), busy, WatchStream(added(node("a", 11)))) as w:
+        await w.expect_calls("add a@11")
         assert w.clock.monotonic_s() >= 30.0
         assert len(w.server.requests) == 3
 
 
 @async_test
-async def test_a_server_that_is_not_ready_yet_says_when_to_ask_again(caplog: pytest.LogCaptureFixture) -> None:
-    """As one does for a kind that was defined a moment ago: ever longer waits of our own would be a minute by then."""
+async def test_retry_after_replaces_the_backoff(caplog: pytest.LogCaptureFixture) -> None:
+    """A server does this for a kind that was just defined. Growing delays would reach a minute by then."""
     early = [status(429, "TooManyRequests", "storage is (re)initializing", Retry_After="1")] * 6
-    async with world(*early, WatchStream(added(node("a", 11)), bookmark(11, initial_end=True)), streaming=True) as w:
-        await w.tells("add a@11")
+    async with running(*early, WatchStream(added(node("a", 11)), bookmark(11, initial_end=True)), streaming=True) as w:
+        await w.expect_calls("add a@11")
         assert 6.0 <= w.clock.monotonic_s() < 12.0
         assert not caplog.records
 
 
 @async_test
-async def test_a_right_that_lacks_is_told_once_and_without_the_query(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_missing_permission_is_logged_once_without_the_query(caplog: pytest.LogCaptureFixture) -> None:
     words = 'nodes is forbidden: User "me" cannot watch resource "nodes" in API group "" at the cluster scope'
     refused = [status(403, "Forbidden", words)] * 5
-    async with world(*refused, WatchStream(added(node("a", 11)), bookmark(11, initial_end=True)), streaming=True) as w:
-        await w.tells("add a@11")
+    async with running(
+        *refused, WatchStream(added(node("a", 11)), bookmark(11, initial_end=True)), streaming=True
+    ) as w:
+        await w.expect_calls("add a@11")
     assert caplog.messages == [
         f"nodes: cannot list or watch: {words}; grant this user the right, or use another kubeconfig; trying again"
     ]
 
 
 @async_test
-async def test_the_server_may_be_away_for_a_while() -> None:
-    feed = WatchStream()
-    async with world(listed(10, node("a", 1)), feed) as w:
-        await w.tells("add a@1")
-        await feed.begun.wait()
+async def test_a_watch_resumes_after_an_outage_of_the_server() -> None:
+    watch = WatchStream()
+    async with running(listed(10, node("a", 1)), watch) as w:
+        await w.expect_calls("add a@1")
+        await watch.begun.wait()
         await w.server.stop()
         await wait_until(lambda: w.clock.monotonic_s() > 100.0, tick=lambda: w.clock.advance(1.0))
         w.server.script.append(WatchStream(modified(node("a", 12))))
         await w.server.start()
-        await w.tells("update a@12")
-        assert w.server.requests[-1].options["resourceVersion"] == "10", "it goes on where it was"
+        await w.expect_calls("update a@12")
+        assert w.server.requests[-1].options["resourceVersion"] == "10", "the watch resumes from its version"
         assert w.names() == {"a"}
 
 
 @async_test
-async def test_one_bad_object_is_reported_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    feed = WatchStream()
-    async with world(listed(10, node("a", 1), node("bad", 2, **BAD), node("c", 3)), feed) as w:
-        await w.tells("add a@1", "add c@3")
+async def test_an_undecodable_object_is_reported_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    watch = WatchStream()
+    async with running(listed(10, node("a", 1), node("bad", 2, **BAD), node("c", 3)), watch) as w:
+        await w.expect_calls("add a@1", "add c@3")
         assert [(item.key, item.resource_version) for item in w.bad] == [(("", "bad"), "2")]
         assert "unschedulable" in w.bad[0].reason
         assert 'Node "bad"' in w.bad[0].reason
         assert set(w.informer.undecodable) == {("", "bad")}
-        feed.send(modified(node("a", 11, **BAD)))
-        feed.send(modified(node("bad", 12)))
-        feed.send(modified(node("c", 13)))
-        await w.tells("add bad@12", "update c@13")
+        watch.send(modified(node("a", 11, **BAD)))
+        watch.send(modified(node("bad", 12)))
+        watch.send(modified(node("c", 13)))
+        await w.expect_calls("add bad@12", "update c@13")
         assert set(w.informer.undecodable) == {("", "a")}
-        assert w.informer.store["", "a"].metadata.resource_version == "1"  # the last good version
-        feed.send(modified(node("a", 14)))
-        feed.send(deleted(node("c", 15, **BAD)))
-        await w.tells("update a@14", "delete c@13")
+        assert w.informer.store["", "a"].metadata.resource_version == "1"  # the last valid version
+        watch.send(modified(node("a", 14)))
+        watch.send(deleted(node("c", 15, **BAD)))
+        await w.expect_calls("update a@14", "delete c@13")
         assert w.informer.undecodable == {}
         assert sum("is skipped" in line for line in caplog.messages) == 2
 
 
 @async_test
-async def test_a_bad_object_is_not_taken_for_a_deleted_one() -> None:
+async def test_an_undecodable_object_does_not_count_as_deleted() -> None:
     again = listed(99, node("a", 50, **BAD), node("b", 2))
-    async with world(
+    async with running(
         listed(10, node("a", 1), node("b", 2), node("z", 3)), WatchStream(error(410, "Gone")), again, WatchStream()
     ) as w:
-        await w.tells("add a@1", "add b@2", "add z@3", "delete z@3")
+        await w.expect_calls("add a@1", "add b@2", "add z@3", "delete z@3")
         assert w.names() == {"a", "b"}
 
 
 @async_test
-async def test_a_line_that_is_no_json_costs_the_watch_only() -> None:
-    feed = WatchStream(added(node("a", 11)))
-    feed.write(b'{"type":"ADDED","object":{\n')
-    feed.send(added(node("never", 12)))
-    async with world(listed(10), feed, WatchStream(added(node("b", 12)))) as w:
-        await w.tells("add a@11", "add b@12")
+async def test_a_line_that_is_not_json_restarts_the_watch() -> None:
+    watch = WatchStream(added(node("a", 11)))
+    watch.write(b'{"type":"ADDED","object":{\n')
+    watch.send(added(node("never", 12)))
+    async with running(listed(10), watch, WatchStream(added(node("b", 12)))) as w:
+        await w.expect_calls("add a@11", "add b@12")
         assert w.server.requests[2].options["resourceVersion"] == "11"
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 100])
-def test_lines_are_put_together_however_they_are_cut(step: int) -> None:
+def test_lines_are_assembled_from_chunks_of_any_size(step: int) -> None:
     text = b"one\ntwo\n\nthree\n"
     lines = LineSplitter()
     assert [line for at in range(0, len(text), step) for line in lines.feed(text[at : at + step])] == [
@@ -381,99 +385,99 @@ def test_lines_are_put_together_however_they_are_cut(step: int) -> None:
 
 
 @async_test
-async def test_a_handler_that_raises_costs_one_change(caplog: pytest.LogCaptureFixture) -> None:
-    async with world(listed(10), WatchStream(added(node("a", 11)), added(node("b", 12)))) as w:
-        plain = w.handle
+async def test_a_handler_that_raises_misses_one_change(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(listed(10), WatchStream(added(node("a", 11)), added(node("b", 12)))) as w:
+        handle = w.handle
 
         def fragile(old: KubeObject | None, new: KubeObject | None) -> None:
             if new is not None and new.name == "a":
                 raise RuntimeError("broken")
-            plain(old, new)
+            handle(old, new)
 
         w.informer._handler = fragile
-        await w.tells("add b@12")
+        await w.expect_calls("add b@12")
         assert "the event handler failed" in caplog.text
         assert w.names() == {"a", "b"}
 
 
-# Catching up, which a new leader does before it decides.
+# Catching up with the server.
 
 
-def catching_up(w: World) -> asyncio.Task[None]:
+def start_catch_up(w: Harness) -> asyncio.Task[None]:
     return asyncio.create_task(w.informer.catch_up())
 
 
-def asked(w: World, number: int) -> tuple[str, str]:
-    """Version and duration that a watch asked for; the request of that number, counted from 1."""
+def watch_options(w: Harness, number: int) -> tuple[str, str]:
+    """resourceVersion and timeoutSeconds of a watch; the request's number is counted from 1."""
     options = w.server.requests[number - 1].options
     return options["resourceVersion"], options["timeoutSeconds"]
 
 
 @async_test
-async def test_a_silent_watch_is_cut_and_what_it_missed_is_told() -> None:
+async def test_catch_up_cuts_a_silent_watch_and_delivers_the_missed_events() -> None:
     missed, rest, after = WatchStream(added(node("a", 12))), WatchStream(), WatchStream()
-    async with world(listed(10), WatchStream(), listed(15, node("z", 1)), missed, rest, after) as w:
-        await w.asks(2)
-        done = catching_up(w)
-        await w.tells("add a@12")
+    async with running(listed(10), WatchStream(), listed(15, node("z", 1)), missed, rest, after) as w:
+        await w.wait_for_request(2)
+        done = start_catch_up(w)
+        await w.expect_calls("add a@12")
         assert w.server.requests[2].options == {"limit": "1"}
-        assert asked(w, 4) == ("10", "1")
+        assert watch_options(w, 4) == ("10", "1")
         missed.end()
         await wait_until(rest.begun.is_set)
-        assert asked(w, 5) == ("12", "1")
+        assert watch_options(w, 5) == ("12", "1")
         assert not done.done()
-        rest.end()  # it had nothing to deliver: all that there was is told
+        rest.end()  # without events: the informer has everything
         await done
         await wait_until(after.begun.is_set)
-        assert int(asked(w, 6)[1]) >= 16
+        assert int(watch_options(w, 6)[1]) >= 16
 
 
 @async_test
-async def test_a_watch_that_delivers_the_newest_version_is_enough() -> None:
-    async with world(
+async def test_catch_up_ends_when_a_watch_delivers_the_newest_version() -> None:
+    async with running(
         listed(10), WatchStream(), listed(15), WatchStream(added(node("a", 12)), modified(node("a", 15)))
     ) as w:
-        await w.asks(2)
-        await catching_up(w)
-        assert w.told == ["add a@12", "update a@15"]
+        await w.wait_for_request(2)
+        await start_catch_up(w)
+        assert w.calls == ["add a@12", "update a@15"]
 
 
 @async_test
-async def test_what_is_known_is_not_asked_for_again() -> None:
-    feed = WatchStream(added(node("a", 15)))
-    async with world(listed(10), feed, listed(15)) as w:
-        await w.tells("add a@15")
-        await catching_up(w)
+async def test_catch_up_ends_at_once_when_the_store_is_current() -> None:
+    watch = WatchStream(added(node("a", 15)))
+    async with running(listed(10), watch, listed(15)) as w:
+        await w.expect_calls("add a@15")
+        await start_catch_up(w)
         assert len(w.server.requests) == 3
 
 
 @async_test
-async def test_a_watch_that_waits_for_its_next_try_is_sent_at_once() -> None:
-    async with world(listed(10), status(500), listed(15), WatchStream(added(node("a", 15)))) as w:
+async def test_catch_up_ends_the_backoff_of_a_watch() -> None:
+    async with running(listed(10), status(500), listed(15), WatchStream(added(node("a", 15)))) as w:
         await wait_until(lambda: w.clock.sleepers == 1)
         before_s = w.clock.monotonic_s()
-        await catching_up(w)
-        assert (w.told, w.clock.monotonic_s()) == (["add a@15"], before_s)
+        await start_catch_up(w)
+        assert (w.calls, w.clock.monotonic_s()) == (["add a@15"], before_s)
 
 
 @async_test
-async def test_a_list_that_waits_for_its_next_try_is_sent_at_once() -> None:
+async def test_catch_up_ends_the_backoff_of_a_list() -> None:
     broken, again = WatchStream(added(node("a", 1))), WatchStream(added(node("a", 15)), bookmark(15, initial_end=True))
-    async with world(broken, listed(15), again, streaming=True) as w:
+    async with running(broken, listed(15), again, streaming=True) as w:
         await wait_until(broken.begun.is_set)
         broken.cut()
         await wait_until(lambda: w.clock.sleepers == 1)
         before_s = w.clock.monotonic_s()
-        await catching_up(w)
-        assert (w.told, w.clock.monotonic_s()) == (["add a@15"], before_s)
+        await start_catch_up(w)
+        assert (w.calls, w.clock.monotonic_s()) == (["add a@15"], before_s)
 
 
 @async_test
-async def test_a_quiet_watch_that_ends_late_proves_nothing() -> None:
+async def test_a_quiet_watch_that_ends_late_does_not_end_catch_up() -> None:
     late, prompt = WatchStream(), WatchStream()
-    async with world(listed(10), WatchStream(), listed(15), late, prompt) as w:
-        await w.asks(2)
-        done = catching_up(w)
+    async with running(listed(10), WatchStream(), listed(15), late, prompt) as w:
+        await w.wait_for_request(2)
+        done = start_catch_up(w)
         await wait_until(late.begun.is_set)
         w.clock.advance(2.0)
         late.end()
@@ -485,33 +489,33 @@ async def test_a_quiet_watch_that_ends_late_proves_nothing() -> None:
 
 @pytest.mark.parametrize(("listed_at", "requests"), [(20, 2), (12, 3)], ids=["new-enough", "older"])
 @async_test
-async def test_a_list_that_is_under_way_is_not_cut(listed_at: int, requests: int) -> None:
+async def test_catch_up_does_not_cut_a_list_in_progress(listed_at: int, requests: int) -> None:
     streamed, watched = WatchStream(added(node("a", 1))), WatchStream(added(node("b", 15)))
-    async with world(streamed, listed(15), watched, streaming=True) as w:
+    async with running(streamed, listed(15), watched, streaming=True) as w:
         await wait_until(streamed.begun.is_set)
-        done = catching_up(w)
-        await w.asks(2)
+        done = start_catch_up(w)
+        await w.wait_for_request(2)
         streamed.send(bookmark(listed_at, initial_end=True))
         await done
-        assert w.told[0] == "add a@1"
+        assert w.calls[0] == "add a@1"
         assert len(w.server.requests) == requests
 
 
 @async_test
 async def test_the_newest_version_is_read_until_the_server_answers() -> None:
-    async with world(listed(10), WatchStream(), status(503), listed(10)) as w:
-        await w.asks(2)
-        done = catching_up(w)
+    async with running(listed(10), WatchStream(), status(503), listed(10)) as w:
+        await w.wait_for_request(2)
+        done = start_catch_up(w)
         await wait_until(done.done, tick=lambda: w.clock.advance(0.5))
         assert len(w.server.requests) == 4
 
 
 @async_test
-async def test_a_server_that_does_not_answer_is_not_waited_for_without_end(caplog: pytest.LogCaptureFixture) -> None:
-    async with world(listed(10), WatchStream(), NoAnswer()) as w:
-        await w.asks(3 - 1)
-        done = catching_up(w)
-        await w.asks(3)
+async def test_catch_up_ends_after_its_timeout(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(listed(10), WatchStream(), NoAnswer()) as w:
+        await w.wait_for_request(3 - 1)
+        done = start_catch_up(w)
+        await w.wait_for_request(3)
         w.clock.advance(CATCH_UP_S)
         await done
     assert "nodes: not caught up after 10 s" in caplog.text
@@ -519,45 +523,45 @@ async def test_a_server_that_does_not_answer_is_not_waited_for_without_end(caplo
 
 @async_test
 async def test_informers_catch_up_together() -> None:
-    async with world(listed(10), WatchStream(), listed(15), WatchStream(added(node("a", 15)))) as w:
-        await w.asks(2)
+    async with running(listed(10), WatchStream(), listed(15), WatchStream(added(node("a", 15)))) as w:
+        await w.wait_for_request(2)
         await InformerSet([w.informer]).catch_up()
-        assert w.told == ["add a@15"]
+        assert w.calls == ["add a@15"]
 
 
 # Streaming lists.
 
 
 @async_test
-async def test_a_streamed_list_is_one_request() -> None:
-    feed = WatchStream(added(node("a", 1)), added(node("b", 2)))
-    async with world(feed, streaming=True) as w:
-        first = await w.asks(1)
+async def test_a_streaming_list_is_one_request() -> None:
+    watch = WatchStream(added(node("a", 1)), added(node("b", 2)))
+    async with running(watch, streaming=True) as w:
+        first = await w.wait_for_request(1)
         assert first.options["sendInitialEvents"] == "true"
         assert first.options["resourceVersionMatch"] == "NotOlderThan"
         assert first.options["resourceVersion"] == "0"
         assert not w.informer.synced
-        feed.send(bookmark(9))
-        feed.send(deleted(node("a", 10)))
-        feed.send(bookmark(10, initial_end=True))
-        feed.send(added(node("c", 11)))
-        await w.tells("add b@2", "add c@11")
+        watch.send(bookmark(9))
+        watch.send(deleted(node("a", 10)))
+        watch.send(bookmark(10, initial_end=True))
+        watch.send(added(node("c", 11)))
+        await w.expect_calls("add b@2", "add c@11")
         assert w.informer.synced
         assert len(w.server.requests) == 1
 
 
 @async_test
-async def test_a_streamed_list_is_followed_by_plain_watches() -> None:
-    feed = WatchStream(added(node("a", 1)), bookmark(10, initial_end=True))
-    async with world(
-        feed, WatchStream(error(410, "Gone")), WatchStream(bookmark(20, initial_end=True)), streaming=True
+async def test_a_streaming_list_is_followed_by_plain_watches() -> None:
+    watch = WatchStream(added(node("a", 1)), bookmark(10, initial_end=True))
+    async with running(
+        watch, WatchStream(error(410, "Gone")), WatchStream(bookmark(20, initial_end=True)), streaming=True
     ) as w:
-        await w.tells("add a@1")
-        feed.cut()
-        await w.tells("delete a@1")
+        await w.expect_calls("add a@1")
+        watch.cut()
+        await w.expect_calls("delete a@1")
         assert w.server.requests[1].options["resourceVersion"] == "10"
         assert "sendInitialEvents" not in w.server.requests[1].options
-        assert "resourceVersion" not in w.server.requests[2].options  # the latest
+        assert "resourceVersion" not in w.server.requests[2].options  # the latest version
         assert w.server.requests[2].options["sendInitialEvents"] == "true"
 
 
@@ -569,23 +573,23 @@ async def test_a_streamed_list_is_followed_by_plain_watches() -> None:
     ],
 )
 @async_test
-async def test_servers_that_do_not_stream_are_listed_in_pages(answer: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_server_without_streaming_lists_is_paged(answer: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     if answer == "ends":
         answer = WatchStream(added(node("x", 1)))
         answer.end()
-    async with world(answer, listed(10, node("a", 1)), WatchStream(), streaming=True) as w:
-        await w.tells("add a@1")
-        assert "sendInitialEvents" not in (await w.asks(3)).options
+    async with running(answer, listed(10, node("a", 1)), WatchStream(), streaming=True) as w:
+        await w.expect_calls("add a@1")
+        assert "sendInitialEvents" not in (await w.wait_for_request(3)).options
         assert "listing in pages" in caplog.text
 
 
 @async_test
-async def test_a_streamed_list_that_cannot_be_delivered_comes_in_pages_this_time() -> None:
+async def test_a_streaming_list_that_fails_is_replaced_by_a_paged_list_once() -> None:
     broken = [WatchStream(error(500, "InternalError", "progress is disabled")) for _ in range(2)]
     gap = [WatchStream(error(410, "Gone")), WatchStream(bookmark(20, initial_end=True))]
-    async with world(*broken, listed(10, node("a", 1)), *gap, streaming=True) as w:
-        await w.tells("add a@1", "delete a@1")
+    async with running(*broken, listed(10, node("a", 1)), *gap, streaming=True) as w:
+        await w.expect_calls("add a@1", "delete a@1")
         assert ["sendInitialEvents" in request.options for request in w.server.requests] == [
             True,
             True,
@@ -596,7 +600,7 @@ async def test_a_streamed_list_that_cannot_be_delivered_comes_in_pages_this_time
 
 
 @async_test
-async def test_several_run_as_one() -> None:
+async def test_an_informer_set_runs_several_informers() -> None:
     def route(request: Request) -> ServerAnswer:
         if "watch" in request.options:
             return WatchStream()
@@ -604,9 +608,9 @@ async def test_several_run_as_one() -> None:
 
     clock, forbidden = ManualClock(), True
     async with FakeHttpServer(route) as server, server.client(clock) as client:
-        told: list[object] = []
+        calls: list[object] = []
         kinds = [NODES, resource_of(kind_of(Pod))]
-        group = InformerSet(client.informer(each, lambda *pair: told.append(pair), streaming=False) for each in kinds)
+        group = InformerSet(client.informer(each, lambda *pair: calls.append(pair), streaming=False) for each in kinds)
         running = asyncio.create_task(group.run())
         await wait_until(lambda: len(group.not_synced()) == 1 and "may not" in group.not_synced()[0])
         assert group.not_synced()[0].startswith("pods: ")
@@ -621,22 +625,22 @@ async def test_several_run_as_one() -> None:
 
 
 @async_test
-async def test_one_that_dies_takes_the_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_informer_stops_its_set(monkeypatch: pytest.MonkeyPatch) -> None:
     async with FakeHttpServer(lambda _: NoAnswer()) as server, server.client() as client:
-        sick, well = (client.informer(NODES, lambda *_: None) for _ in range(2))
-        monkeypatch.setattr(sick, "_on_error", None)
-        monkeypatch.setattr(sick, "_watch", None)
+        failing, healthy = (client.informer(NODES, lambda *_: None) for _ in range(2))
+        monkeypatch.setattr(failing, "_on_error", None)
+        monkeypatch.setattr(failing, "_watch", None)
         with pytest.raises(ExceptionGroup):
-            await InformerSet([well, sick]).run()
+            await InformerSet([healthy, failing]).run()
 
 
 @async_test
-async def test_stopping_is_clean() -> None:
-    feed = WatchStream()
-    async with world(listed(10), feed) as w:
-        await feed.begun.wait()
+async def test_a_cancelled_informer_closes_its_connection() -> None:
+    watch = WatchStream()
+    async with running(listed(10), watch) as w:
+        await watch.begun.wait()
         await w.informer.wait_synced()
         w.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await w.task
-        assert w.connections() == 0  # the watch's own is not left open
+        assert w.connections() == 0  # the connection of the watch is closed

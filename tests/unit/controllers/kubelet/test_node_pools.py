@@ -1,4 +1,4 @@
-"""Pools of nodes on one line: what they mean, and what is refused."""
+"""Parsing of node pools, and invalid ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bayplan.controllers.kubelet.node_pools import (
 from bayplan.errors import UsageError
 
 
-def test_a_pool_is_a_name_a_number_and_what_each_node_has() -> None:
+def test_a_pool_has_a_name_a_count_and_capacities() -> None:
     pool = NodePool.parse("gpu=20:cpu=96,memory=1Ti,nvidia.com/gpu=8")
     assert pool == NodePool("gpu", 20, (("cpu", "96"), ("memory", "1Ti"), ("nvidia.com/gpu", "8")))
     first = next(pool.nodes())
@@ -29,13 +29,13 @@ def test_a_pool_is_a_name_a_number_and_what_each_node_has() -> None:
 
 
 @pytest.mark.parametrize(("text", "name", "count"), [("5", "node", 5), ("cpu=3", "cpu", 3), ("none=0", "none", 0)])
-def test_what_is_not_said_is_what_a_fake_node_has(text: str, name: str, count: int) -> None:
+def test_missing_capacities_are_those_of_a_fake_node(text: str, name: str, count: int) -> None:
     pool = NodePool.parse(text)
     assert (pool.name, pool.count, pool.amounts) == (name, count, ())
     assert len(list(pool.nodes())) == count
 
 
-def test_zones_go_on_from_pool_to_pool() -> None:
+def test_zones_continue_from_pool_to_pool() -> None:
     found = nodes_of([NodePool("a", 4), NodePool("b", 5)], zones=3)
     assert Counter(each["metadata"]["labels"][ZONE_LABEL] for each in found) == {f"zone-{n}": 3 for n in range(3)}
     assert ZONE_LABEL not in nodes_of([NodePool("a", 1)])[0]["metadata"]["labels"]
@@ -48,7 +48,7 @@ def test_zones_go_on_from_pool_to_pool() -> None:
         *("gpu=1:cpu=3,", "=3", "gpu=1000000", "gpu=²"),
     ],
 )
-def test_what_is_no_pool_is_refused_with_an_example(text: str) -> None:
+def test_invalid_pools_are_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match=r"write it as gpu=20:cpu=96,memory=1Ti"):
         NodePool.parse(text)
 

@@ -38,7 +38,7 @@ def test_a_node_without_a_template() -> None:
     assert node["status"]["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 1}}
 
 
-def test_the_number_may_stand_anywhere() -> None:
+def test_the_index_is_rendered_in_every_text() -> None:
     node = NodeTemplate(RICH).node(85)
     assert node["metadata"]["name"] == "big-85"
     labels = node["metadata"]["labels"]
@@ -48,7 +48,7 @@ def test_the_number_may_stand_anywhere() -> None:
     assert node["status"]["images"][0]["names"] == ["registry.example/app:85"]
 
 
-def test_what_the_template_says_is_kept_and_the_rest_filled_in() -> None:
+def test_missing_fields_are_filled_in() -> None:
     status = NodeTemplate(RICH).node(0)["status"]
     assert (status["capacity"]["cpu"], status["allocatable"]["cpu"]) == ("8", "7500m")
     assert status["nodeInfo"]["kubeletVersion"] == "v1.30.1"
@@ -56,7 +56,7 @@ def test_what_the_template_says_is_kept_and_the_rest_filled_in() -> None:
     assert "conditions" not in status
 
 
-def test_one_node_is_made_without_touching_the_next() -> None:
+def test_rendered_nodes_share_no_state() -> None:
     template = NodeTemplate(RICH)
     template.node(1)["metadata"]["labels"]["zone"] = "changed"
     assert template.node(1)["metadata"]["labels"]["zone"] == "z1"
@@ -73,7 +73,7 @@ def test_one_node_is_made_without_touching_the_next() -> None:
         pytest.param("kind: Node\nmetadata: [1]", "metadata", id="metadata that is none"),
     ],
 )
-def test_a_bad_template_is_refused_in_a_sentence(tmp_path: Path, text: str, fault: str) -> None:
+def test_an_invalid_template_is_refused(tmp_path: Path, text: str, fault: str) -> None:
     path = tmp_path / "node.yaml"
     path.write_text(text)
     with pytest.raises(ObjectError, match=fault):
