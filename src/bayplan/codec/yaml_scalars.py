@@ -61,7 +61,7 @@ def resolve_scalar(text: str, tag: str, *, plain: bool) -> tuple[str, Any]:
     if tag in ("", "!!timestamp") and _is_timestamp(text):
         return "!!timestamp", text
     value = _resolve(text)
-    found = _tag_of(value)
+    found = _tag(value)
     if tag in ("", found):
         return found, value
     if tag == "!!float" and isinstance(value, int) and found == "!!int" and value < 2**63:
@@ -123,7 +123,7 @@ def _integer(digits: str) -> int | None:
     return sign * int(body) if len(body) <= _DECIMAL_DIGITS else None
 
 
-def _tag_of(value: Any) -> str:
+def _tag(value: Any) -> str:
     if value is None:
         return "!!null"
     return {bool: "!!bool", int: "!!int", float: "!!float"}.get(type(value), "!!str")

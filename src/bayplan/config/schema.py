@@ -177,7 +177,7 @@ def config_fields_by_name(cls: type[ConfigStruct]) -> dict[str, ConfigField]:
 def _field(attribute: str, name: str, annotation: Any) -> ConfigField:
     inner, nullable, marks = _unwrap(annotation)
     embedded = next((mark.struct for mark in marks if isinstance(mark, EmbeddedIn)), None)
-    return ConfigField(attribute, name, _go_type_of(inner, marks), nullable, NO_OMIT_EMPTY in marks, embedded)
+    return ConfigField(attribute, name, _go_type(inner, marks), nullable, NO_OMIT_EMPTY in marks, embedded)
 
 
 def _unwrap(annotation: Any) -> tuple[Any, bool, tuple[Any, ...]]:
@@ -194,7 +194,7 @@ def _unwrap(annotation: Any) -> tuple[Any, bool, tuple[Any, ...]]:
     return annotation, False, ()
 
 
-def _go_type_of(annotation: Any, marks: tuple[Any, ...]) -> GoFieldType:
+def _go_type(annotation: Any, marks: tuple[Any, ...]) -> GoFieldType:
     named = next((mark.name for mark in marks if isinstance(mark, GoTypeName)), None)
     if annotation is int:
         return _INTEGER_TYPES[named or "int32"]
@@ -207,7 +207,7 @@ def _go_type_of(annotation: Any, marks: tuple[Any, ...]) -> GoFieldType:
     origin = get_origin(annotation)
     if origin is tuple:
         item, _, item_marks = _unwrap(get_args(annotation)[0])
-        return GoSlice(_go_type_of(item, item_marks))
+        return GoSlice(_go_type(item, item_marks))
     if origin is dict:
         return GoStringMap()
     if isinstance(annotation, type) and issubclass(annotation, ConfigStruct):

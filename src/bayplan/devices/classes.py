@@ -30,17 +30,17 @@ def classes_by_resource(classes: Iterable[DeviceClass]) -> dict[str, DeviceClass
     for item in sorted(classes, key=lambda other: other.name):
         wanted = item.spec.extended_resource_name
         if wanted is not None:
-            rival = found.get(wanted)
-            if rival is not None and not _takes_precedence(item, rival):
+            other_class = found.get(wanted)
+            if other_class is not None and not _takes_precedence(item, other_class):
                 continue
             found[wanted] = item
         found[DEVICE_CLASS_PREFIX + item.name] = item
     return found
 
 
-def _takes_precedence(item: DeviceClass, rival: DeviceClass) -> bool:
-    created, rival_created = (other.metadata.creation_timestamp or _LONG_AGO for other in (item, rival))
-    return created > rival_created or (created == rival_created and item.name < rival.name)
+def _takes_precedence(item: DeviceClass, other_class: DeviceClass) -> bool:
+    created, rival_created = (other.metadata.creation_timestamp or _LONG_AGO for other in (item, other_class))
+    return created > rival_created or (created == rival_created and item.name < other_class.name)
 
 
 class ExtendedResourceClasses:

@@ -161,20 +161,20 @@ def _init_container_request(
         container_request = _container_request(number, containers[number], resource)
         if container_request is None:
             continue
-        lent = 0
-        lenders = shared.setdefault(number, [])
-        for later, lender in long_running.items():
-            if later > number and lent < container_request.count:
-                lenders.append(lender)
-                lent += lender.count
-        if lent < container_request.count:
-            missing[number] = _ContainerRequest(container_request.name, container_request.count - lent)
+        shared_count = 0
+        sharing = shared.setdefault(number, [])
+        for later, other in long_running.items():
+            if later > number and shared_count < container_request.count:
+                sharing.append(other)
+                shared_count += other.count
+        if shared_count < container_request.count:
+            missing[number] = _ContainerRequest(container_request.name, container_request.count - shared_count)
     largest = max(missing.values(), key=lambda container_request: container_request.count, default=None)
     mappings = []
-    for number, lenders in shared.items():
+    for number, sharing in shared.items():
         own = [largest] if number in missing and largest is not None else []
         mappings += [
-            _mapping(containers[number], resource, container_request.name) for container_request in (*lenders, *own)
+            _mapping(containers[number], resource, container_request.name) for container_request in (*sharing, *own)
         ]
     return largest, mappings
 

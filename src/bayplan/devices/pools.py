@@ -185,7 +185,7 @@ class PoolIndex:
         seen = self._seen.get(node.name)
         if seen is None or seen.labels != node.labels:
             newest = self._gather(node)
-            pools = filter(None, (self._pool(pool_id, mates) for pool_id, mates in newest.items()))
+            pools = filter(None, (self._pool(pool_id, slices) for pool_id, slices in newest.items()))
             seen = self._seen[node.name] = NodePools(pools, node.labels, newest)
         return seen
 
@@ -195,35 +195,35 @@ class PoolIndex:
         for published in (*self._local.get(node.name, ()), *self._shared):
             if not published.applies_to(node):
                 continue
-            mates = newest.setdefault(published.pool, [])
-            if mates and published.generation > mates[0].generation:
-                mates.clear()
-            if not mates or published.generation == mates[0].generation:
-                mates.append(published)
+            same_pool = newest.setdefault(published.pool, [])
+            if same_pool and published.generation > same_pool[0].generation:
+                same_pool.clear()
+            if not same_pool or published.generation == same_pool[0].generation:
+                same_pool.append(published)
         return newest
 
-    def _pool(self, pool_id: PoolId, mates: list[PublishedSlice]) -> VisiblePool | None:
+    def _pool(self, pool_id: PoolId, slices: list[PublishedSlice]) -> VisiblePool | None:
         """The pool of the slices for a node; None if a newer generation, not for this node, replaces it."""
-        expected, generation = mates[0].slice.spec.pool.resource_slice_count, mates[0].generation
-        if len(mates) == expected:
-            return build_pool(pool_id, mates, ())
+        expected, generation = slices[0].slice.spec.pool.resource_slice_count, slices[0].generation
+        if len(slices) == expected:
+            return build_pool(pool_id, slices, ())
         everything = self._by_pool[pool_id]
         if any(other.generation > generation for other in everything):
             return None
         current = [other for other in everything if other.generation == generation]
         if len(current) != expected:
             return VisiblePool(pool_id, incomplete=True)
-        here = {mate.name for mate in mates}
-        return build_pool(pool_id, mates, [other for other in current if other.name not in here])
+        here = {mate.name for mate in slices}
+        return build_pool(pool_id, slices, [other for other in current if other.name not in here])
 
 
-def build_pool(pool_id: PoolId, mates: list[PublishedSlice], elsewhere: Sequence[PublishedSlice]) -> VisiblePool:
-    """A complete pool from its slices for the node (`mates`) and its other slices; it may be invalid."""
-    ordered = sorted(mates, key=lambda mate: mate.name)
-    devices = tuple(device for mate in ordered if not mate.holds_counters for device in mate.devices)
+def build_pool(pool_id: PoolId, slices: list[PublishedSlice], elsewhere: Sequence[PublishedSlice]) -> VisiblePool:
+    """A complete pool from its slices for the node (`slices`) and its slices elsewhere; it may be invalid."""
+    ordered = sorted(slices, key=lambda published: published.name)
+    devices = tuple(device for published in ordered if not published.holds_counters for device in published.devices)
     counters = _counters(ordered)
     other_devices = tuple(device for other in elsewhere for device in other.devices)
-    all_devices = (*(device for mate in ordered for device in mate.devices), *other_devices)
+    all_devices = (*(device for published in ordered for device in published.devices), *other_devices)
     if (
         counters is None
         or _has_duplicate_names(devices)
@@ -238,9 +238,9 @@ def build_pool(pool_id: PoolId, mates: list[PublishedSlice], elsewhere: Sequence
     )
 
 
-def _counters(mates: Iterable[PublishedSlice]) -> dict[str, dict[str, Quantity]] | None:
+def _counters(slices: Iterable[PublishedSlice]) -> dict[str, dict[str, Quantity]] | None:
     """The counter sets by name; None if two have the same name."""
-    sets = [shared for mate in mates for shared in mate.slice.spec.shared_counters]
+    sets = [shared for mate in slices for shared in mate.slice.spec.shared_counters]
     named = {
         shared.name: {name: parse_quantity(counter.value) for name, counter in shared.counters.items()}
         for shared in sets

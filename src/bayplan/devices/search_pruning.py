@@ -62,8 +62,8 @@ class SearchPruner:
     def _requests_with_same_devices(self) -> Requests:
         """The last request with those before it in its claim; empty if there is no other claim."""
         position = self._requests[-1][0].position
-        mates = [alternatives for alternatives in self._requests if alternatives[0].position == position]
-        return mates if len(mates) < len(self._requests) else ()
+        same_claim = [alternatives for alternatives in self._requests if alternatives[0].position == position]
+        return same_claim if len(same_claim) < len(self._requests) else ()
 
     def _candidates(self, alternative: RequestAlternative) -> int:
         """The devices that an alternative could use if no other device were allocated."""

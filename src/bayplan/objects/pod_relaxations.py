@@ -280,10 +280,10 @@ def with_lower_requests(pod: Pod, less: Mapping[str, int]) -> Pod:
 
 def _limit_containers(spec: PodSpec, name: str, limit: int) -> PodSpec:
     """Reduce the containers so that those that run together, and each earlier init container, stay within the limit."""
-    lasting = [*spec.containers, *(each for each in spec.init_containers if each.is_sidecar)]
-    requests = [_container_request(container, name) for container in lasting]
+    long_running = [*spec.containers, *(each for each in spec.init_containers if each.is_sidecar)]
+    requests = [_container_request(container, name) for container in long_running]
     too_much = sum(requests) - limit
-    for place in sorted(range(len(lasting)), key=lambda place: (place >= len(spec.containers), -requests[place])):
+    for place in sorted(range(len(long_running)), key=lambda place: (place >= len(spec.containers), -requests[place])):
         given = max(0, min(requests[place], too_much))
         requests[place] -= given
         too_much -= given

@@ -59,13 +59,13 @@ async def wait_until_bound(
     perform: PerformIntent,
     assumptions: VolumeAssumptions,
     *,
-    look: ReadNode,
+    read_node: ReadNode,
     timeout_s: float,
 ) -> None:
     """Wait until the volume controller and the provisioners are done."""
 
     def done() -> bool:
-        node, csi_node = look()
+        node, csi_node = read_node()
         return bindings_complete(written, node_name, node, csi_node, assumptions)
 
     try:

@@ -58,7 +58,7 @@ PLUGINS = {plugin.name: plugin for plugin in (AWS_EBS, GCE_PD, CINDER, AZURE_DIS
 
 def inline_plugin(volume: Volume) -> InTreePlugin | None:
     """The in-tree plugin of an inline volume; None if it has no CSI translation."""
-    plugin = _plugin_of(volume)
+    plugin = _plugin(volume)
     if plugin is None and volume.azure_file is not None:
         return AZURE_FILE
     if plugin is None and volume.vsphere_volume is not None:
@@ -68,10 +68,10 @@ def inline_plugin(volume: Volume) -> InTreePlugin | None:
 
 def volume_plugin(volume: PersistentVolume) -> InTreePlugin | None:
     """The in-tree plugin of a persistent volume, if it is a migrated one."""
-    return _plugin_of(volume.spec)
+    return _plugin(volume.spec)
 
 
-def _plugin_of(source: Volume | PersistentVolumeSpec) -> InTreePlugin | None:
+def _plugin(source: Volume | PersistentVolumeSpec) -> InTreePlugin | None:
     if source.aws_elastic_block_store is not None:
         return AWS_EBS
     if source.gce_persistent_disk is not None:

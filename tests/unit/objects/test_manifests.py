@@ -163,7 +163,7 @@ def test_two_objects_of_one_name_are_refused(write: Write, first: str, second: s
     one, other = write("one.yaml", first), write("other.yaml", f"{V1}kind: ConfigMap\n---\n{second}")
     with pytest.raises(ObjectError, match=words) as refusal:
         load_manifests([one, other])
-    assert f"in {one}, document 1 and in {other}, document 2; leave one out" in str(refusal.value)
+    assert f"in {one}, document 1 and in {other}, document 2; remove one" in str(refusal.value)
 
 
 def test_names_may_repeat_across_kinds_and_namespaces(write: Write) -> None:
@@ -217,7 +217,7 @@ def test_errors_name_file_and_document(write: Write, text: str, words: str) -> N
     ("text", "words"),
     [
         pytest.param(f"{V1}kind: Pod\nspec: {{containers: [{{}}]}}", r"a Pod has no metadata\.name", id="no-name"),
-        pytest.param(POD, r"spec\.containers: there is none", id="no-containers"),
+        pytest.param(POD, r"spec\.containers: the list is empty", id="no-containers"),
         pytest.param(
             f"{POD}spec: {{containers: [{{}}], priorityClassName: none}}\n",
             'has priority class "none"',
@@ -249,7 +249,7 @@ def test_identity() -> None:
     assert with_identity(Node(metadata=ObjectMeta(name="n"))).namespace == ""
     given = make_pod("p", namespace="x", uid="u")
     assert with_identity(given) == given
-    with pytest.raises(ObjectError, match=r"a Node has no metadata\.name; give it one"):
+    with pytest.raises(ObjectError, match=r"a Node has no metadata\.name; add one"):
         with_identity(Node())
 
 

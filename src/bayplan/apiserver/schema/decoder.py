@@ -61,9 +61,9 @@ def decode(
         found = reader_of(type_).read(tree)
     except WrongTypeError:
         _raise_type_error(text, type_, tree)
-    strange = unknown_field_count() != before or repeats
+    has_strict_errors = unknown_field_count() != before or repeats
     found["kind"], found["apiVersion"] = expected.kind, expected.api_version
-    if validation == "Ignore" or not (strange or fault):
+    if validation == "Ignore" or not (has_strict_errors or fault):
         return DecodedObject(found)
     strict_errors = [fault] if fault else []
     strict_errors += DecodeErrors(json_text.parse(text.decode("utf-8", "replace")), type_).unknown_fields
@@ -214,8 +214,8 @@ def may_have_duplicate_keys(text: bytes, tree: Tree) -> bool:
 
 
 def _raise_type_error(text: bytes, type_: StructType, tree: Tree) -> NoReturn:
-    complaints = DecodeErrors(json_text.parse(text.decode("utf-8", "replace")), type_)
-    raise bad_request(f"{_title(tree)}: {complaints.type_error}") from None
+    errors = DecodeErrors(json_text.parse(text.decode("utf-8", "replace")), type_)
+    raise bad_request(f"{_title(tree)}: {errors.type_error}") from None
 
 
 def _check_header(tree: Tree, expected: ExpectedKind) -> None:

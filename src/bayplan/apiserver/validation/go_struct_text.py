@@ -68,7 +68,7 @@ def _struct_text(kind: str, tree: Mapping[str, Any]) -> Tree:
             fields[go_name] = _value_text(code, tree.get(name))
         elif code == "o":
             metadata = tree.get("metadata") or {}
-            fields |= {field: _sorted(metadata[field]) for field in _METADATA if metadata.get(field)}
+            fields |= {field: _sort_keys(metadata[field]) for field in _METADATA if metadata.get(field)}
         else:
             fields |= _struct_text(code, tree)  # an embedded struct has no name of its own
     return fields
@@ -89,7 +89,7 @@ def _value_text(code: str, value: Any) -> Any:
     return struct_text(code, value)
 
 
-def _sorted(value: Any) -> Any:
+def _sort_keys(value: Any) -> Any:
     return {key: value[key] for key in sorted(value)} if isinstance(value, dict) else value
 
 

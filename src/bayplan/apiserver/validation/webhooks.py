@@ -1,6 +1,7 @@
 """Validation of webhook configurations.
 
-Bayplan's API server does not call webhooks, but reports errors in their configurations. Match conditions need a name and an expression; the expression is not compiled.
+Bayplan's API server does not call webhooks, but reports errors in their configurations. Match conditions need a name
+and an expression; the expression is not compiled.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def _pod_warnings(where: str, pod: Tree) -> list[str]:
     affinity = spec.get("affinity")
     if affinity:
         found += _node_affinity(path, affinity.get("nodeAffinity") or {})
-    found += _spreading(path, spec)
+    found += _topology_spread(path, spec)
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     if annotations:
         found += (
@@ -122,7 +122,7 @@ def _pod_affinity(path: str, affinity: Tree) -> Iterator[str]:
                 yield f"{at}.podAffinityTerm.labelSelector: {_NULL_SELECTOR}"
 
 
-def _spreading(path: str, spec: Tree) -> Iterator[str]:
+def _topology_spread(path: str, spec: Tree) -> Iterator[str]:
     for index, each in enumerate(spec.get("topologySpreadConstraints") or ()):
         place = f"{path}.topologySpreadConstraints[{index}]"
         if (reason := DEPRECATED_LABELS.get(each.get("topologyKey", ""))) is not None:

@@ -1,7 +1,7 @@
-"""Are the pod's volumes there, on its node? Promises them, has them made, and waits until they are bound.
+"""Binds the pod's volumes for its node: assumes them, writes the bindings and waits until they are bound.
 
-The decision is that of the pod engine's VolumeBinding (`volumes`); here it is made for one node, and carried out. A pod
-whose claims are all bound costs a few lookups.
+Uses the decision of the pod engine's VolumeBinding (`volumes`) for one node. A pod whose claims are all bound costs a
+few lookups.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class VolumeBindingBinderPlugin(BindTimeoutPlugin):
             raise VolumeError(conflict)
         info = assume_pod_volumes(wanted, node.name, volumes)
 
-        def noted(latest: PodVolumes) -> None:
+        def store_state(latest: PodVolumes) -> None:
             state.plugin_state[self.name] = latest
 
-        noted(info)
+        store_state(info)
 
         def look() -> tuple[Node | None, CsiNode | None]:
             return ctx.cache.node(node.name), lookup.csi_nodes.get(node.name)
 
         perform = ctx.writes.perform
-        written = await bind_api_update(info, perform, volumes, noted)
+        written = await bind_api_update(info, perform, volumes, store_state)
         ctx.crash_point(crash_points.VOLUMES_ASSUMED)
-        await wait_until_bound(pod, node.name, written, perform, volumes, look=look, timeout_s=self.timeout_s)
+        await wait_until_bound(pod, node.name, written, perform, volumes, read_node=look, timeout_s=self.timeout_s)
 
     async def rollback(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState

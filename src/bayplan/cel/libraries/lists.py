@@ -70,7 +70,7 @@ def is_sorted(values: Any) -> bool:
     return True
 
 
-def _summing(zero: Any) -> Implementation:
+def _sum(zero: Any) -> Implementation:
     def run(values: Any) -> Any:
         total = zero
         for value in values:
@@ -124,7 +124,7 @@ _SUMMABLE: tuple[tuple[str, CelType, Any], ...] = (
 
 KUBERNETES: list[Overload] = [
     *(method("isSorted", f"list_{n}_is_sorted_bool", (list_of(t),), BOOL, is_sorted) for n, t in _COMPARABLE),
-    *(method("sum", f"list_{n}_sum_{n}", (list_of(t),), t, _summing(zero)) for n, t, zero in _SUMMABLE),
+    *(method("sum", f"list_{n}_sum_{n}", (list_of(t),), t, _sum(zero)) for n, t, zero in _SUMMABLE),
     *(method("max", f"list_{n}_max_{n}", (list_of(t),), t, _extreme("max", -1)) for n, t in _COMPARABLE),
     *(method("min", f"list_{n}_min_{n}", (list_of(t),), t, _extreme("min", 1)) for n, t in _COMPARABLE),
     method("indexOf", "list_a_index_of_int", (LIST_A, A), INT, index_of),
@@ -150,14 +150,14 @@ def flatten(values: Any, *depth: Any) -> tuple[Any, ...]:
     levels = depth[0] if depth else 1
     if levels < 0:
         raise CelError("level must be non-negative")
-    return tuple(_flattened(values, levels))
+    return tuple(_flatten(values, levels))
 
 
-def _flattened(values: Any, levels: int) -> list[Any]:
+def _flatten(values: Any, levels: int) -> list[Any]:
     flat: list[Any] = []
     for value in values:
         if is_list(value) and levels > 0:
-            flat += _flattened(value, levels - 1)
+            flat += _flatten(value, levels - 1)
         else:
             flat.append(value)
     return flat

@@ -8,7 +8,7 @@ from bayplan.cel.types.declarations import Overload, method
 from bayplan.cel.types.types import INT, STRING, list_of
 
 
-def _compiled(pattern: str) -> Regex:
+def _compile(pattern: str) -> Regex:
     try:
         return compile_regex(pattern)
     except ValueError as error:
@@ -16,11 +16,11 @@ def _compiled(pattern: str) -> Regex:
 
 
 def find(text: str, pattern: str) -> str:
-    return _compiled(pattern).find(text)
+    return _compile(pattern).find(text)
 
 
 def find_all(text: str, pattern: str, limit: int = -1) -> tuple[str, ...]:
-    return tuple(_compiled(pattern).find_all(text, limit))
+    return tuple(_compile(pattern).find_all(text, limit))
 
 
 OVERLOADS: list[Overload] = [

@@ -50,9 +50,9 @@ class Semver:
         return cls.parse(".".join(parts))
 
     def compare(self, other: Semver) -> int:
-        mine, theirs = (self.major, self.minor, self.patch), (other.major, other.minor, other.patch)
-        if mine != theirs:
-            return 1 if mine > theirs else -1
+        own_numbers, other_numbers = (self.major, self.minor, self.patch), (other.major, other.minor, other.patch)
+        if own_numbers != other_numbers:
+            return 1 if own_numbers > other_numbers else -1
         if not self.pre or not other.pre:
             return bool(other.pre) - bool(self.pre)
         left, right = [_rank(p) for p in self.pre], [_rank(p) for p in other.pre]

@@ -64,7 +64,7 @@ def _parse(text: str, *, via_request: bool) -> Url:
     if rest.startswith("//") and (scheme or (not via_request and not rest.startswith("///"))):
         authority, slash, tail = rest[2:].partition("/")
         host, rest = _authority(scheme, authority), slash + tail
-    _unescaped(rest)
+    _unescape(rest)
     return Url(normal, scheme, host, rest, query)
 
 
@@ -81,7 +81,7 @@ def _authority(scheme: str, authority: str) -> str:
     if at:
         if not _USERINFO.fullmatch(userinfo):
             raise ValueError("net/url: invalid userinfo")
-        _unescaped(userinfo)
+        _unescape(userinfo)
     return parsed
 
 
@@ -131,10 +131,10 @@ def _unescaped_host(host: str) -> str:
         elif c.isascii() and ord(c) not in _HOST_SAFE:
             raise ValueError(f"invalid character {quote(c)} in host name")
         at += 1
-    return _unescaped(host)
+    return _unescape(host)
 
 
-def _unescaped(text: str, *, plus: bool = False) -> str:
+def _unescape(text: str, *, plus: bool = False) -> str:
     bad = re.search("%(?![0-9a-fA-F]{2})", text)
     if bad:
         raise ValueError(f"invalid URL escape {quote(text[bad.start() : bad.start() + 3])}")
@@ -170,7 +170,7 @@ def parse_query(query: str) -> dict[str, list[str]]:
             continue
         name, _, value = pair.partition("=")
         try:
-            name, value = _unescaped(name, plus=True), _unescaped(value, plus=True)
+            name, value = _unescape(name, plus=True), _unescape(value, plus=True)
         except ValueError:
             continue
         found.setdefault(name, []).append(value)

@@ -127,7 +127,7 @@ def test_the_error_of_a_pod_group_without_api_version_names_both_versions(tmp_pa
 
 
 def test_the_error_of_an_old_version_names_the_new_one() -> None:
-    with pytest.raises(ObjectError, match=r"write it as scheduling\.volcano\.sh/v1beta1"):
+    with pytest.raises(ObjectError, match=r"use scheduling\.volcano\.sh/v1beta1"):
         find_kind("scheduling.volcano.sh/v1alpha1", "Queue")
 
 

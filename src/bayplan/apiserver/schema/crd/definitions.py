@@ -74,11 +74,11 @@ def accept_names(tree: Tree, definitions: Iterable[Tree], now: str) -> Tree:
     return status
 
 
-def _conflict(names: Mapping[str, Any], others: list[Tree]) -> tuple[str, str] | None:
+def _conflict(names: Mapping[str, Any], definitions: list[Tree]) -> tuple[str, str] | None:
     """Reason and message if a name is taken."""
     taken: set[str] = set()
     kinds: set[str] = set()
-    for each in others:
+    for each in definitions:
         held = (each.get("status") or {}).get("acceptedNames") or {}
         taken |= {held.get("plural", ""), held.get("singular", ""), *(held.get("shortNames") or ())}
         kinds |= {held.get("kind", ""), held.get("listKind", "")}

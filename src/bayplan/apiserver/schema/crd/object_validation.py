@@ -264,13 +264,17 @@ class ListCorrelation:
     def __init__(self, schema: Schema, old: Any) -> None:
         self._keys = schema.get("x-kubernetes-list-map-keys", ()) if isinstance(old, list) else ()
         listed = schema.get("x-kubernetes-list-type") == "map" and self._keys
-        self._twins = {self._key(each): each for each in reversed(old) if isinstance(each, dict)} if listed else {}
+        self._old_elements = (
+            {self._key(each): each for each in reversed(old) if isinstance(each, dict)} if listed else {}
+        )
 
     def _key(self, each: Any) -> str:
         return json_text([each.get(key) for key in self._keys])
 
     def __call__(self, each: Any) -> Any:
-        return self._twins.get(self._key(each), ABSENT) if self._twins and isinstance(each, dict) else ABSENT
+        return (
+            self._old_elements.get(self._key(each), ABSENT) if self._old_elements and isinstance(each, dict) else ABSENT
+        )
 
 
 # Schema extensions.

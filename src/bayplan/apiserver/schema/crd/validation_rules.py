@@ -241,9 +241,9 @@ def evaluate_rules(value: Any, tree: RuleTree, *, old: Any = ABSENT, path: str =
     for each in tree.all_of:
         yield from evaluate_rules(value, each, old=old, path=path)
     if isinstance(value, list) and tree.items is not None:
-        twin = ListCorrelation(tree.schema, old)
+        find_old = ListCorrelation(tree.schema, old)
         for at, item in enumerate(value):
-            yield from evaluate_rules(item, tree.items, old=twin(item), path=f"{path}[{at}]")
+            yield from evaluate_rules(item, tree.items, old=find_old(item), path=f"{path}[{at}]")
     elif isinstance(value, dict):
         yield from _evaluate_below(value, tree, old, path)
 

@@ -146,8 +146,8 @@ def check_os(out: FieldErrorList, spec: Tree, path: str, containers: Iterable[tu
         for name in _NOT_ON_WINDOWS_SHARED:
             if spec.get(name) is not None and (spec[name] or name in ("hostUsers", "shareProcessNamespace")):
                 out.forbidden(f"{path}.{name}", rule)
-    for where, holder, names in parts:
-        security = holder.get("securityContext") or {}
+    for where, fields, names in parts:
+        security = fields.get("securityContext") or {}
         for name in names:
             if security.get(name) is not None:
                 out.forbidden(f"{where}.securityContext.{name}", rule)
