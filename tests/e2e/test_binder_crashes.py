@@ -157,7 +157,7 @@ def test_a_request_that_kills_every_binder_is_given_up(corner: BinderHarness, li
             assert (corner.phase_of("web"), witness.tried()[uid]) == ("Pending", 1 + count)
         with corner.binder(plugins(corner)):
             corner.wait_for_end("web", "Failed")
-    assert f"the binder died in the midst of attempt {limit} of {limit}" in corner.reason_of("web")
+    assert f"the binder died during attempt {limit} of {limit}" in corner.reason_of("web")
     assert corner.bound_condition("web")["message"] == corner.reason_of("web")
     assert witness.faults() == []
     corner.check_invariants()

@@ -397,8 +397,8 @@ def _wire_binder(
         writes.confirmed,
         takes_all=settings.handles_all_requests,
         waiting=waits,
-        reached=clients.crash_points,
-        speaker=recorder,
+        on_crash_point=clients.crash_points,
+        recorder=recorder,
     )
     pod_binder = Binder(
         handle,
@@ -408,14 +408,14 @@ def _wire_binder(
         waits=waits,
         is_wanted=view.is_still_current,
         limit_s=settings.plugin_limit_s,
-        reached=clients.crash_points,
+        on_crash_point=clients.crash_points,
     )
     requests = clients.served_resources.get(_REQUESTS)
     assert requests is not None
     reports = StatusUpdater(
         client, requests, view, recorder, writes.confirmed, clock=clock, chance=chance, observer=monitor.metrics
     )
-    waits.noticed = reports.record_waiting
+    waits.on_long_wait = reports.record_waiting
     reconciler = BindRequestReconciler(view, pod_binder, reports, clock)
     workers = settings.workers
     return BinderController(

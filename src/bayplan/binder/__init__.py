@@ -1,8 +1,7 @@
-"""Carries out what engines have decided: BindRequests become bound pods, or an honest failure.
+"""Binder: turns BindRequests into bound pods, or into failures with a reason.
 
-It knows the API and nothing of the brain. Everything that it does may be done again: it can be killed at any point and
-goes on from what the API server shows. `live.BinderController` is the whole of it; what is named here is for its
-plugins."""
+It knows the API and no scheduling. Every step can be repeated: the binder can be killed at any point and continues from
+the state of the API server. `controller.BinderController` runs it. The names exported here are for its plugins."""
 
 from bayplan.binder.plugin import BinderHandle, BindingState, RejectBind
 from bayplan.objects.kai.bind_request import BindRequest, annotation_key, annotations_for_plugin

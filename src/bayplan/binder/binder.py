@@ -1,7 +1,7 @@
-"""How is one pod bound? Devices reserved, plugins asked, the binding written, plugins told; or all of it taken back.
+"""Binds one pod: reserves GPUs, runs PreBind plugins, writes the binding and runs PostBind plugins, or rolls back.
 
-Called by `reconcile` for one request at a time. Each step may have been done before by a process that is no more, so
-each is written to be done again. Nothing is taken back once the API server has the binding.
+Called by `reconcile` for one request at a time. An earlier process may have done a step before it died, so each step
+can be repeated. Nothing is rolled back once the API server has the binding.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from bayplan.telemetry.await_timing import TimedAwait
 log = logging.getLogger(__name__)
 
 PLUGIN_TIMEOUT_S = 900.0
-"""How long one call of a plugin may take: longer than anybody waits for volumes or devices on purpose."""
+"""Limit of one plugin call: longer than any intended wait for volumes or devices."""
 
 
 class GpuReservationService(Protocol):
-    """Who keeps shared devices from being given out twice."""
+    """Reserves shared GPUs, so that no device is given out twice."""
 
     async def reserve(self, pod: Pod, node: Node, group: str, *, several: bool) -> str:
-        """The id of the device that stands behind the group; `several`: the pod gets more than this one."""
+        """Reserve the group's device and return its id. `several`: the pod gets more than one device."""
         ...
 
     async def remove_other_groups(self, pod: Pod, groups: Sequence[str]) -> None:
-        """The pod gets devices of these groups, and of no others that it may still be labelled with."""
+        """Remove the pod's labels of all groups but these."""
         ...
 
     async def release(self, pod: Pod, groups: Sequence[str]) -> None:
-        """The pod does not come: what was reserved for it alone goes."""
+        """Release what was reserved for this pod only: it will not be bound."""
         ...
 
     async def sync_node(self, node_name: str) -> None:
-        """Repair what crashes have left behind on a node."""
+        """Repair what crashes have left on a node."""
         ...
 
 
@@ -64,7 +64,7 @@ class BinderPluginError(BayplanError):
 
 
 class Binder:
-    """Binds pods with the help of plugins."""
+    """Binds pods with the binder's plugins."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Binder:
         waits: CancellableWaits,
         is_wanted: Callable[[BindRequest, float], Awaitable[bool]],
         limit_s: float = PLUGIN_TIMEOUT_S,
-        reached: CrashPointCallback = crash_points.ignore_crash_point,
+        on_crash_point: CrashPointCallback = crash_points.ignore_crash_point,
     ) -> None:
         self._handle = handle
         self._plugins = plugins
@@ -85,26 +85,26 @@ class Binder:
         self._waits = waits
         self._is_wanted = is_wanted
         self._limit_s = limit_s
-        self._reached = reached
+        self._on_crash_point = on_crash_point
 
     async def bind(self, pod: Pod, node: Node, request: BindRequest, state: BindingState) -> None:
-        """Bind the pod; raises where that was not done."""
-        self._reached(crash_points.ATTEMPT_STARTED)
+        """Bind the pod. Raises if it is not bound."""
+        self._on_crash_point(crash_points.ATTEMPT_STARTED)
         start_s = self._handle.clock.monotonic_s()
         with self._waits.for_request(request):
             if request.is_fraction:
                 await self._reserve(pod, node, request, state)
             for plugin in self._plugins:
                 await self._pre_bind(plugin, pod, node, request, state)
-        self._reached(crash_points.PRE_BIND_DONE)
+        self._on_crash_point(crash_points.PRE_BIND_DONE)
         if not await self._is_wanted(request, self._handle.clock.monotonic_s() - start_s):
             raise BindingCancelled(request)
         await self._handle.writes.perform(BindPod(pod, node.name, pod_annotations_of(request)))
-        self._reached(crash_points.BINDING_WRITTEN)
+        self._on_crash_point(crash_points.BINDING_WRITTEN)
         await self.run_post_bind(pod, node, request, state)
 
     async def run_post_bind(self, pod: Pod, node: Node, request: BindRequest, state: BindingState) -> None:
-        """Tell every plugin that the pod is bound. Whatever one does, the others are told, and the pod stays bound."""
+        """Run PostBind of every plugin. A failure stops no other plugin, and the pod stays bound."""
         for plugin in self._plugins:
             if (method := getattr(plugin, POST_BIND, None)) is not None:
                 try:
@@ -114,11 +114,11 @@ class Binder:
                 except (Exception, SystemExit) as fault:
                     text = "binder plugin %s failed at post_bind of pod %s: %s"
                     log.error(text, plugin.name, pod.key, fault, exc_info=not isinstance(fault, BayplanError))
-        self._reached(crash_points.POST_BIND_DONE)
+        self._on_crash_point(crash_points.POST_BIND_DONE)
 
     async def roll_back(self, pod: Pod, node: Node, request: BindRequest, state: BindingState) -> None:
-        """Take back what an attempt may have done; what cannot be is told, and found by the next attempt."""
-        self._reached(crash_points.ATTEMPT_FAILED)
+        """Undo what an attempt may have done. Failures are logged, and the next attempt repeats the rollback."""
+        self._on_crash_point(crash_points.ATTEMPT_FAILED)
         for plugin in reversed(self._plugins):
             if (method := getattr(plugin, ROLLBACK, None)) is not None:
                 try:
@@ -127,7 +127,7 @@ class Binder:
                     raise
                 except (Exception, SystemExit) as fault:
                     self._observer.observe_rollback_failure(plugin.name)
-                    text = "binder plugin %s could not take back its part of pod %s: %s"
+                    text = "binder plugin %s could not roll back pod %s: %s"
                     is_bug = not isinstance(fault, BayplanError)  # a failed request needs no stack trace
                     log.error(text, plugin.name, pod.key, fault, exc_info=is_bug)
         if request.is_fraction:
@@ -138,9 +138,9 @@ class Binder:
             except BayplanError as fault:
                 self._observer.observe_rollback_failure("reservations")
                 log.warning("the devices of pod %s are still reserved: %s", pod.key, fault)
-        self._reached(crash_points.ROLLED_BACK)
+        self._on_crash_point(crash_points.ROLLED_BACK)
 
-    # inside -----------------------------------------------------------------------------------------------------
+    # internal
 
     async def _reserve(self, pod: Pod, node: Node, request: BindRequest, state: BindingState) -> None:
         groups = request.spec.selected_gpu_groups
@@ -163,15 +163,17 @@ class Binder:
         except LeaseLost:
             raise
         except (Exception, SystemExit) as fault:
-            self._waits.require_current(request)  # whatever a plugin makes of it that nobody wants it any more
+            self._waits.require_current(
+                request
+            )  # a request that was deleted ends the attempt, whatever the plugin raises
             if not isinstance(fault, BayplanError):
                 log.exception("binder plugin %s failed at pre_bind of pod %s", plugin.name, pod.key)
-            words = str(fault) if isinstance(fault, BayplanError) else f"{type(fault).__name__}: {fault}"
-            raise BinderPluginError(f'plugin "{plugin.name}" at pre_bind: {words}') from fault
+            text = str(fault) if isinstance(fault, BayplanError) else f"{type(fault).__name__}: {fault}"
+            raise BinderPluginError(f'plugin "{plugin.name}" at pre_bind: {text}') from fault
 
     async def _call_with_timeout(self, plugin: Any, stage: str, work: Awaitable[None]) -> None:
-        """Wait for a plugin, up to the limit: a worker that it holds binds no other pod. A write that is under way then
-        is finished first."""
+        """Await a plugin, up to the limit: meanwhile its worker binds no other pod. A write in progress is finished
+        first."""
         start_s, failed = self._handle.clock.monotonic_s(), True
         try:
             async with asyncio.timeout(None) as limit:
@@ -186,14 +188,14 @@ class Binder:
             failed = False
         except TimeoutError:
             if not limit.expired():
-                raise  # one of the plugin's own
+                raise  # the plugin's own timeout
             raise BinderPluginError(
                 f"it has not come to an end within {self._limit_s:g} s, the limit that binderPluginSeconds sets"
             ) from None
         except asyncio.CancelledError as fault:
             if is_cancelled_task():
                 raise
-            # Nobody has cancelled us: what the plugin awaited was. Unchanged it would end the worker without a word.
+            # What the plugin awaited was cancelled, not this task. Unchanged, the error would end the worker silently.
             raise BinderPluginError("what it waited for was cancelled") from fault
         finally:
             took_s = self._handle.clock.monotonic_s() - start_s
@@ -201,9 +203,9 @@ class Binder:
 
 
 def pod_annotations_of(request: BindRequest) -> dict[str, str]:
-    """What the pod says of its devices from the moment on at which it is bound: one write for both."""
-    noted = {RECEIVED_TYPE: request.spec.received_resource_type or REGULAR}
+    """Annotations that the pod gets with its binding, in the same write."""
+    annotations = {RECEIVED_TYPE: request.spec.received_resource_type or REGULAR}
     zones = request.spec.predicted_numa_zones
     if zones:
-        noted[NUMA_ZONES] = json.dumps(msgspec.to_builtins(zones), separators=(",", ":"))
-    return noted
+        annotations[NUMA_ZONES] = json.dumps(msgspec.to_builtins(zones), separators=(",", ":"))
+    return annotations

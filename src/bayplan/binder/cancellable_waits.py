@@ -1,8 +1,8 @@
-"""Who only waits? Volumes, devices and reservations are others' work, for minutes maybe: a pod that waits for them
-takes no worker's place from pods that could be bound, and waits no longer than its request wants that.
+"""Waits of binding attempts: they release their worker, and end when the request is deleted or replaced.
 
-Asked for by whoever waits in the midst of an attempt (`async with waits():`), told by `live` what became of requests.
-Only waits are cut short: a write that is under way would be carried out all the same, and nobody would take it back.
+Volumes, devices and reservations may take minutes; a pod that waits for them must not block a worker. Code within an
+attempt opens a wait (`async with waits():`); `controller` reports changes of requests. Only waits are cancelled. A
+write in progress is not: the API server would execute it all the same, and no rollback would follow.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.volumes.volume_intents import WaitForVolumes
 
 WaitContext = Callable[[], AbstractAsyncContextManager[None]]
-"""What a block that only waits is opened with."""
+"""Opens the block of a wait."""
 
 
 WAIT_EVENT_AFTER_S = 5.0
-"""Who waits for longer says so: else nobody could tell a pod that waits for its volume from one without a binder."""
+"""A longer wait is reported as an event, to distinguish a pod that waits for its volume from one without a binder."""
 
 
 class BindingCancelled(BayplanError):
-    """Nobody wants the pod to be bound any more, or not so."""
+    """The request was deleted or replaced: the pod must not be bound because of it."""
 
     def __init__(self, request: BindRequest) -> None:
         node = request.spec.selected_node
@@ -41,22 +41,22 @@ class BindingCancelled(BayplanError):
 class CancellableWaits:
     """The waits of one binder."""
 
-    def __init__(self, is_there: Callable[[BindRequest], bool], *, notice_s: float = WAIT_EVENT_AFTER_S) -> None:
-        self._is_there = is_there
+    def __init__(self, is_current: Callable[[BindRequest], bool], *, notice_s: float = WAIT_EVENT_AFTER_S) -> None:
+        self._is_current = is_current
         self._notice_s = notice_s
-        self.noticed: Callable[[BindRequest], None] = lambda _: None
-        """Told once of each wait that has become long."""
-        self.aside: WaitContext = nullcontext
-        """Gives a worker's place to others, for as long as the block takes; set by whoever has workers."""
+        self.on_long_wait: Callable[[BindRequest], None] = lambda _: None
+        """Called once for each wait that takes long."""
+        self.release_worker: WaitContext = nullcontext
+        """Releases the worker for the duration of the block; set by the owner of the workers."""
         self._prepared: ContextVar[BindRequest | None] = ContextVar("the request whose pod is prepared", default=None)
         self._attempt: ContextVar[Cancellation | None] = ContextVar("how the attempt is cancelled", default=None)
         self._open: dict[RequestKey, dict[asyncio.Timeout, BindRequest]] = {}
-        self._attempts: Counter[Cancellation] = Counter()  # those that wait, and in how many blocks
+        self._attempts: Counter[Cancellation] = Counter()  # attempts that wait, with their number of open blocks
         self._is_ending = False
 
     @contextmanager
     def for_request(self, request: BindRequest) -> Iterator[None]:
-        """Waits in this block are for this request; what is awaited elsewhere, to take things back, is not cut."""
+        """Waits in this block belong to this request. Waits outside, for example in a rollback, are not cancelled."""
         task = asyncio.current_task()
         assert task is not None
         before = self._prepared.set(request)
@@ -71,7 +71,7 @@ class CancellableWaits:
             self._prepared.reset(before)
 
     def end(self) -> None:
-        """Cancel attempts that wait, now or later: the process ends. Attempts that write go on until they wait."""
+        """Cancel attempts that wait, now or later, because the process ends. Writes go on until the next wait."""
         self._is_ending = True
         for attempt in list(self._attempts):
             attempt.cancel()
@@ -94,16 +94,16 @@ class CancellableWaits:
 
     @asynccontextmanager
     async def __call__(self) -> AsyncIterator[None]:
-        """Only wait in this block. Raises `BindingCancelled` as soon as the request of it is known to be gone, or
-        another."""
+        """Wait in this block. Raises `BindingCancelled` as soon as the attempt's request is known to be deleted or
+        replaced."""
         request = self._prepared.get()
-        async with self.aside():
+        async with self.release_worker():
             if request is None:
                 yield
                 return
             self.require_current(request)
             key = (request.namespace, request.name)
-            notice = asyncio.get_running_loop().call_later(self._notice_s, self.noticed, request)
+            notice = asyncio.get_running_loop().call_later(self._notice_s, self.on_long_wait, request)
             try:
                 async with asyncio.timeout(None) as end:
                     self._open.setdefault(key, {})[end] = request
@@ -114,20 +114,20 @@ class CancellableWaits:
                         self._cancel(key, end)
             except TimeoutError:
                 if not end.expired():
-                    raise  # one of the waiter's own
+                    raise  # a timeout of the code in the block
                 raise BindingCancelled(request) from None
             finally:
                 notice.cancel()
 
     def require_current(self, request: BindRequest) -> None:
-        """`BindingCancelled` unless the request is still there as it was taken up."""
-        if not self._is_there(request):
+        """Raise `BindingCancelled` unless the request still exists unchanged."""
+        if not self._is_current(request):
             raise BindingCancelled(request)
 
     def cancel_if_outdated(self, key: RequestKey) -> None:
-        """Something was told of a request: whoever waits for one that is there no more need not."""
+        """Handle a change of a request: cancel its waits if it was deleted or replaced."""
         for end, request in [*self._open.get(key, {}).items()]:
-            if not self._is_there(request):
+            if not self._is_current(request):
                 self._cancel(key, end)
                 end.reschedule(0)
 
@@ -139,7 +139,7 @@ class CancellableWaits:
 
 
 class CancellableWrites:
-    """Fits `framework.handle.Writes`: who asks for something to be awaited waits aside."""
+    """Implements `framework.handle.Writes`: intents that wait release their worker."""
 
     def __init__(self, writes: Writes, waits: CancellableWaits) -> None:
         self._writes = writes

@@ -1,7 +1,7 @@
-"""What does the binder know? Requests, pods without a node, nodes, volumes and devices, as the watches tell them.
+"""Informer cache of the binder: requests, pods without a node, nodes, volumes and devices.
 
-Fed by informers and by what our own writes answer: a request is never older here than our last word on it. What the
-watches have not told yet, or have told too late, is asked of the API server itself.
+Fed by informers and by the results of the binder's own writes: a request here is never older than the binder's last
+write to it. Objects that the watches have not delivered, or that may be outdated, are read from the API server.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from bayplan.objects.meta import KubeObject
 
 RequestKey = tuple[str, str]
 READ_AGAIN_AFTER_S = 1.0
-"""What was told longer ago than this may be history by now."""
+"""After this time the cached request may be outdated and is read again."""
 _REQUESTS = resource_of(kind_of(BindRequest))
 _NOT_HANDLED_BY_BAYPLAN = Selection(label_selector=f"{HANDLED_BY_LABEL}!={HANDLED_BY_BAYPLAN}")
 
 
 class InformerCache:
-    """One binder's picture of the cluster."""
+    """The objects that one binder knows."""
 
     def __init__(self, client: Client, cache: Cache) -> None:
         self._client = client
         self.cache = cache
         self.requests: dict[RequestKey, BindRequest] = {}
-        self._pods: dict[str, Pod] = {}  # by key: those without a node
+        self._pods: dict[str, Pod] = {}  # by key: pods without a node
 
     def handle_event(self, old: KubeObject | None, new: KubeObject | None) -> None:
-        """The API server told of a change."""
+        """Handle a watch event."""
         item = new if new is not None else old
         if isinstance(item, BindRequest):
             self._handle_request(item, is_gone=new is None)
@@ -72,31 +72,31 @@ class InformerCache:
             self.requests[key] = request
 
     def observe(self, request: BindRequest) -> bool:
-        """The API server has the request so, at least; whether it is one that is known. An answer to us may come after
-        the word that the request is gone, or that another has its name: it brings nothing back."""
+        """Record a request from the API server's response. False if it is not the known one. A response may come after
+        the event of the request's deletion or replacement: it restores nothing."""
         known = self.requests.get((request.namespace, request.name))
         if known is None or known.metadata.uid != request.metadata.uid:
             return False
-        if request.version > known.version or not request.version:  # of the same version we may know better already
+        if request.version > known.version or not request.version:  # the cached one of the same version may be newer
             self.requests[request.namespace, request.name] = request
         return True
 
     def version_of(self, request: BindRequest) -> str:
-        """The latest resourceVersion that is known of a request."""
+        """The latest known resourceVersion of a request."""
         known = self.requests.get((request.namespace, request.name))
         if known is not None and known.metadata.uid == request.metadata.uid and known.version > request.version:
             return known.metadata.resource_version
         return request.metadata.resource_version
 
     def observe_unreadable(self, request: BindRequest) -> None:
-        """The same for a request that cannot be read as a whole: known only where an earlier state of it was."""
+        """The same for a request that cannot be decoded as a whole: recorded only if an earlier version is known."""
         known = self.requests.get((request.namespace, request.name))
         if known is not None and known.metadata.uid == request.metadata.uid:
             self.requests[request.namespace, request.name] = request
 
     @contextmanager
     def expect_own_write(self, request: BindRequest, status: BindRequestStatus) -> Iterator[None]:
-        """We write this in the block: what the watch tells of it, maybe before the answer, is our own word."""
+        """The block writes this status: an event with it, maybe before the response, is the binder's own write."""
         key = (request.namespace, request.name)
         known = self.requests.get(key)
         if known is None or known.metadata.uid != request.metadata.uid:
@@ -115,15 +115,15 @@ class InformerCache:
         self._handle_request(request, is_gone=True)
 
     def is_current(self, request: BindRequest) -> bool:
-        """Whether this very request still wants to be carried out, as far as was told."""
+        """Whether this request still exists unchanged and active, according to the watch."""
         known = self.requests.get((request.namespace, request.name))
         return known is not None and _is_same_request(known, request) and known.is_active
 
     async def is_still_current(self, request: BindRequest, prepared_s: float) -> bool:
-        """The same once the pod is prepared, right before it is bound.
+        """The same right before the binding, after PreBind.
 
-        The server is asked where that took long: a process that was stopped meanwhile, or cut off, has heard nothing.
-        Otherwise it would be a request more for every pod, to learn of what the watch tells a moment later."""
+        The API server is asked if PreBind took long: a process that was suspended or disconnected has missed events.
+        Otherwise the watch is used: it shows the same a moment later, and saves a request for every pod."""
         if not self.is_current(request):
             return False
         if prepared_s < READ_AGAIN_AFTER_S:
@@ -132,28 +132,28 @@ class InformerCache:
         return found is not None and _is_same_request(found, request) and found.is_active
 
     async def pod(self, request: BindRequest) -> Pod | None:
-        """The pod that a request names, as last told if that can be it; None where there is none."""
+        """The pod that a request names: from the cache if that can be the one, else from the API server."""
         known = self._pods.get(request.pod_key)
         if known is not None and request.is_for(known) and not known.terminating:
             return known
         return await self.read_pod(request)
 
     async def read_pod(self, request: BindRequest) -> Pod | None:
-        """The same, as the API server has it at this moment."""
+        """The same from the API server."""
         try:
             return await self._client.get(Pod, request.namespace, request.spec.pod_name)
         except NotFound:
             return None
 
     async def read_request(self, key: RequestKey) -> BindRequest | None:
-        """A request as the API server has it, as far as it can be read."""
+        """A request from the API server, as far as it can be decoded."""
         try:
             return decode_readable_fields(await self._client.get_raw(_REQUESTS, *key))
         except NotFound:
             return None
 
     async def list_foreign_requests(self) -> list[BindRequest]:
-        """What other binders are to carry out, as the API server has it: no watch of ours tells of them."""
+        """Requests for other binders, from the API server: this binder does not watch them."""
         listed = await self._client.list(_REQUESTS, _NOT_HANDLED_BY_BAYPLAN)
         found = [
             each if isinstance(each, BindRequest) else await self.read_request(each.key)
@@ -163,7 +163,7 @@ class InformerCache:
         return [each for each in found if each is not None]
 
     def has_pending_pod(self, pod: Pod) -> bool:
-        """Whether this very pod is there and waits, as far as was told."""
+        """Whether this pod exists and has no node, according to the watch."""
         known = self._pods.get(pod.key)
         return known is not None and known.uid == pod.uid
 
@@ -172,5 +172,5 @@ class InformerCache:
 
 
 def _is_same_request(one: BindRequest, other: BindRequest) -> bool:
-    """Whether both ask for the same: neither another request of that name, nor this one changed meanwhile."""
+    """Whether both are the same request with the same generation."""
     return one.metadata.uid == other.metadata.uid and one.metadata.generation == other.metadata.generation

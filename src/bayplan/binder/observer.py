@@ -1,4 +1,4 @@
-"""What does the binder tell about itself, in numbers? Whoever counts fits this."""
+"""Observer of the binder: called with the outcomes that metrics count."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class BinderObserver(Protocol):
     def observe_plugin(self, plugin: str, stage: str, seconds: float, *, failed: bool) -> None: ...
     def observe_rollback_failure(self, plugin: str) -> None: ...
     def observe_wait(self, seconds: float) -> None:
-        """From the making of a request to its pod's binding."""
+        """Time from the creation of a request to its pod's binding."""
         ...
 
 

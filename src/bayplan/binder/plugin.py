@@ -1,14 +1,15 @@
 """The contract between the binder and its plugins.
 
 A plugin is a class with a `name` and any of three coroutines. `pre_bind` prepares what the pod needs on its node and
-fails the attempt by raising; `post_bind` comes after the pod is bound and cannot fail anything; `rollback` undoes
-`pre_bind`, also where that never ran or ran twice. Of a pod or a node that is gone it is told the name (a pod's uid,
-too) and maybe no more; a pod that somebody else has bound has another node by then. All of them get the whole request,
-annotations too: keys that are missing (the scheduler may be older) or unknown (it may be newer) are no fault. A class
-may have `factory(arguments, handle)`; without one it is called without arguments. What it raises is told before any
-cluster is needed: a plugin is made once to see whether it can be, and once more to run. One that says `argument_names`
-is never given others: a misspelt one is an error at start. One that says `runs_after` names plugins that it builds on;
-a configuration without them, or with another order, is refused.
+fails the attempt by raising. `post_bind` runs after the pod is bound and cannot fail the attempt. `rollback` undoes
+`pre_bind`, also if that never ran or ran twice. For a deleted pod or node, `rollback` gets the name (for a pod also the
+uid) and maybe no more; a pod that another client has bound has another node by then. Plugins get the whole request with
+its annotations. Missing keys (from an older scheduler) or unknown keys (from a newer one) are no errors.
+
+A class may have `factory(arguments, handle)`; without one it is called without arguments. Errors of the constructor are
+reported before a cluster is needed: a plugin is built once for this check, and once more to run. A class with
+`argument_names` gets no other arguments: a misspelled one is an error at start. A class with `runs_after` names plugins
+that it builds on; a configuration without them, or with another order, is refused.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ STAGES = (PRE_BIND, POST_BIND, ROLLBACK)
 
 
 class RejectBind(BayplanError):
-    """A plugin says no, and trying again on this node is of no use: the engine is to choose another."""
+    """A plugin rejects the node, and a retry on this node is useless: the engine has to choose another."""
 
 
 class ApiNotServed(BayplanError):
-    """The API server does not have what is asked for."""
+    """The API server does not serve this resource."""
 
 
 class InvalidRequest(BayplanError):
-    """A request that can never be carried out as it stands."""
+    """A request that can never be carried out unchanged."""
 
 
 @dataclass(slots=True)
 class BindingState:
-    """What one attempt knows: for all plugins, and by plugin what each keeps from one stage to the next."""
+    """State of one attempt: for all plugins, and for each plugin its own state from one stage to the next."""
 
     reserved_gpu_ids: list[str] = field(default_factory=list)
     plugin_state: dict[str, Any] = field(default_factory=dict)
@@ -57,30 +58,30 @@ class BindingState:
 
 @dataclass(slots=True)
 class BinderHandle:
-    """What a plugin may reach: the API server, the clock, and volumes, devices and nodes as the watches tell them."""
+    """What a plugin can use: the API server, the clock, and volumes, devices and nodes from the informers."""
 
     client: Client
     writes: Writes
     clock: LoopClock
     cache: Cache
     claims: GroupVersionResource | None = None
-    """Device claims in the version that the server offers; None where it has none."""
+    """The resource of device claims as the API server serves it; None if it does not."""
     crash_point: CrashPointCallback = crash_points.ignore_crash_point
-    """Told the names of steps at which a crash leaves something behind."""
+    """Called with the name of a step at which a crash leaves something behind."""
     cancellable_wait: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
-    """`async with ctx.cancellable_wait():` around what only waits for others: no worker is held by it, and it ends as
-    soon as the request is gone. To be left before anything is written."""
+    """`async with ctx.cancellable_wait():` around code that only waits. The block holds no worker, and it ends when the
+    request is deleted. Leave it before writing anything."""
 
     async def read_node(self, name: str) -> Node:
-        """The node as the API server has it at this moment, whatever the watch has told so far."""
+        """Read the node from the API server."""
         return await self.client.get(Node, "", name)
 
     async def read_claim(self, namespace: str, name: str) -> ResourceClaim:
-        """The same of a device claim."""
+        """Read a device claim from the API server."""
         return await self.client.get(ResourceClaim, namespace, name, resource=self._claims())
 
     async def read_claims(self, namespace: str) -> list[ResourceClaim]:
-        """All device claims of a namespace, likewise."""
+        """Read all device claims of a namespace from the API server."""
         listed = await self.client.list(self._claims(), Selection(namespace=namespace))
         return [each for each in listed.items if isinstance(each, ResourceClaim)]
 
@@ -90,7 +91,7 @@ class BinderHandle:
         return self.claims
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:
-        """Write annotations to this very pod; None takes one off. A pod that is gone needs none.
+        """Write annotations to this pod; None removes one. A deleted pod is ignored.
 
         Returns or raises when the write cannot take effect later: it must not replace what a later attempt writes.
         """
@@ -105,7 +106,7 @@ class BinderHandle:
 
 
 class BinderPlugin(Protocol):
-    """All three; a plugin that has nothing to do at a stage leaves it out."""
+    """All three stages; a plugin leaves out those that it does not need."""
 
     name: str
 

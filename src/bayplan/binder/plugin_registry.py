@@ -1,9 +1,9 @@
-"""Which plugins does the binder run, in which order, with which arguments?
+"""Registry of the binder's plugins: which run, in which order, and with which arguments.
 
-Known plugins are a value: the shipped ones, with those of packages and folders. A configuration maps names to
-`{enabled, priority, arguments}`; what it does not name is as shipped, plugin by plugin and key by key, and what it
-names and nobody knows is an error at start. Higher priority comes first, equal ones by name. A plugin that builds on
-another says so, and is refused without it or before it.
+The known plugins are a value: the shipped ones, and those of packages and folders. A configuration maps names to
+`{enabled, priority, arguments}`. Unnamed plugins and keys keep their defaults; an unknown plugin is an error at start.
+Plugins run by descending priority, then by name. A plugin that builds on another declares that; a configuration without
+the other, or with the wrong order, is refused.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from bayplan.errors import ConfigError, PluginError
 STAGE = "binder"
 FACTORY = "factory"
 ARGUMENT_NAMES = "argument_names"
-"""The attribute in which a class may say which arguments it takes; others are then refused at start."""
+"""Class attribute with the names of the arguments that a plugin takes; unknown arguments are refused at start."""
 RUNS_AFTER = "runs_after"
-"""The attribute in which a class may name plugins that it builds on: they run, and before it."""
+"""Class attribute with the names of plugins that must be enabled and run before."""
 
 
 @dataclass(frozen=True, slots=True)
 class PluginChoice:
-    """How a plugin is to run."""
+    """Whether and how a plugin runs."""
 
     enabled: bool = True
     priority: int = 0
@@ -37,7 +37,8 @@ class PluginChoice:
 
 @dataclass(frozen=True, slots=True)
 class PluginChange:
-    """What is to be otherwise about a plugin; None: nothing. Arguments replace the shipped ones as a whole."""
+    """Configured changes of a plugin's defaults; None: no change. Arguments replace the default arguments as a
+    whole."""
 
     enabled: bool | None = None
     priority: int | None = None
@@ -53,13 +54,13 @@ class PluginChange:
 
 @dataclass(frozen=True, slots=True)
 class BinderPlugins:
-    """Classes by name, and how each runs unless told otherwise."""
+    """Classes by name, and the default choice of each."""
 
     classes: Mapping[str, type[Any]] = field(default_factory=dict)
     defaults: Mapping[str, PluginChoice] = field(default_factory=dict)
 
     def with_plugins(self, *plugins: type[Any]) -> BinderPlugins:
-        """These as well; a name can be taken only once."""
+        """A registry with these plugins added. A name can be used only once."""
         classes = dict(self.classes)
         for plugin in plugins:
             check_binder_plugin(plugin)
@@ -77,11 +78,11 @@ class BinderPlugins:
                     f'there is no binder plugin "{name}"; {_closest_name(name, self.classes)}', stage=STAGE
                 )
             arguments = change.arguments or {}
-            takes_any = hasattr(self.classes[name], FACTORY)  # nobody else is given them
-            taken = getattr(self.classes[name], ARGUMENT_NAMES, tuple(arguments) if takes_any else ())
-            for unknown in (each for each in arguments if each not in taken):
+            takes_any = hasattr(self.classes[name], FACTORY)  # a class without a factory gets no arguments
+            accepted = getattr(self.classes[name], ARGUMENT_NAMES, tuple(arguments) if takes_any else ())
+            for unknown in (each for each in arguments if each not in accepted):
                 what = f'binder plugin "{name}" has no argument "{unknown}"'
-                raise ConfigError(f"{what}; {_closest_name(unknown, taken)}", stage=STAGE)
+                raise ConfigError(f"{what}; {_closest_name(unknown, accepted)}", stage=STAGE)
         as_shipped = {name: self.defaults.get(name, PluginChoice()) for name in self.classes}
         choices = {name: changes.get(name, PluginChange()).applied_to(shipped) for name, shipped in as_shipped.items()}
         enabled = [(name, choice) for name, choice in choices.items() if choice.enabled]
@@ -91,11 +92,11 @@ class BinderPlugins:
         return ordered
 
     def build(self, handle: BinderHandle, changes: Mapping[str, PluginChange] | None = None) -> list[Any]:
-        """The plugins in running order."""
+        """Build the plugins in running order."""
         return [self._build_plugin(name, choice, handle) for name, choice in self.choices(changes)]
 
     def _order_errors(self, ordered: list[tuple[str, PluginChoice]]) -> Iterator[str]:
-        """What is wrong for those who build on others."""
+        """Errors of plugins that build on plugins that are disabled or run later."""
         priorities = {name: choice.priority for name, choice in ordered}
         places = {name: place for place, name in enumerate(priorities)}
         for name in priorities:
@@ -115,30 +116,31 @@ class BinderPlugins:
         plugin = self.classes[name]
         factory = getattr(plugin, FACTORY, None)
         try:
-            made = factory(dict(choice.arguments), handle) if factory is not None else plugin()
+            built = factory(dict(choice.arguments), handle) if factory is not None else plugin()
         except (Exception, SystemExit) as fault:
             raise PluginError(f'binder plugin "{name}" cannot be made: {type(fault).__name__}: {fault}') from fault
-        if getattr(made, "name", None) != name:
-            what = f'its factory returned {made!r}, which is no plugin called "{name}"'
+        if getattr(built, "name", None) != name:
+            what = f'its factory returned {built!r}, which is no plugin called "{name}"'
             raise PluginError(f'binder plugin "{name}" cannot be made: {what}')
-        return made
+        return built
 
 
 def read_choices(tree: Mapping[str, Any], place: str) -> dict[str, PluginChange]:
-    """Changes as a file has them: by name, `enabled`, `priority` and `arguments`."""
+    """Parse changes from a file: by name, `enabled`, `priority` and `arguments`."""
     found = {}
-    for name, given in tree.items():
-        if not isinstance(given, Mapping):
+    for name, change in tree.items():
+        if not isinstance(change, Mapping):
             raise ConfigError(
-                f"{place}: {name} is no object; write enabled, priority or arguments below it", stage=STAGE
+                f"{place}: {name} is not an object; write enabled, priority or arguments below it", stage=STAGE
             )
-        for key, value in given.items():
+        for key, value in change.items():
             kinds = {"enabled": bool, "priority": int, "arguments": Mapping}
             if key not in kinds:
                 raise ConfigError(f'{place}: {name} has no "{key}"; write enabled, priority or arguments', stage=STAGE)
             if not isinstance(value, kinds[key]) or (key == "priority" and isinstance(value, bool)):
-                raise ConfigError(f"{place}: {name}.{key} is {value!r}, which it cannot be", stage=STAGE)
-        found[name] = PluginChange(**given)
+                expected = {"enabled": "true or false", "priority": "an integer", "arguments": "an object"}[key]
+                raise ConfigError(f"{place}: {name}.{key} is {value!r}; use {expected}", stage=STAGE)
+        found[name] = PluginChange(**change)
     return found
 
 
@@ -148,7 +150,7 @@ def _closest_name(name: str, known: Collection[str]) -> str:
 
 
 def check_binder_plugin(plugin: Any) -> None:
-    """`PluginError` with what is wrong, if the class cannot work."""
+    """Raise `PluginError` with the reason if the class cannot work."""
     name = getattr(plugin, "name", None)
     if not isinstance(plugin, type) or not isinstance(name, str) or not name:
         raise PluginError(f"{plugin!r} has no `name`; a binder plugin class sets one, as in name = 'nodestate'")
@@ -172,20 +174,20 @@ def _contract_errors(plugin: type[Any]) -> Iterator[str]:
             yield f"has another {stage} than {stage}(self, ctx, pod, node, bind_request, state)"
 
     for names in (ARGUMENT_NAMES, RUNS_AFTER):
-        if isinstance(given := getattr(plugin, names, ()), str):
-            yield f'has {names} = "{given}"; it takes several names, as in {names} = ("{given}",)'
+        if isinstance(value := getattr(plugin, names, ()), str):
+            yield f'has {names} = "{value}"; it takes several names, as in {names} = ("{value}",)'
     if getattr(plugin, ARGUMENT_NAMES, ()) and not hasattr(plugin, FACTORY):
         yield f"names arguments and has no {FACTORY}(arguments, handle) that takes them"
 
 
 def _misspelled_attributes(plugin: type[Any]) -> Iterator[str]:
-    """What is nearly called as one of ours would never be looked at, and nobody would notice."""
+    """Attributes with nearly the name of a stage or option. They would be ignored silently."""
     known = (*STAGES, FACTORY, ARGUMENT_NAMES, RUNS_AFTER)
     for attribute in dir(plugin):
-        if not attribute.startswith("_") and attribute not in known and (meant := nearly(attribute, known)):
-            yield f"has {attribute}; is {meant} meant?"
+        if not attribute.startswith("_") and attribute not in known and (similar := nearly(attribute, known)):
+            yield f"has {attribute}; is {similar} meant?"
 
 
 def stages_of(plugin: type[Any]) -> Iterable[str]:
-    """The stages of a plugin, for people."""
+    """The stages of a plugin, for display."""
     return [stage for stage in STAGES if hasattr(plugin, stage)]

@@ -1,7 +1,7 @@
-"""What does a request, and its pod, say about an attempt? Status, condition and event: success only after success.
+"""Writes the result of an attempt: status of the request, condition of the pod and event.
 
-Called once an attempt. A status is written whenever it differs at all, so that every failure is counted. Cost: two
-requests, side by side, and an event.
+Called once for each attempt. A status is written whenever it differs, so that every failure counts. Cost: two
+concurrent requests and an event.
 """
 
 from __future__ import annotations
@@ -53,10 +53,12 @@ log = logging.getLogger(__name__)
 
 POD_BOUND_CONDITION = "PodBound"
 MAX_REASON_BYTES = 1024
-ATTEMPT_IN_PROGRESS = "an attempt is under way; the binder was started anew, and the one before may have died of it"
-ROLLBACK_IN_PROGRESS = "it is given up, and what was prepared is being taken back"
+ATTEMPT_IN_PROGRESS = (
+    "an attempt is in progress; the binder was restarted, and the previous process may have died of it"
+)
+ROLLBACK_IN_PROGRESS = "it was given up; its rollback is in progress"
 POST_BIND_IN_PROGRESS = (
-    "the pod is bound and plugins are told; the binder was started anew, and the one before may have died of it"
+    "the pod is bound and PostBind runs; the binder was restarted, and the previous process may have died of it"
 )
 IN_PROGRESS_REASONS = (ATTEMPT_IN_PROGRESS, ROLLBACK_IN_PROGRESS, POST_BIND_IN_PROGRESS)
 _ACTION = "Binding"
@@ -73,7 +75,7 @@ class BindSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class BindFailed:
-    """Why it is not, in a sentence; `final`: trying again is of no use. `pod`: where there is one to be told."""
+    """Why the pod is not bound. `final`: a retry is useless. `pod`: the pod that gets the condition, if it exists."""
 
     reason: str
     pod: Pod | None = None
@@ -81,14 +83,14 @@ class BindFailed:
 
 
 class StatusUpdater:
-    """Writes what came of attempts."""
+    """Writes the results of attempts."""
 
     def __init__(
         self,
         client: Client,
         requests: GroupVersionResource,
         view: InformerCache,
-        speaker: EventRecorder,
+        recorder: EventRecorder,
         confirmed: ConfirmedWrites | None = None,
         *,
         clock: LoopClock,
@@ -98,58 +100,61 @@ class StatusUpdater:
         self._client = client
         self._requests = requests
         self._view = view
-        self._speaker = speaker
+        self._recorder = recorder
         self._confirmed = confirmed or ConfirmedWrites(clock)
         self._clock = clock
         self._chance = chance
         self._observer = observer
-        self._before: dict[str, BindRequestStatus] = {}
-        """By uid: what requests said before what we have begun, and have not told the end of."""
+        self._status_before_mark: dict[str, BindRequestStatus] = {}
+        """By uid: the status of a request before `mark_in_progress`, until its result is written."""
 
     async def mark_in_progress(self, request: BindRequest, what: str) -> BindRequest:
-        """Count an attempt before it is made: this process may not live to tell of it. The request as it is then.
+        """Count an attempt before it starts, because this process may not survive it. Returns the marked request.
 
-        Whoever tells then what came of it goes by the request as it was before: a failure has the number that stands
-        there already, and success leaves the number of failures as it was."""
-        self._before[request.metadata.uid] = request.status  # before it is written: an answer that is lost says nothing
+        The result is written from the request as it was before: a failure then has the number that is already written,
+        and success keeps the number of failures."""
+        self._status_before_mark[request.metadata.uid] = (
+            request.status
+        )  # first: a lost response does not tell the outcome
         status = BindRequestStatus(PENDING, what, request.status.failed_attempts + 1)
         with self._view.expect_own_write(request, status):
             await self._write_status(request, status)
         return replace(request, status=status)
 
     def without_own_mark(self, request: BindRequest) -> BindRequest:
-        """The request as it was before what this process has begun and could not tell the end of: nobody has died."""
-        before, now = self._before.get(request.metadata.uid), request.status
+        """The request without a mark of this process, which is alive: its attempts need no crash counting."""
+        before, now = self._status_before_mark.get(request.metadata.uid), request.status
         if before is None or now.phase != PENDING or now.reason not in IN_PROGRESS_REASONS:
             return request
         return replace(request, status=before) if now.failed_attempts == before.failed_attempts + 1 else request
 
-    async def clear_mark(self, begun: BindRequest, request: BindRequest) -> None:
-        """Nobody has died, and nothing failed: the request is as it was. Not at any price: who stops does not wait."""
+    async def clear_mark(self, marked: BindRequest, request: BindRequest) -> None:
+        """Restore the status: the process survived, and nothing failed. Limited to 2 s, because the process may
+        stop."""
         try:
             async with asyncio.timeout(_CLEAR_TIMEOUT_S):
-                with self._view.expect_own_write(begun, request.status):
-                    await self._write_status(begun, request.status)
-            self._before.pop(request.metadata.uid, None)
+                with self._view.expect_own_write(marked, request.status):
+                    await self._write_status(marked, request.status)
+            self._status_before_mark.pop(request.metadata.uid, None)
         except (BayplanError, TimeoutError) as fault:
-            log.info("bind request %s stays counted as begun: %s", request.key, fault)
+            log.info("cannot restore the status of bind request %s: the attempt stays counted: %s", request.key, fault)
 
     async def write_result(
         self, request: BindRequest, outcome: BindSucceeded | BindFailed, took_s: float
     ) -> float | None:
-        """Write it; after how many seconds to try again, if at all."""
+        """Write the result. Returns the delay in seconds until a retry; None: no retry."""
         if isinstance(outcome, BindSucceeded):
             self._observer.observe_attempt(RESULT_BOUND, took_s)
             self._observer.observe_wait(self._age_s(request))
             await self._write_success(request, outcome.pod)
-            again_s = None
+            retry_s = None
         else:
-            again_s = await self._write_failure(request, outcome, took_s)
-        self._before.pop(request.metadata.uid, None)
-        return again_s
+            retry_s = await self._write_failure(request, outcome, took_s)
+        self._status_before_mark.pop(request.metadata.uid, None)
+        return retry_s
 
     def record_waiting(self, request: BindRequest) -> None:
-        """The pod is in the midst of an attempt, and others take their time."""
+        """Record an event for a pod whose attempt waits for long."""
         pod = Pod(metadata=ObjectMeta(name=request.spec.pod_name, namespace=request.namespace, uid=request.pod_uid))
         what = f"Pod {pod.key} is on its way to node {request.spec.selected_node}"
         self._record_event(pod, NORMAL, "BindingWaits", f"{what}: the binder waits for a volume, a device or a plugin")
@@ -161,8 +166,8 @@ class StatusUpdater:
             self._write_status(request, status), self._write_condition(pod, "True", "Bound", f"bound to node {node}")
         )
         self._record_event(pod, NORMAL, "Bound", f"Pod {pod.key} is bound to node {node}")
-        if not request.is_fraction and (asked := share_annotation(pod)):
-            note = f"Pod {pod.key} asks for a part of a GPU ({asked}) and got none: {pod.scheduler_name} gives out none"
+        if not request.is_fraction and (share := share_annotation(pod)):
+            note = f"Pod {pod.key} asks for a part of a GPU ({share}) and got none: {pod.scheduler_name} gives out none"
             self._record_event(pod, WARNING, "NoGPUShare", f"{note}; the pod engine with its plugin GpuSharing does")
 
     async def _write_failure(self, request: BindRequest, outcome: BindFailed, took_s: float) -> float | None:
@@ -171,7 +176,7 @@ class StatusUpdater:
         attempts = before + 1
         final = outcome.final or limit is None or attempts >= limit
         if final and limit is not None:
-            attempts = max(attempts, limit)  # by which everybody, upstream's scheduler too, knows that it is over
+            attempts = max(attempts, limit)  # all clients, also upstream's scheduler, recognise a final failure by this
         self._observer.observe_attempt(RESULT_FAILED if final else RESULT_RETRIED, took_s)
         pod, node = outcome.pod, request.spec.selected_node
         log.warning("bind request %s to node %s: %s", request.key, node, reason)
@@ -182,34 +187,34 @@ class StatusUpdater:
                 where = f" to node {node}" if node else ""
                 self._record_event(pod, WARNING, "BindingError", f"Pod {pod.key} is not bound{where}: {reason}")
             else:
-                tried = f"attempt {attempts} of {limit}"
+                count_text = f"attempt {attempts} of {limit}"
                 self._record_event(
-                    pod, WARNING, "BindingRetry", f"Pod {pod.key} is not bound to node {node} ({tried}): {reason}"
+                    pod, WARNING, "BindingRetry", f"Pod {pod.key} is not bound to node {node} ({count_text}): {reason}"
                 )
         return None if final else self.retry_delay_s(before)
 
     def retry_delay_s(self, failures: int) -> float:
-        """How long to wait after so many earlier failures: doubling, with some chance, never much above a minute."""
+        """The delay after this many earlier failures: doubling, with jitter, at most slightly above a minute."""
         return retry_delay_s(failures) * (1.0 + 0.1 * self._chance.random())
 
     async def _write_status(self, request: BindRequest, status: BindRequestStatus) -> None:
-        """Write the status of the version that is known, and after a conflict of the version that is there then."""
+        """Write the status to the known version of the request, and after a conflict to the current version."""
         if status == request.status:
             return
         version = self._view.version_of(request)
         for tries_left in reversed(range(_TRIES)):
             try:
-                # Until it is known, no further attempt may begin: this status could come to the request after its.
+                # No attempt may start before the outcome is known: this status could overwrite that of the attempt.
                 written = await self._patch_status(request, version, status)
             except ObjectError:
-                # It is written. That the answer cannot be read is what was told; who remembers an earlier state of it,
-                # which could be read, knows now that it is over.
+                # The status is written: the request is undecodable, and that is its result. A cache with an earlier
+                # version, which it could decode, must know that the request is finished.
                 self._view.observe_unreadable(replace(request, status=status))
                 return
             except ApiError as refusal:
                 if not (isinstance(refusal, Conflict | Invalid | NotFound) or refusal.outcome_unknown):
                     raise
-                # Also after a 404: a request that is there must not be forgotten because of a wrong answer.
+                # Also after a 404: an existing request must not be forgotten because of a wrong response.
                 found = await self._view.read_request((request.namespace, request.name))
                 if found is None or found.metadata.uid != request.metadata.uid:
                     log.debug("bind request %s was deleted or replaced: %s", request.key, refusal)
@@ -217,7 +222,7 @@ class StatusUpdater:
                         self._view.forget(request)
                     return
                 if found.status == status or (found.has_failed and status.phase != SUCCEEDED):
-                    self._view.observe(found)  # what was given up stays so: its pod may be on another node by now
+                    self._view.observe(found)  # a request that was given up stays so: its pod may have another node
                     return
                 if not tries_left or found.metadata.resource_version == version:
                     raise
@@ -227,10 +232,10 @@ class StatusUpdater:
                 return
 
     async def _patch_status(self, request: BindRequest, version: str, status: BindRequestStatus) -> BindRequest:
-        """Change this version of the request. Applied late, the patch must not undo what was written after it."""
+        """Patch this version of the request. A patch that is applied late must not revert a later one."""
         fields = {"phase": status.phase, "reason": status.reason, "failedAttempts": status.failed_attempts}
-        # Tested, and not only named: of a custom kind's status the API server forgets all metadata that it was sent,
-        # so that a uid among them keeps nobody from writing to another request of the name.
+        # JSON patch tests, because the API server ignores the metadata of a status patch for custom resources: a uid
+        # there would not prevent a write to another request of the name.
         body: list[dict[str, Any]] = [
             {"op": "test", "path": "/metadata/uid", "value": request.metadata.uid},
             {"op": "test", "path": "/metadata/resourceVersion", "value": version},
@@ -261,7 +266,7 @@ class StatusUpdater:
         return await self._confirmed.write(send, find, what=what, trust_refusal=True)
 
     async def _write_condition(self, pod: Pod, status: str, reason: str, message: str) -> None:
-        """Write the condition of a pod. A failure names the version of a pod that waits: applied late, it must not
+        """Write the condition of a pod. A failure has the resourceVersion of the pending pod: applied late, it must not
         replace what was written when the pod was bound. After that nothing else is written."""
         known = next((each for each in pod.status.conditions if each.type == POD_BOUND_CONDITION), None)
         if known is not None and (known.status, known.reason, known.message) == (status, reason, message):
@@ -274,7 +279,7 @@ class StatusUpdater:
             "lastTransitionTime": format_time(self._clock.now()),
         }
         found, meta = pod, {"uid": pod.uid}
-        with contextlib.suppress(NotFound, Invalid):  # the pod is gone
+        with contextlib.suppress(NotFound, Invalid):  # the pod was deleted
             for tries_left in reversed(range(_TRIES)):
                 if status != "True":
                     meta["resourceVersion"] = found.metadata.resource_version
@@ -296,16 +301,16 @@ class StatusUpdater:
                     return
 
     def _record_event(self, pod: Pod, kind: str, reason: str, note: str) -> None:
-        self._speaker.record(pod, type=kind, reason=reason, action=_ACTION, note=note)
+        self._recorder.record(pod, type=kind, reason=reason, action=_ACTION, note=note)
 
     def _age_s(self, request: BindRequest) -> float:
-        made = request.metadata.creation_timestamp
-        return 0.0 if made is None else max(0.0, (self._clock.now() - made).total_seconds())
+        created = request.metadata.creation_timestamp
+        return 0.0 if created is None else max(0.0, (self._clock.now() - created).total_seconds())
 
 
 def truncate_reason(text: str) -> str:
-    """As much of a reason as a status takes, in bytes and without what no answer may hold."""
-    told = text.encode(errors="replace")
-    if len(told) <= MAX_REASON_BYTES:
-        return told.decode()
-    return f"{told[: MAX_REASON_BYTES - 4].decode(errors='ignore')} ..."
+    """A reason cut to the size of a status field, as valid UTF-8."""
+    encoded = text.encode(errors="replace")
+    if len(encoded) <= MAX_REASON_BYTES:
+        return encoded.decode()
+    return f"{encoded[: MAX_REASON_BYTES - 4].decode(errors='ignore')} ..."

@@ -1,7 +1,7 @@
-"""What is wrong with a request as it stands? Whoever wrote it may have been anybody, and no server has looked closely.
+"""Validates a BindRequest. Any client may have written it, and the API server checks only its schema.
 
-Asked by `reconcile` before anything is done for a request. What is found here is said once, in a sentence, and nothing
-is tried: neither time nor the cluster mends it.
+Called by `reconcile` before anything is done for a request. An error is final and nothing is attempted: neither time
+nor changes in the cluster can correct the request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_QUOTE = 80
 
 
 def request_error(request: BindRequest) -> str:
-    """What is wrong with a request as it stands, whatever the cluster says; nothing where it may be carried out."""
+    """The error in a request, whatever the state of the cluster; empty if it is valid."""
     spec = request.spec
     if not spec.pod_name:
         return "it names no pod; spec.podName must say which one"
@@ -62,24 +62,26 @@ def _gpu_groups_error(spec: BindRequestSpec) -> str:
 
 
 def _portion_error(spec: BindRequestSpec) -> str:
-    """Of a pod that gets a part of each of some devices."""
-    groups, given = spec.selected_gpu_groups, spec.received_gpu or ReceivedGpu()
+    """Errors of a request for a portion of one or several devices."""
+    groups, received = spec.selected_gpu_groups, spec.received_gpu or ReceivedGpu()
     if not groups:
         return "it asks for a fraction of a device and names no GPU group in selectedGPUGroups"
-    if given.count and given.count != len(groups):
-        return f"its receivedGPU.count is {given.count}, and selectedGPUGroups are {len(groups)}; each device has one"
-    if given.portion and parse_portion(given.portion) is None:
+    if received.count and received.count != len(groups):
         return (
-            f'its receivedGPU.portion is "{given.portion[:MAX_QUOTE]}"; '
+            f"its receivedGPU.count is {received.count}, and selectedGPUGroups are {len(groups)}; each device has one"
+        )
+    if received.portion and parse_portion(received.portion) is None:
+        return (
+            f'its receivedGPU.portion is "{received.portion[:MAX_QUOTE]}"; '
             f"it takes a decimal such as 0.50, from {MIN_PORTION} to 1"
         )
     return ""
 
 
-def annotations_error(request: BindRequest, there: Mapping[str, str]) -> str:
-    """What is wrong with it for a pod that has these annotations. A binding brings more of them and nobody counts: such
-    a pod starts, and from then on the server refuses every change of it, its kubelet's and its controller's."""
-    size = _bytes({**there, **pod_annotations_of(request)})
+def annotations_error(request: BindRequest, existing: Mapping[str, str]) -> str:
+    """The error for a pod that has these annotations. A binding adds annotations without a check of their size: such a
+    pod would start, and the API server would refuse every later change of it, also by its kubelet and controller."""
+    size = _bytes({**existing, **pod_annotations_of(request)})
     if size <= MAX_ANNOTATION_BYTES:
         return ""
     return (
@@ -89,5 +91,5 @@ def annotations_error(request: BindRequest, there: Mapping[str, str]) -> str:
 
 
 def _bytes(annotations: Mapping[str, str]) -> int:
-    """As the server counts them."""
+    """The size as the API server counts it."""
     return sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())

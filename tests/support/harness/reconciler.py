@@ -125,7 +125,7 @@ class ReconcilerHarness:
     @asynccontextmanager
     async def run_binder(self, *, workers: int = 1) -> AsyncIterator[BinderController]:
         """The whole binder, told of requests by a watch: a process of its own, that remembers nothing."""
-        self.reconciler._reports._before.clear()
+        self.reconciler._status_updater._status_before_mark.clear()
         live = BinderController(
             self.view,
             self.reconciler,
@@ -230,7 +230,9 @@ async def run_reconciler(
         )
         waits = CancellableWaits(view.is_current, notice_s=notice_s)
         handle = BinderHandle(client, CancellableWrites(writes, waits), clock, view.cache, claims, steps, waits)
-        reservations = GpuReservations(client, view, reserving, takes_all=takes_all, waiting=waits, reached=steps)
+        reservations = GpuReservations(
+            client, view, reserving, takes_all=takes_all, waiting=waits, on_crash_point=steps
+        )
         observer = RecordingMetrics()
         carrying_out = Binder(
             handle,
@@ -240,10 +242,10 @@ async def run_reconciler(
             waits=waits,
             is_wanted=view.is_still_current,
             limit_s=limit_s,
-            reached=steps,
+            on_crash_point=steps,
         )
         reports = StatusUpdater(client, REQUESTS, view, speaker, clock=clock, chance=chance, observer=observer)
-        waits.noticed = reports.record_waiting
+        waits.on_long_wait = reports.record_waiting
         reconciler = BindRequestReconciler(view, carrying_out, reports, clock)
         rig = ReconcilerHarness(client, view, reconciler, reservations, waits, steps, told, observer)
         for name in nodes:

@@ -424,7 +424,7 @@ async def _(world: World) -> Prepared:
 async def _(world: World) -> Prepared:
     await world.rig.request(await world.rig.pod(), backoffLimit=1)
     request = await world.read(BindRequest, "web", resource=REQUESTS)
-    reports = world.rig.reconciler._reports
+    reports = world.rig.reconciler._status_updater
 
     async def is_given_up() -> bool:
         return bool((await world.read(BindRequest, "web", resource=REQUESTS)).has_failed)
@@ -624,7 +624,7 @@ async def _(world: World) -> Prepared:
 
 @row("condition of a pod by the binder", r"PATCH .*/pods/web/status")
 async def _(world: World) -> Prepared:
-    pod, reports = await world.pod(), world.rig.reconciler._reports
+    pod, reports = await world.pod(), world.rig.reconciler._status_updater
 
     async def write() -> None:
         await reports._write_condition(pod, "False", "BindingError", "no")
@@ -811,12 +811,12 @@ def test_a_reservation_that_has_ended_is_not_deleted_while_a_create_of_it_may_la
             made = await rig.reservations._create_reservation(pod, node, "g")
             await rig.patch(PODS, made.name, {"status": {"phase": "Failed"}}, sub="status", namespace=RESERVATIONS)
             for _ in range(2):
-                with pytest.raises(DeviceNotReserved, match="it is made anew when it is gone"):
+                with pytest.raises(DeviceNotReserved, match="it is created again after its deletion"):
                     await rig.reservations._create_reservation(pod, node, "g")
                 await faults.deliver()
             assert (await rig.get(PODS, made.name, RESERVATIONS))["metadata"]["uid"] == made.uid
             clock.advance(REQUEST_TIMEOUT_S)
-            with pytest.raises(DeviceNotReserved, match="it is made anew when it is gone"):
+            with pytest.raises(DeviceNotReserved, match="it is created again after its deletion"):
                 await rig.reservations._create_reservation(pod, node, "g")
             assert (await rig.reservations._create_reservation(pod, node, "g")).uid != made.uid
 
@@ -947,10 +947,10 @@ def test_a_late_status_of_a_request_undoes_no_later_one(tmp_path: Path) -> None:
 
     async def test(rig: ReconcilerHarness) -> None:
         clock = SkippingClock()
-        rig.reconciler._reports._confirmed.clock = clock
+        rig.reconciler._status_updater._confirmed.clock = clock
         world = World(rig, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock)
         await rig.request(await rig.pod(), backoffLimit=2)
-        reports = rig.reconciler._reports
+        reports = rig.reconciler._status_updater
         async with Faults(rig, "write lands later", r"PATCH .*/bindrequests/web/status") as faults:
             for reason in ("first", "second"):
                 request = await world.read(BindRequest, "web", resource=REQUESTS)
@@ -972,7 +972,7 @@ def test_a_status_is_written_to_the_version_that_is_there(tmp_path: Path, is_giv
         if is_given_up:
             status = {"phase": "Failed", "reason": "by the next leader", "failedAttempts": 2}
             await rig.patch(REQUESTS, "web", {"status": status}, sub="status")
-        await rig.reconciler._reports.write_result(known, BindFailed("first"), 0.1)
+        await rig.reconciler._status_updater.write_result(known, BindFailed("first"), 0.1)
         assert (await rig.status())["reason"] == ("by the next leader" if is_given_up else "first")
 
     run_with_reconciler(tmp_path, test)
@@ -1109,7 +1109,7 @@ def test_the_outcome_is_known_when_the_write_returns(tmp_path: Path, name: str, 
     async def test(rig: ReconcilerHarness) -> None:
         clock = SkippingClock()
         writes = ApiWrites(rig.client, RecordedEvents(), clock=clock, claims=CLAIMS)
-        rig.reservations._confirmed.clock = rig.reconciler._reports._confirmed.clock = clock
+        rig.reservations._confirmed.clock = rig.reconciler._status_updater._confirmed.clock = clock
         work, is_done = await prepare(World(rig, writes, clock))
         async with Faults(rig, kind, hits) as faults:
             await work()

@@ -59,7 +59,9 @@ def test_a_plugin_that_blocks_is_named_with_its_method_and_the_seconds(
     caplog.set_level(logging.WARNING)
     run_with_reconciler(tmp_path, test, first, plugin)
     (told,) = [each.getMessage() for each in caplog.records if "blocked the event loop" in each.getMessage()]
-    assert told.startswith("binder plugin blocking at pre_bind has blocked the event loop for 2.5 s; no other work was done")
+    assert told.startswith(
+        "binder plugin blocking at pre_bind has blocked the event loop for 2.5 s; no other work was done"
+    )
     assert "asyncio.to_thread" in told
     assert plugin.named == "binder plugin blocking at pre_bind"
 
@@ -99,7 +101,10 @@ def test_every_turn_counts_by_itself(caplog: pytest.LogCaptureFixture) -> None:
         await asyncio.sleep(0)
         clock.advance(4.0)
 
-    assert told_of(caplog, clock, work()) == ["it has blocked the event loop for 3.0 s", "it has blocked the event loop for 4.0 s"]
+    assert told_of(caplog, clock, work()) == [
+        "it has blocked the event loop for 3.0 s",
+        "it has blocked the event loop for 4.0 s",
+    ]
 
 
 def test_one_that_blocks_and_then_raises_is_named_and_heard(caplog: pytest.LogCaptureFixture) -> None:

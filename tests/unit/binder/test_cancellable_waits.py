@@ -236,7 +236,7 @@ async def test_a_wait_that_is_over_cannot_be_cut_any_more() -> None:
 @async_test
 async def test_a_wait_that_ends_in_time_is_nothing_to_tell() -> None:
     waits, told = CancellableWaits(lambda _: True, notice_s=0.0), list[BindRequest]()
-    waits.noticed = told.append
+    waits.on_long_wait = told.append
     with waits.for_request(REQUEST):
         async with waits():
             pass

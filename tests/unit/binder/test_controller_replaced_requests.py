@@ -126,7 +126,7 @@ def test_an_attempt_that_nobody_wants_any_more_is_counted_no_longer(tmp_path: Pa
         plugin.rig = rig
         await rig.request(await rig.pod())
         await rig.deliver_event(BindRequest, "web")
-        assert await rig.reconciler.reconcile(KEY, inherited=True) is None
+        assert await rig.reconciler.reconcile(KEY, existed_at_start=True) is None
         assert await rig.status() == {"phase": "", "reason": "", "failedAttempts": 0}
         assert await rig.node_of() == ""
 

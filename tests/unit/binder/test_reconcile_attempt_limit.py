@@ -166,9 +166,7 @@ def test_a_request_that_kills_every_binder_is_given_up(tmp_path: Path, limit: in
                 await asyncio.sleep(0.02)
         assert rig.steps.reached[-1] == "rolled-back"  # before anybody is told, for then the pod may go elsewhere
         allowed = max(limit or 0, 1)
-        assert status["reason"] == (
-            f"the binder died in the midst of attempt {allowed} of {allowed}; it is not tried again"
-        )
+        assert status["reason"] == (f"the binder died during attempt {allowed} of {allowed}; it is not tried again")
         assert status["failedAttempts"] == allowed
         assert rig.reasons == ["BindingError"]
         assert rig.steps.reached.count("taken") == attempts
@@ -190,7 +188,7 @@ def test_a_binder_that_dies_again_where_it_takes_things_back_is_the_last(tmp_pat
         await dies(rig, plugin, backoffLimit=1)
         await dies(rig, plugin)
         await dies(rig, plugin)
-        assert (await rig.status())["reason"] == "it is given up, and what was prepared is being taken back"
+        assert (await rig.status())["reason"] == "it was given up; its rollback is in progress"
         async with rig.run_binder():
             status = await rig.until_phase("Failed")
         assert status["failedAttempts"] == 1
@@ -227,7 +225,7 @@ def test_a_binder_that_dies_after_a_pod_is_bound_is_followed_by_one_that_tells_p
         await dies(rig, plugin)
         status = await rig.status()
         assert (status["phase"], status["failedAttempts"]) == ("Pending", 1)
-        assert status["reason"].startswith("the pod is bound and plugins are told")
+        assert status["reason"].startswith("the pod is bound and PostBind runs")
         async with rig.run_binder():
             status = await rig.until_phase("Succeeded")
         assert (status["reason"], status["failedAttempts"]) == ("", 1)
@@ -336,10 +334,10 @@ def test_an_attempt_that_could_not_be_counted_is_not_made(tmp_path: Path, monkey
             cut.setattr(rig.client, "patch_typed", silent)
             for _ in range(5):
                 with pytest.raises(Unreachable):
-                    await rig.reconciler.reconcile(KEY, inherited=True)
+                    await rig.reconciler.reconcile(KEY, existed_at_start=True)
         assert rig.view.requests[KEY].status == BindRequestStatus()
         assert plugin.calls == []
-        assert await rig.reconciler.reconcile(KEY, inherited=True) is None
+        assert await rig.reconciler.reconcile(KEY, existed_at_start=True) is None
         assert await rig.status() == {"phase": "Succeeded", "reason": "", "failedAttempts": 0}
 
     run_with_reconciler(tmp_path, test, plugin)

@@ -38,7 +38,7 @@ async def untold(rig: ReconcilerHarness, *, lost: int) -> None:
     with pytest.MonkeyPatch.context() as cut:
         cut.setattr(rig.client, "patch_typed", patched)
         with pytest.raises(Unreachable):
-            await rig.reconciler.reconcile(KEY, inherited=True)
+            await rig.reconciler.reconcile(KEY, existed_at_start=True)
     assert written == lost
     await rig.deliver_event(BindRequest, "web")
 
@@ -52,7 +52,7 @@ def test_a_success_that_could_not_be_told_is_told_as_if_nothing_had_been(tmp_pat
         assert (await rig.status())["reason"] == ATTEMPT_IN_PROGRESS
         assert await rig.node_of() == "n1"
         await untold(rig, lost=2)
-        assert await rig.reconciler.reconcile(KEY, inherited=True) is None
+        assert await rig.reconciler.reconcile(KEY, existed_at_start=True) is None
         assert await rig.status() == {"phase": "Succeeded", "reason": "", "failedAttempts": 0}
 
     run_with_reconciler(tmp_path, test, RecordingPlugin())
@@ -64,7 +64,7 @@ def test_a_failure_that_could_not_be_told_is_told_in_its_own_words(tmp_path: Pat
         await rig.request(await rig.pod(), backoffLimit=limit)
         await rig.deliver_event(BindRequest, "web")
         await untold(rig, lost=2)
-        assert (await rig.reconciler.reconcile(KEY, inherited=True) is not None) is again
+        assert (await rig.reconciler.reconcile(KEY, existed_at_start=True) is not None) is again
         assert await rig.status() == {
             "phase": "Failed",
             "reason": 'plugin "failing" at pre_bind: not now',
@@ -96,7 +96,7 @@ def test_a_status_with_a_lost_answer_is_found_or_sent_again(
             return written
 
         monkeypatch.setattr(rig.client, "patch_typed", patched)
-        assert await rig.reconciler.reconcile(KEY, inherited=True) is None
+        assert await rig.reconciler.reconcile(KEY, existed_at_start=True) is None
         assert sends == (2 if lands else 3)  # that the attempt began, again if it was lost, and how it ended
         assert await rig.status() == {"phase": "Succeeded", "reason": "", "failedAttempts": 0}
 
@@ -143,10 +143,10 @@ def test_a_death_before_us_is_told_though_our_first_word_of_it_is_lost(tmp_path:
         await rig.deliver_event(BindRequest, "web")
         await untold(rig, lost=2)
         assert (await rig.status())["reason"] == ROLLBACK_IN_PROGRESS
-        assert await rig.reconciler.reconcile(KEY, inherited=True) is None
+        assert await rig.reconciler.reconcile(KEY, existed_at_start=True) is None
         status = await rig.status()
         assert (status["phase"], status["failedAttempts"]) == ("Failed", 1)
-        assert status["reason"].startswith("the binder died in the midst of attempt 1 of 1")
+        assert status["reason"].startswith("the binder died during attempt 1 of 1")
 
     run_with_reconciler(tmp_path, test, RecordingPlugin())
 
@@ -157,11 +157,11 @@ def test_what_has_been_told_is_remembered_no_longer(tmp_path: Path) -> None:
     async def test(rig: ReconcilerHarness) -> None:
         await rig.request(await rig.pod(), backoffLimit=1)
         await rig.deliver_event(BindRequest, "web")
-        assert await rig.reconciler.reconcile(KEY, inherited=True) is None
+        assert await rig.reconciler.reconcile(KEY, existed_at_start=True) is None
         died = {"phase": "Pending", "reason": ATTEMPT_IN_PROGRESS, "failedAttempts": 1}
         await rig.patch(REQUESTS, "web", {"status": died}, sub="status")
         await rig.deliver_event(BindRequest, "web")
-        assert await rig.reconciler.reconcile(KEY, inherited=True) is None
+        assert await rig.reconciler.reconcile(KEY, existed_at_start=True) is None
         assert (await rig.status())["reason"].startswith("the binder died")
 
     run_with_reconciler(tmp_path, test, FailingPlugin())

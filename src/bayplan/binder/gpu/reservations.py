@@ -1,12 +1,12 @@
-"""Which device stands behind a GPU group? A pod that holds it, and says which one it is.
+"""GPU reservation pods: each holds the device behind one GPU group, and reports the device's id.
 
-Fractional pods share a device that no kubelet may hand to others: a reservation pod asks for all of it, on the node,
-and writes the device's id on itself. Its name follows from node and group, so that whoever comes after a crash finds
-it. It goes when nobody uses the group and no request that may still be carried out names it.
+Fractional pods share a device that no kubelet may allocate to another pod. So a reservation pod on the node requests
+the whole device and writes its id into an annotation. Its name is a hash of node and group, so that a process finds it
+after a crash. It is deleted when the group has no users and no active request names it.
 
-Another binder may work in the same cluster, with the same groups. What we have made or labelled carries our mark, and
-nothing else is ever deleted, unless everything was given to us: the device of a reservation that another binder has
-made may be shared by our pods, and stays its own.
+Another binder may run in the same cluster, with the same groups. What this binder creates or labels has its own label,
+and nothing else is deleted, unless the settings give it all groups: the device of a reservation of another binder may
+be shared by our pods, and the reservation stays that binder's.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ _MAX_TRIES = 5
 
 
 class DeviceNotReserved(BayplanError):
-    """A device could not be reserved, for now."""
+    """A device could not be reserved for now."""
 
 
 class GpuReservations:
-    """Reserves devices for groups, and gives back those that nobody uses."""
+    """Reserves devices for groups, and releases those without users."""
 
     def __init__(
         self,
@@ -84,26 +84,26 @@ class GpuReservations:
         *,
         takes_all: bool = False,
         waiting: WaitContext = nullcontext,
-        reached: CrashPointCallback = crash_points.ignore_crash_point,
-        speaker: EventRecorder | None = None,
+        on_crash_point: CrashPointCallback = crash_points.ignore_crash_point,
+        recorder: EventRecorder | None = None,
     ) -> None:
-        """`takes_all`: no other binder is at work here, and what carries no mark is ours, too. `speaker`: tells pods
-        why they go."""
+        """`takes_all`: no other binder runs in the cluster, so reservations without our label belong to this one, too.
+        `recorder`: records why users are deleted."""
         self._client = client
         self._view = view
         self._settings = settings
         self._confirmed = confirmed or ConfirmedWrites(client.clock)
         self._takes_all = takes_all
         self._waiting = waiting
-        self._reached = reached
-        self._speaker = speaker
+        self._on_crash_point = on_crash_point
+        self._recorder = recorder
         self._locks: dict[str, asyncio.Lock] = {}
-        self._users: Counter[str] = Counter()
+        self._lock_users: Counter[str] = Counter()
         self._late_creates = LateCreates(self._confirmed)  # by the key of the reservation
-        self._moved_from: set[str] = set()
-        """Namespaces of which it was said that reservations are there, and not where they are to be."""
+        self._warned_namespaces: set[str] = set()
+        """Namespaces for which `_warn_other_namespaces` has logged its warning."""
 
-    # what the binder asks ---------------------------------------------------------------------------------------
+    # methods for the binder
 
     async def reserve(self, pod: Pod, node: Node, group: str, *, several: bool) -> str:
         async with self._group_lock(group):
@@ -115,28 +115,28 @@ class GpuReservations:
             device = reservation.metadata.annotations.get(DEVICE_INDEX_ANNOTATION) or await self._wait_for_device_index(
                 reservation
             )
-            self._reached(crash_points.GPU_RESERVED)
+            self._on_crash_point(crash_points.GPU_RESERVED)
             await self._add_group_label(pod, group, several=several)
-            self._reached(crash_points.POD_LABELLED)
+            self._on_crash_point(crash_points.POD_LABELLED)
             return device
 
     async def remove_other_groups(self, pod: Pod, groups: Sequence[str]) -> None:
-        """Groups of a request before, which nobody took back: with their labels the pod would hold devices for as long
-        as it lives, and use none of them."""
+        """Remove the labels of groups of an earlier request without a rollback: with them the pod would hold devices
+        for all its life without using them."""
 
-        def without_others(found: Pod) -> dict[str, str | None]:
-            said = ((key, value) for key, value in found.labels.items() if key.partition("/")[0] == GROUP_LABEL)
-            return {key: None for key, value in said if value not in groups}
+        def outdated_labels(found: Pod) -> dict[str, str | None]:
+            labels = ((key, value) for key, value in found.labels.items() if key.partition("/")[0] == GROUP_LABEL)
+            return {key: None for key, value in labels if value not in groups}
 
-        if without_others(pod):
-            await self._change_labels(pod, without_others)
+        if outdated_labels(pod):
+            await self._change_labels(pod, outdated_labels)
 
     async def release(self, pod: Pod, groups: Sequence[str]) -> None:
-        """What ties a pod to devices of the node that it is on is not ours to take off, whichever request put it there;
-        nor is the mark as long as it has any."""
-        gone = [group for group in groups if not await self._is_on_device(pod, group)]
-        stays = is_bound_with_shared_gpus(pod) and gpu_groups_of(pod) - set(gone)
-        await self._remove_group_labels(pod, gone, mark=not stays)
+        """Remove the pod's labels of these groups, and sync the groups. Labels of devices on the node that the pod is
+        on stay, whichever request set them. Our own label stays as long as the pod has any."""
+        released = [group for group in groups if not await self._is_on_device(pod, group)]
+        stays = is_bound_with_shared_gpus(pod) and gpu_groups_of(pod) - set(released)
+        await self._remove_group_labels(pod, released, mark=not stays)
         for group in groups:
             await self.sync_group(group)
 
@@ -145,39 +145,39 @@ class GpuReservations:
         await self._sync_each(await self._existing_groups(f"spec.nodeName={node_name}"))
 
     async def sync_all(self) -> None:
-        """Repair every group that is known: those of reservations and their users, and those that requests name."""
+        """Repair every known group: those of reservations and their users, and those that requests name."""
         groups = await self._existing_groups()
         groups |= {group for each in self._view.requests.values() for group in each.spec.selected_gpu_groups}
         await self._sync_each(groups)
 
     async def sync_group(self, group: str) -> None:
-        """No reservation without users on its node, no users without a reservation.
+        """Delete reservations without users on their node, and running users without a reservation.
 
-        Who is being deleted counts until it is gone, on either side. A user in its grace period is on the device, which
-        would be given to others with the reservation. A reservation in its grace period still holds the device, and
-        the kubelet gives it to nobody: its users may come to an end by themselves, and go when it is really gone, of
-        which a watch tells. What is going already is not deleted again.
+        A terminating pod counts until it is deleted, on either side. A terminating user still uses the device, which
+        would be given to another pod with the reservation. A terminating reservation still holds the device, and the
+        kubelet allocates it to no pod: its users may end by themselves, and are deleted only after the reservation. A
+        watch shows that. A terminating pod is not deleted again.
 
-        Both hold for what is ours. Who was bound by others is theirs to end, as is everybody in a group whose
-        reservation they have made; as a user it counts whoever bound it. A name that no label can have is no group's:
-        the request that has it is given up.
+        Both rules apply to our pods only. Pods that another binder bound are its own to delete, and so are all users of
+        a group whose reservation it created; as users they count in any case. A name that is no valid label value is no
+        group: its request fails.
         """
         if gpu_group_error(group):
             return
         async with self._group_lock(group):
-            reservations, others = await self._members(group)
-            users = [each for each in others if is_using_device(each)]
+            reservations, members = await self._members(group)
+            users = [each for each in members if is_using_device(each)]
             unused = (each for each in reservations if not each.terminating and not _has_users(each, users))
             for each in filter(self._is_ours, unused):
                 if not await self._is_requested(group, each.spec.node_name):
-                    log.info("GPU group %s has no users any more: reservation %s goes", group, each.key)
+                    log.info("GPU group %s has no users: deleting reservation %s", group, each.key)
                     await self._delete_reservation(each)
             if users and all(
                 self._is_ours(each) and not is_using_device(each) for each in reservations
-            ):  # ended: holds nothing
+            ):  # reservations that have ended hold nothing
                 for each in filter(self._is_ours, users):
                     if each.spec.node_name and each.status.phase == "Running" and not each.terminating:
-                        log.warning("pod %s runs on GPU group %s, which nobody reserves: it goes", each.key, group)
+                        log.warning("pod %s runs on GPU group %s without a reservation: deleting it", each.key, group)
                         self._record_unreserved(each, group)
                         await self._delete(each)
 
@@ -185,14 +185,14 @@ class GpuReservations:
         return is_reservation(pod, self._settings.namespace)
 
     def is_busy(self, group: str) -> bool:
-        """Whether somebody is at work on the group, of whom whoever comes has to wait for the end."""
-        return self._users[group] > 0
+        """Whether a task has locked the group, or waits for that: another one would have to wait."""
+        return self._lock_users[group] > 0
 
-    # inside -----------------------------------------------------------------------------------------------------
+    # internal
 
     async def _sync_each(self, groups: Iterable[str]) -> None:
-        """What the server refuses for one group is told, and costs no other; where nobody answers it costs all. A group
-        that somebody is at work on is left to it: who works there may wait for a device, and the others not for it."""
+        """Sync the groups. A refusal of the API server affects one group; an unreachable server ends the loop. A locked
+        group is skipped: the task that locked it may wait for a device, and the loop must not wait for that."""
         for group in sorted(groups):
             if self.is_busy(group):
                 continue
@@ -201,38 +201,38 @@ class GpuReservations:
             except Unreachable:
                 raise
             except ApiError as fault:
-                log.warning("GPU group %s is not looked after: %s; trying again", group, fault)
+                log.warning("cannot sync GPU group %s: %s; retrying", group, fault)
 
     @asynccontextmanager
     async def _group_lock(self, group: str) -> AsyncIterator[None]:
-        """One at a time for each group; locks that nobody waits for are not kept. Whoever has to wait for its turn
-        keeps nobody else from work meanwhile: the one before may wait for a device."""
+        """A lock for each group; locks without users are dropped. A task that has to wait for it releases its worker
+        meanwhile, because the task before may wait for a device."""
         lock = self._locks.setdefault(group, asyncio.Lock())
-        self._users[group] += 1
+        self._lock_users[group] += 1
         try:
             async with AsyncExitStack() as turn:
-                async with self._waiting() if self._users[group] > 1 else nullcontext():
+                async with self._waiting() if self._lock_users[group] > 1 else nullcontext():
                     await turn.enter_async_context(lock)
                 yield
         finally:
-            self._users[group] -= 1
-            if not self._users[group]:
-                del self._users[group], self._locks[group]
+            self._lock_users[group] -= 1
+            if not self._lock_users[group]:
+                del self._lock_users[group], self._locks[group]
 
     def _is_ours(self, pod: Pod) -> bool:
-        """Whether we have made this reservation, or put this user on its device."""
+        """Whether this binder created the reservation, or put this user on its device."""
         return self._takes_all or pod.labels.get(HANDLED_BY_LABEL) == HANDLED_BY_BAYPLAN
 
     async def _is_requested(self, group: str, node_name: str) -> bool:
-        """Whether a request that may still be carried out names the group, on this node, whoever is to do it."""
-        names = partial(_reservation_fields, group, node_name)
-        if any(map(names, self._view.requests.values())):
+        """Whether an active request, for whichever binder, names the group on this node."""
+        needs_group = partial(_needs_reservation, group, node_name)
+        if any(map(needs_group, self._view.requests.values())):
             return True
-        return not self._takes_all and any(map(names, await self._view.list_foreign_requests()))
+        return not self._takes_all and any(map(needs_group, await self._view.list_foreign_requests()))
 
     async def _existing_groups(self, where: str = "") -> set[str]:
-        """Of pods that carry their labels. Users of several devices have a label for each, of which nobody can select
-        without knowing it: those that we have put there carry our mark."""
+        """Groups of all labelled pods. Users of several devices have a label for each group, and a selector must know
+        its key: such pods are selected by our own label."""
         found: set[str] = set()
         for labels in (GROUP_LABEL, f"{HANDLED_BY_LABEL}={HANDLED_BY_BAYPLAN}"):
             for each in await self._list_pods(Selection(label_selector=labels, field_selector=where)):
@@ -240,8 +240,8 @@ class GpuReservations:
         return found
 
     async def _members(self, group: str) -> tuple[list[Pod], list[Pod]]:
-        """Reservations and users of a group, also those that are going. Where reservations live now comes first: what
-        was made elsewhere holds its device until nobody uses it, and no longer."""
+        """Reservations and users of a group, with terminating ones. Reservations in the configured namespace come
+        first: one elsewhere holds its device only as long as it has users."""
         one = await self._list_pods(Selection(label_selector=f"{GROUP_LABEL}={group}"))
         several = await self._list_pods(Selection(label_selector=f"{GROUP_LABEL}/{group}"))
         reservations = [each for each in (*one, *several) if self.is_reservation(each)]
@@ -250,19 +250,19 @@ class GpuReservations:
         return sorted(reservations, key=lambda each: each.namespace != self._settings.namespace), users
 
     def _warn_other_namespaces(self, namespaces: set[str]) -> None:
-        """Once for each namespace: whoever has moved reservations may take the old one away too early."""
+        """Warn once for each namespace: a user who moves reservations may delete the old namespace too early."""
         home = self._settings.namespace
-        for namespace in sorted(namespaces - {home} - self._moved_from):
-            self._moved_from.add(namespace)
+        for namespace in sorted(namespaces - {home} - self._warned_namespaces):
+            self._warned_namespaces.add(namespace)
             log.warning(
-                "reservations of GPUs are in namespace %s, and new ones are made in %s: those hold their devices until "
-                "nobody uses them, and the namespace has to stay so long",
+                "namespace %s has GPU reservations, and new ones are created in namespace %s; "
+                "keep the old namespace until no pod uses its devices",
                 namespace,
                 home,
             )
 
     async def _is_on_device(self, pod: Pod, group: str) -> bool:
-        """Whether the device of the group is one of those that the pod was given where it is."""
+        """Whether the group's device is one of those that the pod has on its node."""
         if not is_bound_with_shared_gpus(pod) or gpu_group_error(group):
             return False
         reservations, _ = await self._members(group)
@@ -307,25 +307,26 @@ class GpuReservations:
         try:
             return await self._confirmed.write(send, find, what=what, trust_refusal=True)
         except NotFound as fault:
-            wanted = f"create {namespace}, in which resourceReservation.namespace has pods that hold shared devices"
-            raise DeviceNotReserved(f"no device can be reserved: {fault}; {wanted}") from None
+            hint = f"create {namespace}, in which resourceReservation.namespace has pods that hold shared devices"
+            raise DeviceNotReserved(f"no device can be reserved: {fault}; {hint}") from None
         except AlreadyExists:
             found = await self._client.get(Pod, namespace, name)
             if not is_using_device(found):
                 if not self._is_ours(found):
                     raise DeviceNotReserved(
-                        f"the reservation {found.key} has ended; whoever made it has to delete it"
+                        f"the reservation {found.key} has ended; its creator has to delete it"
                     ) from None
                 await self._delete_reservation(found)
                 raise DeviceNotReserved(
-                    f"the reservation {found.key} has ended; it is made anew when it is gone"
+                    f"the reservation {found.key} has ended; it is created again after its deletion"
                 ) from None
             if found.terminating:
-                raise DeviceNotReserved(f"the reservation {found.key} of an earlier pod is still going") from None
+                raise DeviceNotReserved(f"the reservation {found.key} of an earlier pod is still terminating") from None
             return found
 
     async def _check_user(self, pod: Pod) -> None:
-        """A process that was stopped may still act for a pod that is gone. The scheduler has given its device away."""
+        """Check that the pod exists. A suspended process may act for a deleted pod, whose device is already
+        reassigned."""
         try:
             found = await self._client.get(Pod, pod.namespace, pod.name)
         except NotFound:
@@ -335,7 +336,7 @@ class GpuReservations:
 
     def _manifest(self, pod: Pod, node: Node, group: str) -> dict[str, Any]:
         settings, device = self._settings, {GPU: "1"}
-        also, runtime = settings.pod_resources, settings.runtime_class_name
+        resources, runtime = settings.pod_resources, settings.runtime_class_name
         fields = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace", "NODE_NAME": "spec.nodeName"}
         return {
             "apiVersion": "v1",
@@ -355,7 +356,7 @@ class GpuReservations:
                     {
                         "name": "reservation",
                         "image": settings.image,
-                        "resources": {"requests": also.requests | device, "limits": also.limits | device},
+                        "resources": {"requests": resources.requests | device, "limits": resources.limits | device},
                         "env": [
                             {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
                             for name, path in fields.items()
@@ -366,71 +367,71 @@ class GpuReservations:
         }
 
     async def _wait_for_device_index(self, reservation: Pod) -> str:
-        """Which device it holds, as soon as it says so."""
-        known: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Wait until the reservation reports its device, and return the device's id."""
+        index: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-        def hear(_: KubeObject | None, new: KubeObject | None) -> None:
+        def on_event(_: KubeObject | None, new: KubeObject | None) -> None:
             device = new.metadata.annotations.get(DEVICE_INDEX_ANNOTATION) if new is not None else None
-            if device and not known.done():
-                known.set_result(device)
-            elif new is None and not known.done():
-                known.set_exception(
-                    DeviceNotReserved(f"the reservation {reservation.key} went before it held a device")
+            if device and not index.done():
+                index.set_result(device)
+            elif new is None and not index.done():
+                index.set_exception(
+                    DeviceNotReserved(f"the reservation {reservation.key} was deleted before it reported a device")
                 )
 
         selection = Selection(
             namespace=reservation.namespace, field_selector=f"metadata.name={reservation.metadata.name}"
         )
-        watching = asyncio.ensure_future(self._client.informer(_PODS, hear, selection=selection).run())
+        watching = asyncio.ensure_future(self._client.informer(_PODS, on_event, selection=selection).run())
         waiting = asyncio.ensure_future(self._client.clock.sleep(self._settings.timeout_s))
         try:
             async with self._waiting():
-                await asyncio.wait((known, waiting), return_when=asyncio.FIRST_COMPLETED)
-            if known.done():
-                return known.result()
+                await asyncio.wait((index, waiting), return_when=asyncio.FIRST_COMPLETED)
+            if index.done():
+                return index.result()
         finally:
             for task in (watching, waiting):
                 task.cancel()
             await asyncio.gather(watching, waiting, return_exceptions=True)
         if self._is_ours(reservation):
             await self._delete_reservation(reservation)
-        patience_s = self._settings.timeout_s
+        timeout_s = self._settings.timeout_s
         raise DeviceNotReserved(
-            f"the reservation {reservation.key} has not said for {patience_s:.0f} s which device it holds"
+            f"the reservation {reservation.key} has not reported its device within {timeout_s:.0f} s"
         )
 
     async def _add_group_label(self, pod: Pod, group: str, *, several: bool) -> None:
-        """Whatever the pod is known to say: we may have taken the label off since the watch told of it."""
+        """Label the pod, even if it seems to have the label: the watch may not have delivered its removal."""
         key = f"{GROUP_LABEL}/{group}" if several else GROUP_LABEL
         await self._change_labels(pod, lambda _: {key: group, HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN})
 
     async def _change_labels(self, pod: Pod, wanted: Callable[[Pod], Mapping[str, str | None]]) -> None:
-        """Only as long as the pod waits: once it has a node its labels say which devices it has there."""
+        """Change labels only while the pod is pending: the labels of a bound pod describe its devices on the node."""
         found = pod
         for tries_left in reversed(range(_MAX_TRIES)):
             if found.uid != pod.uid or found.spec.node_name:
-                raise Conflict(f"pod {pod.key} does not wait for a node any more")
+                raise Conflict(f"pod {pod.key} is no longer pending")
             try:
                 await self._patch_labels(found, wanted(found))
                 return
             except ApiError as refusal:
-                # The version lets one patch of two through, so one with an unknown outcome is sent again.
+                # The resourceVersion lets only one of two patches pass, so one with an unknown outcome is sent again.
                 if not tries_left or not (isinstance(refusal, Conflict) or refusal.outcome_unknown):
                     raise
             found = await self._client.get(Pod, pod.namespace, pod.name)
 
     async def _remove_group_labels(self, pod: Pod, groups: Sequence[str], *, mark: bool = True) -> None:
-        """Remove the labels of these groups that have the value we wrote. `mark`: also the label that names us.
+        """Remove the labels of these groups that have the value we wrote. `mark`: also our own label.
 
-        The patch names the version that it changes: applied late, it must not remove the labels of a later attempt.
+        The patch has the resourceVersion that it changes: applied late, it must not remove labels of a later attempt.
         """
-        wanted = {**{f"{GROUP_LABEL}/{group}": {group} for group in groups}, GROUP_LABEL: set(groups)}
+        own_values = {**{f"{GROUP_LABEL}/{group}": {group} for group in groups}, GROUP_LABEL: set(groups)}
         if mark:
-            wanted[HANDLED_BY_LABEL] = {HANDLED_BY_BAYPLAN}
+            own_values[HANDLED_BY_LABEL] = {HANDLED_BY_BAYPLAN}
         for tries_left in reversed(range(_MAX_TRIES)):
             with contextlib.suppress(NotFound):
                 found = await self._client.get(Pod, pod.namespace, pod.name)
-                removed = {key: None for key, values in wanted.items() if found.labels.get(key) in values}
+                removed = {key: None for key, values in own_values.items() if found.labels.get(key) in values}
                 if found.uid != pod.uid or not removed:
                     return
                 try:
@@ -444,7 +445,7 @@ class GpuReservations:
     async def _patch_labels(self, pod: Pod, labels: Mapping[str, str | None]) -> None:
         """Patch this version of a pod. Returns or raises when the patch cannot take effect later.
 
-        The version alone is not enough: a later attempt that writes what is there already does not change it.
+        The version alone does not ensure that: a later attempt that writes the same labels does not change it.
         """
         version = pod.metadata.resource_version
         body = {"metadata": {"uid": pod.uid, "resourceVersion": version, "labels": labels}}
@@ -462,24 +463,24 @@ class GpuReservations:
         await self._confirmed.write(send, find, what=f"labelling pod {pod.key}", trust_refusal=True)
 
     def _record_unreserved(self, pod: Pod, group: str) -> None:
-        if self._speaker is not None:
-            note = f"Pod {pod.key} is deleted: nobody reserves the device of its GPU group {group} any more"
-            self._speaker.record(
-                pod, type=WARNING, reason="GPUNotReserved", action="Deleting", note=f"{note}, and others could get it"
+        if self._recorder is not None:
+            note = f"Pod {pod.key} is deleted: no pod reserves the device of its GPU group {group} any more"
+            self._recorder.record(
+                pod, type=WARNING, reason="GPUNotReserved", action="Deleting", note=f"{note}, and another could get it"
             )
 
     async def _delete_reservation(self, pod: Pod) -> None:
-        """Delete a reservation, unless a create of its name may still reach the API server and bring it back.
+        """Delete a reservation, unless an earlier create of its name may still take effect and restore it.
 
-        Then it stays until the next look at its group: an orphan would hold a device that another pod was given.
+        Then it stays until the next sync of its group: an orphan would hold a device that another pod was given.
         """
         if self._late_creates.until_s(pod.key) is not None:
-            log.info("reservation %s stays until no earlier create of it can take effect any more", pod.key)
+            log.info("reservation %s is deleted later: an earlier create of it may still take effect", pod.key)
             return
         await self._delete(pod)
 
     async def _delete(self, pod: Pod) -> None:
-        """Delete a pod. Returns when it is going or gone, and raises when the DELETE cannot take effect any more.
+        """Delete a pod. Returns when it is terminating or deleted; raises when the DELETE can no longer take effect.
 
         Until then the group is locked: the next attempt must not use a reservation that a late DELETE still removes.
         """
@@ -502,21 +503,21 @@ class GpuReservations:
             raise
 
 
-def _reservation_fields(group: str, node_name: str, request: BindRequest) -> bool:
-    asked = group in request.spec.selected_gpu_groups and request.spec.selected_node == node_name
-    return asked and request.is_active and not request.has_succeeded
+def _needs_reservation(group: str, node_name: str, request: BindRequest) -> bool:
+    names_group = group in request.spec.selected_gpu_groups and request.spec.selected_node == node_name
+    return names_group and request.is_active and not request.has_succeeded
 
 
 def _has_users(reservation: Pod, users: Iterable[Pod]) -> bool:
-    """Whether somebody is on the device, or may come to be: who has no node yet may come to any."""
+    """Whether a pod is on the device or may be placed on it: a pod without a node may be placed on any."""
     return any(each.spec.node_name in ("", reservation.spec.node_name) for each in users)
 
 
 def is_using_device(pod: Pod) -> bool:
-    """Whether a pod is on its device, or may come to be: Pending or Running, whoever wants it deleted."""
+    """Whether a pod uses its device or may start to: its phase is Pending or Running, even if it is terminating."""
     return pod.status.phase not in _TERMINAL_PHASES
 
 
 def reservation_name(node_name: str, group: str) -> str:
-    """One name for a device's reservation, whoever makes it."""
+    """The name of a device's reservation, the same in every process."""
     return f"{RESERVATION_PREFIX}{hashlib.sha256(f'{node_name}/{group}'.encode()).digest()[:8].hex()}"

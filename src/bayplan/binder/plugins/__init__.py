@@ -1,4 +1,4 @@
-"""The binder's own plugins, and how they run unless a configuration says otherwise."""
+"""Plugins of the binder, with their default settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DEFAULTS = {
 
 
 def default_binder_plugins() -> BinderPlugins:
-    """Every plugin that is shipped."""
+    """Every shipped plugin."""
     return BinderPlugins({}, _DEFAULTS).with_plugins(
         VolumeBindingBinderPlugin, DynamicResourcesBinderPlugin, GpuSharingBinderPlugin, HamiCoreBinderPlugin
     )

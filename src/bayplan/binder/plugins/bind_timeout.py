@@ -1,4 +1,4 @@
-"""How long does a plugin wait for what others have to do? As long as its argument `bindTimeoutSeconds` says."""
+"""The argument `bindTimeoutSeconds`: how long a plugin waits for volumes or devices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DEFAULT_S = 120.0
 
 
 class BindTimeoutPlugin:
-    """What plugins that wait have in common."""
+    """Base class of plugins that wait."""
 
     argument_names = (_KEY,)
 

@@ -1,8 +1,8 @@
-"""Are the pod's devices its own? Writes the allocations that came with the request to the claims, and reserves them.
+"""Writes the allocations of a BindRequest into the pod's device claims, and reserves the claims for the pod.
 
-Which devices was decided by whoever made the request; what is written, and how, is `devices`' business. Claims that
-were written before, by an earlier attempt, by the engine itself or by somebody else, are left as they are. Whoever
-chose the devices: a pod whose node cannot use them is not bound, nor is one that is to get a device of somebody else.
+The engine chose the devices; the intents of `devices` define the writes. Claims that already have an allocation, from
+an earlier attempt, the engine or another client, keep it. In any case, a pod is not bound if its node cannot use the
+devices or if a device belongs to another claim.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class DynamicResourcesBinderPlugin(BindTimeoutPlugin):
     async def rollback(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
-        """Nobody else has to wait for what this pod does not get. A claim that others use keeps its devices."""
+        """Release devices that the pod does not get. A claim with other users keeps its devices."""
         entries = tuple(_claim_entries(pod, bind_request))
         if entries and not pod.spec.resource_claims:
             await self._release_claims(ctx, pod, entries)
         else:
             for each in entries:
-                with contextlib.suppress(ClaimChanged, NotFound):  # there is none to give back
+                with contextlib.suppress(ClaimChanged, NotFound):  # there is no such claim
                     if (name := claim_name(pod, each)) is not None:
                         await self._release_claim(ctx, pod, await ctx.read_claim(pod.namespace, name), each.allocation)
         special = bind_request.spec.extended_resource_claim_allocation
@@ -67,14 +67,19 @@ class DynamicResourcesBinderPlugin(BindTimeoutPlugin):
             if found is not None and not await self._keeps_allocation(ctx, pod, found, special.allocation):
                 await ctx.writes.perform(claim_intents.DeleteClaim(found))
 
-    # inside -----------------------------------------------------------------------------------------------------
+    # internal
 
     async def _reserve_claim(
-        self, ctx: BinderHandle, pod: Pod, node: Node, claim: ResourceClaim, brought: AllocationResult | None
+        self,
+        ctx: BinderHandle,
+        pod: Pod,
+        node: Node,
+        claim: ResourceClaim,
+        requested: AllocationResult | None,
     ) -> ResourceClaim:
-        """The claim as it then is. Devices that it has are as good as those that the request brings, if they are
-        within reach: the pod gets what its claim has, and never both."""
-        allocation = claim.status.allocation or brought
+        """Reserve a claim and return it. An allocation that the claim already has is used if the node can reach it: the
+        pod gets the claim's devices, and never both."""
+        allocation = claim.status.allocation or requested
         if allocation is None:
             raise ClaimChanged(f"claim {claim.key} has no devices, and the request brings none")
         _require_accessible(claim, allocation, node)
@@ -85,81 +90,85 @@ class DynamicResourcesBinderPlugin(BindTimeoutPlugin):
         written = await ctx.writes.perform(claim_intents.ReserveClaim(claim, pod, ctx.clock.now()))
         assert isinstance(written, ResourceClaim)
         if written.status.allocation is not None:
-            _require_accessible(written, written.status.allocation, node)  # it may have got others meanwhile
+            _require_accessible(
+                written, written.status.allocation, node
+            )  # the claim may have got other devices meanwhile
         return written
 
     async def _allocate_claim(
-        self, ctx: BinderHandle, pod: Pod, claim: ResourceClaim, brought: AllocationResult
+        self, ctx: BinderHandle, pod: Pod, claim: ResourceClaim, requested: AllocationResult
     ) -> ResourceClaim:
-        """The claim with the devices of the request, once it is sure that nobody else has them.
+        """Allocate the request's devices to a claim, if no other claim has them.
 
-        What another worker is writing at this moment counts, too: both would be told that the devices are free."""
+        Writes of other workers in progress count, too: otherwise both would find the devices free."""
         devices = ctx.cache.devices
         devices.sync(ctx.cache.catalog)
-        await self._require_free_devices(ctx, claim, brought)
-        devices.begin(claim, brought)
+        await self._require_free_devices(ctx, claim, requested)
+        devices.begin(claim, requested)
         try:
-            written = await ctx.writes.perform(claim_intents.ReserveClaim(claim, pod, ctx.clock.now(), brought))
+            written = await ctx.writes.perform(claim_intents.ReserveClaim(claim, pod, ctx.clock.now(), requested))
             assert isinstance(written, ResourceClaim)
             devices.assume(written)
         finally:
             devices.finish(claim.metadata.uid)
         return written
 
-    async def _require_free_devices(self, ctx: BinderHandle, claim: ResourceClaim, brought: AllocationResult) -> None:
-        """Raise where somebody else has one of these devices. Of a claim that had one when the watch last told of it
-        the server is asked: it may have given the device back."""
-        devices, excused = ctx.cache.devices, {claim.metadata.uid}
-        while (held := devices.holder(brought, excused)) is not None:
+    async def _require_free_devices(self, ctx: BinderHandle, claim: ResourceClaim, requested: AllocationResult) -> None:
+        """Raise if another claim has one of these devices. A claim that has one according to the watch is read from the
+        API server: it may have been deallocated."""
+        devices, ignored = ctx.cache.devices, {claim.metadata.uid}
+        while (held := devices.holder(requested, ignored)) is not None:
             other, device = held
             if devices.pending(other.metadata.uid) is None:
                 try:
                     found = [await ctx.read_claim(other.namespace, other.name)]
                 except NotFound:
                     found = []
-                if DeviceAssumptions(found).holder(brought, excused) is None:
-                    excused.add(other.metadata.uid)
+                if DeviceAssumptions(found).holder(requested, ignored) is None:
+                    ignored.add(other.metadata.uid)
                     continue
             raise DeviceAlreadyAllocated(
                 f"device {device}, which claim {claim.key} is to get, is that of claim {other.key}"
             )
 
     async def _bind_special_claim(
-        self, ctx: BinderHandle, pod: Pod, node: Node, given: ExtendedClaimAllocation
+        self, ctx: BinderHandle, pod: Pod, node: Node, allocation: ExtendedClaimAllocation
     ) -> ResourceClaim:
-        """The claim behind extended resources: the one that an earlier attempt made, or a new one."""
+        """Bind the claim for extended resources: the one that an earlier attempt created, or a new one."""
         claim = await self._special_claim(ctx, pod)
         if claim is None:
-            wanted = extended_resources.with_requests(extended_resources.new_special_claim(pod), given.device_requests)
-            made = await ctx.writes.perform(claim_intents.CreateSpecialClaim(wanted, pod))
-            assert isinstance(made, ResourceClaim)
-            claim = made
-        reserved = await self._reserve_claim(ctx, pod, node, claim, given.allocation)
-        await ctx.writes.perform(claim_intents.RecordSpecialClaim(pod, claim.name, given.container_mappings))
+            template = extended_resources.with_requests(
+                extended_resources.new_special_claim(pod), allocation.device_requests
+            )
+            created = await ctx.writes.perform(claim_intents.CreateSpecialClaim(template, pod))
+            assert isinstance(created, ResourceClaim)
+            claim = created
+        reserved = await self._reserve_claim(ctx, pod, node, claim, allocation.allocation)
+        await ctx.writes.perform(claim_intents.RecordSpecialClaim(pod, claim.name, allocation.container_mappings))
         return reserved
 
     async def _special_claim(self, ctx: BinderHandle, pod: Pod) -> ResourceClaim | None:
-        """Asked of the server: the watch may not have told yet what the attempt before made."""
+        """Read from the API server: the watch may not have delivered the claim of the attempt before."""
         return extended_resources.find_special_claim(pod, await ctx.read_claims(pod.namespace))
 
     async def _release_claims(self, ctx: BinderHandle, pod: Pod, entries: tuple[ClaimAllocation, ...]) -> None:
-        """A pod that is gone does not say any more which claims were its own. Its uid is what is known of it."""
+        """Release the claims of a deleted pod, which no longer names them. They are found by its uid."""
         for claim in await ctx.read_claims(pod.namespace):
-            brought = (each.allocation for each in entries if _has_same_devices(claim, each.allocation))
+            requested = (each.allocation for each in entries if _has_same_devices(claim, each.allocation))
             with contextlib.suppress(NotFound):
-                await self._release_claim(ctx, pod, claim, next(brought, None))
+                await self._release_claim(ctx, pod, claim, next(requested, None))
 
     async def _release_claim(
-        self, ctx: BinderHandle, pod: Pod, claim: ResourceClaim, brought: AllocationResult | None
+        self, ctx: BinderHandle, pod: Pod, claim: ResourceClaim, requested: AllocationResult | None
     ) -> None:
-        """Others write to the claim meanwhile, not least whoever takes claims from pods that are gone."""
+        """Release a claim, with retries: other clients write to it, for example the controller that releases claims."""
         for tries_left in reversed(range(_TRIES)):
-            if not is_reserved_for(claim, pod) or await self._keeps_allocation(ctx, pod, claim, brought):
+            if not is_reserved_for(claim, pod) or await self._keeps_allocation(ctx, pod, claim, requested):
                 return
-            is_all_ours = _has_same_devices(claim, brought) and all(
+            is_only_user = _has_same_devices(claim, requested) and all(
                 user.uid == pod.uid for user in claim.status.reserved_for
             )
-            intent = claim_intents.DeallocateClaim(claim) if is_all_ours else claim_intents.UnreserveClaim(claim, pod)
+            intent = claim_intents.DeallocateClaim(claim) if is_only_user else claim_intents.UnreserveClaim(claim, pod)
             try:
                 await ctx.writes.perform(intent)
                 return
@@ -169,15 +178,15 @@ class DynamicResourcesBinderPlugin(BindTimeoutPlugin):
             claim = await ctx.read_claim(claim.namespace, claim.name)
 
     async def _keeps_allocation(
-        self, ctx: BinderHandle, pod: Pod, claim: ResourceClaim, brought: AllocationResult | None
+        self, ctx: BinderHandle, pod: Pod, claim: ResourceClaim, requested: AllocationResult | None
     ) -> bool:
-        """Whether these are the devices of a pod that is bound elsewhere: others than we brought, or ours, and within
-        the reach of that node. Whoever chose them, they go with the pod."""
+        """Whether the claim's devices are those of a pod that is bound elsewhere: either not the request's devices, or
+        the request's and accessible from that node. The claim then keeps them."""
         node_name, allocation = pod.spec.node_name, claim.status.allocation
         if not node_name:
             return False
-        if not _has_same_devices(claim, brought) or allocation is None or allocation.node_selector is None:
-            return True  # without asking for the node
+        if not _has_same_devices(claim, requested) or allocation is None or allocation.node_selector is None:
+            return True  # no need to read the node
         labels: Mapping[str, str] = {}
         with contextlib.suppress(NotFound):
             labels = (await ctx.read_node(node_name)).labels
@@ -201,33 +210,33 @@ class DynamicResourcesBinderPlugin(BindTimeoutPlugin):
 
 
 def _claim_entries(pod: Pod, request: BindRequest) -> Iterator[ClaimAllocation]:
-    """What the request says of the pod's claims, and the pod's others: they must have devices already."""
-    given = request.spec.resource_claim_allocations
-    yield from given
-    named = {each.name for each in given}
-    yield from (ClaimAllocation(each.name) for each in pod.spec.resource_claims if each.name not in named)
+    """The request's allocations, and the pod's other claims, which must have devices already."""
+    allocations = request.spec.resource_claim_allocations
+    yield from allocations
+    names = {each.name for each in allocations}
+    yield from (ClaimAllocation(each.name) for each in pod.spec.resource_claims if each.name not in names)
 
 
 def _require_accessible(claim: ResourceClaim, allocation: AllocationResult, node: Node) -> None:
     if not is_accessible_from(allocation, node.labels, node.name):
-        whose = "brought for" if claim.status.allocation is None else "of"
-        raise DeviceNotAccessible(f"the devices {whose} claim {claim.key} cannot be used from node {node.name}")
+        relation = "brought for" if claim.status.allocation is None else "of"
+        raise DeviceNotAccessible(f"the devices {relation} claim {claim.key} cannot be used from node {node.name}")
 
 
-def _has_same_devices(claim: ResourceClaim, brought: AllocationResult | None) -> bool:
-    """Whether the claim has the very devices that a request brought."""
+def _has_same_devices(claim: ResourceClaim, requested: AllocationResult | None) -> bool:
+    """Whether the claim has exactly the devices of the request."""
     allocation = claim.status.allocation
-    return brought is not None and allocation is not None and allocation.devices == brought.devices
+    return requested is not None and allocation is not None and allocation.devices == requested.devices
 
 
-def claim_name(pod: Pod, given: ClaimAllocation) -> str | None:
-    """The claim behind an entry of the pod's; None for a template for which no claim was needed."""
+def claim_name(pod: Pod, allocation: ClaimAllocation) -> str | None:
+    """The claim behind an entry of the pod; None for a template that needed no claim."""
     for entry in pod.spec.resource_claims:
-        if entry.name == given.name:
+        if entry.name == allocation.name:
             if entry.resource_claim_name is not None:
                 return entry.resource_claim_name
             for status in pod.status.resource_claim_statuses:
                 if status.name == entry.name:
                     return status.resource_claim_name
-            raise ClaimChanged(f'the claim of entry "{given.name}" of pod {pod.key} is not made yet')
-    raise ClaimChanged(f'pod {pod.key} has no entry "{given.name}" in its resourceClaims')
+            raise ClaimChanged(f'the claim of entry "{allocation.name}" of pod {pod.key} is not made yet')
+    raise ClaimChanged(f'pod {pod.key} has no entry "{allocation.name}" in its resourceClaims')

@@ -1,9 +1,9 @@
-"""What does a container that shares a GPU see? Two ConfigMaps of the pod's say: which devices, and how much of each.
+"""Writes the two ConfigMaps that tell a container which shared GPUs it has, and which portion of each.
 
-The names stand in the pod's annotation, where admission has put them together with the references of the containers:
-by key to the one, as a whole to the other (`-evar`). Keys are KAI's. It names the devices in whichever of the two the
-container refers to; here they stand in both. Written as often as the pod is tried: what is there is brought up to date.
-Whoever makes the pod may choose the names: a ConfigMap that the pod does not own is neither written nor deleted.
+The pod's annotation has their names; admission sets it together with the container's references: by key to the one, as
+a whole to the other (`-evar`). Keys are KAI's. KAI writes the devices to whichever of the two the container refers to;
+here both have them. They are written in every attempt; existing ones are updated. The pod's creator can choose the
+names, so a ConfigMap that the pod does not own is neither written nor deleted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CDI = "k8s.device-plugin.nvidia.com/gpu={}"
 
 
 class GpuSharingBinderPlugin:
-    """Tells containers of fractional pods which devices are theirs."""
+    """Tells containers of fractional pods which devices they have."""
 
     name = "gpusharing"
     argument_names = (_CDI_ENABLED,)
@@ -70,37 +70,37 @@ class GpuSharingBinderPlugin:
     async def rollback(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
-        """A pod that shares devices on another node needs its ConfigMaps there as long as it lives."""
-        named = CONFIG_MAP_NAME in pod.metadata.annotations
-        if bind_request.is_fraction and named and not is_bound_with_shared_gpus(pod):
+        """Delete the ConfigMaps. A pod that shares devices on another node keeps them there."""
+        has_names = CONFIG_MAP_NAME in pod.metadata.annotations
+        if bind_request.is_fraction and has_names and not is_bound_with_shared_gpus(pod):
             await delete_config_maps(ctx, pod, config_maps_of(pod))
 
 
 def portion_of(request: BindRequest) -> float:
-    """The share of each device; a request that tells a wrong one does not come here, but it may tell none."""
-    given = request.spec.received_gpu
-    portion = parse_portion(given.portion) if given is not None else None
+    """The portion of each device. Validation has refused invalid values, but it may be missing."""
+    received = request.spec.received_gpu
+    portion = parse_portion(received.portion) if received is not None else None
     if portion is None:
-        raise InvalidRequest("it asks for a fraction of a device and says no share in receivedGPU.portion")
+        raise InvalidRequest("it asks for a fraction of a device and has no receivedGPU.portion")
     return portion
 
 
 def config_maps_of(pod: Pod) -> tuple[str, str]:
-    """What the pod's device can do, and the variables of its environment."""
-    beginning = pod.metadata.annotations.get(CONFIG_MAP_NAME)
-    if not beginning:
+    """Names of the ConfigMaps: the device's capabilities, and the environment variables."""
+    prefix = pod.metadata.annotations.get(CONFIG_MAP_NAME)
+    if not prefix:
         raise InvalidRequest(
             f"pod {pod.key} shares a device and has no annotation {CONFIG_MAP_NAME}; "
-            "admission sets it, or whoever makes the pod"
+            "the admission webhook or the pod's creator has to set it"
         )
     try:
-        return config_map_names(beginning, sharing_container(pod))
+        return config_map_names(prefix, sharing_container(pod))
     except ObjectError as fault:
         raise InvalidRequest(str(fault)) from None
 
 
 async def upsert_config_map(ctx: BinderHandle, pod: Pod, name: str, data: dict[str, str]) -> None:
-    """Have a ConfigMap of the pod's say this; what else it says stays."""
+    """Create or update a ConfigMap of the pod. Other keys in it stay."""
     owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}
     body: dict[str, Any] = {
         "apiVersion": "v1",
@@ -135,11 +135,11 @@ async def _replace(ctx: BinderHandle, pod: Pod, found: Mapping[str, Any], data: 
     name = found["name"]
     if not _is_owned_by(found, pod):
         raise BayplanError(
-            f"the ConfigMap {pod.namespace}/{name} is not the pod's own: it stays as it is, and the annotation "
-            f"{CONFIG_MAP_NAME} has to say another name, or somebody to delete it"
+            f"the ConfigMap {pod.namespace}/{name} is not the pod's own and is not changed; delete it, or set another "
+            f"name in the pod's annotation {CONFIG_MAP_NAME}"
         )
-    # With the version: a patch that is applied late must not name the device of an earlier attempt. The annotation
-    # changes the version also where the data is the same, so that a late DELETE of an earlier attempt is refused.
+    # The version keeps a late patch from writing the device of an earlier attempt. The annotation changes the version
+    # even if the data is the same, so that a late DELETE of an earlier attempt is refused.
     version = found["resourceVersion"]
     meta = {"uid": found["uid"], "resourceVersion": version, "annotations": {REPLACED_VERSION: version}}
     body = {"metadata": meta, "data": data}
@@ -147,9 +147,9 @@ async def _replace(ctx: BinderHandle, pod: Pod, found: Mapping[str, Any], data: 
 
 
 async def delete_config_maps(ctx: BinderHandle, pod: Pod, names: Iterable[str]) -> None:
-    """Delete those that are the pod's own, and that no later attempt has written."""
+    """Delete ConfigMaps that the pod owns and that no later attempt has written."""
     for name in names:
-        with contextlib.suppress(NotFound, Conflict):  # gone, or another one by now
+        with contextlib.suppress(NotFound, Conflict):  # deleted or replaced
             found = (await ctx.client.get_raw(CONFIG_MAPS, pod.namespace, name))["metadata"]
             if _is_owned_by(found, pod):
                 version = found["resourceVersion"]
@@ -159,5 +159,5 @@ async def delete_config_maps(ctx: BinderHandle, pod: Pod, names: Iterable[str]) 
 
 
 def _is_owned_by(meta: Mapping[str, Any], pod: Pod) -> bool:
-    """Whether it goes with this very pod; one of an earlier pod of the name does not."""
+    """Whether this pod owns it; a ConfigMap of an earlier pod of the name is not its own."""
     return any(each.get("uid") == pod.uid for each in meta.get("ownerReferences", ()))

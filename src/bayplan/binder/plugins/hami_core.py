@@ -1,7 +1,7 @@
-"""How much of a shared GPU may a container use? HAMi-core's limit, as a variable of its environment.
+"""Sets HAMi-core's memory limit for containers that share a GPU, as an environment variable.
 
-A share is only a promise without somebody on the device who keeps it; HAMi-core is one. The limit goes into the
-ConfigMap that `gpusharing` has made, which therefore has to run before, and which takes the ConfigMap back as a whole.
+A portion is enforced only by a component on the device; HAMi-core is one. The limit goes into the ConfigMap of
+`gpusharing`, which therefore has to run before, and which deletes the whole ConfigMap in its rollback.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MEMORY_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT"
 
 
 class HamiCoreBinderPlugin:
-    """Limits fractional pods to their share."""
+    """Limits fractional pods to their portion of the GPU memory."""
 
     name = "hamicore"
     argument_names = ()
@@ -35,8 +35,10 @@ class HamiCoreBinderPlugin:
 
 
 def gpu_memory_mib(node: Node) -> int:
-    """What each device of a node has, in MiB."""
+    """Memory of each device of a node in MiB."""
     text = node.labels.get(GPU_MEMORY_LABEL, "")
     if not text.isdecimal() or not int(text):
-        raise RejectBind(f'the label {GPU_MEMORY_LABEL} of node {node.name} is "{text}"; it says how much a device has')
+        raise RejectBind(
+            f'the label {GPU_MEMORY_LABEL} of node {node.name} is "{text}"; set it to the memory of each GPU in MiB'
+        )
     return int(text)

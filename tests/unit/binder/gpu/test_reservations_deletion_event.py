@@ -41,5 +41,5 @@ async def test_a_pod_is_told_why_it_goes(tmp_path: Path) -> None:
     (event,) = told
     assert (event["type"], event["reason"], event["regarding"]["name"]) == ("Warning", "GPUNotReserved", "web")
     assert event["note"] == (
-        "Pod default/web is deleted: nobody reserves the device of its GPU group g any more, and others could get it"
+        "Pod default/web is deleted: no pod reserves the device of its GPU group g any more, and another could get it"
     )

@@ -213,7 +213,7 @@ def test_a_reservation_that_goes_before_it_says_its_device_is_not_waited_for(
         found = asyncio.ensure_future(reserving(rig, await waiting(rig)))
         await (await made).wait_synced()
         await rig.client.delete(PODS, name=NAME, namespace=RESERVATIONS, grace_s=0)
-        with pytest.raises(DeviceNotReserved, match=f"{NAME} went before it held a device"):
+        with pytest.raises(DeviceNotReserved, match=f"{NAME} was deleted before it reported a device"):
             await found
         assert await labels_of(rig) == {}
 

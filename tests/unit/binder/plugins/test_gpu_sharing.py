@@ -343,7 +343,7 @@ def test_a_reservation_in_its_grace_period_is_given_to_no_new_user(tmp_path: Pat
         await rig.client.delete(PODS, name=NAME, namespace=RESERVATIONS, grace_s=600)
         await shared(rig, "second")
         assert await attempt(rig, "second") is not None
-        assert "of an earlier pod is still going" in (await rig.status("second"))["reason"]
+        assert "of an earlier pod is still terminating" in (await rig.status("second"))["reason"]
 
     run_with_reconciler(tmp_path, test, GpuSharingBinderPlugin())
 
@@ -529,7 +529,7 @@ def test_who_shares_a_device_that_another_binder_reserved_is_left_to_that_binder
         assert not await is_going(rig, "web")
         await shared(rig, "second")
         assert await attempt(rig, "second") is not None
-        assert "has ended; whoever made it has to delete it" in (await rig.status("second"))["reason"]
+        assert "has ended; its creator has to delete it" in (await rig.status("second"))["reason"]
         assert not await is_going(rig, NAME, RESERVATIONS)
 
     run_with_reconciler(tmp_path, test, GpuSharingBinderPlugin())
@@ -602,7 +602,7 @@ def test_a_reservation_that_does_not_say_its_device_in_time_is_deleted(tmp_path:
     async def test(rig: ReconcilerHarness) -> None:
         await shared(rig)
         assert await attempt(rig) is not None
-        assert "has not said for 1 s which device it holds" in (await rig.status())["reason"]
+        assert "has not reported its device within 1 s" in (await rig.status())["reason"]
         assert await is_going(rig, NAME, RESERVATIONS)
         assert "reserved" not in rig.steps.reached
 
