@@ -159,7 +159,7 @@ def test_repeated_keys_of_json_are_an_error() -> None:
 
 
 @pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": 1,}', '{"a": 1} x'])
-def test_what_is_not_json_is_refused(text: str) -> None:
+def test_invalid_json_is_refused(text: str) -> None:
     with pytest.raises(ObjectError, match="invalid character"):
         read_documents(text)
 

@@ -1,7 +1,7 @@
 """Applies JSON patches, merge patches and strategic merge patches.
 
 `patch_object` takes the body of a PATCH request (`managed_fields.server_side_apply` handles apply patches). It returns
-the new object, read as if it had been sent whole, or refuses with upstream's messages. `json_patch`, `merge_patch` and
+the new object, decoded like a PUT body, or refuses with upstream's messages. `json_patch`, `merge_patch` and
 `strategic_patch` are the pure parts. Cost: linear in the patch; untouched parts of the object are shared until they are
 read.
 """

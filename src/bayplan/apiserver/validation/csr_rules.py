@@ -1,7 +1,7 @@
 """Rules for CertificateSigningRequests: the requesting user, approval and validation.
 
-A request records its user and its purpose for good. The `approval` subresource alone approves or denies it. Bayplan
-signs nothing. Cost: one parse of the request at create.
+A request records its user and its purpose, which never change. Only the `approval` subresource approves or denies it.
+Bayplan signs nothing. Cost: one parse of the request at create.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parts of the schema room one by one: types, spellings, field sets, OpenAPI, definitions in use."""
+"""Unit tests of the schema package: types, canonical forms, field sets, OpenAPI, custom resource definitions."""
 
 from __future__ import annotations
 

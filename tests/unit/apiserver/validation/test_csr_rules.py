@@ -1,4 +1,4 @@
-"""Requests for certificates: whose they are, who decides on them, what they must hold."""
+"""CertificateSigningRequests: requesting user, approval and validation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is accepted with a word: texts that kube-apiserver 1.36 sent for the same objects."""
+"""Warnings. The texts are those of kube-apiserver 1.36 for the same objects."""
 
 from __future__ import annotations
 
