@@ -41,7 +41,7 @@ SCHEDULERS_ANNOTATION = "bayplan.dev/scheduler-names"
 _SHARE_ANNOTATIONS = (FRACTION_ANNOTATION, MEMORY_ANNOTATION, DEVICE_COUNT_ANNOTATION)
 _SUFFIX_LENGTH = 7
 _MAX_VOLUME_NAME = 63
-"""A volume is named after the longest ConfigMap; both names follow the same rules."""
+"""The volume is named after the ConfigMap, so this limit bounds the prefix of both names."""
 
 
 def random_suffix() -> str:

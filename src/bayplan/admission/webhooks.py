@@ -48,7 +48,7 @@ class AdmissionContext(Protocol):
         """A namespace; None if it is unknown."""
         ...
 
-    def template_faults(self, name: str, namespace: str, template: Tree) -> Iterable[str]:
+    def template_errors(self, name: str, namespace: str, template: Tree) -> Iterable[str]:
         """Validation errors of a pod template, as from an API server."""
         ...
 
@@ -197,7 +197,7 @@ def _template_errors(request: AdmissionRequest) -> str:
     namespace, message = str((request.object.get("metadata") or {}).get("namespace") or "default"), ""
     for index, task in enumerate((request.object.get("spec") or {}).get("tasks") or ()):
         errors = list(
-            request.context.template_faults(str(task.get("name") or ""), namespace, task.get("template") or {})
+            request.context.template_errors(str(task.get("name") or ""), namespace, task.get("template") or {})
         )
         if errors:
             message += f" spec.task[{index}]." + "".join(f"{error}. " for error in errors)

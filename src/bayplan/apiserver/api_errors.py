@@ -145,11 +145,11 @@ def namespace_terminating(resource: ServedResource, name: str, namespace: str) -
     return forbidden(resource, name, why, [cause])
 
 
-def invalid(kind: str, group: str, name: str, faults: Sequence[FieldCause]) -> StatusError:
+def invalid(kind: str, group: str, name: str, errors: Sequence[FieldCause]) -> StatusError:
     """Validation failed. The message lists all field errors, each text once."""
-    texts = list(dict.fromkeys(f"{fault.field}: {fault.message}" for fault in faults))
+    texts = list(dict.fromkeys(f"{each.field}: {each.message}" for each in errors))
     message = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-    causes = [{"reason": each.reason, "message": each.message, "field": each.field} for each in faults]
+    causes = [{"reason": each.reason, "message": each.message, "field": each.field} for each in errors]
     details: Tree = {"name": name} if name else {}
     details |= {"group": group} if group else {}
     qualified = f"{kind}.{group}" if group else kind

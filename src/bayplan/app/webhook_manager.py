@@ -25,7 +25,7 @@ from bayplan.admission.webhooks import (
     ResourceGroup,
     webhooks_for,
 )
-from bayplan.apiserver.admission.volcano_webhooks import template_faults
+from bayplan.apiserver.admission.volcano_webhooks import template_errors
 from bayplan.app.health_server import health_server
 from bayplan.client import Client, ConnectionConfig, GroupVersionResource, Informer, InformerSet, resource_of
 from bayplan.clock import SystemClock
@@ -100,8 +100,8 @@ class _WatchedObjects:
         item = self._spaces.store.get(("", name))
         return None if item is None else _tree(item)
 
-    def template_faults(self, name: str, namespace: str, template: Tree) -> list[str]:
-        return template_faults(name, namespace, template)
+    def template_errors(self, name: str, namespace: str, template: Tree) -> list[str]:
+        return template_errors(name, namespace, template)
 
 
 def _ignore(_old: KubeObject | None, _new: KubeObject | None) -> None:

@@ -39,7 +39,7 @@ class NoContext:
     def namespace(self, name: str) -> Tree | None:
         raise AssertionError(name)
 
-    def template_faults(self, name: str, namespace: str, template: Tree) -> list[str]:
+    def template_errors(self, name: str, namespace: str, template: Tree) -> list[str]:
         raise AssertionError((name, namespace, template))
 
 

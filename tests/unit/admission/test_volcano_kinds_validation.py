@@ -41,7 +41,7 @@ class Context:
     def namespace(self, name: str) -> Tree | None:
         return {"metadata": {"name": name, "annotations": {"scheduling.volcano.sh/queue-name": f"of-{name}"}}}
 
-    def template_faults(self, name: str, namespace: str, template: Tree) -> list[str]:  # noqa: ARG002
+    def template_errors(self, name: str, namespace: str, template: Tree) -> list[str]:  # noqa: ARG002
         return []
 
 

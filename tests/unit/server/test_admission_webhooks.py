@@ -1,4 +1,4 @@
-"""Reviews of an API server, answered: over HTTPS, and without."""
+"""Answers to AdmissionReviews, directly and over HTTPS."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from support.harness.async_tests import async_test
 Tree = dict[str, Any]
 
 
-class Around:
+class FakeContext:
     def queues(self) -> Mapping[str, Tree]:
         return {"default": queue("default")}
 
     def namespace(self, name: str) -> Tree | None:
         return {"metadata": {"name": name, "annotations": {"scheduling.volcano.sh/queue-name": "team"}}}
 
-    def template_faults(self, name: str, namespace: str, template: Tree) -> list[str]:  # noqa: ARG002
+    def template_errors(self, name: str, namespace: str, template: Tree) -> list[str]:  # noqa: ARG002
         return []
 
 
-HOOKS = AdmissionHandler(WEBHOOKS, Around(), AdmissionSettings())
+HANDLER = AdmissionHandler(WEBHOOKS, FakeContext(), AdmissionSettings())
 
 
 def review(item: Tree | None, *, operation: str = "CREATE", old: Tree | None = None) -> bytes:
@@ -50,8 +50,8 @@ def review(item: Tree | None, *, operation: str = "CREATE", old: Tree | None = N
     return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
 
 
-def test_a_job_is_filled_up_by_a_patch() -> None:
-    answer = HOOKS.respond("/jobs/mutate", review(job("a", task("worker", 2))))
+def test_a_job_is_defaulted_by_a_patch() -> None:
+    answer = HANDLER.respond("/jobs/mutate", review(job("a", task("worker", 2))))
     response = answer["response"]
     assert (answer["kind"], response["uid"], response["allowed"], response["patchType"]) == (
         *("AdmissionReview", "1", True, "JSONPatch"),
@@ -61,42 +61,42 @@ def test_a_job_is_filled_up_by_a_patch() -> None:
     assert "/metadata/namespace" not in patch
 
 
-def test_nothing_to_fill_in_is_no_patch() -> None:
+def test_without_defaults_there_is_no_patch() -> None:
     full = {**queue("q", weight=1, reclaimable=True), "status": {}}
-    assert "patch" not in HOOKS.respond("/queues/mutate", review(full))["response"]
+    assert "patch" not in HANDLER.respond("/queues/mutate", review(full))["response"]
 
 
-def test_a_namespace_that_the_path_names_is_known() -> None:
+def test_the_namespace_of_the_request_is_used() -> None:
     group = {"metadata": {"name": "g"}, "spec": {"queue": "default"}}
-    patch = json.loads(base64.b64decode(HOOKS.respond("/podgroups/mutate", review(group))["response"]["patch"]))
+    patch = json.loads(base64.b64decode(HANDLER.respond("/podgroups/mutate", review(group))["response"]["patch"]))
     assert patch == [{"op": "replace", "path": "/spec/queue", "value": "team"}]
 
 
-def test_a_refusal_has_a_sentence() -> None:
-    response = HOOKS.respond("/jobs/validate", review(job("a", task("w"), task("w"), queue="default")))["response"]
+def test_a_rejection_has_a_message() -> None:
+    response = HANDLER.respond("/jobs/validate", review(job("a", task("w"), task("w"), queue="default")))["response"]
     assert response == {"uid": "1", "allowed": False, "status": {"message": "duplicated task name w;"}}
 
 
-def test_a_deletion_is_judged_by_its_name() -> None:
+def test_a_deletion_is_validated_by_name() -> None:
     body = review(None, operation="DELETE", old=queue("default")).replace(b'"name": "x"', b'"name": "default"')
-    response = HOOKS.respond("/queues/validate", body)["response"]
+    response = HANDLER.respond("/queues/validate", body)["response"]
     assert response["status"]["message"] == "`default` queue can not be deleted"
 
 
-def test_an_operation_that_a_door_does_not_know() -> None:
-    response = HOOKS.respond("/pods/validate", review({}, operation="CONNECT"))["response"]
+def test_an_unsupported_operation_is_rejected() -> None:
+    response = HANDLER.respond("/pods/validate", review({}, operation="CONNECT"))["response"]
     assert response["allowed"] is False
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{}", b'{"kind":"AdmissionReview"}', b'{"kind":"AdmissionReview","request":{"object":3}}']
 )
-def test_what_is_no_review(body: bytes) -> None:
+def test_invalid_reviews_raise(body: bytes) -> None:
     with pytest.raises(InvalidAdmissionReview):
-        HOOKS.respond("/jobs/mutate", body)
+        HANDLER.respond("/jobs/mutate", body)
 
 
-def test_how_an_api_server_is_told() -> None:
+def test_the_webhook_configurations() -> None:
     found = webhook_configurations(
         WEBHOOKS, name="v", client={"service": {"name": "s", "namespace": "n"}, "caBundle": "x"}
     )
@@ -110,9 +110,9 @@ def test_how_an_api_server_is_told() -> None:
     assert by_url[0]["webhooks"][0]["clientConfig"] == {"url": f"https://h:1{WEBHOOKS[0].path}"}
 
 
-def test_an_api_server_asks_about_no_other_pods_than_those_that_share_gpus() -> None:
-    doors = [*GPU_WEBHOOKS, *webhooks_for(["/pods/mutate"])]
-    found = webhook_configurations(doors, name="v", client={"url": "https://h:1"}, sharing=["bayplan", "other"])
+def test_match_conditions_select_the_pods_that_share_gpus() -> None:
+    webhooks = [*GPU_WEBHOOKS, *webhooks_for(["/pods/mutate"])]
+    found = webhook_configurations(webhooks, name="v", client={"url": "https://h:1"}, sharing=["bayplan", "other"])
     assert [each["metadata"]["name"] for each in found] == [
         "bayplan-gpus-mutate",
         "bayplan-gpus-validate",
@@ -124,20 +124,20 @@ def test_an_api_server_asks_about_no_other_pods_than_those_that_share_gpus() -> 
     assert "matchConditions" not in found[2]["webhooks"][0]
 
 
-def test_a_pod_that_shares_a_gpu_is_given_references_by_a_patch() -> None:
+def test_a_pod_that_shares_a_gpu_gets_references_by_a_patch() -> None:
     pod = {
         "metadata": {"name": "p", "annotations": {"gpu-fraction": "0.5"}},
         "spec": {"containers": [{"name": "main"}]},
     }
-    response = HOOKS.respond("/gpus/mutate", review(pod))["response"]
+    response = HANDLER.respond("/gpus/mutate", review(pod))["response"]
     patch = {each["path"]: each for each in json.loads(base64.b64decode(response["patch"]))}
     assert set(patch) == {"/metadata/annotations/runai~1shared-gpu-configmap", "/spec/containers", "/spec/volumes"}
 
 
 @async_test
-async def test_over_https() -> None:
+async def test_reviews_over_https() -> None:
     tls = ServingTls(TlsOptions(), SystemClock(), address="127.0.0.1")
-    server = WebhookServer(HOOKS, tls=tls, address="127.0.0.1", port=0)
+    server = WebhookServer(HANDLER, tls=tls, address="127.0.0.1", port=0)
     await server.start()
     try:
         base = f"https://127.0.0.1:{server.port}"

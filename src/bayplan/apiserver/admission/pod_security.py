@@ -106,27 +106,27 @@ def _namespace_levels(item: Tree, lookup: ObjectLookup) -> tuple[PolicyLevel, Po
     return _levels((namespace.get("metadata") or {}).get("labels"), FieldErrorList())
 
 
-def _levels(labels: Mapping[str, str] | None, faults: FieldErrorList) -> tuple[PolicyLevel, PolicyLevel]:
+def _levels(labels: Mapping[str, str] | None, errors: FieldErrorList) -> tuple[PolicyLevel, PolicyLevel]:
     """The enforced and the warned level. An invalid level enforces the strictest one and warns of nothing."""
     if not labels or not any(key.startswith(_PREFIX) for key in labels):
         return _PRIVILEGED_LEVEL, _PRIVILEGED_LEVEL
-    enforce_level, known = _level(labels, "enforce", RESTRICTED, faults)
-    _level(labels, "audit", _PRIVILEGED, faults)
-    warn_level, _ = _level(labels, "warn", _PRIVILEGED, faults)
+    enforce_level, known = _level(labels, "enforce", RESTRICTED, errors)
+    _level(labels, "audit", _PRIVILEGED, errors)
+    warn_level, _ = _level(labels, "warn", _PRIVILEGED, errors)
     if f"{_PREFIX}warn" not in labels and known and enforce_level.strictness > warn_level.strictness:
         versioned = f"{_PREFIX}warn-version" in labels
         warn_level = PolicyLevel(enforce_level.name, warn_level.version if versioned else enforce_level.version)
     return enforce_level, warn_level
 
 
-def _level(labels: Mapping[str, str], mode: str, fallback: str, faults: FieldErrorList) -> tuple[PolicyLevel, bool]:
+def _level(labels: Mapping[str, str], mode: str, fallback: str, errors: FieldErrorList) -> tuple[PolicyLevel, bool]:
     """The level of a mode, and whether the labels name a valid one."""
     name, version = labels.get(f"{_PREFIX}{mode}"), labels.get(f"{_PREFIX}{mode}-version", _LATEST)
     known = name in _LEVELS
     if name is not None and not known:
-        faults.invalid(f"metadata.labels[{_PREFIX}{mode}]", name, f"must be one of {', '.join(_LEVELS)}")
+        errors.invalid(f"metadata.labels[{_PREFIX}{mode}]", name, f"must be one of {', '.join(_LEVELS)}")
     if version != _LATEST and not re.fullmatch(r"v1\.(0|[1-9][0-9]*)", version):
-        faults.invalid(f"metadata.labels[{_PREFIX}{mode}-version]", version, 'must be "latest" or "v1.x"')
+        errors.invalid(f"metadata.labels[{_PREFIX}{mode}-version]", version, 'must be "latest" or "v1.x"')
         version = _LATEST
     chosen = _PRIVILEGED if name is None else name if known else fallback
     return PolicyLevel(chosen, version), known
@@ -136,15 +136,15 @@ def _level(labels: Mapping[str, str], mode: str, fallback: str, faults: FieldErr
 
 
 def _evaluate_namespace(resource: ServedResource, item: Tree, old: Tree | None, lookup: ObjectLookup) -> list[str]:
-    faults, old_faults = FieldErrorList(), FieldErrorList()
-    enforce_level, _ = _levels(item["metadata"].get("labels"), faults)
+    errors, old_faults = FieldErrorList(), FieldErrorList()
+    enforce_level, _ = _levels(item["metadata"].get("labels"), errors)
     old_level, _ = (
         _levels(old["metadata"].get("labels"), old_faults)
         if old is not None
         else (_PRIVILEGED_LEVEL, _PRIVILEGED_LEVEL)
     )
-    if faults and faults != old_faults:
-        raise api_errors.invalid(resource.kind, resource.group, item["metadata"]["name"], faults)
+    if errors and errors != old_faults:
+        raise api_errors.invalid(resource.kind, resource.group, item["metadata"]["name"], errors)
     relaxed = enforce_level.version == old_level.version and enforce_level.strictness <= old_level.strictness
     if old is None or enforce_level.name == _PRIVILEGED or relaxed:
         return []

@@ -53,11 +53,11 @@ class _StoreAdmissionContext:
     def namespace(self, name: str) -> Tree | None:
         return self._lookup.get(built_in("Namespace"), "", name)
 
-    def template_faults(self, name: str, namespace: str, template: Tree) -> list[str]:
-        return template_faults(name, namespace, template)
+    def template_errors(self, name: str, namespace: str, template: Tree) -> list[str]:
+        return template_errors(name, namespace, template)
 
 
-def template_faults(name: str, namespace: str, template: Tree) -> list[str]:
+def template_errors(name: str, namespace: str, template: Tree) -> list[str]:
     """Validation errors of a task's template, checked as a PodTemplate of that name after defaulting."""
     item: Tree = {"metadata": {"name": name, "namespace": namespace}, "template": copy.deepcopy(template)}
     errors = FieldErrorList()

@@ -49,8 +49,8 @@ class ClusterCredentials:
         if client_authority is not None:
             try:
                 context.load_verify_locations(client_authority)
-            except OSError as fault:
-                raise CredentialsError(f"{client_authority} is not a CA certificate: {fault}; use a PEM file") from None
+            except OSError as error:
+                raise CredentialsError(f"{client_authority} is not a CA certificate: {error}; use a PEM file") from None
             context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
@@ -82,8 +82,8 @@ def load_or_create(folder: Path, names: Iterable[str], now: datetime) -> Cluster
         if not token.exists():
             _write(token, secrets.token_urlsafe(32))
         return ClusterCredentials(folder, token.read_text().strip())
-    except (OSError, ValueError) as fault:
-        raise CredentialsError(f"cannot store credentials in {folder}: {fault}; use another folder") from None
+    except (OSError, ValueError) as error:
+        raise CredentialsError(f"cannot store credentials in {folder}: {error}; use another folder") from None
 
 
 def read_tokens(path: Path) -> dict[str, RequestUser]:
@@ -93,8 +93,8 @@ def read_tokens(path: Path) -> dict[str, RequestUser]:
     try:
         with path.open(newline="") as lines:
             rows = [row for row in csv.reader(lines) if row]
-    except OSError as fault:
-        raise CredentialsError(f"{path} cannot be read: {fault.strerror}; use a readable CSV file of tokens") from None
+    except OSError as error:
+        raise CredentialsError(f"{path} cannot be read: {error.strerror}; use a readable CSV file of tokens") from None
     found = {}
     for row in rows:
         if len(row) < 3:

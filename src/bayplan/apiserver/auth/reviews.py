@@ -40,30 +40,30 @@ def review_attributes(review: Tree, *, namespace: str = "") -> Tree:
     """
     kind, spec = review.get("kind", ""), review.get("spec") or {}
     objects, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
-    faults = FieldErrorList()
+    errors = FieldErrorList()
     if objects is not None and path is not None:
         shown = {"Path": path.get("path", ""), "Verb": path.get("verb", "")}
         rule = "cannot be specified in combination with resourceAttributes"
-        faults.invalid("spec.nonResourceAttributes", shown, rule)
+        errors.invalid("spec.nonResourceAttributes", shown, rule)
     elif objects is None and path is None:
         rule = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-        faults.invalid("spec.resourceAttributes", None, rule)
+        errors.invalid("spec.resourceAttributes", None, rule)
     if not kind.startswith("Self") and not spec.get("user") and not spec.get("groups"):
-        faults.invalid("spec.user", "", "at least one of user or group must be specified")
+        errors.invalid("spec.user", "", "at least one of user or group must be specified")
     if kind == "LocalSubjectAccessReview":
-        _check_local_namespace(faults, objects, path, namespace)
-    if faults:
-        raise invalid("", _GROUP, "", faults)
+        _check_local_namespace(errors, objects, path, namespace)
+    if errors:
+        raise invalid("", _GROUP, "", errors)
     return _attributes(objects, path)
 
 
-def _check_local_namespace(faults: FieldErrorList, objects: Tree | None, path: Tree | None, namespace: str) -> None:
+def _check_local_namespace(errors: FieldErrorList, objects: Tree | None, path: Tree | None, namespace: str) -> None:
     given = (objects or {}).get("namespace", "")
     if objects is not None and given != namespace:
-        faults.invalid("spec.resourceAttributes.namespace", given, "must match metadata.namespace")
+        errors.invalid("spec.resourceAttributes.namespace", given, "must match metadata.namespace")
     if path is not None:
         shown = {"Path": path.get("path", ""), "Verb": path.get("verb", "")}
-        faults.invalid("spec.nonResourceAttributes", shown, "disallowed on this kind of request")
+        errors.invalid("spec.nonResourceAttributes", shown, "disallowed on this kind of request")
 
 
 def _attributes(objects: Tree | None, path: Tree | None) -> Tree:

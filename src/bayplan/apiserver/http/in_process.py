@@ -47,7 +47,7 @@ class InProcessServer:
     async def request(self, method: str, path: str, lines: bytes, body: bytes) -> tuple[int, bytes, bytes]:
         """Serve one request. Returns status, header lines and body."""
         if self._closed:
-            raise Unreachable("the server has ended")
+            raise Unreachable("the API server of this process is closed")
         target, _, query = path.partition("?")
         response = await handle_request(
             self.handler, RawRequest(method, target, query, _headers(lines), None, _body_reader(body))

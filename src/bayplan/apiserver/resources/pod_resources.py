@@ -17,7 +17,7 @@ Quantities = dict[str, Quantity]
 
 
 def round_quantities(amounts: dict[str, str]) -> None:
-    """Round quantities up to thousandths, in place, as they are stored."""
+    """Round quantities to thousandths, in place, as they are stored."""
     for name, text in amounts.items():
         if not isinstance(text, str) or text[-1:] in "un" or "e-" in text or "E-" in text:
             quantity = parse_quantity(text)

@@ -67,39 +67,39 @@ class ListOptions:
 
     def check(self) -> None:
         """Refuse invalid combinations, with the messages of kube-apiserver."""
-        faults = FieldErrorList()
-        (self._check_watch if self.watch else self._check_list)(faults)
-        if faults:
-            raise invalid_options("ListOptions", faults)
+        errors = FieldErrorList()
+        (self._check_watch if self.watch else self._check_list)(errors)
+        if errors:
+            raise invalid_options("ListOptions", errors)
         if self.continue_token and self.version:
             raise api_errors.bad_request("specifying resource version is not allowed when using continue")
 
-    def _check_list(self, faults: FieldErrorList) -> None:
+    def _check_list(self, errors: FieldErrorList) -> None:
         at = "resourceVersionMatch"
         if self.initial_events is not None:
-            faults.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
+            errors.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
         if not self.version_match:
             return
         if self.version is None:
-            faults.forbidden(at, f"{at} is forbidden unless resourceVersion is provided")
+            errors.forbidden(at, f"{at} is forbidden unless resourceVersion is provided")
         if self.continue_token:
-            faults.forbidden(at, f"{at} is forbidden when continue is provided")
+            errors.forbidden(at, f"{at} is forbidden when continue is provided")
         if self.version_match not in ("Exact", "NotOlderThan"):
-            faults.unsupported(at, self.version_match, ("Exact", "NotOlderThan", ""))
+            errors.unsupported(at, self.version_match, ("Exact", "NotOlderThan", ""))
         elif self.version_match == "Exact" and self.version == 0:
-            faults.forbidden(at, f'{at} "Exact" is forbidden for resourceVersion "0"')
+            errors.forbidden(at, f'{at} "Exact" is forbidden for resourceVersion "0"')
 
-    def _check_watch(self, faults: FieldErrorList) -> None:
+    def _check_watch(self, errors: FieldErrorList) -> None:
         at = "resourceVersionMatch"
         if self.initial_events is None:
             if self.version_match:
-                faults.forbidden(at, f"{at} is forbidden for watch unless sendInitialEvents is provided")
+                errors.forbidden(at, f"{at} is forbidden for watch unless sendInitialEvents is provided")
         elif self.version_match != "NotOlderThan":
-            faults.forbidden(at, f"sendInitialEvents requires setting {at} to NotOlderThan")
+            errors.forbidden(at, f"sendInitialEvents requires setting {at} to NotOlderThan")
             if self.version_match:
-                faults.unsupported(at, self.version_match, ("NotOlderThan",))
+                errors.unsupported(at, self.version_match, ("NotOlderThan",))
         if self.continue_token:
-            faults.forbidden(at, f"{at} is forbidden when continue is provided")
+            errors.forbidden(at, f"{at} is forbidden when continue is provided")
 
 
 class ResourceReader:
@@ -153,9 +153,9 @@ class ResourceReader:
         return b"".join((start, b',"items":[', items, b"]}\n"))
 
 
-def invalid_options(kind: str, faults: FieldErrorList) -> api_errors.StatusError:
+def invalid_options(kind: str, errors: FieldErrorList) -> api_errors.StatusError:
     """The error for invalid combinations of parameters."""
-    return api_errors.invalid(kind, "meta.k8s.io", "", faults)
+    return api_errors.invalid(kind, "meta.k8s.io", "", errors)
 
 
 def parse_bool(text: str) -> bool:
@@ -176,7 +176,7 @@ def _parse_int(text: str) -> int | None:
 
 
 def requested_version(query: Mapping[str, str], prefix: str = "") -> int | None:
-    """The resourceVersion of a request. An invalid one is a 400 in a list and a 500 otherwise, as in kube-apiserver."""
+    """The resourceVersion of a request. An invalid one is a 400 in a list and a 500 otherwise."""
     text = query.get("resourceVersion", "")
     if not text:
         return None
@@ -212,8 +212,8 @@ def _continuation(token: str, version: int, compacted_version: int) -> tuple[str
     try:
         content = json_text.to_plain(json_text.parse(_decode_token(token)))
         start, shown = str(content["start"]).removesuffix("\0"), int(content["rv"])
-    except JsonSyntaxError as fault:
-        raise _invalid_token(str(fault)) from None
+    except JsonSyntaxError as error:
+        raise _invalid_token(str(error)) from None
     except (ValueError, KeyError, TypeError):
         raise _invalid_token("illegal base64 data at input byte 0") from None
     if 0 < shown < compacted_version:

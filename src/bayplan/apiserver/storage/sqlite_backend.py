@@ -85,8 +85,8 @@ class SqliteBackend:
                 database.execute(f"PRAGMA {pragma}")
             self._check(database)
             self._make_private()
-        except (OSError, sqlite3.Error) as fault:
-            raise StorageBackendError(_cannot_open(self._path, fault)) from None
+        except (OSError, sqlite3.Error) as error:
+            raise StorageBackendError(_cannot_open(self._path, error)) from None
         return database
 
     def _make_private(self) -> None:
@@ -127,10 +127,10 @@ class SqliteBackend:
                     run(_PUT, (*key, change.version, change.after.raw))
             run(_FACT, ("version", version))
             run("COMMIT")
-        except sqlite3.Error as fault:
+        except sqlite3.Error as error:
             if self._database.in_transaction:
                 run("ROLLBACK")
-            raise StorageBackendError(f"cannot write {self._path}: {fault}") from None
+            raise StorageBackendError(f"cannot write {self._path}: {error}") from None
 
 
 def database_files(path: Path) -> Iterator[Path]:
@@ -144,7 +144,7 @@ def delete_files(path: Path) -> None:
         each.unlink(missing_ok=True)
 
 
-def _cannot_open(path: Path, fault: Exception) -> str:
-    if "locked" in str(fault):
+def _cannot_open(path: Path, error: Exception) -> str:
+    if "locked" in str(error):
         return f"{path} is in use by another cluster; stop that cluster or use another file"
-    return f"{path} cannot be used for objects: {fault}; use a writable path, or a file that `cluster up` created"
+    return f"{path} cannot be used for objects: {error}; use a writable path, or a file that `cluster up` created"

@@ -56,16 +56,16 @@ class DeleteOptions:
     @classmethod
     def of(cls, body: Tree) -> DeleteOptions:
         """Parses a body, or query parameters in the form of a body. Raises kube-apiserver's errors."""
-        faults = FieldErrorList()
+        errors = FieldErrorList()
         policy, orphan = body.get("propagationPolicy") or "", body.get("orphanDependents")
         if policy and orphan is not None:
-            faults.invalid("propagationPolicy", policy, "orphanDependents and deletionPropagation cannot be both set")
+            errors.invalid("propagationPolicy", policy, "orphanDependents and deletionPropagation cannot be both set")
         elif policy and policy not in _POLICIES:
-            faults.unsupported("propagationPolicy", policy, ("Foreground", "Background", "Orphan", "nil"))
+            errors.unsupported("propagationPolicy", policy, ("Foreground", "Background", "Orphan", "nil"))
         dry_run = body.get("dryRun") or []
-        faults.extend(_dry_run_faults(dry_run))
-        if faults:
-            raise api_errors.invalid("DeleteOptions", "meta.k8s.io", "", faults)
+        errors.extend(_dry_run_faults(dry_run))
+        if errors:
+            raise api_errors.invalid("DeleteOptions", "meta.k8s.io", "", errors)
         if orphan is not None:
             policy = "Orphan" if orphan else "Background"
         preconditions = body.get("preconditions") or {}
@@ -173,12 +173,12 @@ def _parse_int(text: str) -> int:
 
 
 def _dry_run_faults(dry_run: list[Any]) -> FieldErrorList:
-    faults = FieldErrorList()
+    errors = FieldErrorList()
     for each in dry_run:
         if each != "All":
-            faults.unsupported("dryRun", dry_run, ("All",))
+            errors.unsupported("dryRun", dry_run, ("All",))
             break
-    return faults
+    return errors
 
 
 def _grace_period_s(

@@ -25,9 +25,9 @@ _STATIC_ADDRESSES = 16  # the first addresses are for services that request one
 
 
 def _invalid_field(item: Tree, path: str, value: Any, detail: str) -> StatusError:
-    faults = FieldErrorList()
-    faults.invalid(path, value, detail)
-    return invalid("Service", "", item["metadata"].get("name", ""), faults)
+    errors = FieldErrorList()
+    errors.invalid(path, value, detail)
+    return invalid("Service", "", item["metadata"].get("name", ""), errors)
 
 
 def allocate(item: Tree, old: Tree | None, services: Iterable[Tree]) -> None:
@@ -91,10 +91,10 @@ def _set_ip_families(item: Tree, spec: Tree, before: Tree) -> None:
     if spec.get("ipFamilyPolicy") is None:
         dual = "RequireDualStack" if selectorless else "SingleStack"
         spec["ipFamilyPolicy"] = before.get("ipFamilyPolicy") or dual
-    faults = FieldErrorList()
-    check_service(faults, {"type": "", **spec}, before)
+    errors = FieldErrorList()
+    check_service(errors, {"type": "", **spec}, before)
     paths = ("spec.clusterIPs", "spec.ipFamilies", "spec.ipFamilyPolicy")
-    related = [fault for fault in faults if fault.field.startswith(paths) and fault.value_text != '"None"']
+    related = [error for error in errors if error.field.startswith(paths) and error.value_text != '"None"']
     if related:
         raise invalid("Service", "", item["metadata"].get("name", ""), related)
     families: list[str] = list(spec.get("ipFamilies") or ())

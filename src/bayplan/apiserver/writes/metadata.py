@@ -101,22 +101,22 @@ def prepare_create_metadata(resource: ServedResource, tree: Tree, now: datetime,
 def check_has_name(resource: ServedResource, tree: Tree) -> None:
     metadata = tree["metadata"]
     if not metadata.get("name") and not metadata.get("generateName"):
-        faults = FieldErrorList()
-        faults.required("metadata.name", "name or generateName is required")
-        raise api_errors.invalid(resource.kind, resource.group, "", faults)
+        errors = FieldErrorList()
+        errors.required("metadata.name", "name or generateName is required")
+        raise api_errors.invalid(resource.kind, resource.group, "", errors)
 
 
 def prepare_update_metadata(resource: ServedResource, tree: Tree, old: Tree) -> None:
     """Restore the metadata that an update cannot change, and refuse changes of immutable fields."""
     metadata, before = tree["metadata"], old["metadata"]
-    faults = FieldErrorList()
+    errors = FieldErrorList()
     if metadata.get("uid") and metadata["uid"] != before.get("uid"):
-        faults.invalid("metadata.uid", metadata["uid"], "field is immutable")
+        errors.invalid("metadata.uid", metadata["uid"], "field is immutable")
     for key in ("deletionTimestamp", "deletionGracePeriodSeconds"):
         if metadata.get(key) is not None and metadata[key] != before.get(key):
-            faults.invalid(f"metadata.{key}", metadata[key], "field is immutable")
-    if faults:
-        raise api_errors.invalid(resource.kind, resource.group, before["name"], faults)
+            errors.invalid(f"metadata.{key}", metadata[key], "field is immutable")
+    if errors:
+        raise api_errors.invalid(resource.kind, resource.group, before["name"], errors)
     metadata.pop("selfLink", None)
     for key in ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
         if key in before:

@@ -57,13 +57,13 @@ def bind(pod: Tree, binding: Tree, now: str) -> Tree:
 
 
 def _check_binding(binding: Tree) -> None:
-    target, faults = binding.get("target") or {}, FieldErrorList()
+    target, errors = binding.get("target") or {}, FieldErrorList()
     if target.get("kind") and target["kind"] != "Node":
-        faults.unsupported("target.kind", target["kind"], ("Node", "<empty>"))
+        errors.unsupported("target.kind", target["kind"], ("Node", "<empty>"))
     if not target.get("name"):
-        faults.required("target.name")
-    if faults:
-        texts = list(map(str, faults))
+        errors.required("target.name")
+    if errors:
+        texts = list(map(str, errors))
         raise StatusError(500, "", texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]")
 
 
@@ -226,10 +226,10 @@ def apply_scale(resource: ServedResource, item: Tree, scale: Tree) -> Tree:
     given, name = (scale.get("metadata") or {}).get("name", ""), item["metadata"]["name"]
     if given != name:
         raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
-    wanted, faults = (scale.get("spec") or {}).get("replicas", 0), FieldErrorList()
+    wanted, errors = (scale.get("spec") or {}).get("replicas", 0), FieldErrorList()
     if wanted < 0:
-        faults.invalid("spec.replicas", wanted, "must be greater than or equal to 0")
-        raise invalid("Scale", "autoscaling", item["metadata"]["name"], faults)
+        errors.invalid("spec.replicas", wanted, "must be greater than or equal to 0")
+        raise invalid("Scale", "autoscaling", item["metadata"]["name"], errors)
     if resource.definition is not None:
         paths = (resource.definition.get("subresources") or {}).get("scale") or {}
         return _set_path(item, _path_steps(paths.get("specReplicasPath", ".spec.replicas")), wanted)
@@ -256,7 +256,7 @@ def _set_path(item: Tree, steps: list[str], value: Any) -> Tree:
 
 def check_log_options(name: str, query: Mapping[str, str]) -> None:
     """Refuse invalid numbers in the options of a log request."""
-    faults = FieldErrorList()
+    errors = FieldErrorList()
     for field, least, rule in (
         ("tailLines", 0, "must be greater than or equal to 0"),
         ("limitBytes", 1, "must be greater than 0"),
@@ -265,9 +265,9 @@ def check_log_options(name: str, query: Mapping[str, str]) -> None:
         text = query.get(field, "")
         number = int(text) if text.lstrip("-").isdigit() else None
         if number is not None and number < least:
-            faults.invalid(field, number, rule)
-    if faults:
-        raise invalid("PodLogOptions", "", name, faults)
+            errors.invalid(field, number, rule)
+    if errors:
+        raise invalid("PodLogOptions", "", name, errors)
 
 
 def container_of(pod: Tree, wanted: str) -> str:
@@ -329,15 +329,15 @@ def _unreachable(node: str, lookup: ObjectLookup) -> StatusError:
 
 def token_request(account: Tree, request: Tree, now: datetime, issuer: str) -> tuple[Tree, Tree]:
     """The response to a TokenRequest without its token, and the claims of the token."""
-    spec, faults = dict(request.get("spec") or {}), FieldErrorList()
+    spec, errors = dict(request.get("spec") or {}), FieldErrorList()
     seconds = spec.get("expirationSeconds")
     seconds = 3600 if seconds is None else seconds
     if seconds < _TEN_MINUTES_S:
-        faults.invalid("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
+        errors.invalid("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
     if seconds > 1 << 32:
-        faults.invalid("spec.expirationSeconds", seconds, "may not specify a duration larger than 2^32 seconds")
-    if faults:
-        raise invalid("TokenRequest", "authentication.k8s.io", "", faults)
+        errors.invalid("spec.expirationSeconds", seconds, "may not specify a duration larger than 2^32 seconds")
+    if errors:
+        raise invalid("TokenRequest", "authentication.k8s.io", "", errors)
     meta = account["metadata"]
     spec |= {"audiences": spec.get("audiences") or [issuer], "expirationSeconds": seconds}
     spec.setdefault("boundObjectRef", None)

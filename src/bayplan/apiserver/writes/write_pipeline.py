@@ -53,12 +53,12 @@ class WritePipeline:
         prepare_create(resource, tree, lookup=self._lookup)
         if resource.storage == _CSR_RESOURCE:
             csr_rules.prepare_create(tree, write.user.info())
-        faults: list[api_errors.FieldCause] = [*validate_create(resource, tree)]
+        errors: list[api_errors.FieldCause] = [*validate_create(resource, tree)]
         if resource.custom:
-            faults += custom_type(resource).faults(tree)
+            errors += custom_type(resource).faults(tree)
         elif resource.storage == CRD_RESOURCE:
-            faults += _validate_crd(tree)
-        self._raise_invalid(write, tree, faults)
+            errors += _validate_crd(tree)
+        self._raise_invalid(write, tree, errors)
         if resource.custom:
             custom_type(resource).default(tree)  # again: the status of the request was removed
         if not write.subresource:
@@ -78,12 +78,12 @@ class WritePipeline:
             csr_rules.prepare_update(tree, old, part, timestamp(self._clock.now()))
         else:
             prepare_update(resource, tree, old, part, lookup=self._lookup)
-        faults: list[api_errors.FieldCause] = [*validate_update(resource, tree, old, part)]
+        errors: list[api_errors.FieldCause] = [*validate_update(resource, tree, old, part)]
         if resource.custom:
-            faults += custom_type(resource).faults(tree, old, subresource=part)
+            errors += custom_type(resource).faults(tree, old, subresource=part)
         elif resource.storage == CRD_RESOURCE and not part:
-            faults += _validate_crd(tree, old)
-        self._raise_invalid(write, tree, faults)
+            errors += _validate_crd(tree, old)
+        self._raise_invalid(write, tree, errors)
         if not part:
             volcano_webhooks.validate(resource, tree, old, "UPDATE", self._lookup)
         if part in ("", "scale"):
@@ -151,8 +151,8 @@ class WritePipeline:
         )
 
     @staticmethod
-    def _raise_invalid(write: WriteRequest, tree: Tree, faults: Sequence[api_errors.FieldCause]) -> None:
-        if faults:
+    def _raise_invalid(write: WriteRequest, tree: Tree, errors: Sequence[api_errors.FieldCause]) -> None:
+        if errors:
             raise api_errors.invalid(
-                write.resource.kind, write.resource.group, tree["metadata"].get("name", ""), faults
+                write.resource.kind, write.resource.group, tree["metadata"].get("name", ""), errors
             )

@@ -209,9 +209,9 @@ class ObjectWriter:
         if given and given != str(entry.version):
             raise api_errors.version_conflict(resource, entry.name)
         if not given and is_replace and (resource.custom or resource.storage in _REQUIRE_VERSION_ON_UPDATE):
-            faults = FieldErrorList()
-            faults.invalid("metadata.resourceVersion", 0, "must be specified for an update")
-            raise api_errors.invalid(resource.plural, resource.group, entry.name, faults)
+            errors = FieldErrorList()
+            errors.invalid("metadata.resourceVersion", 0, "must be specified for an update")
+            raise api_errors.invalid(resource.plural, resource.group, entry.name, errors)
         metadata["resourceVersion"] = str(entry.version)
 
     def _is_no_op(self, tree: Tree, old: Tree) -> bool:

@@ -13,7 +13,7 @@ from bayplan.admission.webhooks import (
     AdmissionSettings,
     run_webhook,
 )
-from bayplan.apiserver.admission.volcano_webhooks import template_faults
+from bayplan.apiserver.admission.volcano_webhooks import template_errors
 
 Tree = dict[str, Any]
 GOOD: Tree = {"spec": {"containers": [{"name": "main", "image": "main"}]}}
@@ -29,8 +29,8 @@ class Context:
     def namespace(self, name: str) -> Tree | None:  # noqa: ARG002
         return None
 
-    def template_faults(self, name: str, namespace: str, template: Tree) -> list[str]:
-        return template_faults(name, namespace, template)
+    def template_errors(self, name: str, namespace: str, template: Tree) -> list[str]:
+        return template_errors(name, namespace, template)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ class Context:
 )
 def test_template_errors(template: Tree, expected: list[str]) -> None:
     before = repr(template)
-    found = template_faults("w", "default", template)
+    found = template_errors("w", "default", template)
     assert [message[: len(start)] for message, start in zip(found, expected, strict=True)] == expected
     assert repr(template) == before  # validated, not defaulted
 

@@ -163,7 +163,7 @@ async def test_a_watch_as_a_single_request_is_refused(tmp_path: Path) -> None:
 async def test_a_closed_server_and_a_closed_client_refuse_requests(tmp_path: Path) -> None:
     async with connect_in_process(tmp_path) as (_, server, client):
         server.close()
-        with pytest.raises(Unreachable, match="the server has ended"):
+        with pytest.raises(Unreachable, match="the API server of this process is closed"):
             await client.transport.request("GET", PATH)
         await client.close()
         with pytest.raises(Unreachable, match="the client is closed"):
