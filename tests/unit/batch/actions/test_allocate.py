@@ -18,7 +18,7 @@ from support.builders.batch_engines import GANGS, build_engine
 READY = {"phase": "Inqueue"}
 
 
-def going(pod: Pod) -> Pod:
+def terminating(pod: Pod) -> Pod:
     return replace(pod, metadata=replace(pod.metadata, deletion_timestamp=datetime(2024, 1, 1, tzinfo=UTC)))
 
 
@@ -26,7 +26,7 @@ def gang(count: int, name: str = "job", **pod: Any) -> list[Pod]:
     return [make_member(f"{name}-w-{number}", name, **pod) for number in range(count)]
 
 
-def test_a_gang_starts_whole_or_not_at_all() -> None:
+def test_a_gang_starts_completely_or_not_at_all() -> None:
     nodes = [make_node("a", cpu=2), make_node("b", cpu=1)]
     whole = build_engine(nodes=nodes, pods=gang(3), objects=[make_group(min_member=3)]).run_session()
     assert len(whole.binds) == 3
@@ -37,30 +37,30 @@ def test_a_gang_starts_whole_or_not_at_all() -> None:
     assert reasons == ["Schedulable", "Schedulable", "Schedulable", "Unschedulable"]
 
 
-def test_room_that_is_being_released_is_kept_for_a_gang_until_the_session_closes() -> None:
-    pods = [*gang(2), going(make_member("old", "", node="a"))]
+def test_a_pipelined_gang_keeps_its_resources_until_the_session_closes() -> None:
+    pods = [*gang(2), terminating(make_member("old", "", node="a"))]
     groups = [make_group(min_member=2), make_group("later", min_member=1, created=datetime(2025, 1, 1, tzinfo=UTC))]
-    world = {"nodes": [make_node("a", cpu=2)], "pods": [*pods, make_member("later-w-0", "later")]}
-    outcome = build_engine(**world, objects=groups).run_session()
+    cluster = {"nodes": [make_node("a", cpu=2)], "pods": [*pods, make_member("later-w-0", "later")]}
+    outcome = build_engine(**cluster, objects=groups).run_session()
     assert not outcome.binds
     assert sorted([*outcome.pipelined, *outcome.allocated]) == ["default/job-w-0", "default/job-w-1"]
     assert "default/later-w-0" in outcome.messages
 
 
 def test_elastic_tasks_wait_for_other_gangs() -> None:
-    """A16: after its minimum a job gets one task a turn, and jobs that are not ready go first."""
+    """After its minimum a job gets one task per turn, and jobs that are not ready go first."""
     pods = [*gang(3), *gang(1, "other")]
     groups = [make_group(), make_group("other", created=datetime(2025, 1, 1, tzinfo=UTC))]
     outcome = build_engine(nodes=[make_node("a", cpu=3)], pods=pods, objects=groups).run_session()
     assert set(outcome.binds) == {"default/job-w-0", "default/job-w-1", "default/other-w-0"}
 
 
-def test_a_pending_group_is_passed_over_where_enqueue_is_configured_and_let_in_where_not() -> None:
-    world: dict[str, Any] = {"nodes": [make_node("a")], "pods": gang(1), "objects": [make_group()]}
+def test_a_pending_group_is_skipped_if_enqueue_is_configured_and_admitted_otherwise() -> None:
+    cluster: dict[str, Any] = {"nodes": [make_node("a")], "pods": gang(1), "objects": [make_group()]}
     late = GANGS.replace("enqueue, allocate, backfill", "allocate, enqueue")
-    assert not build_engine(conf=late, **world).run_session().binds
+    assert not build_engine(conf=late, **cluster).run_session().binds
     alone = GANGS.replace("enqueue, allocate, backfill", "allocate")
-    assert build_engine(conf=alone, **world).run_session().binds
+    assert build_engine(conf=alone, **cluster).run_session().binds
 
 
 def test_gated_and_best_effort_tasks_are_not_allocated() -> None:
@@ -70,13 +70,13 @@ def test_gated_and_best_effort_tasks_are_not_allocated() -> None:
     assert set(outcome.binds) == {"default/plain"}
 
 
-def test_the_node_that_was_cleared_for_a_task_is_tried_first() -> None:
+def test_the_nominated_node_is_tried_first() -> None:
     pod = make_member("p")
     nominated = replace(pod, status=replace(pod.status, nominated_node_name="b"))
     nodes = [make_node("a", cpu=64), make_node("b", cpu=2)]
-    world: dict[str, Any] = {"nodes": nodes, "objects": [make_group()]}
-    assert build_engine(**world, pods=[pod]).run_session().binds == {"default/p": "a"}
-    assert build_engine(**world, pods=[nominated]).run_session().binds == {"default/p": "b"}
+    cluster: dict[str, Any] = {"nodes": nodes, "objects": [make_group()]}
+    assert build_engine(**cluster, pods=[pod]).run_session().binds == {"default/p": "a"}
+    assert build_engine(**cluster, pods=[nominated]).run_session().binds == {"default/p": "b"}
 
 
 def role(name: str, role: str, cpu: str) -> Pod:
@@ -92,10 +92,10 @@ def test_a_role_that_failed_once_is_not_tried_again() -> None:
     )
 
 
-@pytest.mark.parametrize(("remembers", "bound"), [("true", 0), ("false", 2)])
-def test_nodes_that_failed_a_role_stay_failed_for_the_gang_unless_switched_off(remembers: str, bound: int) -> None:
-    """The big one fits b alone; a small one of the same role could go to a."""
-    conf = f"{GANGS}configurations:\n- name: allocate\n  arguments:\n    predicateErrorCacheEnable: {remembers}\n"
+@pytest.mark.parametrize(("cached", "bound"), [("true", 0), ("false", 2)])
+def test_infeasible_nodes_of_a_role_are_cached_unless_disabled(cached: str, bound: int) -> None:
+    """The large task fits b only; a small task of the same role could use a."""
+    conf = f"{GANGS}configurations:\n- name: allocate\n  arguments:\n    predicateErrorCacheEnable: {cached}\n"
     pods = [role("job-w-0", "w", "3"), role("job-w-1", "w", "2")]
     nodes = [make_node("a", cpu=2), make_node("b", cpu=4)]
     outcome = build_engine(conf=conf, nodes=nodes, pods=pods, objects=[make_group(min_member=2)]).run_session()
@@ -103,7 +103,7 @@ def test_nodes_that_failed_a_role_stay_failed_for_the_gang_unless_switched_off(r
 
 
 class Quota:
-    """No queue may have more than two tasks."""
+    """Limits every queue to two tasks."""
 
     name = "quota"
 
@@ -116,16 +116,16 @@ class Quota:
         session.add_allocatable_fn(self.name, lambda queue, _: self._count[queue.name] < 2)
         session.add_overused_fn(self.name, lambda queue: self._count[queue.name] >= 2)
 
-        def shift(by: int) -> Any:
+        def change_count(by: int) -> Any:
             def apply(task: Any) -> None:
                 self._count[jobs[task.job].queue] += by
 
             return apply
 
-        session.add_event_handler(self.name, allocate=shift(1), deallocate=shift(-1))
+        session.add_event_handler(self.name, allocate=change_count(1), deallocate=change_count(-1))
 
 
-def test_quotas_hold_and_other_queues_are_served() -> None:
+def test_a_queue_at_its_quota_does_not_block_other_queues() -> None:
     conf = GANGS.replace("  - name: gang\n", "  - name: gang\n  - name: quota\n")
     pods = [*gang(4), *gang(1, "other")]
     outcome = build_engine(
@@ -142,7 +142,7 @@ def ring(name: str, number: str) -> Pod:
     return make_member(name, labels={"ring": number})
 
 
-def test_sub_groups_start_whole_and_as_many_as_are_needed() -> None:
+def test_sub_groups_start_completely_and_at_least_the_minimum() -> None:
     policy = SubGroupPolicy(name="ring", match_label_keys=("ring",), sub_group_size=2, min_sub_groups=1)
     pods = [ring("job-w-0", "0"), ring("job-w-1", "0"), ring("job-w-2", "1"), ring("job-w-3", "1")]
     group = make_group(min_member=2, sub_group_policy=(policy,))
@@ -152,7 +152,7 @@ def test_sub_groups_start_whole_and_as_many_as_are_needed() -> None:
     assert len(roomy.binds) == 4
 
 
-def test_a_second_allocate_leaves_sub_groups_alone_that_the_first_one_bound() -> None:
+def test_a_second_allocate_ignores_bound_sub_groups() -> None:
     policy = SubGroupPolicy(name="ring", match_label_keys=("ring",), sub_group_size=2)
     pods = [ring(f"job-w-{number}", str(number % 2)) for number in range(4)]
     group = make_group(min_member=4, sub_group_policy=(policy,))
@@ -169,7 +169,7 @@ def test_a_second_allocate_leaves_sub_groups_alone_that_the_first_one_bound() ->
     assert done.messages == {}
 
 
-def test_a_session_can_give_others_their_turn_between_statements() -> None:
+def test_a_session_yields_between_statements() -> None:
     pods = [*gang(1, "one"), *gang(1, "two")]
     engine = build_engine(nodes=[make_node("a")], pods=pods, objects=[make_group("one"), make_group("two")])
     outcome = SessionResult()

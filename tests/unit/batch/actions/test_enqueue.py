@@ -13,14 +13,14 @@ actions: "enqueue"
 tiers:
 - plugins:
   - name: priority
-  - name: bouncer
+  - name: admits-some
 """
 
 
-class Bouncer:
-    """Lets in so many jobs, and notes in which order they came."""
+class AdmitsSome:
+    """Admits a number of jobs, and records the order of the calls."""
 
-    name = "bouncer"
+    name = "admits-some"
     seen: list[str]
     places: int
 
@@ -37,44 +37,44 @@ class Bouncer:
 
 
 def run(places: int, groups: list[Any], queues: list[Any] | None = None) -> tuple[dict[str, str], list[str]]:
-    class Here(Bouncer):
+    class Admits(AdmitsSome):
         pass
 
-    Here.seen, Here.places = [], places
-    plugins = default_batch_plugins().with_plugins(Here)
+    Admits.seen, Admits.places = [], places
+    plugins = default_batch_plugins().with_plugins(Admits)
     outcome = build_engine(conf=CONF, objects=[*groups, *(queues or ())], plugins=plugins).run_session()
-    return {uid.partition("/")[2]: group.status.phase for uid, group in outcome.groups.items()}, Here.seen
+    return {uid.partition("/")[2]: group.status.phase for uid, group in outcome.groups.items()}, Admits.seen
 
 
-ASKS = {"cpu": "1"}
+MIN_RESOURCES = {"cpu": "1"}
 
 
-def test_those_who_are_let_in_are_in_the_queue() -> None:
-    groups = [make_group(name, min_resources=ASKS) for name in ("a", "b", "c")]
+def test_admitted_groups_become_inqueue() -> None:
+    groups = [make_group(name, min_resources=MIN_RESOURCES) for name in ("a", "b", "c")]
     phases, seen = run(2, groups)
     assert phases == {"a": "Inqueue", "b": "Inqueue", "c": "Pending"}
     assert seen == ["a", "in a", "b", "in b", "c"]
 
 
-def test_who_says_no_minimum_is_not_voted_on() -> None:
-    phases, seen = run(0, [make_group("free"), make_group("asks", min_resources=ASKS)])
+def test_a_group_without_min_resources_needs_no_vote() -> None:
+    phases, seen = run(0, [make_group("free"), make_group("asks", min_resources=MIN_RESOURCES)])
     assert phases == {"free": "Inqueue", "asks": "Pending"}
     assert "free" not in seen
 
 
 def test_queues_take_turns() -> None:
-    groups = [make_group(name, queue=name[0], min_resources=ASKS) for name in ("q1", "q2", "z1", "z2")]
+    groups = [make_group(name, queue=name[0], min_resources=MIN_RESOURCES) for name in ("q1", "q2", "z1", "z2")]
     _, seen = run(9, groups, [make_queue("z")])
     assert [name for name in seen if not name.startswith("in")] == ["q1", "q2", "z1", "z2"]
 
 
-def test_groups_that_run_or_wait_already_are_left_alone() -> None:
-    phases, seen = run(9, [make_group("in", phase="Inqueue", min_resources=ASKS, min_member=1)])
+def test_groups_that_are_not_pending_are_ignored() -> None:
+    phases, seen = run(9, [make_group("in", phase="Inqueue", min_resources=MIN_RESOURCES, min_member=1)])
     assert phases == {"in": "Inqueue"}
     assert seen == []
 
 
-def test_a_group_without_pods_can_enter() -> None:
+def test_a_group_without_pods_can_become_inqueue() -> None:
     outcome = build_engine(
         conf=CONF, objects=[make_group(min_member=3)], pods=[make_member("x", "other")]
     ).run_session()

@@ -25,11 +25,11 @@ NODES = [make_node("n")]
 
 
 def running(name: str, group: str = "job", *, role: str = "", priority: int = 1, **pod: Any) -> Pod:
-    notes = {TASK_PRIORITY: str(priority), **({TASK_SPEC: role} if role else {})}
-    return make_member(name, group, node="n", annotations=notes, **pod)
+    annotations = {TASK_PRIORITY: str(priority), **({TASK_SPEC: role} if role else {})}
+    return make_member(name, group, node="n", annotations=annotations, **pod)
 
 
-def parts(bundles: list[Bundle]) -> list[tuple[str, list[str]]]:
+def kinds_and_names(bundles: list[Bundle]) -> list[tuple[str, list[str]]]:
     return [(bundle.kind.name, task_names(bundle.tasks)) for bundle in bundles]
 
 
@@ -47,7 +47,7 @@ TWO_OF_THREE = SubGroupPolicy(
             [running("x"), running("y"), running("z")],
             {"min_member": 2},
             [("SAFE", ["x"]), ("WHOLE", ["y", "z"])],
-            id="what-is-above-the-minimum",
+            id="surplus-above-the-minimum",
         ),
         pytest.param(
             [running("x", priority=5), running("y", priority=3), running("z", priority=4)],
@@ -56,12 +56,12 @@ TWO_OF_THREE = SubGroupPolicy(
             id="the-least-important-first",
         ),
         pytest.param([running("x"), running("y")], {"min_member": 3}, [("SAFE", ["x", "y"])], id="broken-already"),
-        pytest.param([running("x")], {"min_member": 0}, [("SAFE", ["x"])], id="everything-is-spare"),
+        pytest.param([running("x")], {"min_member": 0}, [("SAFE", ["x"])], id="no-minimum"),
         pytest.param(
             ROLES,
             {"min_member": 2, "min_task_member": {"a": 2}},
             [("SAFE", ["b1", "b2"]), ("WHOLE", ["a1", "a2"])],
-            id="roles-keep-theirs-and-do-not-end-the-walk",
+            id="role-minimums-are-kept",
         ),
         pytest.param(
             ROLES,
@@ -80,10 +80,10 @@ TWO_OF_THREE = SubGroupPolicy(
 def test_bundles_of_a_job(pods: list[Pod], group: dict[str, Any], expected: list[tuple[str, list[str]]]) -> None:
     with open_session(nodes=NODES, pods=pods, objects=[make_group(phase="Running", **group)]) as session:
         job = session.jobs["default/job"]
-        assert parts(make_bundles(job, list(job.tasks.values()))) == expected
+        assert kinds_and_names(make_bundles(job, list(job.tasks.values()))) == expected
 
 
-def test_only_what_may_go_is_in_a_bundle() -> None:
+def test_a_bundle_is_restricted_to_allowed_tasks() -> None:
     pods = [running(name) for name in ("x", "y", "z")]
     with open_session(nodes=NODES, pods=pods, objects=[make_group(min_member=1)]) as session:
         x, y, z = tasks_of(session, "x", "y", "z")
@@ -100,7 +100,7 @@ def test_only_what_may_go_is_in_a_bundle() -> None:
         assert two.restricted_to({x.uid}) is None
 
 
-def test_safe_ones_go_first_then_what_is_worth_most() -> None:
+def test_order_of_bundles_is_safe_first_then_highest_value() -> None:
     pods = [
         running("big-1", "big"),
         running("big-2", "big", requests={"cpu": "3"}),
@@ -118,7 +118,7 @@ def test_safe_ones_go_first_then_what_is_worth_most() -> None:
         need = Amounts(1000.0)
         ordered = sort_bundles(bundles, need, lambda left, right: 0)  # noqa: ARG005
         assert [bundle.value_for(need) for bundle in ordered] == [math.inf, 1.0, 0.5, 0.25]
-        assert parts(ordered) == [
+        assert kinds_and_names(ordered) == [
             ("SAFE", ["spare-1"]),
             ("WHOLE", ["small"]),
             ("WHOLE", ["spare-2"]),
@@ -128,7 +128,7 @@ def test_safe_ones_go_first_then_what_is_worth_most() -> None:
         assert [each.job.name for each in backwards] == ["spare", "spare", "small", "big"]
 
 
-def test_more_than_is_needed_is_not_worth_more() -> None:
+def test_amounts_above_the_need_add_no_value() -> None:
     pod = running("huge", requests={"cpu": "8"})
     with open_session(nodes=NODES, pods=[replace(pod)], objects=[make_group()]) as session:
         job = session.jobs["default/job"]

@@ -45,7 +45,7 @@ configurations:
     minCandidateNodesPercentage: 100
 """
 ONE = {"cpu": "1"}
-KEPT = {"volcano.sh/preemptable": "false"}
+NOT_PREEMPTABLE = {"volcano.sh/preemptable": "false"}
 
 
 def classes() -> list[KubeObject]:
@@ -66,9 +66,9 @@ def waiting(name: str, **options: Any) -> KubeObject:
 def pod(
     name: str, group: str, *, priority: int | None = None, spec: Any = None, status: Any = None, **rest: Any
 ) -> Pod:
-    made = make_member(name, group, **{"requests": ONE, **rest})
+    member = make_member(name, group, **{"requests": ONE, **rest})
     changes = {"priority": priority, **(spec or {})}
-    return replace(made, spec=replace(made.spec, **changes), status=replace(made.status, **(status or {})))
+    return replace(member, spec=replace(member.spec, **changes), status=replace(member.status, **(status or {})))
 
 
 def run(
@@ -85,10 +85,10 @@ def names(found: dict[str, str]) -> set[str]:
 FULL = [pod("low-w-0", "low", node="a"), pod("low-w-1", "low", node="a")]
 
 
-# between jobs
+# Between jobs
 
 
-def test_who_matters_less_goes_and_the_room_is_promised() -> None:
+def test_a_lower_priority_task_is_evicted_and_the_preemptor_is_pipelined() -> None:
     outcome = run([*FULL, pod("new", "new")], [running("low"), waiting("new")])
     assert outcome.evicts == {"default/low-w-1": "preempt"}
     assert outcome.pipelined == {"default/new": "a"}
@@ -102,7 +102,7 @@ def test_who_matters_less_goes_and_the_room_is_promised() -> None:
         pytest.param(FULL, [running("low", queue="other"), make_queue("other")], id="of-another-queue"),
         pytest.param(FULL, [running("low", min_member=2)], id="a-gang-at-its-minimum"),
         pytest.param(
-            [pod(f"low-w-{each}", "low", node="a", annotations=KEPT) for each in range(2)],
+            [pod(f"low-w-{each}", "low", node="a", annotations=NOT_PREEMPTABLE) for each in range(2)],
             [running("low")],
             id="not-preemptable",
         ),
@@ -117,13 +117,13 @@ def test_who_matters_less_goes_and_the_room_is_promised() -> None:
         pytest.param([pod(f"low-w-{each}", "", node="a") for each in range(2)], [], id="of-no-group"),
     ],
 )
-def test_who_stays(victims: list[Pod], groups: list[KubeObject]) -> None:
+def test_tasks_that_are_not_evicted(victims: list[Pod], groups: list[KubeObject]) -> None:
     outcome = run([*victims, pod("new", "new")], [*groups, waiting("new")])
     assert not outcome.evicts
     assert not outcome.pipelined
 
 
-def test_a_gang_that_cannot_start_evicts_nobody() -> None:
+def test_a_gang_that_cannot_start_evicts_no_task() -> None:
     outcome = run(
         [*FULL, *(pod(f"new-w-{each}", "new") for each in range(3))], [running("low"), waiting("new", min_member=3)]
     )
@@ -131,7 +131,7 @@ def test_a_gang_that_cannot_start_evicts_nobody() -> None:
     assert not outcome.pipelined
 
 
-def test_a_gang_takes_no_more_than_it_needs_to_start() -> None:
+def test_a_gang_evicts_no_more_than_it_needs_to_start() -> None:
     pods = [pod(f"low-w-{each}", "low", node="a") for each in range(4)]
     new = [pod(f"new-w-{each}", "new") for each in range(3)]
     conf = CONF.replace("  - name: priority\n", "  - name: priority\n    enableJobStarving: false\n")
@@ -142,7 +142,7 @@ def test_a_gang_takes_no_more_than_it_needs_to_start() -> None:
     assert names(outcome.evicts) == {"low-w-2", "low-w-3"}
 
 
-def test_room_that_is_being_released_needs_no_victim() -> None:
+def test_resources_that_are_being_released_need_no_victim() -> None:
     leaving = pod("leaving", "low", node="a")
     leaving = replace(leaving, metadata=replace(leaving.metadata, deletion_timestamp=NOW))
     pods = [leaving, pod("low-w-1", "low", node="a"), pod("new", "new")]
@@ -153,13 +153,13 @@ def test_room_that_is_being_released_needs_no_victim() -> None:
     assert not outcome.messages["default/new"].nominated_node
 
 
-def test_who_asks_for_nothing_takes_nothing_from_those_who_do() -> None:
+def test_a_best_effort_preemptor_evicts_only_best_effort_tasks() -> None:
     node = make_node("a", capacity={"pods": 2})
     pods = [pod("asks", "low", node="a"), pod("idle", "low", node="a", requests={}), pod("new", "new", requests={})]
     conf = CONF.replace("allocate, preempt", "preempt")
     outcome = run(pods, [running("low"), waiting("new")], nodes=[node], conf=conf)
     assert names(outcome.evicts) == {"idle"}
-    assert not outcome.messages["default/new"].nominated_node  # nothing worth mentioning was evicted
+    assert not outcome.messages["default/new"].nominated_node  # the victims have no requests
 
 
 def test_jobs_with_a_network_topology_do_not_preempt() -> None:
@@ -172,10 +172,10 @@ def test_gated_tasks_wait() -> None:
     assert not run(pods, [running("low"), waiting("new", min_member=0)]).evicts
 
 
-# within a job
+# Within a job
 
 
-def test_tasks_of_a_job_make_room_for_its_better_ones() -> None:
+def test_a_task_preempts_lower_priority_tasks_of_its_own_job() -> None:
     pods = [
         pod("job-w-0", "job", node="a", priority=1),
         pod("job-w-1", "job", node="a", priority=5),
@@ -189,13 +189,13 @@ def test_tasks_of_a_job_make_room_for_its_better_ones() -> None:
     assert outcome.pipelined == {"default/job-w-2": "a"}
 
 
-# who may preempt
+# Eligible preemptors
 
-GOING = Condition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
+PREEMPTED = Condition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
 
 
-def _cleared_before(*, leaving: bool = True, condition: Condition = GOING, priority: int = 0) -> list[Pod]:
-    """Two nodes: `a` was cleared for the task before, `b` could be now."""
+def _nominated_before(*, leaving: bool = True, condition: Condition = PREEMPTED, priority: int = 0) -> list[Pod]:
+    """Two nodes: `a` was cleared for the task by an earlier session, `b` can be cleared now."""
     old = pod("old", "low", node="a", priority=priority, status={"conditions": (condition,)})
     if leaving:
         old = replace(old, metadata=replace(old.metadata, deletion_timestamp=NOW))
@@ -205,24 +205,28 @@ def _cleared_before(*, leaving: bool = True, condition: Condition = GOING, prior
 @pytest.mark.parametrize(
     ("pods", "spec", "status", "preempts"),
     [
-        pytest.param(_cleared_before(), {}, {}, True, id="no-nomination"),
-        pytest.param(_cleared_before(), {"preemption_policy": "Never"}, {}, False, id="does-not-want-to"),
-        pytest.param(_cleared_before(), {}, {"nominated_node_name": "gone"}, False, id="nominated-node-is-gone"),
-        pytest.param(_cleared_before(), {}, {"nominated_node_name": "a"}, False, id="a-victim-is-still-leaving"),
-        pytest.param(_cleared_before(leaving=False), {}, {"nominated_node_name": "a"}, True, id="nobody-leaves"),
+        pytest.param(_nominated_before(), {}, {}, True, id="no-nomination"),
+        pytest.param(_nominated_before(), {"preemption_policy": "Never"}, {}, False, id="preemption-policy-never"),
+        pytest.param(_nominated_before(), {}, {"nominated_node_name": "gone"}, False, id="nominated-node-is-gone"),
+        pytest.param(_nominated_before(), {}, {"nominated_node_name": "a"}, False, id="a-victim-is-still-leaving"),
         pytest.param(
-            _cleared_before(condition=Condition(type="DisruptionTarget", status="True", reason="EvictionByAPI")),
+            _nominated_before(leaving=False), {}, {"nominated_node_name": "a"}, True, id="no-victim-is-leaving"
+        ),
+        pytest.param(
+            _nominated_before(condition=Condition(type="DisruptionTarget", status="True", reason="EvictionByAPI")),
             {},
             {"nominated_node_name": "a"},
             True,
             id="leaves-for-another-reason",
         ),
-        pytest.param(_cleared_before(priority=50), {}, {"nominated_node_name": "a"}, True, id="a-better-one-leaves"),
-        pytest.param(_cleared_before(), {}, {"nominated_node_name": "b"}, False, id="the-node-would-do-as-it-is"),
-        pytest.param(_cleared_before(), {}, {"nominated_node_name": "c"}, True, id="the-node-is-no-longer-possible"),
+        pytest.param(
+            _nominated_before(priority=50), {}, {"nominated_node_name": "a"}, True, id="a-higher-priority-pod-leaves"
+        ),
+        pytest.param(_nominated_before(), {}, {"nominated_node_name": "b"}, False, id="the-node-is-feasible-already"),
+        pytest.param(_nominated_before(), {}, {"nominated_node_name": "c"}, True, id="the-node-is-no-longer-possible"),
     ],
 )
-def test_who_may_preempt(pods: list[Pod], spec: Any, status: Any, preempts: bool) -> None:
+def test_eligible_preemptors(pods: list[Pod], spec: Any, status: Any, preempts: bool) -> None:
     port = {"containers": (_with_port(),)}
     nodes = [make_node("a", cpu=1), make_node("b", cpu=1), make_node("c", cpu=1, unschedulable=True)]
     pods = [replace(pods[0], spec=replace(pods[0].spec, **port)), pods[1]]
@@ -237,40 +241,44 @@ def _with_port() -> Container:
     return Container(ports=ports, resources=ResourceRequirements(requests=ONE))
 
 
-class Picky:
-    """Takes only the second task."""
+class RejectsFirstTask:
+    """Rejects the task new-w-0 on every node."""
 
-    name = "picky"
-    gravely = True
+    name = "rejects-first-task"
+    unresolvable_rejection = True
 
     def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments
 
     def on_session_open(self, session: Session) -> None:
-        session.add_predicate_fn(self.name, self._refuse)
+        session.add_predicate_fn(self.name, self._reject)
 
-    def _refuse(self, task: Task, node: object) -> Status | None:  # noqa: ARG002
+    def _reject(self, task: Task, node: object) -> Status | None:  # noqa: ARG002
         if task.name != "new-w-0":
             return None
-        return unresolvable("not this one") if self.gravely else unschedulable("not this one")
+        return unresolvable("not this one") if self.unresolvable_rejection else unschedulable("not this one")
 
 
-class PickyForNow(Picky):
-    gravely = False
+class RejectsFirstTaskResolvably(RejectsFirstTask):
+    unresolvable_rejection = False
 
 
 @pytest.mark.parametrize(
-    ("plugin", "role", "remembers", "placed"),
+    ("plugin", "role", "cached", "placed"),
     [
-        pytest.param(Picky, "worker", True, set(), id="what-failed-one-of-a-role-fails-the-others"),
-        pytest.param(Picky, "worker", False, {"new-w-1"}, id="unless-nobody-remembers"),
-        pytest.param(Picky, "", True, {"new-w-1"}, id="or-there-is-no-role"),
-        pytest.param(PickyForNow, "worker", True, {"new-w-0"}, id="evicting-may-cure-it"),
+        pytest.param(RejectsFirstTask, "worker", True, set(), id="a-failed-node-fails-the-role"),
+        pytest.param(RejectsFirstTask, "worker", False, {"new-w-1"}, id="cache-disabled"),
+        pytest.param(RejectsFirstTask, "", True, {"new-w-1"}, id="no-role"),
+        pytest.param(RejectsFirstTaskResolvably, "worker", True, {"new-w-0"}, id="resolvable-by-eviction"),
     ],
 )
-def test_what_failed_is_remembered_by_role(plugin: type[Picky], role: str, remembers: bool, placed: set[str]) -> None:
-    conf = CONF.replace("allocate, preempt", "preempt").replace("  - name: nodeorder\n", "  - name: picky\n")
-    conf += f"configurations:\n- name: preempt\n  arguments:\n    predicateErrorCacheEnable: {str(remembers).lower()}\n"
+def test_infeasible_nodes_are_cached_by_role(
+    plugin: type[RejectsFirstTask], role: str, cached: bool, placed: set[str]
+) -> None:
+    conf = CONF.replace("allocate, preempt", "preempt").replace(
+        "  - name: nodeorder\n", "  - name: rejects-first-task\n"
+    )
+    conf += f"configurations:\n- name: preempt\n  arguments:\n    predicateErrorCacheEnable: {str(cached).lower()}\n"
     annotations = {"volcano.sh/task-spec": role} if role else {}
     new = [pod(f"new-w-{each}", "new", annotations=annotations) for each in range(2)]
     outcome = run(
@@ -283,12 +291,12 @@ def test_what_failed_is_remembered_by_role(plugin: type[Picky], role: str, remem
     assert names(outcome.pipelined) == placed
 
 
-# nodes compared by their victims
+# Topology-aware preemption
 
 
-def _two_nodes(first: list[Pod], second: list[Pod], asked: str = "1") -> SessionResult:
+def _two_nodes(first: list[Pod], second: list[Pod], cpu: str = "1") -> SessionResult:
     nodes = [make_node("a", cpu=2), make_node("b", cpu=2)]
-    new = pod("new", "new", requests={"cpu": asked})
+    new = pod("new", "new", requests={"cpu": cpu})
     return run([*first, *second, new], [running("low"), waiting("new")], conf=CONF + TOPOLOGY_AWARE, nodes=nodes)
 
 
@@ -308,32 +316,34 @@ def _victims(node: str, *priorities: int, cpu: str = "1", age_s: int = 0) -> lis
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "asked", "evicted"),
+    ("first", "second", "cpu", "evicted"),
     [
         pytest.param(_victims("a", 7, 7), _victims("b", 3, 8), "1", {"b-w-0"}, id="the-lowest"),
         pytest.param(_victims("a", 3, 3), _victims("b", 3, cpu="2"), "2", {"b-w-0"}, id="the-fewest"),
         pytest.param(_victims("a", 3, 4), _victims("b", 4, 1), "2", {"b-w-0", "b-w-1"}, id="the-smallest-sum"),
         pytest.param(
-            _victims("a", 3, 3, age_s=60), _victims("b", 3, 3, age_s=10), "1", {"b-w-1"}, id="those-who-lose-least-work"
+            _victims("a", 3, 3, age_s=60), _victims("b", 3, 3, age_s=10), "1", {"b-w-1"}, id="the-latest-start"
         ),
     ],
 )
-def test_the_node_that_loses_least_is_cleared(
-    first: list[Pod], second: list[Pod], asked: str, evicted: set[str]
+def test_the_node_with_the_cheapest_victims_is_chosen(
+    first: list[Pod], second: list[Pod], cpu: str, evicted: set[str]
 ) -> None:
-    outcome = _two_nodes(first, second, asked)
+    outcome = _two_nodes(first, second, cpu)
     assert names(outcome.evicts) == evicted
     assert set(outcome.pipelined) == {"default/new"}
 
 
-def test_who_need_not_go_is_given_back() -> None:
+def test_an_unneeded_victim_is_reprieved() -> None:
     small, large = pod("a-w-0", "low", node="a", requests={"cpu": "500m"}, priority=1), _victims("a", 2, cpu="1500m")[0]
     large = replace(large, metadata=replace(large.metadata, name="a-w-9", uid="large"))
-    outcome = _two_nodes([small, large], [pod("kept", "low", node="b", requests={"cpu": "2"}, annotations=KEPT)])
-    assert names(outcome.evicts) == {"a-w-9"}  # the small one went first, and then was not needed
+    outcome = _two_nodes(
+        [small, large], [pod("kept", "low", node="b", requests={"cpu": "2"}, annotations=NOT_PREEMPTABLE)]
+    )
+    assert names(outcome.evicts) == {"a-w-9"}  # the small one was removed first and then reprieved
 
 
-# settings
+# Settings
 
 
 @pytest.mark.parametrize(
@@ -341,17 +351,17 @@ def test_who_need_not_go_is_given_back() -> None:
     [
         pytest.param(PreemptSettings(), 5, 1, id="at-least-one"),
         pytest.param(PreemptSettings(), 200, 20, id="a-tenth"),
-        pytest.param(PreemptSettings(), 5000, 100, id="not-too-many"),
+        pytest.param(PreemptSettings(), 5000, 100, id="at-most-the-maximum"),
         pytest.param(PreemptSettings(min_percentage=100), 7, 7, id="all"),
-        pytest.param(PreemptSettings(min_absolute=50), 7, 7, id="no-more-than-there-are"),
+        pytest.param(PreemptSettings(min_absolute=50), 7, 7, id="at-most-all-nodes"),
         pytest.param(PreemptSettings(max_absolute=0), 7, 0, id="none"),
     ],
 )
-def test_how_many_nodes_are_compared(settings: PreemptSettings, nodes: int, wanted: int) -> None:
+def test_number_of_compared_nodes(settings: PreemptSettings, nodes: int, wanted: int) -> None:
     assert settings.candidates_wanted(nodes) == wanted
 
 
-def test_a_key_that_is_gone_keeps_its_value() -> None:
+def test_a_removed_key_keeps_its_last_value() -> None:
     first = PreemptSettings().updated(Arguments({"minCandidateNodesAbsolute": 3, "predicateErrorCacheEnable": "false"}))
     second = first.updated(Arguments({"maxCandidateNodesAbsolute": 5}))
     assert second == PreemptSettings(caches_errors=False, min_absolute=3, max_absolute=5)

@@ -15,7 +15,7 @@ def mask(text: str) -> BoolVector:
 
 
 @pytest.mark.parametrize("text", ["", ".", "x", ".x.x", "xxx", "...x"])
-def test_rows_in_their_own_order(text: str) -> None:
+def test_rows_in_ascending_order(text: str) -> None:
     assert list(rows_in_order(mask(text))) == np.flatnonzero(mask(text)).tolist()
 
 
@@ -24,10 +24,10 @@ def test_rows_in_their_own_order(text: str) -> None:
     [
         pytest.param("xxx", [1.0, 3.0, 2.0], [1, 2, 0], id="best-first"),
         pytest.param("x.x", [1.0, 3.0, 2.0], [2, 0], id="candidates-only"),
-        pytest.param("xxxx", [1.0, 2.0, 1.0, 2.0], [1, 3, 0, 2], id="equal-ones-in-their-order"),
-        pytest.param("xxx", [1.0, NAN, 2.0], [2, 0], id="no-number-is-left-out"),
-        pytest.param("xx", [NAN, NAN], [], id="no-number-at-all"),
-        pytest.param("xx", [-np.inf, 1.0], [1, 0], id="the-worst-is-still-there"),
+        pytest.param("xxxx", [1.0, 2.0, 1.0, 2.0], [1, 3, 0, 2], id="ties-in-row-order"),
+        pytest.param("xxx", [1.0, NAN, 2.0], [2, 0], id="nan-is-left-out"),
+        pytest.param("xx", [NAN, NAN], [], id="only-nan"),
+        pytest.param("xx", [-np.inf, 1.0], [1, 0], id="minus-infinity-is-kept"),
         pytest.param("..", [1.0, 2.0], [], id="none"),
     ],
 )
@@ -43,17 +43,17 @@ def test_a_long_search_is_narrowed_down(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(row_orders, "ROWS_BEFORE_NARROWING", 1)
     monkeypatch.setattr(row_orders, "_UNSORTED", 1)
     totals = np.array([9.0, 8.0, 7.0, 6.0, 5.0])
-    asked = []
+    calls = []
 
     def narrowed() -> BoolVector:
-        asked.append(1)
+        calls.append(1)
         return mask(".....x"[:4] + "x")
 
     rows = rows_by_score(mask("xxxxx"), totals, narrowed)
     assert [next(rows), next(rows)] == [0, 1]
-    assert not asked
+    assert not calls
     assert list(rows) == [4]
-    assert asked == [1]
+    assert calls == [1]
 
 
 def test_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,23 +15,23 @@ CONF = """\
 actions: "shuffle, allocate"
 tiers:
 - plugins:
-  - name: restless
+  - name: selects-by-name
   - name: predicates
 """
 
 
-class Restless:
-    """Wants everybody to move whose name says so."""
+class SelectsByName:
+    """Selects tasks by their name as victims."""
 
-    name = "restless"
+    name = "selects-by-name"
 
     def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments
 
     def on_session_open(self, session: Session) -> None:
-        session.add_victim_tasks_fns(self.name, [self._moving])
+        session.add_victim_tasks_fns(self.name, [self._victims])
 
-    def _moving(self, running: Sequence[Task]) -> list[Task]:
+    def _victims(self, running: Sequence[Task]) -> list[Task]:
         return [task for task in running if task.name.startswith("moving")]
 
 
@@ -42,16 +42,16 @@ def run(*names: str, phase: str = "", waiting: Sequence[str] = ()) -> SessionRes
         nodes=[make_node("a", cpu=2)],
         pods=pods,
         objects=[make_group(phase="Running", min_member=0)],
-        plugins=default_batch_plugins().with_plugins(Restless),
+        plugins=default_batch_plugins().with_plugins(SelectsByName),
     ).run_session()
 
 
-def test_whom_plugins_name_is_evicted_at_once() -> None:
+def test_selected_tasks_are_evicted_immediately() -> None:
     outcome = run("moving", "staying", waiting=["next"])
     assert outcome.evicts == {"default/moving": "shuffle"}
-    assert outcome.pipelined == {"default/next": "a"}  # into the room that is being released
+    assert outcome.pipelined == {"default/next": "a"}  # on the resources that are being released
 
 
-def test_only_running_tasks_are_asked_about() -> None:
+def test_only_running_tasks_are_candidates() -> None:
     assert not run("moving", phase="Pending").evicts
     assert not run(waiting=["moving"]).evicts

@@ -1,4 +1,4 @@
-"""When is the best hypernode found by trying few of them, and when are all of them tried?"""
+"""Trials of hypernodes: when few trials find the best hypernode, and when all are tried."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONF = """\
 actions: "allocate"
 tiers:
 - plugins:
-  - name: odd
+  - name: scores-hypernodes
   - name: gang
   - name: predicates
   - name: nodeorder
@@ -32,10 +32,10 @@ tiers:
 SWITCHES = 5
 
 
-class Odd:
-    """Has an opinion about hypernodes where a test gives it one."""
+class ScoresHyperNodes:
+    """Scores hypernodes and defines gradients as a test configures it."""
 
-    name = "odd"
+    name = "scores-hypernodes"
     score: float | None = None
     scatters = False
 
@@ -47,19 +47,24 @@ class Odd:
         if self.score is not None:
             session.add_hyper_node_order_fn(self.name, self._score)
         if self.scatters:
-            session.add_hyper_node_gradient_for_sub_job_fn(self.name, self._each_alone)
+            session.add_hyper_node_gradient_for_sub_job_fn(self.name, self._own_gradients)
 
     def _score(self, sub_job: SubJob, places: Mapping[str, Nodes]) -> dict[str, float]:  # noqa: ARG002
         assert self.score is not None
         return dict.fromkeys(places, self.score)
 
-    def _each_alone(self, sub_job: SubJob, place: HyperNode, purpose: SearchPurpose) -> Sequence[Sequence[HyperNode]]:  # noqa: ARG002
+    def _own_gradients(
+        self,
+        sub_job: SubJob,  # noqa: ARG002
+        place: HyperNode,
+        purpose: SearchPurpose,  # noqa: ARG002
+    ) -> Sequence[Sequence[HyperNode]]:
         tree = self._session.hyper_nodes
         return [[place], [tree["t"]]] if place.name != "t" else [[place]]
 
 
 def switches() -> Iterator[KubeObject]:
-    """Switches of two nodes each, below one."""
+    """Hypernodes of two nodes each, below one top hypernode."""
     for tier, name, kind, members in (
         *((1, f"s{number}", "Node", [f"s{number}-a", f"s{number}-b"]) for number in range(SWITCHES)),
         (2, "t", "HyperNode", [f"s{number}" for number in range(SWITCHES)]),
@@ -70,7 +75,7 @@ def switches() -> Iterator[KubeObject]:
         yield volcano.HyperNode(metadata=ObjectMeta(name=name), spec=volcano.HyperNodeSpec(tier, "", listed))
 
 
-def cluster(size: int = 2, *, cpu: int = 2, plugin: type[Any] = Odd, **group: Any) -> BatchEngine:
+def cluster(size: int = 2, *, cpu: int = 2, plugin: type[Any] = ScoresHyperNodes, **group: Any) -> BatchEngine:
     topology = volcano.NetworkTopology("hard", 1)
     nodes = [make_node(f"s{number}-{half}", cpu=cpu) for number in range(SWITCHES) for half in "ab"]
     job = make_group(phase="Inqueue", **{"min_member": size, "network_topology": topology, **group})
@@ -80,27 +85,27 @@ def cluster(size: int = 2, *, cpu: int = 2, plugin: type[Any] = Odd, **group: An
 
 
 @contextmanager
-def counting() -> Iterator[list[str]]:
+def recorded_trials() -> Iterator[list[str]]:
     """Names of the hypernodes in which a job was tried."""
     tried: list[str] = []
-    plain = TopologyAllocator._try_job
+    original = TopologyAllocator._try_job
 
-    def counted(self: TopologyAllocator, job: Any, sheet: Any, place: HyperNode, before: Any) -> Any:
+    def recorded(self: TopologyAllocator, job: Any, pending: Any, place: HyperNode, before: Any) -> Any:
         tried.append(place.name)
-        return plain(self, job, sheet, place, before)
+        return original(self, job, pending, place, before)
 
-    with patch.object(TopologyAllocator, "_try_job", counted):
+    with patch.object(TopologyAllocator, "_try_job", recorded):
         yield tried
 
 
-def test_a_gang_is_tried_in_the_last_and_in_the_best() -> None:
-    with counting() as tried:
+def test_a_gang_is_tried_in_the_last_and_in_the_best_hypernode_only() -> None:
+    with recorded_trials() as tried:
         assert len(cluster().run_session().binds) == 2
     assert len(tried) <= 2
 
 
-def odd(**fields: Any) -> type[Odd]:
-    return type("Made", (Odd,), fields)
+def plugin_with(**fields: Any) -> type[ScoresHyperNodes]:
+    return type("Configured", (ScoresHyperNodes,), fields)
 
 
 HALVES = volcano.SubGroupPolicy(
@@ -112,25 +117,25 @@ HALVES = volcano.SubGroupPolicy(
 
 
 @pytest.mark.parametrize(
-    ("world", "bound"),
+    ("options", "bound"),
     [
-        pytest.param({"plugin": odd(score=float("inf"))}, 2, id="scores-that-cannot-be-compared"),
-        pytest.param({"plugin": odd(scatters=True)}, 2, id="more-than-one-place-below"),
+        pytest.param({"plugin": plugin_with(score=float("inf"))}, 2, id="infinite-scores"),
+        pytest.param({"plugin": plugin_with(scatters=True)}, 2, id="several-hypernodes-below"),
         pytest.param({"sub_group_policy": (HALVES,)}, 2, id="sub-groups"),
-        pytest.param({"size": 4, "min_member": 2}, 4, id="more-than-it-needs-to-start"),
+        pytest.param({"size": 4, "min_member": 2}, 4, id="elastic-tasks"),
     ],
 )
-def test_all_are_tried_where_only_that_tells(world: dict[str, Any], bound: int) -> None:
-    with counting() as tried:
-        outcome = cluster(**world).run_session()
+def test_all_hypernodes_are_tried_if_scores_are_not_known_in_advance(options: dict[str, Any], bound: int) -> None:
+    with recorded_trials() as tried:
+        outcome = cluster(**options).run_session()
     assert len(outcome.binds) == bound
     assert {f"s{number}" for number in range(SWITCHES)} <= set(tried)
 
 
-def test_what_was_tried_in_vain_leaves_no_mark() -> None:
-    """Where few do not do, tasks are as they were before: no transaction of a trial is taken for the gang's own."""
-    engine = cluster(4, cpu=1, min_member=4)  # two a switch
-    with counting() as tried:
+def test_failed_trials_leave_no_transaction() -> None:
+    """If no trial succeeds, the tasks keep their state: no transaction of a trial remains."""
+    engine = cluster(4, cpu=1, min_member=4)  # two tasks fit in each hypernode
+    with recorded_trials() as tried:
         outcome = engine.run_session()
     assert not outcome.binds
     assert len(tried) > SWITCHES

@@ -33,11 +33,11 @@ RUNNING = make_member("running", node="half", requests={"cpu": "4", "memory": "2
             {"empty": 25.0, "half": 68.75, "gpus": 25.0},
             id="resource-weights",
         ),
-        pytest.param({"cpu": "5"}, {}, {"empty": 62.5, "half": 0.0, "gpus": 62.5}, id="what-does-not-fit-is-nothing"),
+        pytest.param({"cpu": "5"}, {}, {"empty": 62.5, "half": 0.0, "gpus": 62.5}, id="too-large-scores-0"),
         pytest.param({"cpu": "4"}, {}, {"empty": 50.0, "half": 100.0, "gpus": 50.0}, id="exactly-full"),
         pytest.param({"cpu": "2"}, {"binpack.weight": 3}, {"empty": 75.0, "half": 225.0, "gpus": 75.0}, id="weight"),
         pytest.param(
-            {"cpu": "2"}, {"binpack.weight": -1}, {"empty": -25.0, "half": -75.0, "gpus": -25.0}, id="turned-round"
+            {"cpu": "2"}, {"binpack.weight": -1}, {"empty": -25.0, "half": -75.0, "gpus": -25.0}, id="negative-weight"
         ),
         pytest.param({"cpu": "2"}, {"binpack.weight": 0}, {"empty": 0.0, "half": 0.0, "gpus": 0.0}, id="off"),
         pytest.param({"cpu": "2"}, {"binpack.cpu": -5}, {"empty": 25.0, "half": 75.0, "gpus": 25.0}, id="below-zero"),
@@ -48,13 +48,13 @@ RUNNING = make_member("running", node="half", requests={"cpu": "4", "memory": "2
             {"cpu": "2", GPU: 1},
             {"binpack.resources": f"{GPU}, other", f"binpack.resources.{GPU}": 3},
             {"empty": 6.25, "half": 18.75, "gpus": 25.0},
-            id="no-such-resource-counts-as-nothing-of-it",
+            id="missing-resource-counts-as-0",
         ),
         pytest.param(
             {"cpu": "2", GPU: 8},
             {"binpack.resources": GPU, f"binpack.resources.{GPU}": 0},
             {"empty": 25.0, "half": 75.0, "gpus": 25.0},
-            id="weight-0-is-not-even-looked-at",
+            id="weight-0-is-ignored",
         ),
         pytest.param(
             {"cpu": "5"}, {"binpack.cpu": 0}, {"empty": 0.0, "half": 0.0, "gpus": 0.0}, id="no-weight-no-score"
@@ -67,6 +67,6 @@ def test_scores(requests: ResourceList, arguments: dict[str, Any], expected: dic
         assert scores(session, "p") == pytest.approx(expected)
 
 
-def test_a_list_that_is_no_text_is_told() -> None:
+def test_a_resource_list_that_is_not_a_text_is_reported() -> None:
     with open_session(BinpackPlugin, arguments={"binpack.resources": [GPU]}, nodes=NODES) as session:
         assert any("binpack.resources" in fault for fault in session.faults)

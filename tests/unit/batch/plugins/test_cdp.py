@@ -32,12 +32,12 @@ def pod(
 
 
 @pytest.mark.parametrize(
-    ("victim", "spared"),
+    ("victim", "protected"),
     [
-        pytest.param(pod(), False, id="asks-for-nothing"),
+        pytest.param(pod(), False, id="no-cooldown-time"),
         pytest.param(pod("11m"), True, id="label"),
         pytest.param(pod("", "11m"), True, id="annotation"),
-        pytest.param(pod("1m", "11m"), False, id="the-label-counts"),
+        pytest.param(pod("1m", "11m"), False, id="label-before-annotation"),
         pytest.param(pod("10m"), False, id="just-over"),
         pytest.param(pod("a while"), False, id="no-duration"),
         pytest.param(pod("11m", phase="Pending"), False, id="not-running-yet"),
@@ -47,12 +47,12 @@ def pod(
         pytest.param(pod("11m", conditions=(Condition(type="PodScheduled", status="True"),)), False, id="no-time"),
     ],
 )
-def test_who_is_spared(victim: Pod, spared: bool) -> None:
+def test_protected_pods(victim: Pod, protected: bool) -> None:
     evictor = make_member("e", "other")
     groups = [make_group(), make_group("other")]
     with open_session(CdpPlugin, nodes=[make_node("n")], pods=[victim, evictor], objects=groups) as session:
         (preemptor,) = tasks_of(session, "e")
         candidates = tasks_of(session, "p")
-        expected = [] if spared else ["p"]
+        expected = [] if protected else ["p"]
         assert task_names(session.preemptable(preemptor, candidates)) == expected
         assert task_names(session.reclaimable(preemptor, candidates)) == expected

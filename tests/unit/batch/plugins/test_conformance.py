@@ -14,7 +14,7 @@ from support.builders.batch import (
 )
 
 
-def test_what_the_cluster_needs_is_nobodys_victim() -> None:
+def test_critical_pods_are_no_victims() -> None:
     plain = make_member("plain", node="n")
     critical = make_member("critical", node="n")
     critical = replace(critical, spec=replace(critical.spec, priority_class_name="system-node-critical"))

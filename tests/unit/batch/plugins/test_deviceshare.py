@@ -36,11 +36,11 @@ from support.builders.batch_engines import build_engine
 
 BY_MEMORY = {"deviceshare.GPUSharingEnable": True}
 BY_NUMBER = {"deviceshare.GPUNumberEnable": True}
-IN_PARTS = {"deviceshare.VGPUEnable": True}
+VGPU = {"deviceshare.VGPUEnable": True}
 IDS = "volcano.sh/vgpu-ids-new"
 
 
-def told(arguments: Mapping[str, Any], actions: str = "allocate") -> str:
+def configuration(arguments: Mapping[str, Any], actions: str = "allocate") -> str:
     """A configuration with the plugin and these arguments."""
     lines = "".join(f"      {key}: {str(value).lower()}\n" for key, value in arguments.items())
     return (
@@ -49,12 +49,12 @@ def told(arguments: Mapping[str, Any], actions: str = "allocate") -> str:
     )
 
 
-def with_limits(pod: Pod, *containers: ResourceList) -> Pod:
-    made = tuple(
+def with_limits(pod: Pod, *limits_by_container: ResourceList) -> Pod:
+    containers = tuple(
         Container(name=f"c{number}", resources=ResourceRequirements(requests={"cpu": "1", **limits}, limits=limits))
-        for number, limits in enumerate(containers)
+        for number, limits in enumerate(limits_by_container)
     )
-    return replace(pod, spec=replace(pod.spec, containers=made))
+    return replace(pod, spec=replace(pod.spec, containers=containers))
 
 
 def annotated(node: Node, **notes: str) -> Node:
@@ -76,8 +76,8 @@ def vgpu_node(name: str = "n", cards: int = 2, memory: int = 8000, split: int = 
         "volcano.sh/vgpu-memory": str(cards * memory),
         "volcano.sh/vgpu-cores": str(cards * 100),
     }
-    said = "".join(f"{name}-{card},{split},{memory},{kind},true,hami-core:" for card in range(cards))
-    return annotated(make_node(name, allocatable={**room, **parts}), node_vgpu_register=said)
+    registered = "".join(f"{name}-{card},{split},{memory},{kind},true,hami-core:" for card in range(cards))
+    return annotated(make_node(name, allocatable={**room, **parts}), node_vgpu_register=registered)
 
 
 def gpus(name: str, group: str = "job", *, memory: int = 0, number: int = 0, **pod: Any) -> Pod:
@@ -99,15 +99,15 @@ def part(memory: int = 0, cores: int = 0, number: int = 1) -> ResourceList:
 
 
 def vgpus(name: str, group: str = "job", *, has: str = "", **pod: Any) -> Pod:
-    """A pod with a part of a card; `has` is what it says it has been given."""
-    wish = {key: pod.pop(key) for key in ("memory", "cores", "number") if key in pod}
+    """A pod that requests a vGPU; `has` is the assignment in its annotations."""
+    request = {key: pod.pop(key) for key in ("memory", "cores", "number") if key in pod}
     notes = {**pod.pop("annotations", {}), **({IDS: has, "volcano.sh/bind-phase": "success"} if has else {})}
-    return with_limits(make_member(name, group, annotations=notes, **pod), part(**wish))
+    return with_limits(make_member(name, group, annotations=notes, **pod), part(**request))
 
 
 def run(arguments: Mapping[str, Any], nodes: list[Node], pods: list[Pod], *groups: Any) -> SessionResult:
     objects = groups or (make_group(phase="Inqueue"),)
-    outcome = build_engine(conf=told(arguments), nodes=nodes, pods=pods, objects=objects).run_session()
+    outcome = build_engine(conf=configuration(arguments), nodes=nodes, pods=pods, objects=objects).run_session()
     assert outcome.faults == []
     return outcome
 
@@ -116,10 +116,10 @@ def cards_of(outcome: SessionResult, key: str) -> dict[str, str]:
     return {pod.partition("/")[2]: notes[key] for pod, notes in outcome.annotations.items()}
 
 
-# cards by memory and by number
+# Cards by memory and by number
 
 
-def test_by_memory_the_first_card_with_enough_of_it() -> None:
+def test_sharing_by_memory_uses_the_first_card_with_enough() -> None:
     pods = [gpus("a", memory=5000), gpus("b", memory=5000), gpus("c", memory=3000), gpus("d", memory=4000)]
     outcome = run(BY_MEMORY, [gpu_node()], pods)
     assert cards_of(outcome, "volcano.sh/gpu-index") == {"a": "0", "b": "1", "c": "0"}
@@ -134,17 +134,17 @@ def test_by_memory_the_first_card_with_enough_of_it() -> None:
         pytest.param(BY_MEMORY, gpus("p", memory=6000), "", id="just-enough"),
         pytest.param(BY_NUMBER, gpus("p", number=2), "GpuNumber no enough gpu number on node n", id="number"),
         pytest.param(BY_NUMBER, gpus("p", number=1), "", id="one-is-unused"),
-        pytest.param(BY_NUMBER, gpus("p", memory=7000), "", id="not-its-business"),
+        pytest.param(BY_NUMBER, gpus("p", memory=7000), "", id="no-request-by-number"),
     ],
 )
-def test_refusals(arguments: dict[str, Any], pod: Pod, refused: str) -> None:
+def test_rejections(arguments: dict[str, Any], pod: Pod, refused: str) -> None:
     here = gpus("here", "", memory=2000, node="n", annotations={"volcano.sh/gpu-index": "1"})
-    ill = gpu_node(cards=3, gpu_unhealthy_ids="0,x")
+    unhealthy = gpu_node(cards=3, gpu_unhealthy_ids="0,x")
     also = gpus("also", "", memory=8000, node="n", annotations={"volcano.sh/gpu-index": "1,nonsense"})
     full = gpus("full", "", memory=8000, node="n", annotations={"volcano.sh/gpu-index": "2"})
     pods = [pod, here, also, *([full] if "gpu-memory" in str(pod.spec) else [])]
     with open_session(
-        DeviceSharePlugin, arguments=arguments, nodes=[ill], pods=pods, objects=[make_group()]
+        DeviceSharePlugin, arguments=arguments, nodes=[unhealthy], pods=pods, objects=[make_group()]
     ) as session:
         (task,) = tasks_of(session, "p")
         assert [status.message for status in session.predicate(task, session.nodes.at_row(0))] == [refused] * bool(
@@ -155,13 +155,13 @@ def test_refusals(arguments: dict[str, Any], pod: Pod, refused: str) -> None:
 
 
 def test_a_node_without_cards_is_not_checked() -> None:
-    world = {"nodes": [make_node("n")], "pods": [gpus("p", memory=1)], "objects": [make_group()]}
-    with open_session(DeviceSharePlugin, arguments=BY_MEMORY, **world) as session:
+    cluster = {"nodes": [make_node("n")], "pods": [gpus("p", memory=1)], "objects": [make_group()]}
+    with open_session(DeviceSharePlugin, arguments=BY_MEMORY, **cluster) as session:
         assert not refused(session, "p")
 
 
-def test_a_gang_that_did_not_start_keeps_its_cards_for_the_session() -> None:
-    """As upstream: it chose card 0 and does not find its way back."""
+def test_a_gang_that_does_not_start_keeps_its_cards_for_the_session() -> None:
+    """As upstream: the cards of discarded placements are not released by memory sharing."""
     pods = [gpus("a-0", "a", memory=8000), gpus("a-1", "a", memory=8000), gpus("a-2", "a", memory=8000)]
     later = make_group("b", created=datetime(2025, 1, 1, tzinfo=UTC), phase="Inqueue")
     nodes = [gpu_node(cards=2, memory=8000)]
@@ -175,7 +175,7 @@ def test_a_gang_that_did_not_start_keeps_its_cards_for_the_session() -> None:
     )
 
 
-# parts of cards
+# vGPUs
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_which_card_a_pod_gets(policy: str, expected: str) -> None:
         vgpus("x", "", node="n", has="n-1,NVIDIA,3000,10:", memory=3000),
         vgpus("y", "", node="n", has="n-2,NVIDIA,2000,10:", memory=2000),
     ]
-    arguments = {**IN_PARTS, "deviceshare.SchedulePolicy": policy}
+    arguments = {**VGPU, "deviceshare.SchedulePolicy": policy}
     outcome = run(arguments, [vgpu_node(cards=3)], [*here, vgpus("p", memory=1000)])
     assert outcome.annotations["default/p"] == {
         "volcano.sh/vgpu-node": "n",
@@ -208,10 +208,10 @@ def test_which_card_a_pod_gets(policy: str, expected: str) -> None:
     [
         pytest.param("n-0,NVIDIA,5000,0:", vgpus("p", memory=4000), False, id="memory"),
         pytest.param("n-0,NVIDIA,4000,0:", vgpus("p", memory=4000), True, id="just-enough"),
-        pytest.param("n-0,NVIDIA,1,0:", vgpus("p"), False, id="no-memory-means-the-whole-card"),
+        pytest.param("n-0,NVIDIA,1,0:", vgpus("p"), False, id="no-memory-requests-the-whole-card"),
         pytest.param("n-0,NVIDIA,1,60:", vgpus("p", memory=1, cores=50), False, id="cores"),
-        pytest.param("n-0,NVIDIA,1,0:", vgpus("p", memory=1, cores=100), False, id="all-cores-want-it-alone"),
-        pytest.param("n-0,NVIDIA,1,100:", vgpus("p", memory=1), False, id="no-cores-left-for-the-modest"),
+        pytest.param("n-0,NVIDIA,1,0:", vgpus("p", memory=1, cores=100), False, id="all-cores-need-an-unused-card"),
+        pytest.param("n-0,NVIDIA,1,100:", vgpus("p", memory=1), False, id="no-cores-left"),
         pytest.param("n-0,NVIDIA,1,0:", vgpus("p", memory=1, number=2), False, id="more-cards-than-there-are"),
         pytest.param(
             "n-0,NVIDIA,1,0:", vgpus("p", memory=1, annotations={"nvidia.com/use-gputype": "A100"}), False, id="type"
@@ -224,51 +224,51 @@ def test_which_card_a_pod_gets(policy: str, expected: str) -> None:
         ),
         pytest.param("", vgpus("p", memory=1, annotations={"volcano.sh/vgpu-mode": "mig"}), False, id="mode"),
         pytest.param("elsewhere,NVIDIA,8000,0:", vgpus("p"), True, id="an-unknown-card"),
-        pytest.param("n-0,NVIDIA:", vgpus("p"), True, id="nonsense"),
+        pytest.param("n-0,NVIDIA:", vgpus("p"), True, id="invalid-annotation"),
     ],
 )
-def test_whether_a_part_is_left(here: str, pod: Pod, fits: bool) -> None:
+def test_vgpu_predicate(here: str, pod: Pod, fits: bool) -> None:
     pods = [pod, vgpus("here", "", node="n", has=here, memory=1)]
-    world = {"nodes": [vgpu_node(cards=1)], "pods": pods, "objects": [make_group()]}
-    with open_session(DeviceSharePlugin, arguments=IN_PARTS, **world) as session:
+    cluster = {"nodes": [vgpu_node(cards=1)], "pods": pods, "objects": [make_group()]}
+    with open_session(DeviceSharePlugin, arguments=VGPU, **cluster) as session:
         (task,) = tasks_of(session, "p")
         refused = [status.message for status in session.predicate(task, session.nodes.at_row(0))]
         assert refused == ([] if fits else ["hami-vgpuDeviceSharing error"])
 
 
-def test_a_card_is_shared_by_so_many() -> None:
-    outcome = run(IN_PARTS, [vgpu_node(cards=1, split=2)], [vgpus(f"p{i}", memory=10) for i in range(3)])
+def test_a_card_is_shared_by_at_most_its_split_count() -> None:
+    outcome = run(VGPU, [vgpu_node(cards=1, split=2)], [vgpus(f"p{i}", memory=10) for i in range(3)])
     assert len(outcome.binds) == 2
 
 
 def test_containers_get_their_cards_one_after_another() -> None:
     pod = with_limits(make_member("p"), part(5000), {}, part(4000, 20, number=2))
-    outcome = run(IN_PARTS, [vgpu_node(cards=3)], [pod])
+    outcome = run(VGPU, [vgpu_node(cards=3)], [pod])
     assert cards_of(outcome, IDS) == {"p": "n-2,NVIDIA,5000,0:;n-1,NVIDIA,4000,20:n-0,NVIDIA,4000,20:"}
 
 
-def test_pods_of_a_group_on_cards_of_their_own() -> None:
+def test_spread_policy_of_a_pod_group() -> None:
     apart = {"volcano.sh/vgpu-podgroup-policy": "spread"}
     pods = [vgpus(f"p{number}", memory=10, annotations=apart) for number in range(3)]
-    outcome = run(IN_PARTS, [vgpu_node(cards=2)], pods)
+    outcome = run(VGPU, [vgpu_node(cards=2)], pods)
     assert cards_of(outcome, IDS) == {"p0": "n-1,NVIDIA,10,0:", "p1": "n-0,NVIDIA,10,0:"}
 
 
-def test_what_is_undone_leaves_no_trace() -> None:
+def test_discarded_placements_release_their_cards() -> None:
     pods = [vgpus("a", memory=8000), vgpus("b", memory=8000), vgpus("c", memory=8000)]
     later = make_group("late", created=datetime(2025, 1, 1, tzinfo=UTC), phase="Inqueue")
     groups = (make_group(min_member=3, phase="Inqueue"), later)
-    outcome = run(IN_PARTS, [vgpu_node(cards=2)], [*pods, vgpus("d", "late", memory=8000)], *groups)
+    outcome = run(VGPU, [vgpu_node(cards=2)], [*pods, vgpus("d", "late", memory=8000)], *groups)
     assert cards_of(outcome, IDS) == {"d": "n-1,NVIDIA,8000,0:"}
 
 
-def test_the_queue_counts_what_running_pods_say_they_have() -> None:
+def test_queue_usage_counts_the_annotations_of_running_pods() -> None:
     running = vgpus("r", node="n", has="n-0,NVIDIA,4000,30:n-1,NVIDIA,4000,30:", memory=4000, cores=30, number=2)
-    outcome = run(IN_PARTS, [vgpu_node()], [running, vgpus("p", memory=1000)], make_group(phase="Running"))
+    outcome = run(VGPU, [vgpu_node()], [running, vgpus("p", memory=1000)], make_group(phase="Running"))
     held = {name: str(amount) for name, amount in outcome.queues["q"].items() if "vgpu" in name}
     assert held == {
         "volcano.sh/vgpu-number": "3",
-        "volcano.sh/vgpu-memory": "9k",  # twice 4000, and what the new pod asks for
+        "volcano.sh/vgpu-memory": "9k",  # twice 4000, plus the request of the new pod
         "volcano.sh/vgpu-cores": "60",
     }
 
@@ -278,7 +278,7 @@ def test_the_queue_counts_what_running_pods_say_they_have() -> None:
     [("binpack", [500.0, 130.0]), ("spread", [0.0, 0.0]), ("", [0.0, 0.0])],
 )
 def test_scores(policy: str, scores: list[float]) -> None:
-    arguments = {**IN_PARTS, "deviceshare.SchedulePolicy": policy, "deviceshare.ScheduleWeight": 10}
+    arguments = {**VGPU, "deviceshare.SchedulePolicy": policy, "deviceshare.ScheduleWeight": 10}
     nodes = [vgpu_node("a", cards=1, memory=8000), vgpu_node("b", cards=1, memory=16000)]
     pods = [vgpus("p", memory=2000), vgpus("here", "", node="a", has="a-0,NVIDIA,2000,0:", memory=2000)]
     with open_session(
@@ -287,13 +287,13 @@ def test_scores(policy: str, scores: list[float]) -> None:
         (task,) = tasks_of(session, "p")
         found = session.scores(task, np.ones(2, dtype=np.bool_))
         assert found is not None
-        assert found.tolist() == scores  # rounded before it is weighed
+        assert found.tolist() == scores  # rounded before the weight is applied
 
 
-# who goes, who is bound
+# Eviction and binding
 
 
-def victim_world(**pod: Any) -> dict[str, Any]:
+def victim_cluster(**pod: Any) -> dict[str, Any]:
     pods = [vgpus("p", memory=8000), vgpus("old", node="n", has="n-0,NVIDIA,8000,0:", memory=8000, **pod)]
     return {"nodes": [vgpu_node(cards=1)], "pods": pods, "objects": [make_group()]}
 
@@ -304,7 +304,7 @@ def refused(session: Session, name: str) -> bool:
 
 
 def test_an_eviction_frees_the_cards_and_its_undoing_takes_them_back() -> None:
-    with open_session(DeviceSharePlugin, arguments=IN_PARTS, **victim_world()) as session:
+    with open_session(DeviceSharePlugin, arguments=VGPU, **victim_cluster()) as session:
         (old,) = tasks_of(session, "old")
         assert refused(session, "p")
         statement = session.statement()
@@ -314,8 +314,8 @@ def test_an_eviction_frees_the_cards_and_its_undoing_takes_them_back() -> None:
         assert refused(session, "p")
 
 
-def test_a_trial_without_the_victim() -> None:
-    with open_session(DeviceSharePlugin, arguments=IN_PARTS, **victim_world()) as session:
+def test_a_simulation_without_the_victim() -> None:
+    with open_session(DeviceSharePlugin, arguments=VGPU, **victim_cluster()) as session:
         task, old = tasks_of(session, "p", "old")
         (pool,) = session.device_pools
         trial = Simulation(task, session.nodes.at_row(0))
@@ -324,16 +324,16 @@ def test_a_trial_without_the_victim() -> None:
         assert pool.simulate(trial) is None
         trial.add(old)
         assert pool.simulate(trial) is not None
-        assert refused(session, "p")  # trials leave the cards alone
+        assert refused(session, "p")  # simulations do not change the cards
 
 
-def engine_with(pods: list[Pod], arguments: Mapping[str, Any] = IN_PARTS) -> BatchEngine:
+def engine_with(pods: list[Pod], arguments: Mapping[str, Any] = VGPU) -> BatchEngine:
     objects = [make_group(phase="Inqueue")]
-    return build_engine(conf=told(arguments), nodes=[vgpu_node(cards=1)], pods=pods, objects=objects)
+    return build_engine(conf=configuration(arguments), nodes=[vgpu_node(cards=1)], pods=pods, objects=objects)
 
 
-def test_cards_of_a_pod_that_is_being_bound_are_not_given_away_again() -> None:
-    """Its annotations reach us only with its next version."""
+def test_cards_of_a_pod_that_is_being_bound_stay_assigned() -> None:
+    """The annotations arrive only with the next version of the pod."""
     engine = engine_with([vgpus("p", memory=8000)])
     assert engine.run_session().binds == {"default/p": "n"}
     engine.handle_update(with_limits(make_member("late"), part(0)))
@@ -344,21 +344,30 @@ def test_cards_of_a_pod_that_is_being_bound_are_not_given_away_again() -> None:
         ]
 
 
-# rules of exclusive use
+# Exclusive rules
 
 
-def rules_world(*pods: Pod) -> dict[str, Any]:
-    arguments = {**IN_PARTS, "deviceshare.GPUExclusiveRules": [{"app": "a"}, {"app": "b", "n": 1}, "nonsense", {}]}
+def rules_cluster(*pods: Pod) -> dict[str, Any]:
+    arguments = {
+        **VGPU,
+        "deviceshare.GPUExclusiveRules": [{"app": "a"}, {"app": "b", "n": 1}, "invalid-annotation", {}],
+    }
     return {"arguments": arguments, "nodes": [vgpu_node(cards=2)], "pods": pods, "objects": [make_group()]}
 
 
-def alone(name: str, app: str = "a", **pod: Any) -> Pod:
+def exclusive(name: str, app: str = "a", **pod: Any) -> Pod:
     return vgpus(name, memory=10, labels={"app": app}, **pod)
 
 
 def test_pods_under_one_rule_do_not_share_a_card() -> None:
-    pods = [alone("p"), alone("q"), alone("r"), alone("s", "c"), alone("here", node="n", has="n-1,NVIDIA,10,0:")]
-    with open_session(DeviceSharePlugin, **rules_world(*pods)) as session:
+    pods = [
+        exclusive("p"),
+        exclusive("q"),
+        exclusive("r"),
+        exclusive("s", "c"),
+        exclusive("here", node="n", has="n-1,NVIDIA,10,0:"),
+    ]
+    with open_session(DeviceSharePlugin, **rules_cluster(*pods)) as session:
         (pool,) = session.device_pools
         p, q, s = tasks_of(session, "p", "q", "s")
         node = session.nodes.at_row(0)
@@ -366,47 +375,49 @@ def test_pods_under_one_rule_do_not_share_a_card() -> None:
         assert session.annotations["default/p"][IDS] == "n-0,NVIDIA,10,0:"
         assert refused(session, "q")
         assert pool.allocate(q, node) is not None
-        assert pool.allocate(s, node) is None  # who is under no rule shares with everybody
+        assert pool.allocate(s, node) is None  # a pod without a matching rule shares with all pods
         assert pool.release(p, node)
         assert not refused(session, "q")
 
 
-def test_a_pod_that_goes_keeps_its_card_from_others_under_its_rule() -> None:
-    here = alone("here", node="n", has="n-1,NVIDIA,10,0:")
+def test_a_terminating_pod_still_blocks_its_card_for_its_rule() -> None:
+    here = exclusive("here", node="n", has="n-1,NVIDIA,10,0:")
     going = replace(here, metadata=replace(here.metadata, deletion_timestamp=datetime(2024, 1, 1, tzinfo=UTC)))
-    with open_session(DeviceSharePlugin, **rules_world(alone("p"), alone("q"), going)) as session:
+    with open_session(DeviceSharePlugin, **rules_cluster(exclusive("p"), exclusive("q"), going)) as session:
         (pool,) = session.device_pools
         assert pool.allocate(tasks_of(session, "p")[0], session.nodes.at_row(0)) is None
         assert session.annotations["default/p"][IDS] == "n-0,NVIDIA,10,0:"
         assert refused(session, "q")
 
 
-def test_a_rule_counts_only_with_labels_that_are_texts() -> None:
-    with open_session(DeviceSharePlugin, **rules_world(alone("p", "b"), alone("q", "b"), alone("r", "b"))) as session:
+def test_non_text_labels_of_a_rule_are_ignored() -> None:
+    with open_session(
+        DeviceSharePlugin, **rules_cluster(exclusive("p", "b"), exclusive("q", "b"), exclusive("r", "b"))
+    ) as session:
         (pool,) = session.device_pools
         node = session.nodes.at_row(0)
         assert [pool.allocate(task, node) for task in tasks_of(session, "p", "q")] == [None, None]
         assert refused(session, "r")
 
 
-# switches
+# Modes
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         pytest.param({**BY_MEMORY, **BY_NUMBER}, "can not define true in both gpu sharing and gpu number", id="both"),
-        pytest.param({**BY_NUMBER, **IN_PARTS}, "gpu-share and vgpu can't be used together", id="parts-too"),
+        pytest.param({**BY_NUMBER, **VGPU}, "gpu-share and vgpu can't be used together", id="parts-too"),
     ],
 )
-def test_ways_of_sharing_that_exclude_each_other(arguments: dict[str, Any], sentence: str) -> None:
+def test_modes_that_exclude_each_other(arguments: dict[str, Any], sentence: str) -> None:
     engine = engine_with([vgpus("p", memory=1)], arguments)
     outcome = engine.run_session()
     assert any(sentence in fault for fault in outcome.faults)
-    assert outcome.binds  # the session goes on without the plugin
+    assert outcome.binds  # the session continues without the plugin
 
 
-def test_nothing_is_shared_unless_a_switch_is_on_and_a_switch_that_is_gone_keeps_its_place() -> None:
+def test_modes_are_off_by_default_and_a_removed_mode_keeps_its_last_value() -> None:
     engine = engine_with([vgpus("p", memory=1)], {})
     with engine.session() as session:
         assert session.device_pools == []
@@ -418,12 +429,12 @@ def test_nothing_is_shared_unless_a_switch_is_on_and_a_switch_that_is_gone_keeps
         engine.configuration = bare
 
 
-def test_what_is_not_supported_is_said() -> None:
+def test_unsupported_arguments_are_reported() -> None:
     outcome = engine_with([], {"deviceshare.NodeLockEnable": True}).run_session()
     assert outcome.faults == ["deviceshare: deviceshare.NodeLockEnable is not supported and has no effect"]
 
 
-# formats
+# Formats
 
 
 @pytest.mark.parametrize(
@@ -443,13 +454,13 @@ def test_registered_cards(text: str, cards: list[tuple[str, int, int]]) -> None:
 
 
 @pytest.mark.parametrize("missing", ["volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-cores"])
-def test_cards_count_only_where_the_node_offers_all_of_it(missing: str) -> None:
+def test_cards_need_all_vgpu_resources_on_the_node(missing: str) -> None:
     node = vgpu_node()
     offered = {**node.status.allocatable, missing: "0"}
     assert read_registered_cards(replace(node, status=replace(node.status, allocatable=offered))) == []
 
 
-def test_what_a_pod_is_given_reads_as_it_is_written() -> None:
+def test_assigned_vgpus_round_trip() -> None:
     parts = [[ContainerVgpu("a", 1, 2), ContainerVgpu("b", 3, 4)], [], [ContainerVgpu("c", 5, 6)]]
     text = format_assigned_vgpus(parts)
     assert text == "a,NVIDIA,1,2:b,NVIDIA,3,4:;;c,NVIDIA,5,6:"
@@ -458,7 +469,7 @@ def test_what_a_pod_is_given_reads_as_it_is_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "wish"),
+    ("limits", "expected"),
     [
         pytest.param(part(100, 10, 3), ContainerVgpuRequest(3, 100, 10), id="plain"),
         pytest.param({"volcano.sh/vgpu-memory": "100"}, ContainerVgpuRequest(1, 100, 0), id="memory-means-one-card"),
@@ -467,9 +478,9 @@ def test_what_a_pod_is_given_reads_as_it_is_written() -> None:
         pytest.param({**part(), "volcano.sh/vgpu-memory": "500m"}, ContainerVgpuRequest(1, 0, 0), id="no-whole-number"),
     ],
 )
-def test_wishes(limits: ResourceList, wish: ContainerVgpuRequest | None) -> None:
-    request = vgpu_request(with_limits(make_member("p"), limits), ())
-    assert (None if request is None else request.containers[0]) == wish
+def test_vgpu_requests(limits: ResourceList, expected: ContainerVgpuRequest | None) -> None:
+    found = vgpu_request(with_limits(make_member("p"), limits), ())
+    assert (None if found is None else found.containers[0]) == expected
 
 
 def test_cards_are_copied_with_their_users() -> None:

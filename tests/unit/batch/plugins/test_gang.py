@@ -22,16 +22,18 @@ DONE = make_member("job-w-3", node="n", phase="Succeeded")
 
 
 @pytest.mark.parametrize(
-    ("least", "victims"),
+    ("min_member", "victims"),
     [
         pytest.param(2, ["job-w-0", "job-w-1"], id="down-to-the-minimum"),
-        pytest.param(4, [], id="nobody-at-the-minimum"),
+        pytest.param(4, [], id="none-at-the-minimum"),
         pytest.param(0, ["job-w-0", "job-w-1", "job-w-2"], id="no-minimum"),
     ],
 )
-def test_a_gang_is_not_broken_up(least: int, victims: list[str]) -> None:
-    world = {"nodes": [NODE], "pods": [*RUNNING, DONE, make_member("e", "other")]}
-    with open_session(GangPlugin, **world, objects=[make_group(min_member=least), make_group("other")]) as session:
+def test_a_gang_is_not_evicted_below_its_minimum(min_member: int, victims: list[str]) -> None:
+    cluster = {"nodes": [NODE], "pods": [*RUNNING, DONE, make_member("e", "other")]}
+    with open_session(
+        GangPlugin, **cluster, objects=[make_group(min_member=min_member), make_group("other")]
+    ) as session:
         (evictor,) = tasks_of(session, "e")
         candidates = tasks_of(session, "job-w-0", "job-w-1", "job-w-2")
         assert task_names(session.preemptable(evictor, candidates)) == victims
@@ -61,7 +63,7 @@ def test_validity(pods: int, spec: dict[str, object], reason: str | None) -> Non
         assert (found.reason if found else None) == reason
 
 
-def test_how_many_are_missing_is_told() -> None:
+def test_the_message_has_the_number_of_valid_tasks() -> None:
     with open_session(GangPlugin, pods=[make_member("a")], objects=[make_group(min_member=3)]) as session:
         found = session.job_invalid(session.jobs["default/job"])
         assert found is not None

@@ -42,7 +42,7 @@ TREE = [
     hyper("b0", 2, "s0", "s1", kind="HyperNode"),
     hyper("b1", 2, "s2", kind="HyperNode"),
 ]
-"""n5 is in none of them; the root of all has tier 3."""
+"""n5 is in no hypernode; the top hypernode has tier 3."""
 NODES: list[Node] = [
     make_node(f"n{number}", allocatable={"cpu": "4", "memory": str(8 * GIB), "pods": "10"}) for number in range(6)
 ]
@@ -53,7 +53,7 @@ def hard(tier: int) -> NetworkTopology:
     return NetworkTopology(mode="hard", highest_tier_allowed=tier)
 
 
-def world(
+def session_with(
     *pods: Any, topology: NetworkTopology | None = None, arguments: dict[str, Any] | None = None, **group: Any
 ) -> Any:
     objects = [*TREE, make_group(network_topology=topology, phase="Inqueue", **group)]
@@ -66,11 +66,11 @@ def gradient(session: Session, purpose: SearchPurpose, start: str = TOP_HYPERNOD
     return [[place.name for place in places] for places in found]
 
 
-# where a job may go
+# Gradients
 
 
 @pytest.mark.parametrize(
-    ("tier", "needs", "found"),
+    ("tier", "min_cpu", "found"),
     [
         pytest.param(1, "2", [["s0", "s1", "s2"]], id="leaves-only"),
         pytest.param(2, "2", [["s0", "s1", "s2"], ["b0", "b1"]], id="lowest-tier-first"),
@@ -78,14 +78,14 @@ def gradient(session: Session, purpose: SearchPurpose, start: str = TOP_HYPERNOD
         pytest.param(3, "25", [], id="nowhere"),
     ],
 )
-def test_hypernodes_to_place_a_job(tier: int, needs: str, found: list[list[str]]) -> None:
-    with world(make_member("p"), topology=hard(tier), min_resources={"cpu": needs}) as session:
+def test_gradient_for_allocation(tier: int, min_cpu: str, found: list[list[str]]) -> None:
+    with session_with(make_member("p"), topology=hard(tier), min_resources={"cpu": min_cpu}) as session:
         assert gradient(session, SearchPurpose.ALLOCATE) == found
 
 
-def test_what_counts_is_what_was_idle_when_the_session_opened() -> None:
+def test_allocation_uses_what_was_idle_at_open() -> None:
     pods = [make_member("p", requests={"cpu": "4"}), make_member("here", "", node="n4", requests={"cpu": "3"})]
-    with world(*pods, topology=hard(1), min_resources={"cpu": "2"}) as session:
+    with session_with(*pods, topology=hard(1), min_resources={"cpu": "2"}) as session:
         assert gradient(session, SearchPurpose.ALLOCATE) == [["s0", "s1"]]
         assert gradient(session, SearchPurpose.EVICT) == [["s0", "s1", "s2"]]
         statement = session.statement()
@@ -95,17 +95,17 @@ def test_what_counts_is_what_was_idle_when_the_session_opened() -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "found"),
+    ("max_hypernodes", "found"),
     [
         pytest.param(8, [["b0", "b1"], ["s0", "s1", "s2"]], id="widest-first"),
         pytest.param(4, [["b0", "b1"], ["s1", "s2"]], id="the-last-of-a-tier-that-is-too-long"),
         pytest.param(2, [["b0", "b1"]], id="no-more-tiers"),
-        pytest.param(0, [["b0", "b1"], ["s0", "s1", "s2"]], id="nonsense-is-the-default"),
+        pytest.param(0, [["b0", "b1"], ["s0", "s1", "s2"]], id="zero-means-the-default"),
     ],
 )
-def test_hypernodes_to_evict_in(most: int, found: list[list[str]]) -> None:
-    arguments = {"hypernode.gradient.evict.max-hypernodes": most}
-    with world(make_member("p"), topology=hard(2), arguments=arguments) as session:
+def test_gradient_for_eviction(max_hypernodes: int, found: list[list[str]]) -> None:
+    arguments = {"hypernode.gradient.evict.max-hypernodes": max_hypernodes}
+    with session_with(make_member("p"), topology=hard(2), arguments=arguments) as session:
         assert gradient(session, SearchPurpose.EVICT) == found
 
 
@@ -119,28 +119,28 @@ def test_hypernodes_to_evict_in(most: int, found: list[list[str]]) -> None:
         pytest.param(0, TOP_HYPERNODE, [], id="higher-than-allowed-already"),
     ],
 )
-def test_a_running_job_stays_where_it_is(tier: int, start: str, found: list[list[str]]) -> None:
+def test_a_running_job_stays_near_its_tasks(tier: int, start: str, found: list[list[str]]) -> None:
     pods = [make_member("p"), make_member("here", node="n1")]
-    with world(*pods, topology=hard(tier), min_resources={"cpu": "99"}) as session:
+    with session_with(*pods, topology=hard(tier), min_resources={"cpu": "99"}) as session:
         assert gradient(session, SearchPurpose.ALLOCATE, start) == found
 
 
-def test_a_job_without_a_limit_goes_where_the_caller_says() -> None:
-    with world(make_member("p")) as session:
+def test_a_job_without_a_hard_tier_uses_the_start_hypernode() -> None:
+    with session_with(make_member("p")) as session:
         assert gradient(session, SearchPurpose.ALLOCATE, "b1") == [["b1"]]
         assert gradient(session, SearchPurpose.EVICT) == [[TOP_HYPERNODE]]
 
 
-def test_a_sub_job_is_measured_by_its_waiting_tasks() -> None:
+def test_the_minimum_of_a_sub_job_is_that_of_its_pending_tasks() -> None:
     pods = [make_member(f"p{number}", requests={"cpu": "3"}) for number in range(2)]
-    with world(*pods, topology=hard(2)) as session:
+    with session_with(*pods, topology=hard(2)) as session:
         sub_job = session.jobs["default/job"].default_sub_job
         assert sub_job is not None
         found = session.hyper_node_gradient_for_sub_job(sub_job, session.hyper_nodes.top, SearchPurpose.ALLOCATE)
         assert [[place.name for place in places] for places in found] == [["s0", "s1"], ["b0"]]
 
 
-# which hypernode is best
+# Hypernode scores
 
 
 def hyper_scores(session: Session, *names: str) -> dict[str, float]:
@@ -151,19 +151,19 @@ def hyper_scores(session: Session, *names: str) -> dict[str, float]:
 
 def test_the_fullest_hypernode_that_fits_is_best() -> None:
     pods = [make_member("p", requests=SMALL), make_member("here", "", node="n3", requests=SMALL)]
-    with world(*pods, topology=hard(2)) as session:
+    with session_with(*pods, topology=hard(2)) as session:
         assert hyper_scores(session, "s0", "s1", "s2") == {"s0": 12.5, "s1": 25.0, "s2": 25.0}
 
 
-def test_what_would_not_fit_has_no_score() -> None:
+def test_a_hypernode_that_is_too_small_scores_zero() -> None:
     pods = [make_member("p", requests={"cpu": "2"}), make_member("here", "", node="n4", requests={"cpu": "3"})]
-    with world(*pods, topology=hard(2)) as session:
+    with session_with(*pods, topology=hard(2)) as session:
         assert hyper_scores(session, "s0", "s2") == {"s0": 25.0, "s2": 0.0}
 
 
-def test_between_equally_full_ones_the_one_with_more_of_the_job_is_best() -> None:
+def test_ties_are_broken_by_the_tasks_of_the_job() -> None:
     pods = [make_member("p"), make_member("here", node="n0"), make_member("other", "", node="n2")]
-    with world(*pods, topology=hard(2)) as session:
+    with session_with(*pods, topology=hard(2)) as session:
         scores = hyper_scores(session, "s0", "s1")
         assert scores["s0"] - scores["s1"] == pytest.approx(100 * 1 / 2)
 
@@ -176,14 +176,14 @@ def test_weights() -> None:
         "hypernode.binpack.memory": -1,
         "hypernode.binpack.resources": "example.com/gpu, ,other",
     }
-    with world(*pods, topology=hard(2), arguments=arguments) as session:
-        assert hyper_scores(session, "s2")["s2"] == 0.0  # no node has any of the resource, so that it does not fit
+    with session_with(*pods, topology=hard(2), arguments=arguments) as session:
+        assert hyper_scores(session, "s2")["s2"] == 0.0  # no node offers the resource
     arguments["hypernode.binpack.resources"] = "other"
-    with world(*pods, topology=hard(2), arguments=arguments) as session:
+    with session_with(*pods, topology=hard(2), arguments=arguments) as session:
         assert hyper_scores(session, "s2")["s2"] == pytest.approx(1000 * (3 * 1 / 4 + 1 * 1 / 2) / 4)
 
 
-# which node is best
+# Node scores
 
 
 def node_scores(session: Session, name: str) -> list[float]:
@@ -194,9 +194,9 @@ def node_scores(session: Session, name: str) -> list[float]:
     return found
 
 
-def test_pods_that_do_not_care_are_packed_and_kept_outside() -> None:
+def test_pods_without_a_topology_are_packed_outside_of_hypernodes() -> None:
     pods = [make_member("p", requests=SMALL), make_member("here", "", node="n3", requests=SMALL)]
-    with world(*pods) as session:
+    with session_with(*pods) as session:
         fading = 1 + 0.8 + 0.64
         root = 0.64 * 2 / 24
         expected = [
@@ -218,14 +218,14 @@ def test_pods_that_do_not_care_are_packed_and_kept_outside() -> None:
         pytest.param({"hypernode.binpack.normal-pod.fading": -1}, 100 * (1.8 + 0.64 / 24) / 2.44, id="default"),
     ],
 )
-def test_settings_for_pods_that_do_not_care(arguments: dict[str, Any], outside: float) -> None:
-    with world(make_member("p", requests=SMALL), arguments=arguments) as session:
+def test_settings_for_pods_without_a_topology(arguments: dict[str, Any], outside: float) -> None:
+    with session_with(make_member("p", requests=SMALL), arguments=arguments) as session:
         assert node_scores(session, "p")[5] == pytest.approx(outside)
 
 
-def test_tasks_are_drawn_to_where_their_job_is() -> None:
+def test_nodes_near_the_job_score_higher() -> None:
     pods = [make_member("p"), make_member("q"), make_member("here", node="n0")]
-    with world(*pods, topology=hard(3)) as session:
+    with session_with(*pods, topology=hard(3)) as session:
         task = tasks_of(session, "p")[0]
         assert node_scores(session, "p") == [0.0] * 6
         task.job_allocated_hyper_node = "s0"
@@ -234,8 +234,8 @@ def test_tasks_are_drawn_to_where_their_job_is() -> None:
         assert node_scores(session, "p") == pytest.approx([100 * 5 / 6, 100 * 5 / 6, 50.0, 50.0, 0.0, 0.0])
 
 
-def test_events_are_exactly_undone() -> None:
-    with world(make_member("p", requests=SMALL)) as session:
+def test_undone_events_restore_the_accounts_exactly() -> None:
+    with session_with(make_member("p", requests=SMALL)) as session:
         plugin = session.plugins["network-topology-aware"]
         before = plugin._accounts.used.copy()
         statement = session.statement()
@@ -247,7 +247,7 @@ def test_events_are_exactly_undone() -> None:
 
 @pytest.mark.parametrize("fading", [0.0, 0.5, 0.8, 0.999999, 1.0, 1.0000001])
 @pytest.mark.parametrize("tiers", [[1, 2], [1, 3, 9, 40], [1, 7000], [3, 4, 9000, 20000]], ids=str)
-def test_weights_of_tiers_far_apart_are_those_that_are_added_one_by_one(fading: float, tiers: list[int]) -> None:
+def test_closed_formula_of_tier_weights_equals_their_sum(fading: float, tiers: list[int]) -> None:
     weights = TierWeights(fading, tiers)
     dense = [fading ** (tier - 1) for tier in range(tiers[0], tiers[-1] + 1)]
     empty = [weight for tier, weight in enumerate(dense, tiers[0]) if tier not in tiers]
@@ -257,7 +257,7 @@ def test_weights_of_tiers_far_apart_are_those_that_are_added_one_by_one(fading: 
 
 
 @pytest.mark.parametrize("tier", [2_000_000_000, 2**62, 2**70], ids=str)
-def test_a_tier_with_a_huge_number_costs_no_more_than_others(tier: int) -> None:
+def test_a_tier_with_a_huge_number_is_supported(tier: int) -> None:
     objects = [*TREE, hyper("far", tier, "b0", "b1", kind="HyperNode"), make_group(phase="Inqueue")]
     pods = [make_member("p", requests=SMALL)]
     with open_session(NetworkTopologyAwarePlugin, nodes=NODES, pods=pods, objects=objects) as session:

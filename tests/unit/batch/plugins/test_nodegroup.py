@@ -38,22 +38,22 @@ def queue(name: str = "q", *, near: Any = None, away: Any = None, parent: str = 
 
 
 @pytest.mark.parametrize(
-    ("wishes", "arguments", "expected"),
+    ("queue_object", "arguments", "expected"),
     [
         pytest.param(
-            queue(), {}, {"a": NO_AFFINITY, "b": NO_AFFINITY, "c": NO_AFFINITY, "none": NO_LABEL}, id="no-wish-nowhere"
+            queue(), {}, {"a": NO_AFFINITY, "b": NO_AFFINITY, "c": NO_AFFINITY, "none": NO_LABEL}, id="no-affinity"
         ),
         pytest.param(
             queue(),
             {"strict": False},
             {"a": NO_AFFINITY, "b": NO_AFFINITY, "c": NO_AFFINITY},
-            id="not-strict-the-rest-is-free",
+            id="not-strict",
         ),
         pytest.param(
             queue(near=((), ())),
             {"strict": False},
             {"a": NO_AFFINITY, "b": NO_AFFINITY, "c": NO_AFFINITY},
-            id="an-empty-wish-is-none",
+            id="empty-affinity",
         ),
         pytest.param(
             queue(near=(("a",), ("b",))),
@@ -65,34 +65,34 @@ def queue(name: str = "q", *, near: Any = None, away: Any = None, parent: str = 
             queue(near=(("a", "b"), ()), away=(("b",), ())),
             {},
             {"b": UNSATISFIED, "c": UNSATISFIED, "none": NO_LABEL},
-            id="away-is-stronger",
+            id="anti-affinity-wins",
         ),
         pytest.param(
             queue(away=(("a", "b"), ("b",))),
             {},
             {"a": UNSATISFIED, "c": UNSATISFIED, "none": NO_LABEL},
-            id="only-away-leaves-those-that-are-merely-disliked",
+            id="preferred-anti-affinity-stays-allowed",
         ),
     ],
 )
-def test_where_a_queue_may_go(wishes: Queue, arguments: dict[str, Any], expected: dict[str, str]) -> None:
-    world = {"nodes": NODES, "pods": [make_member("p")], "objects": [wishes, make_group()]}
-    with open_session(NodeGroupPlugin, arguments=arguments, **world) as session:
+def test_allowed_groups(queue_object: Queue, arguments: dict[str, Any], expected: dict[str, str]) -> None:
+    cluster = {"nodes": NODES, "pods": [make_member("p")], "objects": [queue_object, make_group()]}
+    with open_session(NodeGroupPlugin, arguments=arguments, **cluster) as session:
         assert predicate_rejections(session, "p") == {
             name: (Code.UNRESOLVABLE, reason) for name, reason in expected.items()
         }
 
 
 @pytest.mark.parametrize(
-    ("wishes", "ordered", "expected"),
+    ("queue_object", "ordered", "expected"),
     [
-        pytest.param(queue(), False, {"a": 0, "b": 0, "c": 0, "none": 0}, id="no-wish"),
+        pytest.param(queue(), False, {"a": 0, "b": 0, "c": 0, "none": 0}, id="no-affinity"),
         pytest.param(queue(near=(("a", "b"), ("b",))), False, {"a": 100, "b": 150, "c": 0, "none": 0}, id="adds-up"),
         pytest.param(
             queue(near=(("a",), ()), away=((), ("a", "c"))),
             False,
             {"a": -1, "b": 0, "c": -1, "none": 0},
-            id="disliked",
+            id="preferred-anti-affinity",
         ),
         pytest.param(queue(near=((), ("b", "a"))), False, {"a": 50, "b": 50, "c": 0, "none": 0}, id="all-the-same"),
         pytest.param(queue(near=((), ("b", "a"))), True, {"a": 25, "b": 50, "c": 0, "none": 0}, id="in-order"),
@@ -101,37 +101,41 @@ def test_where_a_queue_may_go(wishes: Queue, arguments: dict[str, Any], expected
         ),
     ],
 )
-def test_scores(wishes: Queue, ordered: bool, expected: dict[str, float]) -> None:
-    world = {"nodes": NODES, "pods": [make_member("p")], "objects": [wishes, make_group()]}
-    with open_session(NodeGroupPlugin, arguments={"enablePreferredOrder": ordered}, **world) as session:
+def test_scores(queue_object: Queue, ordered: bool, expected: dict[str, float]) -> None:
+    cluster = {"nodes": NODES, "pods": [make_member("p")], "objects": [queue_object, make_group()]}
+    with open_session(NodeGroupPlugin, arguments={"enablePreferredOrder": ordered}, **cluster) as session:
         assert scores(session, "p") == pytest.approx(expected)
 
 
-LIKES_A = (("a",), ())
-LIKES_B = (("b",), ())
+AFFINITY_TO_A = (("a",), ())
+AFFINITY_TO_B = (("b",), ())
 
 
 @pytest.mark.parametrize(
-    ("queues", "liked"),
+    ("queues", "preferred"),
     [
-        pytest.param([queue(near=LIKES_A), queue("root", near=LIKES_B)], "a", id="its-own-wish"),
-        pytest.param([queue(), queue("root", near=LIKES_B)], "b", id="the-root-is-above-all"),
+        pytest.param([queue(near=AFFINITY_TO_A), queue("root", near=AFFINITY_TO_B)], "a", id="own-affinity"),
+        pytest.param([queue(), queue("root", near=AFFINITY_TO_B)], "b", id="inherited-from-root"),
         pytest.param(
-            [queue(parent="up"), queue("up", near=LIKES_A), queue("root", near=LIKES_B)], "a", id="the-nearest-decides"
+            [queue(parent="up"), queue("up", near=AFFINITY_TO_A), queue("root", near=AFFINITY_TO_B)],
+            "a",
+            id="nearest-ancestor",
         ),
         pytest.param(
-            [queue(parent="up"), queue("up", parent="q"), queue("root", near=LIKES_B)], "", id="a-circle-has-no-root"
+            [queue(parent="up"), queue("up", parent="q"), queue("root", near=AFFINITY_TO_B)],
+            "",
+            id="cycle-without-root",
         ),
-        pytest.param([queue(parent="up"), queue("up", near=LIKES_A, parent="q")], "a", id="a-circle-with-a-wish-in-it"),
-        pytest.param([queue(parent="gone"), queue("root", near=LIKES_B)], "", id="no-such-parent"),
+        pytest.param([queue(parent="up"), queue("up", near=AFFINITY_TO_A, parent="q")], "a", id="cycle-with-affinity"),
+        pytest.param([queue(parent="gone"), queue("root", near=AFFINITY_TO_B)], "", id="no-such-parent"),
     ],
 )
-def test_wishes_are_inherited(queues: list[Queue], liked: str) -> None:
+def test_affinities_are_inherited(queues: list[Queue], preferred: str) -> None:
     engine = make_engine(NodeGroupPlugin, nodes=NODES, pods=[make_member("p")], objects=[*queues, make_group()])
     option = PluginOption(NodeGroupPlugin.name, flags={"enableHierarchy": True}).with_default_flags()
     engine.configuration = BatchConfiguration(tiers=((option,),))
     with engine.session() as session:
-        assert {name for name, score in scores(session, "p").items() if score} == ({liked} if liked else set())
+        assert {name for name, score in scores(session, "p").items() if score} == ({preferred} if preferred else set())
 
 
 def test_a_task_without_a_job_is_an_error() -> None:

@@ -10,14 +10,14 @@ from bayplan.testing.builders import make_node, make_pod
 from support.builders.batch import make_group, make_member
 from support.builders.batch_engines import GANGS, build_engine
 
-ALONE = GANGS.replace("  - name: predicates\n", "")
+NODEORDER_ONLY = GANGS.replace("  - name: predicates\n", "")
 ALL = ("leastrequested", "balancedresource", "nodeaffinity", "podaffinity", "tainttoleration", "podtopologyspread")
 OFF = {f"{name}.weight": 0 for name in (*ALL, "imagelocality")}
 
 
 def scores(arguments: dict[str, Any], nodes: list[Any], pods: list[Any]) -> list[float]:
     lines = "".join(f"      {key}: {value}\n" for key, value in arguments.items())
-    conf = ALONE.replace("  - name: nodeorder\n", f"  - name: nodeorder\n    arguments:\n{lines}")
+    conf = NODEORDER_ONLY.replace("  - name: nodeorder\n", f"  - name: nodeorder\n    arguments:\n{lines}")
     with build_engine(
         conf=conf, nodes=nodes, pods=[make_member("p"), *pods], objects=[make_group()]
     ).session() as session:
@@ -37,27 +37,27 @@ BUSY = [make_pod("busy", cpu=2, memory="2Gi", node="a")]
         pytest.param({"leastrequested.weight": 1}, [48, 86], id="least-requested"),
         pytest.param({"mostrequested.weight": 1}, [51, 13], id="most-requested"),
         pytest.param({"tainttoleration.weight": 3}, [300, 0], id="taints"),
-        pytest.param({"leastrequested.weight": -2}, [-96, -172], id="a-negative-weight-turns-it-round"),
+        pytest.param({"leastrequested.weight": -2}, [-96, -172], id="negative-weight"),
         pytest.param({}, [0, 0], id="all-off"),
-        pytest.param({"leastrequested.weight": 1, "tainttoleration.weight": 1}, [148, 86], id="they-add-up"),
+        pytest.param({"leastrequested.weight": 1, "tainttoleration.weight": 1}, [148, 86], id="sum"),
     ],
 )
 def test_weights(weights: dict[str, int], expected: list[float]) -> None:
     assert scores({**OFF, **weights}, NODES, BUSY) == expected
 
 
-def test_balance_is_judged_with_the_pod_and_not_by_what_it_improves() -> None:
+def test_balance_is_scored_with_the_pod_included() -> None:
     nodes = [make_node("a", cpu=4, memory="8Gi"), make_node("b", cpu=2, memory="8Gi")]
     found = scores({**OFF, "balancedresource.weight": 1}, nodes, [])
     assert found == [87, 75]
 
 
-def test_a_node_counts_those_that_had_an_image_before_it() -> None:
+def test_image_counts_depend_on_the_order_of_nodes() -> None:
     nodes = [make_node(name, images={"repo/app:v1": 400 * 1024 * 1024}) for name in "abcd"]
     pod = make_member("p")
     container = replace(pod.spec.containers[0], image="repo/app:v1")
     wanting = replace(pod, spec=replace(pod.spec, containers=(container,)))
-    with build_engine(conf=ALONE, nodes=nodes, pods=[wanting], objects=[make_group()]).session() as session:
+    with build_engine(conf=NODEORDER_ONLY, nodes=nodes, pods=[wanting], objects=[make_group()]).session() as session:
         (task,) = session.jobs["default/job"].pending.values()
         totals = session.scores(task, np.ones(4, dtype=np.bool_))
         assert totals is not None

@@ -46,11 +46,11 @@ def report(
 
 def pod(name: str, cpu: str = "2", *, policy: str = "single-numa-node", limits: str | None = None, **more: Any) -> Pod:
     """Guaranteed, unless the limits differ."""
-    made = make_member(name, annotations={POLICY: policy} if policy else {}, **more)
+    member = make_member(name, annotations={POLICY: policy} if policy else {}, **more)
     amounts = ResourceRequirements(
         requests={"cpu": cpu, "memory": "1Gi"}, limits={"cpu": limits or cpu, "memory": "1Gi"}
     )
-    return replace(made, spec=replace(made.spec, containers=(Container(name="main", resources=amounts),)))
+    return replace(member, spec=replace(member.spec, containers=(Container(name="main", resources=amounts),)))
 
 
 def place(session: Session, name: str, node: str) -> None:
@@ -86,19 +86,17 @@ def place(session: Session, name: str, node: str) -> None:
             id="too-large-for-one-numa-node",
         ),
         pytest.param(pod("p", "5", limits="6"), [report("n1")], {}, id="not-guaranteed"),
-        pytest.param(
-            pod("p", policy=""), [report("n1", manager="none"), report("n2", "none")], {}, id="takes-any-node"
-        ),
+        pytest.param(pod("p", policy=""), [report("n1", manager="none"), report("n2", "none")], {}, id="no-policy"),
         pytest.param(
             pod("p", "5", policy="none"),
             [report("n1"), report("n2", "best-effort")],
             {"n1": (Code.UNRESOLVABLE, "container main cannot be assigned by numa")},
-            id="but-a-node-with-a-policy-keeps-to-it",
+            id="policy-of-the-node",
         ),
         pytest.param(pod("p", "4500m"), [report("n1"), report("n2")], {}, id="shares-cpus"),
     ],
 )
-def test_unfit_nodes(task: Pod, reports: list[Numatopology], expected: dict[str, tuple[Code, str]]) -> None:
+def test_rejected_nodes(task: Pod, reports: list[Numatopology], expected: dict[str, tuple[Code, str]]) -> None:
     with open_session(NumaAwarePlugin, nodes=NODES, pods=[task], objects=[make_group(), *reports]) as session:
         assert predicate_rejections(session, "p") == expected
 
@@ -108,7 +106,7 @@ def test_unfit_nodes(task: Pod, reports: list[Numatopology], expected: dict[str,
     [
         pytest.param("best-effort", 1, {"n1": 50.0, "n2": 0.0}, id="fewer-numa-nodes-are-better"),
         pytest.param("best-effort", 3, {"n1": 150.0, "n2": 0.0}, id="weight"),
-        pytest.param("", 1, {"n1": 0.0, "n2": 0.0}, id="no-wish"),
+        pytest.param("", 1, {"n1": 0.0, "n2": 0.0}, id="no-policy"),
     ],
 )
 def test_scores(policy: str, weight: int, expected: dict[str, float]) -> None:
@@ -121,14 +119,14 @@ def test_scores(policy: str, weight: int, expected: dict[str, float]) -> None:
         assert scores(session, "p") == expected
 
 
-def test_everybody_is_best_where_nobody_takes_cpus() -> None:
+def test_all_nodes_score_100_if_the_pod_takes_no_exclusive_cpus() -> None:
     reports = [report("n1", "best-effort"), report("n2", "best-effort")]
     task = pod("p", "500m", policy="best-effort")
     with open_session(NumaAwarePlugin, nodes=NODES, pods=[task], objects=[make_group(), *reports]) as session:
         assert scores(session, "p") == {"n1": 100.0, "n2": 100.0}
 
 
-def test_cpus_are_taken_and_given_back() -> None:
+def test_cpus_are_taken_by_allocate_and_returned_by_undo() -> None:
     pods = [pod(name, "3") for name in ("a", "b", "c")]
     with open_session(NumaAwarePlugin, nodes=NODES[:1], pods=pods, objects=[make_group(), report("n1")]) as session:
         place(session, "a", "n1")
@@ -139,7 +137,7 @@ def test_cpus_are_taken_and_given_back() -> None:
         assert not predicate_rejections(session, "c")
 
 
-def test_who_ran_before_neither_frees_nor_takes_cpus() -> None:
+def test_tasks_of_earlier_sessions_neither_free_nor_take_cpus() -> None:
     pods = [pod("old", "4", node="n1"), pod("p", "4")]
     objects = [make_group(), report("n1", free="4-7")]
     with open_session(NumaAwarePlugin, nodes=NODES[:1], pods=pods, objects=objects) as session:
@@ -150,7 +148,7 @@ def test_who_ran_before_neither_frees_nor_takes_cpus() -> None:
         assert not predicate_rejections(session, "p")
 
 
-def test_switched_off_as_a_predicate_it_has_no_opinion_at_all() -> None:
+def test_without_enable_predicate_the_scores_are_zero() -> None:
     reports = [report("n1", "best-effort"), report("n2", "best-effort", free="2-5")]
     task = pod("p", "4", policy="best-effort")
     engine = make_engine(NumaAwarePlugin, nodes=NODES, pods=[task], objects=[make_group(), *reports])
@@ -161,7 +159,7 @@ def test_switched_off_as_a_predicate_it_has_no_opinion_at_all() -> None:
 
 
 def run_one(engine: Any, name: str, *, bound: bool) -> None:
-    """A session that places one task, and perhaps binds it."""
+    """Run a session that places one task, and optionally binds it."""
     with engine.session() as session:
         place(session, name, "n1")
         if bound:
@@ -174,12 +172,12 @@ def run_one(engine: Any, name: str, *, bound: bool) -> None:
     [
         pytest.param(True, None, 1, id="bound-cpus-stay-taken"),
         pytest.param(False, None, 2, id="unbound-ones-do-not"),
-        pytest.param(True, "0-7", 2, id="a-report-of-as-many-is-the-truth"),
-        pytest.param(True, "0-3,5-7", 1, id="a-report-of-fewer-that-lags-behind-is-not"),
-        pytest.param(True, "4-6", 0, id="a-report-of-even-fewer-is"),
+        pytest.param(True, "0-7", 2, id="a-report-with-as-many-is-trusted"),
+        pytest.param(True, "0-3,5-7", 1, id="a-late-report-is-not-trusted"),
+        pytest.param(True, "4-6", 0, id="a-report-with-even-fewer-is-trusted"),
     ],
 )
-def test_between_sessions(bound: bool, later: str | None, room: int) -> None:
+def test_free_cpus_between_sessions(bound: bool, later: str | None, room: int) -> None:
     engine = make_engine(
         NumaAwarePlugin, nodes=NODES[:1], pods=[pod(name, "4") for name in "abc"], objects=[make_group(), report("n1")]
     )
@@ -194,7 +192,7 @@ def test_between_sessions(bound: bool, later: str | None, room: int) -> None:
     assert placed == room
 
 
-def test_a_node_whose_report_is_gone_is_forgotten() -> None:
+def test_a_node_with_a_deleted_report_is_removed() -> None:
     engine = make_engine(NumaAwarePlugin, nodes=NODES[:1], pods=[pod("p")], objects=[make_group(), report("n1")])
     run_one(engine, "p", bound=False)
     engine.cache.delete(report("n1"))

@@ -39,11 +39,11 @@ def budget(
         ),
         pytest.param([budget(0, None)], ["w1", "w2", "db"], id="no-selector-covers-nothing"),
         pytest.param([budget(0, namespace="other")], ["w1", "w2", "db"], id="another-namespace"),
-        pytest.param([budget(0, disrupted=("w1",))], ["w1", "db"], id="on-its-way-already"),
+        pytest.param([budget(0, disrupted=("w1",))], ["w1", "db"], id="disrupted-already"),
         pytest.param([budget(2), budget(1)], ["w1", "db"], id="every-budget"),
     ],
 )
-def test_who_may_go(budgets: list[PodDisruptionBudget], victims: list[str]) -> None:
+def test_allowed_victims(budgets: list[PodDisruptionBudget], victims: list[str]) -> None:
     pods = [
         make_member("w1", node="n", labels={"app": "web"}),
         make_member("bare", node="n"),

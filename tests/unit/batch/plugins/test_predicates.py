@@ -51,7 +51,7 @@ def reasons(session: Session, node: str) -> list[tuple[str, str]]:
     return [(status.code.label, status.message) for status in session.predicate(task, found)]
 
 
-def test_a_full_node_is_looked_at_further_and_a_hopeless_one_is_not() -> None:
+def test_a_full_node_is_filtered_further_and_an_unresolvable_one_is_not() -> None:
     port = ContainerPort(container_port=80, host_port=80, protocol="TCP")
     pod = make_member("p")
     container = replace(pod.spec.containers[0], ports=(port,))
@@ -69,35 +69,37 @@ def test_a_full_node_is_looked_at_further_and_a_hopeless_one_is_not() -> None:
         ]
 
 
-def test_a_switch_takes_a_filter_out() -> None:
+def test_an_argument_disables_a_filter() -> None:
     conf = ONLY.replace(
         "  - name: predicates\n",
         "  - name: predicates\n    arguments:\n      predicate.TaintTolerationEnable: false\n",
     )
-    world: dict[str, Any] = {"nodes": hosts("a", taints=["gpu:NoSchedule"]), "pods": [make_member("p")]}
-    assert not build_engine(conf=ONLY, **world, objects=[make_group()]).run_session().binds
-    assert build_engine(conf=conf, **world, objects=[make_group()]).run_session().binds
+    cluster: dict[str, Any] = {"nodes": hosts("a", taints=["gpu:NoSchedule"]), "pods": [make_member("p")]}
+    assert not build_engine(conf=ONLY, **cluster, objects=[make_group()]).run_session().binds
+    assert build_engine(conf=conf, **cluster, objects=[make_group()]).run_session().binds
 
 
-def test_tasks_placed_in_the_session_count_for_those_after_them() -> None:
+def test_tasks_placed_in_the_session_count_for_later_tasks() -> None:
     pods = [apart(web(f"job-w-{number}")) for number in range(3)]
     outcome = build_engine(conf=ONLY, nodes=hosts("a", "b"), pods=pods, objects=[make_group()]).run_session()
     assert sorted(outcome.binds.values()) == ["a", "b"]
 
 
-def test_terms_of_tasks_placed_in_the_session_are_heard_only_where_somebody_had_such_terms() -> None:
-    """Upstream lists the nodes with such pods once a session."""
+def test_affinity_terms_of_placed_tasks_count_only_on_nodes_that_had_such_pods_at_open() -> None:
+    """Upstream lists the nodes of pods with such terms once per session."""
     first = replace(apart(make_member("a-w-0", "first")), status=make_member("x").status)
     second = web("b-w-0")
     groups = [make_group("first"), make_group()]
     outcome = build_engine(conf=ONLY, nodes=hosts("a"), pods=[first, second], objects=groups).run_session()
     assert outcome.binds == {"default/a-w-0": "a", "default/b-w-0": "a"}
-    noisy = replace(apart(make_member("old", "", node="a")), status=make_member("x", node="a").status)
-    heard = build_engine(conf=ONLY, nodes=hosts("a"), pods=[first, second, noisy], objects=groups).run_session()
-    assert heard.binds == {"default/a-w-0": "a"}
+    with_terms = replace(apart(make_member("old", "", node="a")), status=make_member("x", node="a").status)
+    outcome_with_terms = build_engine(
+        conf=ONLY, nodes=hosts("a"), pods=[first, second, with_terms], objects=groups
+    ).run_session()
+    assert outcome_with_terms.binds == {"default/a-w-0": "a"}
 
 
-def test_spread_is_kept_within_a_gang() -> None:
+def test_topology_spread_holds_within_a_gang() -> None:
     spread = TopologySpreadConstraint(
         max_skew=1, topology_key=HOST, when_unsatisfiable="DoNotSchedule", label_selector=WEB
     )
@@ -111,15 +113,15 @@ def test_spread_is_kept_within_a_gang() -> None:
     assert sorted(outcome.binds.values()) == ["a", "a", "b", "b"]
 
 
-def test_without_its_predicates_nothing_but_best_effort_is_placed() -> None:
-    """Reserve finds no state that PreFilter left, and its objection counts everywhere but in backfill."""
+def test_without_enable_predicate_only_best_effort_tasks_are_placed() -> None:
+    """Reserve finds no state of PreFilter and fails; only backfill ignores the failure."""
     conf = ONLY.replace("  - name: predicates\n", "  - name: predicates\n    enablePredicate: false\n")
     pods = [make_member("job-w-0"), make_member("job-w-1", requests={})]
     outcome = build_engine(conf=conf, nodes=hosts("a"), pods=pods, objects=[make_group(min_member=0)]).run_session()
     assert list(outcome.binds) == ["default/job-w-1"]
 
 
-def test_a_pod_that_prefilter_refuses_is_told_so_for_every_node() -> None:
+def test_a_prefilter_rejection_is_reported_for_every_node() -> None:
     term = PodAffinityTerm(topology_key=HOST, label_selector=LabelSelector(match_labels={"": "x"}))
     pod = make_member("p")
     pod = replace(pod, spec=replace(pod.spec, affinity=Affinity(pod_affinity=PodAffinity(required=(term,)))))
@@ -131,19 +133,19 @@ def test_a_pod_that_prefilter_refuses_is_told_so_for_every_node() -> None:
     assert message.startswith("0/2 nodes are unavailable: 2 plugin PodTopologySpread pre-predicates failed ")
 
 
-@pytest.mark.parametrize("gone", [True, False])
-def test_a_trial_on_one_node_follows_affinity(gone: bool) -> None:
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_simulation_on_one_node_updates_affinity(removed: bool) -> None:
     pods = [apart(web("p")), web("old", node="a")]
     with build_engine(conf=ONLY, nodes=hosts("a"), pods=pods, objects=[make_group()]).session() as session:
         task, node = only_task(session), session.node("a")
         assert node is not None
         assert session.pre_predicate(task) is None
-        trial = Simulation(task, node)
+        simulation = Simulation(task, node)
         (victim,) = node.tasks.values()
-        if gone:
-            assert session.simulate_remove_task(trial, victim) is None
-        found = session.simulate_predicate(trial)
-        assert (found is None) is gone
-        if gone:
-            session.simulate_add_task(trial, victim)
-            assert session.simulate_predicate(trial) is not None
+        if removed:
+            assert session.simulate_remove_task(simulation, victim) is None
+        found = session.simulate_predicate(simulation)
+        assert (found is None) is removed
+        if removed:
+            session.simulate_add_task(simulation, victim)
+            assert session.simulate_predicate(simulation) is not None

@@ -33,11 +33,11 @@ PODS = [ranked("l1", "low", 5, "n"), ranked("l9", "low", 9, "n"), ranked("h1", "
     ("preemptor", "victims"),
     [
         pytest.param("h1", ["l1", "l9"], id="jobs-below"),
-        pytest.param("l1", [], id="nobody-above"),
+        pytest.param("l1", [], id="none-above"),
         pytest.param("l9", ["l1"], id="within-a-job-by-task"),
     ],
 )
-def test_preemption_goes_down(preemptor: str, victims: list[str]) -> None:
+def test_only_lower_priorities_are_preempted(preemptor: str, victims: list[str]) -> None:
     with open_session(PriorityPlugin, nodes=[make_node("n")], pods=PODS, objects=OBJECTS) as session:
         (task,) = tasks_of(session, preemptor)
         assert task_names(session.preemptable(task, tasks_of(session, "l1", "l9", "h2"))) == victims
@@ -46,13 +46,13 @@ def test_preemption_goes_down(preemptor: str, victims: list[str]) -> None:
 @pytest.mark.parametrize(
     ("kind", "victims"), [(EvictionKind.GANG_PREEMPT, ["l1"]), (EvictionKind.GANG_RECLAIM, ["l1", "h2"])]
 )
-def test_between_queues_priority_has_no_say(kind: EvictionKind, victims: list[str]) -> None:
+def test_priority_is_ignored_between_queues(kind: EvictionKind, victims: list[str]) -> None:
     with open_session(PriorityPlugin, nodes=[make_node("n")], pods=PODS, objects=OBJECTS) as session:
         context = EvictionContext(kind, session.jobs["default/high"])
         assert task_names(session.unified_evictable(context, tasks_of(session, "l1", "h2"))) == victims
 
 
-def test_the_more_important_comes_first() -> None:
+def test_higher_priority_comes_first() -> None:
     with open_session(PriorityPlugin, nodes=[make_node("n")], pods=PODS, objects=OBJECTS) as session:
         low, high = session.jobs["default/low"], session.jobs["default/high"]
         assert session.job_order(high, low)
@@ -62,7 +62,7 @@ def test_the_more_important_comes_first() -> None:
         assert session.compare_tasks(one, one) == 0
 
 
-def test_a_job_starves_as_long_as_a_task_waits() -> None:
+def test_a_job_starves_while_a_task_waits() -> None:
     with open_session(PriorityPlugin, nodes=[make_node("n")], pods=PODS, objects=OBJECTS) as session:
         assert session.job_starving(session.jobs["default/high"])
         assert not session.job_starving(session.jobs["default/low"])

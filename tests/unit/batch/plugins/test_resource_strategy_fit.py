@@ -35,13 +35,15 @@ def resources(**types: Any) -> dict[str, Any]:
         pytest.param({"cpu": "2"}, OFF, {"cpu": 0.0, "gpu": 0.0}, id="off"),
         pytest.param({"cpu": "2"}, resources(cpu={"type": MOST, "weight": 2}), {"cpu": 25.0, "gpu": 75.0}, id="most"),
         pytest.param({"cpu": "2"}, resources(cpu={"type": "Odd"}), {"cpu": 75.0, "gpu": 25.0}, id="unknown-type"),
-        pytest.param({"cpu": "6"}, resources(cpu={"type": LEAST}), {"cpu": 25.0, "gpu": 0.0}, id="over-is-nothing"),
+        pytest.param(
+            {"cpu": "6"}, resources(cpu={"type": LEAST}), {"cpu": 25.0, "gpu": 0.0}, id="above-capacity-scores-0"
+        ),
         pytest.param({"cpu": "2"}, resources(memory={"type": MOST}), {"cpu": 0.0, "gpu": 0.0}, id="not-configured"),
         pytest.param(
             {"cpu": "2", GPU: 1},
             resources(**{"cpu": {"type": LEAST, "weight": 1}, "nvidia.com/*": {"type": MOST, "weight": 3}}),
             {"cpu": 18.75, "gpu": (25 + 3 * 50) / 4},
-            id="beginning-of-a-name",
+            id="prefix-match",
         ),
         pytest.param(
             {GPU: 1},
@@ -53,7 +55,7 @@ def resources(**types: Any) -> dict[str, Any]:
             {GPU: 1},
             resources(**{"nvidia.com/*": {"type": MOST}, "nvidia*": {"type": LEAST}}),
             {"cpu": 0.0, "gpu": 50.0},
-            id="the-longest-beginning",
+            id="longest-prefix",
         ),
         pytest.param({"cpu": "2"}, resources(**{"*": {"type": MOST}}), {"cpu": 0.0, "gpu": 0.0}, id="a-bare-star"),
         pytest.param({"cpu": "2"}, resources(**{"c*u": {"type": MOST}}), {"cpu": 0.0, "gpu": 0.0}, id="a-star-inside"),
@@ -74,7 +76,7 @@ def test_strategies(requests: ResourceList, arguments: dict[str, Any], expected:
 
 
 @pytest.mark.parametrize(
-    ("own", "expected"),
+    ("annotations", "expected"),
     [
         pytest.param(
             {POD_SCORING_TYPE: MOST, POD_RESOURCE_WEIGHTS: '{"cpu": 2}'}, {"cpu": 25.0, "gpu": 75.0}, id="replaces-all"
@@ -100,10 +102,10 @@ def test_strategies(requests: ResourceList, arguments: dict[str, Any], expected:
         pytest.param(
             {POD_SCORING_TYPE: MOST, POD_RESOURCE_WEIGHTS: '{"cpu": null, "memory": 1}'},
             {"cpu": 0.0, "gpu": 0.0},
-            id="one-null",
+            id="null-weight",
         ),
         pytest.param(
-            {POD_SCORING_TYPE: MOST, POD_RESOURCE_WEIGHTS: '{"c*": 1}'}, {"cpu": 0.0, "gpu": 0.0}, id="no-beginnings"
+            {POD_SCORING_TYPE: MOST, POD_RESOURCE_WEIGHTS: '{"c*": 1}'}, {"cpu": 0.0, "gpu": 0.0}, id="no-prefix-match"
         ),
         pytest.param(
             {POD_SCORING_TYPE: MOST, POD_RESOURCE_WEIGHTS: '{"cpu": -1}'}, {"cpu": -25.0, "gpu": -75.0}, id="below-zero"
@@ -114,8 +116,8 @@ def test_strategies(requests: ResourceList, arguments: dict[str, Any], expected:
         pytest.param({POD_RESOURCE_WEIGHTS: '{"cpu": 1}'}, {"cpu": 75.0, "gpu": 25.0}, id="weights-alone-are-not-read"),
     ],
 )
-def test_a_pods_own_strategy(own: dict[str, str], expected: dict[str, float]) -> None:
-    pods = [RUNNING, make_member("p", requests={"cpu": "2"}, annotations=own)]
+def test_strategy_in_the_annotations_of_a_pod(annotations: dict[str, str], expected: dict[str, float]) -> None:
+    pods = [RUNNING, make_member("p", requests={"cpu": "2"}, annotations=annotations)]
     arguments = resources(cpu={"type": LEAST})
     with open_session(
         ResourceStrategyFitPlugin, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()]
@@ -126,8 +128,10 @@ def test_a_pods_own_strategy(own: dict[str, str], expected: dict[str, float]) ->
 @pytest.mark.parametrize(
     ("requests", "sra", "expected"),
     [
-        pytest.param({"cpu": "1"}, {"resources": GPU, "weight": 2}, {"cpu": 200.0, "gpu": 0.0}, id="keeps-off-gpus"),
-        pytest.param({GPU: 1}, {"resources": GPU, "weight": 2}, {"cpu": 0.0, "gpu": 0.0}, id="what-a-node-lacks"),
+        pytest.param({"cpu": "1"}, {"resources": GPU, "weight": 2}, {"cpu": 200.0, "gpu": 0.0}, id="avoids-gpu-nodes"),
+        pytest.param(
+            {GPU: 1}, {"resources": GPU, "weight": 2}, {"cpu": 0.0, "gpu": 0.0}, id="missing-resource-scores-0"
+        ),
         pytest.param(
             {"cpu": "1"},
             {"resources": f"{GPU}, a.b/c", "weight": 1, "resourceWeight": {GPU: 1, "a.b/c": 3}},
@@ -171,7 +175,7 @@ def test_scarce_resources(requests: ResourceList, sra: dict[str, Any], expected:
         pytest.param({"cpu": "2"}, {"cpu": 0.5}, False, id="enough-for-half-a-core-each"),
         pytest.param({"cpu": "1"}, {"cpu": 1.5}, True, id="too-little-for-more-than-a-core-each"),
         pytest.param({"cpu": "2"}, {"cpu": -1, "memory": 0}, True, id="below-zero-is-one"),
-        pytest.param({"cpu": "2", GPU: 1}, {"cpu": 1}, False, id="asks-for-a-gpu-itself"),
+        pytest.param({"cpu": "2", GPU: 1}, {"cpu": 1}, False, id="requests-a-gpu"),
     ],
 )
 def test_proportions(requests: ResourceList, proportions: dict[str, float], rejected: bool) -> None:

@@ -16,26 +16,26 @@ def quota(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "quotas", "let_in"),
+    ("wanted", "quotas", "admitted"),
     [
         pytest.param({"cpu": "3"}, [], True, id="no-quota"),
-        pytest.param(None, [quota({"cpu": "0"})], True, id="says-no-minimum"),
+        pytest.param(None, [quota({"cpu": "0"})], True, id="no-minimum"),
         pytest.param({"cpu": "3"}, [quota({"cpu": "3"})], True, id="fits-exactly"),
         pytest.param({"cpu": "3"}, [quota({"cpu": "2999m"})], False, id="above"),
-        pytest.param({"cpu": "3"}, [quota({"cpu": "4"}, {"cpu": "2"})], False, id="others-use-some"),
+        pytest.param({"cpu": "3"}, [quota({"cpu": "4"}, {"cpu": "2"})], False, id="already-used"),
         pytest.param({"cpu": "3"}, [quota({"requests.cpu": "1"})], True, id="another-name"),
         pytest.param({"requests.cpu": "3"}, [quota({"requests.cpu": "1"})], False, id="names-as-they-are"),
         pytest.param({"cpu": "3"}, [quota({"cpu": "1"}, namespace="other")], True, id="another-namespace"),
         pytest.param({"cpu": "3"}, [quota({"cpu": "9"}), quota({"cpu": "1"}, name="b")], False, id="every-quota"),
-        pytest.param({"cpu": "3"}, [quota({"pods": "1"}, {"pods": "5"})], True, id="only-what-is-asked"),
+        pytest.param({"cpu": "3"}, [quota({"pods": "1"}, {"pods": "5"})], True, id="only-requested-resources"),
     ],
 )
-def test_one_job(wanted: ResourceList | None, quotas: list[ResourceQuota], let_in: bool) -> None:
+def test_one_job(wanted: ResourceList | None, quotas: list[ResourceQuota], admitted: bool) -> None:
     with open_session(ResourceQuotaPlugin, objects=[make_group(min_resources=wanted), *quotas]) as session:
-        assert session.job_enqueueable(session.jobs["default/job"]) is let_in
+        assert session.job_enqueueable(session.jobs["default/job"]) is admitted
 
 
-def test_jobs_let_in_before_count() -> None:
+def test_earlier_admitted_jobs_count() -> None:
     groups = [make_group(name, min_resources={"cpu": "2", "memory": "1"}) for name in ("a", "b", "c")]
     other = make_group("d", namespace="other", min_resources={"cpu": "2"})
     quotas = [quota({"cpu": "5", "memory": "9"}, {"cpu": "1"}), quota({"cpu": "2"}, namespace="other")]
@@ -49,11 +49,11 @@ def test_jobs_let_in_before_count() -> None:
         ]
 
 
-def test_a_quota_that_cannot_be_read_is_named_once_and_the_rest_of_it_counts() -> None:
+def test_an_unreadable_amount_is_reported_once_and_the_others_still_limit() -> None:
     groups = [make_group(name, min_resources={"cpu": "2", "memory": "1"}) for name in ("a", "b")]
     odd = quota({"cpu": "much", "memory": "1"}, {"cpu": "1"})
     with open_session(ResourceQuotaPlugin, objects=[*groups, odd]) as session:
         assert session.job_enqueueable(session.jobs["default/a"])
         assert not session.job_enqueueable(session.jobs["default/b"])  # by its memory
-        (told,) = [fault for fault in session.faults if "quota" in fault]
-        assert told.startswith('resource quota default/rq: status.hard.cpu is "much", not a quantity such as 500m')
+        (fault,) = [fault for fault in session.faults if "quota" in fault]
+        assert fault.startswith('resource quota default/rq: status.hard.cpu is "much", not a quantity such as 500m')

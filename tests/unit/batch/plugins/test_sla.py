@@ -27,16 +27,16 @@ def vote(session: Session, job: str = "default/job") -> Vote:
 @pytest.mark.parametrize(
     ("annotations", "arguments", "expected"),
     [
-        pytest.param({}, {}, Vote.ABSTAIN, id="nobody-promised-anything"),
+        pytest.param({}, {}, Vote.ABSTAIN, id="no-waiting-time"),
         pytest.param({WAITING: "1h"}, {}, Vote.PERMIT, id="waited-long-enough"),
         pytest.param({WAITING: "1000000h"}, {}, Vote.ABSTAIN, id="must-wait"),
         pytest.param({"sla-waiting-time": "1h"}, {}, Vote.PERMIT, id="old-spelling"),
-        pytest.param({}, {"sla-waiting-time": "1h"}, Vote.PERMIT, id="everybody"),
-        pytest.param({WAITING: "1000000h"}, {"sla-waiting-time": "1h"}, Vote.ABSTAIN, id="own-one-counts"),
-        pytest.param({WAITING: "soon"}, {"sla-waiting-time": "1h"}, Vote.PERMIT, id="own-one-is-no-duration"),
+        pytest.param({}, {"sla-waiting-time": "1h"}, Vote.PERMIT, id="default-waiting-time"),
+        pytest.param({WAITING: "1000000h"}, {"sla-waiting-time": "1h"}, Vote.ABSTAIN, id="own-waiting-time"),
+        pytest.param({WAITING: "soon"}, {"sla-waiting-time": "1h"}, Vote.PERMIT, id="own-waiting-time-invalid"),
         pytest.param({}, {"sla-waiting-time": "soon"}, Vote.ABSTAIN, id="no-duration"),
         pytest.param({}, {"sla-waiting-time": "-1h"}, Vote.ABSTAIN, id="below-zero"),
-        pytest.param({}, {"sla-waiting-time": 60}, Vote.ABSTAIN, id="no-text"),
+        pytest.param({}, {"sla-waiting-time": 60}, Vote.ABSTAIN, id="not-a-text"),
     ],
 )
 def test_votes(annotations: dict[str, str], arguments: dict[str, Any], expected: Vote) -> None:
@@ -47,9 +47,9 @@ def test_votes(annotations: dict[str, str], arguments: dict[str, Any], expected:
 
 
 @pytest.mark.parametrize(("late_s", "expected"), [(0, Vote.PERMIT), (1, Vote.ABSTAIN)])
-def test_the_last_second_counts(late_s: int, expected: Vote) -> None:
-    promised = {WAITING: f"{int(AGE.total_seconds()) + late_s}s"}
-    with open_session(SlaPlugin, objects=[make_group(annotations=promised)]) as session:
+def test_the_deadline_is_inclusive(late_s: int, expected: Vote) -> None:
+    annotations = {WAITING: f"{int(AGE.total_seconds()) + late_s}s"}
+    with open_session(SlaPlugin, objects=[make_group(annotations=annotations)]) as session:
         assert vote(session) is expected
 
 
@@ -68,7 +68,7 @@ def test_order() -> None:
 
 
 @pytest.mark.parametrize("value", ["soon", "0s", 5])
-def test_bad_arguments_are_told(value: Any) -> None:
+def test_invalid_arguments_are_reported(value: Any) -> None:
     with open_session(SlaPlugin, arguments={"sla-waiting-time": value}) as session:
         (fault,) = session.faults
         assert fault.startswith("sla: ")

@@ -27,11 +27,11 @@ def hours(text: Any) -> dict[str, Any]:
     return {"tdm.revocable-zone.rz": text}
 
 
-def verdict(session: Session, task: str, node: str) -> list[tuple[Code, str]]:
+def statuses(session: Session, task: str, node: str) -> list[tuple[Code, str]]:
     (found,) = tasks_of(session, task)
-    place = session.node(node)
-    assert place is not None
-    return [(status.code, status.reasons[0]) for status in session.predicate(found, place)]
+    found_node = session.node(node)
+    assert found_node is not None
+    return [(status.code, status.reasons[0]) for status in session.predicate(found, found_node)]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def verdict(session: Session, task: str, node: str) -> list[tuple[Code, str]]:
         pytest.param(hours("12:00-12:00"), None, id="the-whole-day"),
         pytest.param(hours("11:00-03:00"), None, id="over-midnight"),
         pytest.param({}, "revocable zone rz not support", id="unknown"),
-        pytest.param(hours(1000), "revocable zone rz not support", id="no-text"),
+        pytest.param(hours(1000), "revocable zone rz not support", id="not-a-text"),
         pytest.param(hours("13:00-14:00"), "current time beyond revocable zone rz:13:00-14:00", id="later"),
         pytest.param(hours("13:00-03:00"), "current time beyond revocable zone rz:13:00-03:00", id="tonight"),
         pytest.param(hours("10:00-11:59"), "current time beyond revocable zone rz:10:00-11:59", id="over"),
@@ -61,59 +61,59 @@ def test_hours(arguments: dict[str, Any], reason: str | None) -> None:
         TdmPlugin, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()], now=NOON
     ) as session:
         expected = [] if reason is None else [(Code.UNRESOLVABLE, reason)]
-        assert verdict(session, "p", "lent") == expected
-        assert verdict(session, "p", "own") == []
+        assert statuses(session, "p", "lent") == expected
+        assert statuses(session, "p", "own") == []
 
 
-def test_both_ends_of_the_hours_are_open() -> None:
+def test_both_ends_of_the_hours_are_included() -> None:
     for now, is_open in ((NOON, True), (NOON + timedelta(seconds=1), False)):
         with open_session(TdmPlugin, arguments=hours("10:00-12:00"), now=now) as session:
             assert (session.plugins["tdm"].closed_reason("rz") == "") is is_open
 
 
-def test_who_may_use_lent_nodes() -> None:
+def test_tasks_that_may_use_revocable_nodes() -> None:
     pods = [
         make_member("any", annotations={"volcano.sh/revocable-zone": "*"}),
         make_member("one", annotations={"volcano.sh/revocable-zone": "rz"}),
         make_member("none"),
     ]
-    world = {"nodes": NODES, "pods": pods, "objects": [make_group()], "now": NOON}
-    with open_session(TdmPlugin, arguments=hours("10:00-14:00"), **world) as session:
-        assert verdict(session, "any", "lent") == []
+    cluster = {"nodes": NODES, "pods": pods, "objects": [make_group()], "now": NOON}
+    with open_session(TdmPlugin, arguments=hours("10:00-14:00"), **cluster) as session:
+        assert statuses(session, "any", "lent") == []
         for name in ("one", "none"):
-            assert verdict(session, name, "lent") == [(Code.UNRESOLVABLE, "not allow to dispatch to revocable node")]
+            assert statuses(session, name, "lent") == [(Code.UNRESOLVABLE, "not allow to dispatch to revocable node")]
 
 
-def test_lent_nodes_score_for_those_who_may_use_them() -> None:
+def test_revocable_nodes_score_for_revocable_tasks() -> None:
     pods = [make_member("any", annotations={"volcano.sh/revocable-zone": "*"}), make_member("none")]
-    world = {"nodes": NODES, "pods": pods, "objects": [make_group()], "now": NOON}
-    with open_session(TdmPlugin, arguments=hours("10:00-14:00"), **world) as session:
+    cluster = {"nodes": NODES, "pods": pods, "objects": [make_group()], "now": NOON}
+    with open_session(TdmPlugin, arguments=hours("10:00-14:00"), **cluster) as session:
         plugin: TdmPlugin = session.plugins["tdm"]
         for name, expected in (("any", [0.0, 100.0]), ("none", [0.0, 0.0])):
             scored = plugin._score(tasks_of(session, name)[0], session.nodes)
             assert (scored.values.tolist(), scored.failed.tolist()) == (expected, [False, False])
-    with open_session(TdmPlugin, **world) as session:
+    with open_session(TdmPlugin, **cluster) as session:
         scored = session.plugins["tdm"]._score(tasks_of(session, "any")[0], session.nodes)
         assert scored.failed.tolist() == [False, True]
 
 
-# victims
+# Victims
 
-NO = {PREEMPTABLE: "false"}
+NOT_PREEMPTABLE = {PREEMPTABLE: "false"}
 
 
 def running(name: str, group: str = "job", node: str = "own", **fields: Any) -> Any:
     return make_member(name, group, node=node, **fields)
 
 
-def test_who_preempts_whom() -> None:
+def test_preemption() -> None:
     pods = [
-        make_member("strict", "boss", annotations=NO),
+        make_member("strict", "boss", annotations=NOT_PREEMPTABLE),
         make_member("mild", "boss"),
         running("a"),
         running("b"),
         running("other", "two"),
-        running("strong", "two", annotations=NO),
+        running("strong", "two", annotations=NOT_PREEMPTABLE),
         running("far", node="lent"),
         running("going", "two", phase="Succeeded"),
     ]
@@ -128,7 +128,7 @@ def test_who_preempts_whom() -> None:
 @pytest.mark.parametrize(
     ("annotations", "victims"),
     [
-        pytest.param({}, 1, id="one-unless-told"),
+        pytest.param({}, 1, id="one-by-default"),
         pytest.param({"volcano.sh/jdb-min-available": "1"}, 2, id="min"),
         pytest.param({"volcano.sh/jdb-min-available": "4"}, 1, id="min-not-met"),
         pytest.param({"volcano.sh/jdb-min-available": "50%"}, 0, id="min-percent-rounded-up"),
@@ -145,15 +145,19 @@ def test_who_preempts_whom() -> None:
 def test_budgets_of_jobs(annotations: dict[str, str], victims: int) -> None:
     """Five tasks: three run, one waits, one has ended."""
     pods = [running("a"), running("b"), running("c"), make_member("w"), running("s", phase="Succeeded")]
-    pods.append(make_member("boss", "boss", annotations=NO))
+    pods.append(make_member("boss", "boss", annotations=NOT_PREEMPTABLE))
     groups = [make_group(annotations=annotations), make_group("boss")]
     with open_session(TdmPlugin, nodes=NODES, pods=pods, objects=groups, now=NOON) as session:
         (boss,) = tasks_of(session, "boss")
         assert len(session.preemptable(boss, tasks_of(session, "a", "b", "c"))) == victims
 
 
-def test_tasks_leave_lent_nodes_when_the_hours_are_over_once_a_period() -> None:
-    pods = [running("a", node="lent"), running("b", node="lent"), running("strong", node="lent", annotations=NO)]
+def test_tasks_in_closed_zones_are_evicted_once_per_period() -> None:
+    pods = [
+        running("a", node="lent"),
+        running("b", node="lent"),
+        running("strong", node="lent", annotations=NOT_PREEMPTABLE),
+    ]
     pods.append(running("home"))
     arguments = hours("10:00-11:00") | {"tdm.evict.period": "5m"}
     engine = make_engine(TdmPlugin, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()], now=NOON)
@@ -173,10 +177,10 @@ def test_open_hours_have_no_victims() -> None:
         assert session.victim_tasks([]) == []
 
 
-# jobs
+# Jobs
 
 
-def test_jobs() -> None:
+def test_order_and_starvation_of_jobs() -> None:
     groups = [make_group("mild", annotations={PREEMPTABLE: "true"}), make_group("strict"), make_group("idle")]
     pods = [make_member("m", "mild"), make_member("s", "strict")]
     with open_session(TdmPlugin, pods=pods, objects=groups, now=NOON) as session:
@@ -187,6 +191,6 @@ def test_jobs() -> None:
         assert not session.job_pipelined(strict)
 
 
-def test_bad_arguments_are_told() -> None:
+def test_invalid_arguments_are_reported() -> None:
     with open_session(TdmPlugin, arguments=hours(5) | {"tdm.evict.period": "often"}) as session:
         assert [fault.split(":")[0] for fault in session.faults] == ["tdm", "tdm"]

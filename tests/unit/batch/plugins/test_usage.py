@@ -21,7 +21,7 @@ def measured(cpu: float, memory: float, age_s: float = 0.0, period: str = "10m")
 
 
 @contextmanager
-def opened_with(usage: NodeUsage | None, arguments: dict[str, Any]) -> Iterator[Session]:
+def session_with(usage: NodeUsage | None, arguments: dict[str, Any]) -> Iterator[Session]:
     pods = [make_member("p")]
     engine = make_engine(UsagePlugin, arguments=arguments, nodes=[make_node("n")], pods=pods, objects=[make_group()])
     engine.set_usage({"n": usage, "gone": measured(1, 1)} if usage is not None else {})
@@ -44,7 +44,7 @@ def opened_with(usage: NodeUsage | None, arguments: dict[str, Any]) -> Iterator[
     ],
 )
 def test_scores(usage: NodeUsage | None, arguments: dict[str, Any], expected: float) -> None:
-    with opened_with(usage, arguments) as session:
+    with session_with(usage, arguments) as session:
         assert scores(session, "p")["n"] == pytest.approx(expected, nan_ok=True)
 
 
@@ -60,19 +60,19 @@ def test_scores(usage: NodeUsage | None, arguments: dict[str, Any], expected: fl
         pytest.param(measured(1, 1), {"cpu": "80"}, CPU_TOO_BUSY, id="a-text-is-0"),
         pytest.param(measured(99, 99, 301), {"cpu": 1}, "", id="too-old"),
         pytest.param(measured(99, 99, period="5m"), {"cpu": 1}, "", id="another-period-is-0"),
-        pytest.param(measured(99, 99, period="5m"), {"cpu": -1}, CPU_TOO_BUSY, id="which-is-above-a-limit-below-it"),
+        pytest.param(measured(99, 99, period="5m"), {"cpu": -1}, CPU_TOO_BUSY, id="0-is-above-a-negative-limit"),
         pytest.param(None, {"cpu": -1}, "", id="unknown"),
         pytest.param(measured(90, 90), 70, CPU_TOO_BUSY, id="no-map-keeps-80"),
     ],
 )
 def test_limits(usage: NodeUsage | None, thresholds: Any, reason: str) -> None:
-    with opened_with(usage, {} if thresholds is None else {"thresholds": thresholds}) as session:
+    with session_with(usage, {} if thresholds is None else {"thresholds": thresholds}) as session:
         assert predicate_rejections(session, "p") == ({"n": (Code.UNRESOLVABLE, reason)} if reason else {})
 
 
 @pytest.mark.parametrize("thresholds", [pytest.param(70, id="no-map"), pytest.param({"cpu": "80"}, id="no-number")])
-def test_bad_thresholds_are_told(thresholds: Any) -> None:
-    with opened_with(None, {"thresholds": thresholds}) as session:
+def test_invalid_thresholds_are_reported(thresholds: Any) -> None:
+    with session_with(None, {"thresholds": thresholds}) as session:
         (fault,) = session.faults
         assert fault.startswith("usage: ")
         assert "threshold" in fault

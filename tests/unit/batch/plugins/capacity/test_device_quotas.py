@@ -56,10 +56,10 @@ def with_claim(pod: Pod, *names: str, template: bool = False) -> Pod:
     ]
     pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, resource_claims=tuple(references)))
     if template:
-        made = tuple(
+        statuses = tuple(
             PodResourceClaimStatus(name=f"c{n}", resource_claim_name=name) for n, name in enumerate(names) if name
         )
-        pod = msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, resource_claim_statuses=made))
+        pod = msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, resource_claim_statuses=statuses))
     return pod
 
 
@@ -67,7 +67,7 @@ def test_a_queue_without_device_classes_has_no_quota() -> None:
     assert DeviceQuota.of(QueueSpec(capability={"cpu": "1", "deviceclass/": "1"})) is None
 
 
-def test_reading_a_quota() -> None:
+def test_decode_a_quota() -> None:
     quota = DeviceQuota.of(
         QueueSpec(capability={f"deviceclass/{CLASS}": "3", f"memory.deviceclass/{CLASS}": "8Gi", "cpu": "1"})
     )
@@ -81,25 +81,25 @@ def test_reading_a_quota() -> None:
         pytest.param([exactly(1)], {}, True, id="just-enough"),
         pytest.param([exactly(2)], {}, False, id="one-too-many"),
         pytest.param([exactly(1), exactly(1)], {}, False, id="requests-add-up"),
-        pytest.param([exactly(0)], {}, True, id="no-count-is-one"),
+        pytest.param([exactly(0)], {}, True, id="count-0-is-one"),
         pytest.param([exactly(9, "other.example.com")], {}, True, id="a-class-without-limit"),
-        pytest.param([exactly(9, mode="All")], {}, True, id="all-devices-cannot-be-told"),
+        pytest.param([exactly(9, mode="All")], {}, True, id="all-devices-are-not-counted"),
         pytest.param(
             [DeviceRequest(name="r", first_available=(DeviceSubRequest(device_class_name=CLASS, count=9),))],
             {},
             True,
-            id="alternatives-cannot-be-told",
+            id="alternatives-are-not-counted",
         ),
-        pytest.param([exactly(2)], {"capacity.DynamicResourceAllocationEnable": False}, True, id="switched-off"),
-        pytest.param([exactly(1, memory="9Gi")], {}, True, id="capacity-is-not-looked-at"),
+        pytest.param([exactly(2)], {"capacity.DynamicResourceAllocationEnable": False}, True, id="disabled"),
+        pytest.param([exactly(1, memory="9Gi")], {}, True, id="capacity-is-ignored"),
         pytest.param(
-            [exactly(1, memory="9Gi")], {"capacity.DRAConsumableCapacityEnable": True}, False, id="unless-switched-on"
+            [exactly(1, memory="9Gi")], {"capacity.DRAConsumableCapacityEnable": True}, False, id="capacity-enabled"
         ),
         pytest.param(
             [exactly(1, memory="8Gi")], {"capacity.DRAConsumableCapacityEnable": True}, True, id="capacity-that-fits"
         ),
         pytest.param(
-            [exactly(1, cores="1")], {"capacity.DRAConsumableCapacityEnable": True}, False, id="a-dimension-not-named"
+            [exactly(1, cores="1")], {"capacity.DRAConsumableCapacityEnable": True}, False, id="unknown-dimension"
         ),
     ],
 )
@@ -130,12 +130,12 @@ def test_a_shared_claim_counts_once() -> None:
         statement = session.statement()
         statement.allocate(too, "n")
         statement.evict(tasks_of(session, "runs")[0], "test")
-        assert not session.allocatable(queue, other), "it is still in use"
+        assert not session.allocatable(queue, other), "the claim is still in use"
         statement.unpipeline(too)
         assert session.allocatable(queue, other)
 
 
-def test_devices_of_victims_that_would_go() -> None:
+def test_simulation_without_a_victim() -> None:
     with open_session(CapacityPlugin, **_shared("2")) as session:
         (runs, other), node = tasks_of(session, "runs", "other"), session.node("n")
         assert node is not None
@@ -148,7 +148,7 @@ def test_devices_of_victims_that_would_go() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "let_in"),
+    ("spec", "admitted"),
     [
         pytest.param({"min_member": 2}, True, id="two-tasks-of-one"),
         pytest.param({"min_member": 3}, False, id="three-tasks-of-one"),
@@ -157,19 +157,19 @@ def test_devices_of_victims_that_would_go() -> None:
     ],
 )
 @pytest.mark.parametrize("min_resources", [None, {"cpu": "1"}])
-def test_letting_jobs_in(spec: dict[str, Any], let_in: bool, min_resources: dict[str, str] | None) -> None:
+def test_job_enqueueable(spec: dict[str, Any], admitted: bool, min_resources: dict[str, str] | None) -> None:
     queue = make_queue(capability={"cpu": "9", f"deviceclass/{CLASS}": "2"})
     pods = [with_claim(make_member(f"p-{n}"), f"c{n}") for n in range(3)]
     claims = [claim(f"c{n}", exactly(1)) for n in range(3)]
     groups = [make_group(min_resources=min_resources, **spec), make_group("next", min_resources={"cpu": "1"})]
     with open_session(CapacityPlugin, nodes=[NODE], pods=pods, objects=[queue, *claims, *groups]) as session:
-        assert session.job_enqueueable(session.jobs["default/job"]) is let_in
-        words = "queue resource quota insufficient: insufficient dra-resource-exceeded"
-        assert pod_group_messages(session) == ([] if let_in else [f"job: {words}"])
-        assert session.job_enqueueable(session.jobs["default/next"]), "asks for no devices"
+        assert session.job_enqueueable(session.jobs["default/job"]) is admitted
+        message = "queue resource quota insufficient: insufficient dra-resource-exceeded"
+        assert pod_group_messages(session) == ([] if admitted else [f"job: {message}"])
+        assert session.job_enqueueable(session.jobs["default/next"]), "it requests no devices"
 
 
-def test_a_claim_that_is_not_there_asks_for_nothing_yet() -> None:
+def test_a_missing_claim_requests_nothing() -> None:
     queue = make_queue(capability={"cpu": "9", f"deviceclass/{CLASS}": "1"})
     pods = [with_claim(make_member("p"), "", template=True), with_claim(make_member("p2"), "gone")]
     with open_session(CapacityPlugin, nodes=[NODE], pods=pods, objects=[queue, make_group(phase="Inqueue")]) as session:

@@ -40,14 +40,14 @@ POINTS = (
 
 
 class Service:
-    """An extender that answers what it was told to, verb by verb, and remembers what it was asked."""
+    """An extender with configured answers by verb, which records its requests."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
-        self.asked: list[tuple[str, dict[str, Any], float]] = []
+        self.requests: list[tuple[str, dict[str, Any], float]] = []
 
     def post(self, url: str, body: bytes, timeout_s: float) -> HttpReply:
-        self.asked.append((url, msgspec.json.decode(body), timeout_s))
+        self.requests.append((url, msgspec.json.decode(body), timeout_s))
         answer = self.answers.get(url.rpartition("/")[2])
         if isinstance(answer, Exception):
             raise answer
@@ -56,20 +56,24 @@ class Service:
         return HttpReply(200, answer if isinstance(answer, bytes) else msgspec.json.encode(answer))
 
     def body(self, verb: str) -> dict[str, Any]:
-        return next(body for url, body, _ in self.asked if url.endswith(f"/{verb}"))
+        return next(body for url, body, _ in self.requests if url.endswith(f"/{verb}"))
 
 
 @contextmanager
-def opened_with(
+def session_with(
     service: Service, *points: str, pods: tuple[Pod, ...] = (make_member("p"),), **arguments: Any
 ) -> Iterator[Session]:
     """A session with the extender at these points; each verb is the name of its point."""
     verbs = {f"extender.{point}Verb": point for point in points}
-    told = {"extender.urlPrefix": "http://x/ext/", **verbs, **{f"extender.{key}": arguments[key] for key in arguments}}
+    settings = {
+        "extender.urlPrefix": "http://x/ext/",
+        **verbs,
+        **{f"extender.{key}": arguments[key] for key in arguments},
+    }
     quota = ResourceQuota(
         metadata=ObjectMeta(name="rq", namespace="default"), status=ResourceQuotaStatus(hard={"cpu": "1"})
     )
-    engine = make_engine(ExtenderPlugin, arguments=told, nodes=NODES, pods=pods, objects=[make_group(), quota])
+    engine = make_engine(ExtenderPlugin, arguments=settings, nodes=NODES, pods=pods, objects=[make_group(), quota])
     engine.handle.http_post = service.post
     with engine.session() as session:
         yield session
@@ -78,23 +82,23 @@ def opened_with(
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        pytest.param({}, None, id="nothing-to-say"),
+        pytest.param({}, None, id="empty-answer"),
         pytest.param(None, None, id="null"),
-        pytest.param({"status": "", "code": 3}, None, id="a-code-without-a-word"),
+        pytest.param({"status": "", "code": 3}, None, id="code-without-status"),
         pytest.param({"status": "no", "code": 2}, (Code.UNSCHEDULABLE, "no"), id="not-now"),
         pytest.param({"Status": "no", "CODE": 3}, (Code.UNRESOLVABLE, "no"), id="keys-in-any-case"),
         pytest.param({"status": "no"}, (Code.ERROR, "no"), id="no-code-is-an-error"),
-        pytest.param({"status": "no", "code": 99}, (Code.PENDING, "no"), id="a-code-that-nobody-knows"),
+        pytest.param({"status": "no", "code": 99}, (Code.PENDING, "no"), id="unknown-code"),
     ],
 )
 def test_predicate(answer: Any, expected: tuple[Code, str] | None) -> None:
     service = Service(predicate=answer)
-    with opened_with(service, "predicate") as session:
+    with session_with(service, "predicate") as session:
         assert predicate_rejections(session, "p") == (dict.fromkeys(("n1", "n2"), expected) if expected else {})
         (task,) = tasks_of(session, "p")
         all_allowed = bool(session.evaluate_class(task).rows_to_allocate(task).all())
         assert all_allowed is (expected is None or expected[0] is Code.PENDING)
-        url, body, timeout_s = service.asked[0]
+        url, body, timeout_s = service.requests[0]
         assert (url, timeout_s) == ("http://x/ext/predicate", 1.0)
         assert (body["task"]["Name"], body["task"]["Status"]) == ("p", 1)
         assert body["task"]["Resreq"]["MilliCPU"] == 1000
@@ -104,21 +108,21 @@ def test_predicate(answer: Any, expected: tuple[Code, str] | None) -> None:
 
 BROKEN = [
     pytest.param(OSError("connection refused"), "connection refused", id="no-answer"),
-    pytest.param(HttpReply(503, b"{}"), "/ext/predicate answered with HTTP status 503 where 200", id="it-cannot-now"),
-    pytest.param(HttpReply(404, b""), "HTTP status 404", id="no-such-verb"),
+    pytest.param(HttpReply(503, b"{}"), "/ext/predicate answered with HTTP status 503 where 200", id="http-503"),
+    pytest.param(HttpReply(404, b""), "HTTP status 404", id="http-404"),
     pytest.param(b"<html>", "an invalid body", id="no-json"),
-    pytest.param({"status": []}, "an invalid body", id="nonsense"),
+    pytest.param({"status": []}, "an invalid body", id="wrong-type"),
     pytest.param(b" " * (MAX_ANSWER_BYTES + 1), "more than 10 MiB", id="too-much"),
 ]
 
 
-@pytest.mark.parametrize(("answer", "told"), BROKEN)
+@pytest.mark.parametrize(("answer", "message"), BROKEN)
 @pytest.mark.parametrize("ignorable", [True, False])
-def test_a_broken_service_says_no_or_is_ignored(answer: Any, told: str, ignorable: bool) -> None:
-    with opened_with(Service(predicate=answer), "predicate", ignorable=ignorable) as session:
+def test_a_failing_service_rejects_or_is_ignored(answer: Any, message: str, ignorable: bool) -> None:
+    with session_with(Service(predicate=answer), "predicate", ignorable=ignorable) as session:
         found = predicate_rejections(session, "p")
         assert (not found) is ignorable
-        assert all(code is Code.ERROR and told in text for code, text in found.values())
+        assert all(code is Code.ERROR and message in text for code, text in found.values())
 
 
 @pytest.mark.parametrize(
@@ -133,7 +137,7 @@ def test_a_broken_service_says_no_or_is_ignored(answer: Any, told: str, ignorabl
 )
 def test_prioritize(answer: Any, ignorable: bool, expected: dict[str, float] | None) -> None:
     service = Service(prioritize=answer)
-    with opened_with(service, "prioritize", ignorable=ignorable) as session:
+    with session_with(service, "prioritize", ignorable=ignorable) as session:
         if expected is not None:
             assert scores(session, "p") == expected
         else:
@@ -150,7 +154,7 @@ def test_prioritize(answer: Any, ignorable: bool, expected: dict[str, float] | N
         ),
         pytest.param({"status": -1, "victims": [{"UID": "pod-v1"}]}, {"v1"}, id="a-vote-against-counts-as-one-for"),
         pytest.param({"status": 0, "victims": [{"UID": "pod-v1"}]}, None, id="abstains"),
-        pytest.param({"status": 1}, set(), id="nobody"),
+        pytest.param({"status": 1}, set(), id="no-victims"),
         pytest.param(OSError("gone"), set(), id="no-answer-is-a-veto"),
     ],
 )
@@ -158,7 +162,7 @@ def test_prioritize(answer: Any, ignorable: bool, expected: dict[str, float] | N
 def test_victims(point: str, answer: Any, victims: set[str] | None) -> None:
     pods = (make_member("p"), make_member("v1", node="n1"), make_member("v2", node="n1"))
     service = Service(**{point: answer})
-    with opened_with(service, point, pods=pods, ignorable=True) as session:
+    with session_with(service, point, pods=pods, ignorable=True) as session:
         evictor, *evictees = tasks_of(session, "p", "v1", "v2")
         found = session.plugins["extender"]._evictable(point)(evictor, evictees)
         assert (None if found is None else set(task_names(found))) == victims
@@ -171,7 +175,7 @@ def test_victims(point: str, answer: Any, victims: set[str] | None) -> None:
     [
         pytest.param({"status": 1}, False, Vote.PERMIT, False, None, id="permit"),
         pytest.param({"status": -7}, False, Vote.REJECT, False, None, id="reject"),
-        pytest.param({}, False, Vote.ABSTAIN, False, False, id="nothing-to-say"),
+        pytest.param({}, False, Vote.ABSTAIN, False, False, id="empty-answer"),
         pytest.param({"overused": True}, False, Vote.ABSTAIN, True, False, id="overused"),
         pytest.param({"status": True}, False, None, False, True, id="ready"),
         pytest.param(OSError("gone"), False, Vote.REJECT, True, True, id="no-answer"),
@@ -180,7 +184,7 @@ def test_victims(point: str, answer: Any, victims: set[str] | None) -> None:
 )
 def test_jobs_and_queues(answer: Any, ignorable: bool, vote: Vote | None, overused: bool, ready: bool | None) -> None:
     service = Service(jobEnqueueable=answer, queueOverused=answer, jobReady=answer)
-    with opened_with(service, "jobEnqueueable", "queueOverused", "jobReady", ignorable=ignorable) as session:
+    with session_with(service, "jobEnqueueable", "queueOverused", "jobReady", ignorable=ignorable) as session:
         job, plugin = session.jobs["default/job"], session.plugins["extender"]
         if vote is not None:
             assert plugin._job_enqueueable(job) is vote
@@ -190,75 +194,75 @@ def test_jobs_and_queues(answer: Any, ignorable: bool, vote: Vote | None, overus
         assert service.body("queueOverused")["queue"]["Queue"]["metadata"] == {"name": "q"}
 
 
-def test_what_is_told_of_a_job() -> None:
+def test_body_of_a_job() -> None:
     service = Service()
     pods = (make_member("p"), make_member("r", node="n1"))
-    with opened_with(service, "jobReady", pods=pods) as session:
+    with session_with(service, "jobReady", pods=pods) as session:
         session.job_ready(session.jobs["default/job"])
-        told = service.body("jobReady")["job"]
-        assert (told["UID"], told["MinAvailable"], told["Queue"]) == ("default/job", 1, "q")
-        assert told["TaskStatusIndex"] == {
-            "1": {"pod-p": told["Tasks"]["pod-p"]},
-            "32": {"pod-r": told["Tasks"]["pod-r"]},
+        body = service.body("jobReady")["job"]
+        assert (body["UID"], body["MinAvailable"], body["Queue"]) == ("default/job", 1, "q")
+        assert body["TaskStatusIndex"] == {
+            "1": {"pod-p": body["Tasks"]["pod-p"]},
+            "32": {"pod-r": body["Tasks"]["pod-r"]},
         }
-        assert told["Allocated"]["MilliCPU"] == 1000
-        assert told["PodGroup"]["metadata"]["name"] == "job"
+        assert body["Allocated"]["MilliCPU"] == 1000
+        assert body["PodGroup"]["metadata"]["name"] == "job"
 
 
 @pytest.mark.parametrize(
     ("answer", "ignorable", "placed"),
     [
-        pytest.param({}, False, True, id="agrees"),
-        pytest.param({"errorMessage": "no"}, True, False, id="objects-and-that-is-never-ignored"),
+        pytest.param({}, False, True, id="accepts"),
+        pytest.param({"errorMessage": "no"}, True, False, id="error-message-is-never-ignored"),
         pytest.param(OSError("gone"), False, False, id="no-answer"),
         pytest.param(OSError("gone"), True, True, id="no-answer-ignored"),
     ],
 )
 def test_events(answer: Any, ignorable: bool, placed: bool) -> None:
     service = Service(allocateFunc=answer, deallocateFunc={"errorMessage": "too late"})
-    with opened_with(service, "allocateFunc", "deallocateFunc", ignorable=ignorable) as session:
+    with session_with(service, "allocateFunc", "deallocateFunc", ignorable=ignorable) as session:
         (task,) = tasks_of(session, "p")
         with session.statement() as trial:
             assert trial.allocate(task, session.nodes[0]) is placed
-        verbs = [url.rpartition("/")[2] for url, _, _ in service.asked]
+        verbs = [url.rpartition("/")[2] for url, _, _ in service.requests]
         assert verbs == ["allocateFunc", "deallocateFunc"]
 
 
 @pytest.mark.parametrize(
-    ("answer", "ignorable", "asked"),
+    ("answer", "ignorable", "called"),
     [
-        pytest.param({}, False, True, id="heard"),
-        pytest.param(OSError("gone"), False, False, id="who-did-not-hear-has-no-part-in-it"),
-        pytest.param(OSError("gone"), True, True, id="unless-that-is-ignorable"),
+        pytest.param({}, False, True, id="answered"),
+        pytest.param(OSError("gone"), False, False, id="no-answer-disables-the-plugin"),
+        pytest.param(OSError("gone"), True, True, id="no-answer-ignored"),
     ],
 )
-def test_opening_and_closing(answer: Any, ignorable: bool, asked: bool) -> None:
+def test_opening_and_closing(answer: Any, ignorable: bool, called: bool) -> None:
     service = Service(onSessionOpen=answer, onSessionClose=OSError("gone"), predicate={"status": "no"})
-    with opened_with(service, "onSessionOpen", "onSessionClose", "predicate", ignorable=ignorable) as session:
-        assert bool(predicate_rejections(session, "p")) is asked
+    with session_with(service, "onSessionOpen", "onSessionClose", "predicate", ignorable=ignorable) as session:
+        assert bool(predicate_rejections(session, "p")) is called
         session.plugins["extender"].on_session_close(session)
-    told = service.body("onSessionOpen")
-    assert (set(told["Jobs"]), set(told["Nodes"]), set(told["Queues"])) == ({"default/job"}, {"n1", "n2"}, {"q"})
-    assert set(told["RevocableNodes"]) == {"n2"}
-    assert told["NamespaceInfo"]["default"]["QuotaStatus"]["rq"] == {"hard": {"cpu": "1"}}
+    body = service.body("onSessionOpen")
+    assert (set(body["Jobs"]), set(body["Nodes"]), set(body["Queues"])) == ({"default/job"}, {"n1", "n2"}, {"q"})
+    assert set(body["RevocableNodes"]) == {"n2"}
+    assert body["NamespaceInfo"]["default"]["QuotaStatus"]["rq"] == {"hard": {"cpu": "1"}}
     assert service.body("onSessionClose") == {}
 
 
-def test_without_verbs_nobody_is_asked() -> None:
+def test_without_verbs_no_request_is_sent() -> None:
     service = Service()
-    with opened_with(service) as session:
+    with session_with(service) as session:
         assert not predicate_rejections(session, "p")
         assert session.job_ready(session.jobs["default/job"])
-    assert not service.asked
+    assert not service.requests
 
 
 GPU = "nvidia.com/gpu"
 
 
-def test_only_tasks_with_managed_resources_concern_it() -> None:
+def test_only_tasks_with_managed_resources_are_sent() -> None:
     pods = (make_member("p"), make_member("g", requests={GPU: 1}))
     service = Service(predicate={"status": "no"}, preemptable={"status": 1}, allocateFunc={"errorMessage": "no"})
-    with opened_with(service, *POINTS, pods=pods, managedResources=[GPU]) as session:
+    with session_with(service, *POINTS, pods=pods, managedResources=[GPU]) as session:
         assert set(predicate_rejections(session, "g")) == {"n1", "n2"}
         assert not predicate_rejections(session, "p")
         (task,) = tasks_of(session, "p")
@@ -267,8 +271,8 @@ def test_only_tasks_with_managed_resources_concern_it() -> None:
             assert trial.allocate(task, session.nodes[0])
 
 
-def test_a_predicate_that_concerns_nobody_is_not_registered() -> None:
-    with opened_with(Service(), *POINTS, managedResources=[GPU]) as session:
+def test_a_predicate_without_managed_tasks_is_not_registered() -> None:
+    with session_with(Service(), *POINTS, managedResources=[GPU]) as session:
         assert not session.evaluate_class(*tasks_of(session, "p")).predicates
 
 
@@ -283,7 +287,7 @@ def test_a_predicate_that_concerns_nobody_is_not_registered() -> None:
 )
 def test_timeout(text: Any, expected: float) -> None:
     service = Service(predicate={})
-    with opened_with(service, "predicate", httpTimeout=text) as session:
+    with session_with(service, "predicate", httpTimeout=text) as session:
         predicate_rejections(session, "p")
         assert bool(session.faults) is (text in ("soon", 5))
-    assert service.asked[0][2] == expected
+    assert service.requests[0][2] == expected

@@ -24,42 +24,53 @@ from support.builders.batch import (
 
 GPU = "nvidia.com/gpu"
 NODE = make_node("n", allocatable={"cpu": "12", "memory": "12Gi", "pods": "100"})
-MUCH = Amounts.of({"cpu": "1000", "memory": "1000Gi", GPU: "1000", "pods": "1000"})
+UNLIMITED = Amounts.of({"cpu": "1000", "memory": "1000Gi", GPU: "1000", "pods": "1000"})
 
 
-def claim(weight: int, request: ResourceList, limit: ResourceList | None = None, **guarantee: str) -> QueueShareRequest:
+def share_request(
+    weight: int, request: ResourceList, limit: ResourceList | None = None, **guarantee: str
+) -> QueueShareRequest:
     return QueueShareRequest(
-        weight, Amounts.of(request), MUCH if limit is None else Amounts.of(limit), Amounts.of(guarantee)
+        weight, Amounts.of(request), UNLIMITED if limit is None else Amounts.of(limit), Amounts.of(guarantee)
     )
 
 
 @pytest.mark.parametrize(
-    ("claims", "deserved"),
+    ("share_requests", "deserved"),
     [
-        pytest.param([claim(1, {"cpu": "99"}), claim(2, {"cpu": "99"})], [4000, 8000], id="by-weight"),
-        pytest.param([claim(1, {"cpu": "1"}), claim(1, {"cpu": "99"})], [1000, 11000], id="no-more-than-asked-for"),
+        pytest.param([share_request(1, {"cpu": "99"}), share_request(2, {"cpu": "99"})], [4000, 8000], id="by-weight"),
         pytest.param(
-            [claim(1, {"cpu": "99"}, {"cpu": "2"}), claim(1, {"cpu": "99"})], [2000, 10000], id="no-more-than-allowed"
+            [share_request(1, {"cpu": "1"}), share_request(1, {"cpu": "99"})], [1000, 11000], id="at-most-the-request"
         ),
-        pytest.param([claim(1, {}, cpu="5"), claim(1, {"cpu": "99"})], [5000, 7000], id="never-below-the-guarantee"),
-        pytest.param([claim(0, {"cpu": "9"})], [0], id="without-weight"),
-        pytest.param([], [], id="nobody"),
+        pytest.param(
+            [share_request(1, {"cpu": "99"}, {"cpu": "2"}), share_request(1, {"cpu": "99"})],
+            [2000, 10000],
+            id="at-most-the-limit",
+        ),
+        pytest.param(
+            [share_request(1, {}, cpu="5"), share_request(1, {"cpu": "99"})],
+            [5000, 7000],
+            id="never-below-the-guarantee",
+        ),
+        pytest.param([share_request(0, {"cpu": "9"})], [0], id="without-weight"),
+        pytest.param([], [], id="no-queues"),
     ],
 )
-def test_dividing(claims: list[QueueShareRequest], deserved: list[float]) -> None:
-    found = divide_by_weight(Amounts.of({"cpu": "12", "memory": "12Gi", "pods": "100"}), claims)
+def test_divide_by_weight(share_requests: list[QueueShareRequest], deserved: list[float]) -> None:
+    found = divide_by_weight(Amounts.of({"cpu": "12", "memory": "12Gi", "pods": "100"}), share_requests)
     assert [each.milli_cpu for each in found] == pytest.approx(deserved)
 
 
 def test_scalars_are_divided_too() -> None:
     first, second = divide_by_weight(
-        Amounts.of({"cpu": "12", GPU: "4"}), [claim(1, {"cpu": "1", GPU: "8"}), claim(3, {"cpu": "1", GPU: "8"})]
+        Amounts.of({"cpu": "12", GPU: "4"}),
+        [share_request(1, {"cpu": "1", GPU: "8"}), share_request(3, {"cpu": "1", GPU: "8"})],
     )
     assert (first.get(GPU), second.get(GPU)) == (1000, 3000)
 
 
 def two_queues(first: int = 0, second: int = 0, *, waiting: int = 12, **spec: Any) -> dict[str, Any]:
-    """Queues `q` and `r` of equal weight that want everything; so many tasks of one core run in each."""
+    """Queues `q` and `r` of equal weight that request everything, with the given numbers of running one-core tasks."""
     pods = [make_member(f"q-{number}", "mine", node="n") for number in range(first)]
     pods += [make_member(f"r-{number}", "theirs", node="n") for number in range(second)]
     pods += [make_member(f"q-w-{number}", "mine") for number in range(waiting)]
@@ -83,7 +94,7 @@ def _ordered(session: Session, left: str, right: str) -> list[Any]:
     return [one, other] if session.queue_order(one, other) else [other, one]
 
 
-def test_a_queue_gets_no_more_than_it_deserves() -> None:
+def test_a_queue_is_allocatable_up_to_its_deserved_share() -> None:
     with open_session(ProportionPlugin, **two_queues(5)) as session:
         queue, (sixth, seventh) = session.queues["q"], tasks_of(session, "q-w-0", "q-w-1")
         assert session.allocatable(queue, sixth)
@@ -96,8 +107,8 @@ def test_a_queue_gets_no_more_than_it_deserves() -> None:
         assert session.preemptive(queue, [sixth])
 
 
-def test_only_what_is_used_up_in_everything_is_overused() -> None:
-    """Pods count here: a queue in which they are not used up is not overused."""
+def test_a_queue_is_overused_if_all_resources_are_used_up() -> None:
+    """Pods count as a resource: a queue with free pods is not overused."""
     tight = make_node("n", allocatable={"cpu": "2", "memory": "0", "pods": "2"})
     groups = [make_group("mine", phase="Inqueue"), make_group("theirs", phase="Inqueue", queue="r")]
     pods = [make_member("q-0", "mine", node="n"), make_member("q-1", "mine"), make_member("r-0", "theirs")]
@@ -106,7 +117,7 @@ def test_only_what_is_used_up_in_everything_is_overused() -> None:
         assert not session.overused(session.queues["r"])
 
 
-def test_a_closed_queue_takes_nothing() -> None:
+def test_a_closed_queue_is_not_allocatable() -> None:
     closed = Queue(metadata=make_queue().metadata, spec=make_queue().spec, status=QueueStatus(state="Closed"))
     objects = [closed, make_group(phase="Inqueue")]
     with open_session(ProportionPlugin, nodes=[NODE], pods=[make_member("p")], objects=objects) as session:
@@ -116,21 +127,21 @@ def test_a_closed_queue_takes_nothing() -> None:
         assert not session.job_enqueueable(session.jobs["default/job"])
 
 
-def test_victims_are_of_queues_above_what_they_deserve_until_they_are_not() -> None:
+def test_victims_are_tasks_of_queues_above_their_deserved_share() -> None:
     with open_session(ProportionPlugin, **two_queues(1, 8)) as session:
         reclaimer, *running = tasks_of(session, "q-w-0", *(f"r-{number}" for number in range(8)))
         assert task_names(session.reclaimable(reclaimer, running)) == ["r-0", "r-1"]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "let_in"),
+    ("wanted", "admitted"),
     [
-        pytest.param({"cpu": "4"}, True, id="what-others-hold-beyond-their-minimum-does-not-count"),
+        pytest.param({"cpu": "4"}, True, id="elastic-amounts-do-not-count"),
         pytest.param({"cpu": "5"}, False, id="too-much"),
-        pytest.param(None, True, id="says-no-minimum"),
+        pytest.param(None, True, id="no-minimum"),
     ],
 )
-def test_letting_jobs_in(wanted: ResourceList | None, let_in: bool) -> None:
+def test_job_enqueueable(wanted: ResourceList | None, admitted: bool) -> None:
     groups = [
         make_group("runs", phase="Running", min_resources={"cpu": "1"}),
         make_group("waits", phase="Inqueue", min_resources={"cpu": "3"}),
@@ -140,22 +151,22 @@ def test_letting_jobs_in(wanted: ResourceList | None, let_in: bool) -> None:
     pods = [make_member("p", "runs", node="n", requests={"cpu": "2"})]
     queue = make_queue(capability={"cpu": "8"})
     with open_session(ProportionPlugin, nodes=[NODE], pods=pods, objects=[queue, *groups]) as session:
-        assert session.job_enqueueable(session.jobs["default/new"]) is let_in
+        assert session.job_enqueueable(session.jobs["default/new"]) is admitted
         assert pod_group_messages(session) == (
-            [] if let_in else ["new: queue resource quota insufficient: insufficient cpu"]
+            [] if admitted else ["new: queue resource quota insufficient: insufficient cpu"]
         )
-        if wanted and let_in:
+        if wanted and admitted:
             assert not session.job_enqueueable(session.jobs["default/next"])
 
 
-def test_what_is_promised_to_others_is_no_room() -> None:
-    promised = make_queue("r", guarantee=Guarantee(resource={"cpu": "10"}))
-    objects = [promised, make_group(min_resources={"cpu": "3"})]
+def test_guarantees_of_other_queues_limit_a_queue() -> None:
+    guaranteed = make_queue("r", guarantee=Guarantee(resource={"cpu": "10"}))
+    objects = [guaranteed, make_group(min_resources={"cpu": "3"})]
     with open_session(ProportionPlugin, nodes=[NODE], objects=objects) as session:
         assert not session.job_enqueueable(session.jobs["default/job"])
 
 
-def test_trying_out_who_could_go() -> None:
+def test_simulation_without_a_victim() -> None:
     with open_session(ProportionPlugin, **two_queues(6)) as session:
         (mine, victim), node = tasks_of(session, "q-w-0", "q-0"), session.node("n")
         assert node is not None
@@ -165,7 +176,7 @@ def test_trying_out_who_could_go() -> None:
         assert session.simulate_allocatable(simulation, session.queues["q"])
         session.simulate_add_task(simulation, victim)
         assert not session.simulate_allocatable(simulation, session.queues["q"])
-        assert not session.allocatable(session.queues["q"], mine), "trying out changes nothing"
+        assert not session.allocatable(session.queues["q"], mine), "a simulation changes nothing"
 
 
 def test_gauges() -> None:
@@ -178,7 +189,7 @@ def test_gauges() -> None:
         assert (gauges["weight"], gauges["share"]) == (1, 0.5)
 
 
-def test_queues_without_jobs_show_that_they_hold_nothing() -> None:
+def test_gauges_of_queues_without_jobs_are_zero() -> None:
     with open_session(ProportionPlugin, nodes=[NODE]) as session:
         assert session.queue_gauges == {
             "q": {

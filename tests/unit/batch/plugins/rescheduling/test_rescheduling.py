@@ -30,29 +30,29 @@ def strategy(**params: Any) -> dict[str, Any]:
     return {"metricsPeriod": PERIOD, "strategies": [{"name": "lowNodeUtilization", "params": params}]}
 
 
-LEVEL = strategy(thresholds={"cpu": 30, "memory": 30}, targetThresholds={"cpu": 60, "memory": 60})
+LOW_NODE_UTILIZATION = strategy(thresholds={"cpu": 30, "memory": 30}, targetThresholds={"cpu": 60, "memory": 60})
 
 
 def pod(name: str, node: str = "busy", *, cpu: str = "1", priority: int | None = None, **rest: Any) -> Pod:
     requests = {"cpu": cpu, "memory": "1Gi"} if cpu else {}
-    made = make_member(name, node=node, requests=requests, **rest)
-    return replace(made, spec=replace(made.spec, priority=priority))
+    member = make_member(name, node=node, requests=requests, **rest)
+    return replace(member, spec=replace(member.spec, priority=priority))
 
 
 def engine(
     pods: list[Pod],
     usage: Mapping[str, float],
     *,
-    arguments: Mapping[str, Any] = LEVEL,
+    arguments: Mapping[str, Any] = LOW_NODE_UTILIZATION,
     nodes: list[Node] | None = None,
     memory: float = 0.0,
 ) -> BatchEngine:
-    room = {"cpu": 10, "memory": "100Gi"}
-    nodes = [make_node(name, **room) for name in usage] if nodes is None else nodes
-    found = make_engine(ReschedulingPlugin, arguments=arguments, nodes=nodes, pods=pods, objects=[make_group()])
-    found.set_usage({name: NodeUsage(0.0, {PERIOD: cpu}, {PERIOD: memory}) for name, cpu in usage.items()})
-    found.handle.memory[ReschedulingPlugin.name] = ReschedulingState(NOW - timedelta(days=1))
-    return found
+    amounts = {"cpu": 10, "memory": "100Gi"}
+    nodes = [make_node(name, **amounts) for name in usage] if nodes is None else nodes
+    batch_engine = make_engine(ReschedulingPlugin, arguments=arguments, nodes=nodes, pods=pods, objects=[make_group()])
+    batch_engine.set_usage({name: NodeUsage(0.0, {PERIOD: cpu}, {PERIOD: memory}) for name, cpu in usage.items()})
+    batch_engine.handle.memory[ReschedulingPlugin.name] = ReschedulingState(NOW - timedelta(days=1))
+    return batch_engine
 
 
 def victims(session: Session) -> list[str]:
@@ -60,43 +60,45 @@ def victims(session: Session) -> list[str]:
     return task_names(session.victim_tasks(running))
 
 
-def moved(pods: list[Pod], usage: Mapping[str, float], **world: Any) -> list[str]:
-    with engine(pods, usage, **world).session() as session:
+def evicted(pods: list[Pod], usage: Mapping[str, float], **rescheduler: Any) -> list[str]:
+    with engine(pods, usage, **rescheduler).session() as session:
         return victims(session)
 
 
-FOUR = [pod(f"p-w-{number}") for number in range(4)]
+FOUR_PODS = [pod(f"p-w-{number}") for number in range(4)]
 
 
 @pytest.mark.parametrize(
     ("usage", "expected"),
     [
-        pytest.param({"busy": 75.0, "idle": 10.0}, 2, id="until-the-node-is-below-its-target"),
+        pytest.param({"busy": 75.0, "idle": 10.0}, 2, id="down-to-the-target"),
         pytest.param({"busy": 80.0, "idle": 10.0}, 3, id="at-the-target-is-not-below"),
         pytest.param({"busy": 60.0, "idle": 10.0}, 0, id="no-busy-node"),
         pytest.param({"busy": 75.0, "idle": 30.0}, 0, id="no-idle-node"),
-        pytest.param({"busy": 20.0, "idle": 10.0}, 0, id="nothing-but-idle-nodes"),
-        pytest.param({"busy": 99.0, "idle": 40.0, "low": 29.0}, 4, id="all-that-are-there"),
+        pytest.param({"busy": 20.0, "idle": 10.0}, 0, id="only-idle-nodes"),
+        pytest.param({"busy": 99.0, "idle": 40.0, "low": 29.0}, 4, id="all-tasks"),
     ],
 )
-def test_busy_nodes_are_relieved(usage: dict[str, float], expected: int) -> None:
-    assert len(moved(FOUR, usage)) == expected
+def test_tasks_are_evicted_from_busy_nodes(usage: dict[str, float], expected: int) -> None:
+    assert len(evicted(FOUR_PODS, usage)) == expected
 
 
-def test_the_room_of_idle_nodes_is_the_limit() -> None:
-    """It ends where nothing at all is left: 60 % of 10 cpus, less 50 % in use there, is one task's."""
+def test_the_capacity_of_idle_nodes_is_the_limit() -> None:
+    """Eviction ends when nothing is left: 60 % of 10 cpus minus 50 % in use is the capacity for one task."""
     arguments = strategy(thresholds={"cpu": 55}, targetThresholds={"cpu": 60})
-    assert len(moved(FOUR, {"busy": 99.0, "idle": 50.0}, arguments=arguments)) == 1
-    assert len(moved(FOUR, {"busy": 99.0, "idle": 45.0}, arguments=arguments)) == 4  # 1.5 cpus: below zero goes on
+    assert len(evicted(FOUR_PODS, {"busy": 99.0, "idle": 50.0}, arguments=arguments)) == 1
+    assert (
+        len(evicted(FOUR_PODS, {"busy": 99.0, "idle": 45.0}, arguments=arguments)) == 4
+    )  # 1.5 cpus: below zero goes on
 
 
-def test_nodes_that_take_no_pods_are_not_idle() -> None:
+def test_unschedulable_nodes_are_not_idle() -> None:
     nodes = [make_node("busy", cpu=10), make_node("idle", cpu=10, unschedulable=True)]
-    assert not moved(FOUR, {"busy": 90.0, "idle": 0.0}, nodes=nodes)
+    assert not evicted(FOUR_PODS, {"busy": 90.0, "idle": 0.0}, nodes=nodes)
 
 
-def test_memory_counts_as_cpu_does() -> None:
-    with engine(FOUR, {"busy": 10.0, "idle": 10.0}).session() as session:
+def test_memory_usage_counts_like_cpu_usage() -> None:
+    with engine(FOUR_PODS, {"busy": 10.0, "idle": 10.0}).session() as session:
         session.nodes.usage["busy"].memory[PERIOD] = 61.0  # type: ignore[index]
         assert len(victims(session)) == 2
 
@@ -104,10 +106,10 @@ def test_memory_counts_as_cpu_does() -> None:
 def test_the_busiest_node_comes_first() -> None:
     pods = [pod("a", "busy"), pod("b", "busier")]
     arguments = strategy(thresholds={"cpu": 55}, targetThresholds={"cpu": 60})
-    assert moved(pods, {"busy": 90.0, "busier": 95.0, "idle": 50.0}, arguments=arguments) == ["b"]
+    assert evicted(pods, {"busy": 90.0, "busier": 95.0, "idle": 50.0}, arguments=arguments) == ["b"]
 
 
-def test_the_least_important_go_first() -> None:
+def test_eviction_order_of_pods() -> None:
     pods = [
         pod("important", priority=10),
         pod("burstable", priority=5),
@@ -115,19 +117,21 @@ def test_the_least_important_go_first() -> None:
         pod("nameless"),
         pod("stranger", group=""),
     ]
-    assert moved(pods, {"busy": 99.0, "idle": 0.0}) == ["nameless", "idle", "burstable", "important"]
+    assert evicted(pods, {"busy": 99.0, "idle": 0.0}) == ["nameless", "idle", "burstable", "important"]
 
 
-def test_usage_of_another_period_counts_as_none() -> None:
-    assert not moved(FOUR, {"busy": 90.0, "idle": 10.0}, arguments={**LEVEL, "metricsPeriod": "5m"})
+def test_usage_of_another_period_counts_as_zero() -> None:
+    assert not evicted(
+        FOUR_PODS, {"busy": 90.0, "idle": 10.0}, arguments={**LOW_NODE_UTILIZATION, "metricsPeriod": "5m"}
+    )
 
 
-# arguments
+# Arguments
 
 
-def test_without_thresholds_nothing_moves() -> None:
-    assert not moved(FOUR, {"busy": 99.0, "idle": 1.0}, arguments={"metricsPeriod": PERIOD})
-    assert not moved(FOUR, {"busy": 99.0, "idle": 1.0}, arguments=strategy())
+def test_without_thresholds_nothing_is_evicted() -> None:
+    assert not evicted(FOUR_PODS, {"busy": 99.0, "idle": 1.0}, arguments={"metricsPeriod": PERIOD})
+    assert not evicted(FOUR_PODS, {"busy": 99.0, "idle": 1.0}, arguments=strategy())
 
 
 @pytest.mark.parametrize(
@@ -135,7 +139,7 @@ def test_without_thresholds_nothing_moves() -> None:
     [
         pytest.param({}, (100, 100), (100, 100), id="nothing"),
         pytest.param({"thresholds": {"cpu": 20}}, (20, 100), (100, 100), id="one-resource"),
-        pytest.param({"thresholds": {"cpu": 20, "pods": 3}}, (20, 100), (100, 100), id="others-do-not-count"),
+        pytest.param({"thresholds": {"cpu": 20, "pods": 3}}, (20, 100), (100, 100), id="unknown-resource"),
         pytest.param({"targetThresholds": {"memory": 70}}, (100, 100), (100, 70), id="target"),
         pytest.param({"thresholds": 20, "targetThresholds": {"cpu": 70}}, (100, 100), (100, 100), id="no-map-ends-it"),
     ],
@@ -147,7 +151,7 @@ def test_thresholds(params: dict[str, Any], low: tuple[int, int], target: tuple[
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "message"),
     [
         pytest.param({"interval": 5}, "argument interval must be a text such as 5m, not 5", id="interval"),
         pytest.param({"metricsPeriod": 10}, "argument metricsPeriod must be a text", id="period"),
@@ -157,40 +161,40 @@ def test_thresholds(params: dict[str, Any], low: tuple[int, int], target: tuple[
         pytest.param(strategy(thresholds=5), "thresholds must be a map of resources", id="no-map"),
     ],
 )
-def test_what_cannot_be_used_is_said(arguments: dict[str, Any], sentence: str) -> None:
-    with engine(FOUR, {"busy": 90.0, "idle": 10.0}, arguments=arguments).session() as session:
-        assert any(sentence in fault for fault in session.faults), session.faults
+def test_invalid_arguments_are_reported(arguments: dict[str, Any], message: str) -> None:
+    with engine(FOUR_PODS, {"busy": 90.0, "idle": 10.0}, arguments=arguments).session() as session:
+        assert any(message in fault for fault in session.faults), session.faults
         assert not victims(session)
 
 
-def test_unknown_strategies_are_passed_over() -> None:
+def test_unknown_strategies_are_ignored() -> None:
     arguments = {"metricsPeriod": PERIOD, "strategies": [{"name": "other"}]}
-    assert not moved(FOUR, {"busy": 99.0, "idle": 1.0}, arguments=arguments)
+    assert not evicted(FOUR_PODS, {"busy": 99.0, "idle": 1.0}, arguments=arguments)
 
 
-# when
+# Intervals
 
 
 def test_an_interval_passes_between_two_rounds() -> None:
-    world = engine(FOUR, {"busy": 90.0, "idle": 10.0}, arguments={**LEVEL, "interval": "2m"})
-    clock: Any = world.handle.clock
+    rescheduler = engine(FOUR_PODS, {"busy": 90.0, "idle": 10.0}, arguments={**LOW_NODE_UTILIZATION, "interval": "2m"})
+    clock: Any = rescheduler.handle.clock
     found = []
     for seconds in (0, 120, 1):
         clock.advance(seconds)
-        with world.session() as session:
+        with rescheduler.session() as session:
             found.append(bool(victims(session)))
     assert found == [True, False, True]  # later than two minutes, not after two minutes
 
 
 def test_the_first_interval_begins_with_the_process() -> None:
-    world = engine(FOUR, {"busy": 90.0, "idle": 10.0})
-    del world.handle.memory[ReschedulingPlugin.name]
-    with world.session() as session:
+    rescheduler = engine(FOUR_PODS, {"busy": 90.0, "idle": 10.0})
+    del rescheduler.handle.memory[ReschedulingPlugin.name]
+    with rescheduler.session() as session:
         assert not victims(session)
 
 
-def test_the_period_is_remembered() -> None:
-    rounds = ReschedulingState(NOW)
-    ReschedulingPlugin(Arguments({"metricsPeriod": "10m"}), rounds)
-    ReschedulingPlugin(Arguments({}), rounds)
-    assert rounds.period == "10m"
+def test_a_removed_period_keeps_its_last_value() -> None:
+    state = ReschedulingState(NOW)
+    ReschedulingPlugin(Arguments({"metricsPeriod": "10m"}), state)
+    ReschedulingPlugin(Arguments({}), state)
+    assert state.period == "10m"
