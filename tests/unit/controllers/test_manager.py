@@ -1,4 +1,4 @@
-"""Which controllers run, that none stops another, and the small parts that all share."""
+"""Selection and supervision of controllers, expectations, and merge patches."""
 
 from __future__ import annotations
 
@@ -33,17 +33,19 @@ from support.harness.embedded_cluster import run_embedded_cluster
         ([], set(CONTROLLER_NAMES)),
     ],
 )
-def test_choosing(patterns: list[str], missing: set[str]) -> None:
+def test_selected_controllers(patterns: list[str], missing: set[str]) -> None:
     assert set(CONTROLLER_NAMES) - set(select_controllers(patterns)) == missing
 
 
-def test_a_name_that_is_none_is_refused_with_those_that_are() -> None:
-    with pytest.raises(UsageError, match="'deployment' is no controller; the controllers are cronjob-controller, daemonset"):
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(
+        UsageError, match="'deployment' is no controller; the controllers are cronjob-controller, daemonset"
+    ):
         select_controllers(["deployment"])
 
 
 @async_test
-async def test_only_what_is_named_runs(tmp_path: Path) -> None:
+async def test_only_selected_controllers_run(tmp_path: Path) -> None:
     async with run_embedded_cluster(tmp_path) as cluster, cluster.client() as client:
         assert ControllerManager(client, only=["job-controller"]).names == ["job-controller"]
         assert ControllerManager(client).names == list(CONTROLLER_NAMES)
@@ -52,20 +54,20 @@ async def test_only_what_is_named_runs(tmp_path: Path) -> None:
 
 
 @async_test
-async def test_what_fails_is_begun_anew(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_work_is_restarted(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    begun = 0
+    starts = 0
 
     async def work() -> None:
-        nonlocal begun
-        begun += 1
-        if begun < 3:
+        nonlocal starts
+        starts += 1
+        if starts < 3:
             raise RuntimeError("a bug")
         await asyncio.Event().wait()
 
     with caplog.at_level(logging.CRITICAL, logger="bayplan"):
         running = asyncio.create_task(run_supervised("it", work, clock.sleep))
-        while begun < 3:
+        while starts < 3:
             await asyncio.sleep(0)
             clock.advance(1.0)
         assert not running.done()
@@ -73,46 +75,46 @@ async def test_what_fails_is_begun_anew(caplog: pytest.LogCaptureFixture) -> Non
         await asyncio.gather(running, return_exceptions=True)
 
 
-# Expectations
+# Expectations.
 
 
-def test_what_was_done_is_waited_for_and_forgotten_in_the_end() -> None:
+def test_expectations_end_when_observed_or_expired() -> None:
     clock = ManualClock()
-    expected = Expectations(clock)
-    expected.expect_creations("owner", 2)
-    expected.expect_deletion("owner", "a")
-    assert not expected.satisfied("owner")
-    assert expected.satisfied("other")
-    expected.creation_observed("owner")
-    expected.lower_creations("owner")
-    assert not expected.satisfied("owner")
-    expected.deletion_observed("owner", "a")
-    assert expected.satisfied("owner")
-    expected.expect_creations("owner", 1)
+    expectations = Expectations(clock)
+    expectations.expect_creations("owner", 2)
+    expectations.expect_deletion("owner", "a")
+    assert not expectations.satisfied("owner")
+    assert expectations.satisfied("other")
+    expectations.creation_observed("owner")
+    expectations.lower_creations("owner")
+    assert not expectations.satisfied("owner")
+    expectations.deletion_observed("owner", "a")
+    assert expectations.satisfied("owner")
+    expectations.expect_creations("owner", 1)
     clock.advance(EXPECTATIONS_TIMEOUT_S)
-    assert expected.satisfied("owner")
+    assert expectations.satisfied("owner")
 
 
 @async_test
-async def test_a_refusal_costs_one_request_and_not_five_hundred() -> None:
-    asked = []
+async def test_a_refusal_stops_the_slow_start_after_one_request() -> None:
+    calls_ = []
 
     async def refuse(index: int) -> None:
-        asked.append(index)
+        calls_.append(index)
         raise RuntimeError("no")
 
-    tried, faults = await slow_start_batch(500, refuse)
-    assert (tried, len(faults), asked) == (1, 1, [0])
-    made = []
+    calls, faults = await slow_start_batch(500, refuse)
+    assert (calls, len(faults), calls_) == (1, 1, [0])
+    done = []
 
     async def work(index: int) -> None:
-        made.append(index)
+        done.append(index)
 
     assert await slow_start_batch(500, work) == (500, [])
-    assert sorted(made) == list(range(500))
+    assert sorted(done) == list(range(500))
 
 
-# Patches
+# Patches.
 
 TREES = st.recursive(
     st.none() | st.integers() | st.text(max_size=2),
@@ -121,7 +123,7 @@ TREES = st.recursive(
 )
 
 
-def merged(tree: Any, patch: Any) -> Any:
+def apply_merge_patch(tree: Any, patch: Any) -> Any:
     """RFC 7386."""
     if not isinstance(patch, dict):
         return patch
@@ -130,14 +132,14 @@ def merged(tree: Any, patch: Any) -> Any:
         if value is None:
             result.pop(key, None)
         else:
-            result[key] = merged(result.get(key), value)
+            result[key] = apply_merge_patch(result.get(key), value)
     return result
 
 
-def plain(tree: Any) -> Any:
-    """Without nulls in objects, which no merge patch can write."""
+def without_nulls(tree: Any) -> Any:
+    """Remove nulls in objects, which no merge patch can write."""
     if isinstance(tree, dict):
-        return {key: plain(value) for key, value in tree.items() if value is not None}
+        return {key: without_nulls(value) for key, value in tree.items() if value is not None}
     return tree
 
 
@@ -145,7 +147,7 @@ def plain(tree: Any) -> Any:
     st.dictionaries(st.sampled_from("abc"), TREES, max_size=3),
     st.dictionaries(st.sampled_from("abc"), TREES, max_size=3),
 )
-def test_a_patch_makes_one_of_the_other(old: dict[str, Any], new: dict[str, Any]) -> None:
-    old, new = plain(old), plain(new)
-    assert merged(old, merge_patch(old, new)) == new
+def test_a_merge_patch_transforms_one_object_into_the_other(old: dict[str, Any], new: dict[str, Any]) -> None:
+    old, new = without_nulls(old), without_nulls(new)
+    assert apply_merge_patch(old, merge_patch(old, new)) == new
     assert merge_patch(new, new) == {}

@@ -1,4 +1,4 @@
-"""Namespaces that are deleted: the requests that empty them, and the conditions that say what remains."""
+"""Deletion of namespaces: the requests that empty them, and the conditions with what remains."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ CORE = "/api/v1/namespaces/team"
 ALL = ["create", "delete", "deletecollection", "get", "list", "update", "watch"]
 BACKGROUND = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
 TWO = {"items": [{"metadata": {"name": "a", "namespace": "team", "uid": "ua"}}, {"metadata": {"name": "b"}}]}
-GOING = {"items": [{"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x/y"]}}]}
+TERMINATING = {
+    "items": [{"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x/y"]}}]
+}
 NONE: Tree = {"items": []}
 
 
@@ -31,7 +33,7 @@ def namespace(**changes: Any) -> UntypedObject:
     return convert({**tree, **changes}, UntypedObject)
 
 
-LIVING = namespace(metadata={"name": "team", "uid": "u1"})
+ACTIVE = namespace(metadata={"name": "team", "uid": "u1"})
 
 
 def kind(plural: str, name: str, *, namespaced: bool = True, verbs: list[str] | None = None) -> Tree:
@@ -40,48 +42,48 @@ def kind(plural: str, name: str, *, namespaced: bool = True, verbs: list[str] | 
 
 def server(*kinds: Tree, uid: str = "u1", finalizers: list[str] | None = None) -> Tree:
     spec = {"finalizers": ["kubernetes"] if finalizers is None else finalizers}
-    whole = {"metadata": {"name": "team", "uid": uid, "resourceVersion": "8"}, "spec": spec}
+    tree = {"metadata": {"name": "team", "uid": uid, "resourceVersion": "8"}, "spec": spec}
     core = {"resources": [kind("pods", "Pod"), *kinds]}
-    return {"GET /apis": {}, "GET /api/v1": core, "GET /api/v1/namespaces/team": whole}
+    return {"GET /apis": {}, "GET /api/v1": core, "GET /api/v1/namespaces/team": tree}
 
 
-async def sync(rig: ControllerRig[NamespaceController], item: UntypedObject | None = None) -> float | None:
-    rig.hear(rig.controller.namespaces, namespace() if item is None else item)
-    return await rig.controller.sync(KEY)
+async def sync(harness: ControllerRig[NamespaceController], item: UntypedObject | None = None) -> float | None:
+    harness.hear(harness.controller.namespaces, namespace() if item is None else item)
+    return await harness.controller.sync(KEY)
 
 
 def messages(body: Tree) -> dict[str, str]:
-    """The messages of the conditions that are true."""
+    """Messages of the conditions that are True."""
     return {each["type"]: each["message"] for each in body["status"]["conditions"] if each["status"] == "True"}
 
 
 @pytest.mark.parametrize(
     ("item", "queued"),
-    [pytest.param(namespace(), {KEY: 0.0}, id="terminating"), pytest.param(LIVING, {}, id="not-deleted")],
+    [pytest.param(namespace(), {KEY: 0.0}, id="terminating"), pytest.param(ACTIVE, {}, id="not-deleted")],
 )
 @async_test
-async def test_which_namespaces_are_queued(item: UntypedObject, queued: dict[Any, float]) -> None:
-    async with rig_of(NamespaceController) as rig:
-        rig.hear(rig.controller.namespaces, item)
-        assert rig.queued() == queued
-        rig.hear_gone(rig.controller.namespaces, item)
-        assert rig.queued() == {}
+async def test_terminating_namespaces_are_enqueued(item: UntypedObject, queued: dict[Any, float]) -> None:
+    async with rig_of(NamespaceController) as harness:
+        harness.hear(harness.controller.namespaces, item)
+        assert harness.queued() == queued
+        harness.hear_gone(harness.controller.namespaces, item)
+        assert harness.queued() == {}
 
 
 @pytest.mark.parametrize(
     "item",
     [
-        pytest.param(LIVING, id="not-deleted"),
+        pytest.param(ACTIVE, id="not-deleted"),
         pytest.param(namespace(spec={}), id="no-finalizers"),
         pytest.param(namespace(spec={"finalizers": ["example.com/other"]}), id="finalizer-of-others"),
     ],
 )
 @async_test
-async def test_namespaces_that_are_left_alone(item: UntypedObject) -> None:
-    async with rig_of(NamespaceController, server()) as rig:
-        assert await rig.controller.sync(KEY) is None
-        assert await sync(rig, item) is None
-        assert rig.requests == []
+async def test_namespaces_that_need_no_cleanup(item: UntypedObject) -> None:
+    async with rig_of(NamespaceController, server()) as harness:
+        assert await harness.controller.sync(KEY) is None
+        assert await sync(harness, item) is None
+        assert harness.requests == []
 
 
 @async_test
@@ -94,9 +96,9 @@ async def test_an_empty_namespace_loses_the_finalizer() -> None:
         kind("bindings", "Binding", verbs=["create"]),
         kind("onlylisted", "OnlyListed", verbs=["list", "watch"]),
     ]
-    async with rig_of(NamespaceController, server(*kinds, finalizers=["example.com/other", "kubernetes"])) as rig:
-        assert await sync(rig) is None
-        *reads, (line, body) = rig.requests
+    async with rig_of(NamespaceController, server(*kinds, finalizers=["example.com/other", "kubernetes"])) as harness:
+        assert await sync(harness) is None
+        *reads, (line, body) = harness.requests
         assert [each for each, _ in reads] == [
             "GET /readyz",
             "GET /apis",
@@ -110,28 +112,28 @@ async def test_an_empty_namespace_loses_the_finalizer() -> None:
 
 
 @async_test
-async def test_a_namespace_that_was_made_again_keeps_its_finalizer() -> None:
-    async with rig_of(NamespaceController, server(uid="another")) as rig:
-        assert await sync(rig) is None
-        assert rig.writes == []
+async def test_a_recreated_namespace_keeps_its_finalizer() -> None:
+    async with rig_of(NamespaceController, server(uid="another")) as harness:
+        assert await sync(harness) is None
+        assert harness.writes == []
 
 
 @pytest.mark.parametrize("refusal", [Conflict("changed", code=409), NotFound("gone", code=404)])
 @async_test
-async def test_a_refused_finalizer_is_tried_again(refusal: Refused) -> None:
-    async with rig_of(NamespaceController, {**server(), "PUT /api/v1/namespaces/team/finalize": refusal}) as rig:
-        rig.hear(rig.controller.namespaces, namespace())
-        rig.queued()
-        assert await rig.controller.sync(KEY) is None
-        assert rig.queued() == {KEY: 0.0}
+async def test_a_refused_finalizer_removal_is_retried(refusal: Refused) -> None:
+    async with rig_of(NamespaceController, {**server(), "PUT /api/v1/namespaces/team/finalize": refusal}) as harness:
+        harness.hear(harness.controller.namespaces, namespace())
+        harness.queued()
+        assert await harness.controller.sync(KEY) is None
+        assert harness.queued() == {KEY: 0.0}
 
 
 @async_test
 async def test_pods_are_deleted_before_everything_else() -> None:
-    answers = server(kind("configmaps", "ConfigMap")) | {f"GET {CORE}/pods": [TWO, GOING]}
-    async with rig_of(NamespaceController, answers) as rig:
-        assert await sync(rig) == RECHECK_S == 0.5
-        deletion, (line, body) = rig.writes
+    answers = server(kind("configmaps", "ConfigMap")) | {f"GET {CORE}/pods": [TWO, TERMINATING]}
+    async with rig_of(NamespaceController, answers) as harness:
+        assert await sync(harness) == RECHECK_S == 0.5
+        deletion, (line, body) = harness.writes
         assert deletion == (f"DELETE {CORE}/pods", BACKGROUND)
         assert line == "PATCH /api/v1/namespaces/team/status"
         assert messages(body) == {
@@ -160,71 +162,73 @@ async def test_pods_are_deleted_before_everything_else() -> None:
     ],
 )
 @async_test
-async def test_how_a_kind_is_emptied(verbs: list[str], answers: list[Any], deletions: list[Any]) -> None:
+async def test_deletion_of_the_objects_of_a_resource(
+    verbs: list[str], answers: list[Any], deletions: list[Any]
+) -> None:
     table = server(kind("configmaps", "ConfigMap", verbs=verbs)) | {f"GET {CORE}/configmaps": answers}
-    async with rig_of(NamespaceController, table) as rig:
-        assert await sync(rig) is None
-        *found, (last, _) = rig.writes
+    async with rig_of(NamespaceController, table) as harness:
+        assert await sync(harness) is None
+        *found, (last, _) = harness.writes
         assert found == deletions
         assert last == "PUT /api/v1/namespaces/team/finalize"
 
 
 @async_test
-async def test_what_is_going_already_is_not_deleted_again() -> None:
-    table = server(kind("configmaps", "ConfigMap")) | {f"GET {CORE}/configmaps": GOING}
-    async with rig_of(NamespaceController, table) as rig:
-        assert await sync(rig) == RECHECK_S
-        assert [line for line, _ in rig.writes] == ["PATCH /api/v1/namespaces/team/status"]
+async def test_terminating_objects_are_not_deleted_again() -> None:
+    table = server(kind("configmaps", "ConfigMap")) | {f"GET {CORE}/configmaps": TERMINATING}
+    async with rig_of(NamespaceController, table) as harness:
+        assert await sync(harness) == RECHECK_S
+        assert [line for line, _ in harness.writes] == ["PATCH /api/v1/namespaces/team/status"]
 
 
 @async_test
-async def test_a_refused_list_is_a_condition_and_keeps_the_namespace() -> None:
+async def test_a_refused_list_is_a_condition_and_blocks_the_deletion() -> None:
     table = server(kind("configmaps", "ConfigMap"), kind("secrets", "Secret"))
     table |= {f"GET {CORE}/configmaps": Forbidden("not allowed", code=403), f"GET {CORE}/secrets": [TWO, NONE]}
-    async with rig_of(NamespaceController, table) as rig:
-        assert await sync(rig) == RECHECK_S
-        assert [line for line, _ in rig.requests if line.startswith("DELETE")] == [f"DELETE {CORE}/secrets"]
-        assert await rig.controller.sync(KEY) == RECHECK_S
-        (_, body), *_ = rig.writes
+    async with rig_of(NamespaceController, table) as harness:
+        assert await sync(harness) == RECHECK_S
+        assert [line for line, _ in harness.requests if line.startswith("DELETE")] == [f"DELETE {CORE}/secrets"]
+        assert await harness.controller.sync(KEY) == RECHECK_S
+        (_, body), *_ = harness.writes
         assert messages(body) == {"NamespaceDeletionContentFailure": "Failed to delete all resource types: not allowed"}
 
 
 @async_test
-async def test_a_refused_list_of_pods_keeps_everything_else() -> None:
+async def test_a_refused_list_of_pods_blocks_all_further_deletions() -> None:
     table = server(kind("configmaps", "ConfigMap")) | {f"GET {CORE}/pods": Forbidden("not allowed", code=403)}
-    async with rig_of(NamespaceController, table) as rig:
-        assert await sync(rig) == RECHECK_S
-        assert f"GET {CORE}/configmaps" not in [line for line, _ in rig.requests]
+    async with rig_of(NamespaceController, table) as harness:
+        assert await sync(harness) == RECHECK_S
+        assert f"GET {CORE}/configmaps" not in [line for line, _ in harness.requests]
 
 
 @async_test
 async def test_a_bug_in_a_deletion_is_raised() -> None:
-    async with rig_of(NamespaceController, server() | {f"GET {CORE}/pods": ZeroDivisionError()}) as rig:
+    async with rig_of(NamespaceController, server() | {f"GET {CORE}/pods": ZeroDivisionError()}) as harness:
         with pytest.raises(ZeroDivisionError):
-            await sync(rig)
+            await sync(harness)
 
 
 @async_test
-async def test_a_group_that_does_not_answer_keeps_the_namespace() -> None:
+async def test_a_failed_discovery_blocks_the_deletion() -> None:
     version = {"version": "v1"}
     groups = {"groups": [{"name": "metrics.k8s.io", "versions": [version], "preferredVersion": version}]}
     failing = {"GET /apis": groups, "GET /apis/metrics.k8s.io/v1": Refused("unavailable", code=503)}
-    async with rig_of(NamespaceController, server() | failing) as rig:
-        assert await sync(rig) == RECHECK_S
-        ((_, body),) = rig.writes
+    async with rig_of(NamespaceController, server() | failing) as harness:
+        assert await sync(harness) == RECHECK_S
+        ((_, body),) = harness.writes
         discovery = "Discovery failed for some groups: metrics.k8s.io/v1"
         assert messages(body) == {"NamespaceDeletionDiscoveryFailure": discovery}
 
 
 @async_test
-async def test_conditions_that_stay_are_not_written_again() -> None:
-    async with rig_of(NamespaceController, server() | {f"GET {CORE}/pods": GOING}) as rig:
-        assert await sync(rig) == RECHECK_S
-        ((_, body),) = rig.writes
-        told = namespace(status={"phase": "Terminating", **body["status"]})
-        rig.clock.advance(60.0)
-        assert await sync(rig, told) == RECHECK_S
-        assert rig.writes == []
+async def test_unchanged_conditions_are_not_written() -> None:
+    async with rig_of(NamespaceController, server() | {f"GET {CORE}/pods": TERMINATING}) as harness:
+        assert await sync(harness) == RECHECK_S
+        ((_, body),) = harness.writes
+        item = namespace(status={"phase": "Terminating", **body["status"]})
+        harness.clock.advance(60.0)
+        assert await sync(harness, item) == RECHECK_S
+        assert harness.writes == []
 
 
 def test_conditions_count_every_kind_and_finalizer() -> None:
@@ -237,9 +241,9 @@ def test_conditions_count_every_kind_and_finalizer() -> None:
     found = namespace(status={"conditions": [then, since]})
     now = namespace().metadata.deletion_timestamp
     assert now is not None
-    made = conditions(found, PreferredResources(failed=("a/v1", "b/v1")), left, [], now)
+    new_conditions = conditions(found, PreferredResources(failed=("a/v1", "b/v1")), left, [], now)
     finalizers = "a/a in 1 resource instances, b/b in 2 resource instances"
-    assert [(each["type"], each["status"], each["reason"], each["message"]) for each in made] == [
+    assert [(each["type"], each["status"], each["reason"], each["message"]) for each in new_conditions] == [
         (
             "NamespaceDeletionDiscoveryFailure",
             "True",
@@ -271,14 +275,14 @@ def test_conditions_count_every_kind_and_finalizer() -> None:
             "Some content in the namespace has finalizers remaining: " + finalizers,
         ),
     ]
-    assert [each["lastTransitionTime"][:4] for each in made] == ["2026", "2026", "2026", "2025", "2026"]
+    assert [each["lastTransitionTime"][:4] for each in new_conditions] == ["2026", "2026", "2026", "2025", "2026"]
 
 
-# Which kinds a server has
+# Discovery of resources.
 
 
 @async_test
-async def test_kinds_come_in_the_preferred_version_without_subresources_and_events() -> None:
+async def test_preferred_resources_exclude_subresources_and_events() -> None:
     groups = [
         {
             "name": "apps",
@@ -288,26 +292,26 @@ async def test_kinds_come_in_the_preferred_version_without_subresources_and_even
         {"name": "events.k8s.io", "versions": [{"version": "v1"}], "preferredVersion": {"version": "v1"}},
         {"name": "broken", "versions": [{"version": "v1"}], "preferredVersion": {"version": "v1"}},
     ]
-    least = ["delete", "list", "watch"]
+    verbs = ["delete", "list", "watch"]
     table = {
         "GET /apis": {"groups": groups},
         "GET /api/v1": {"resources": [kind("pods", "Pod"), kind("pods/log", "Pod"), kind("events", "Event")]},
-        "GET /apis/apps/v1": {"resources": [kind("deployments", "Deployment"), kind("old", "Old", verbs=least)]},
+        "GET /apis/apps/v1": {"resources": [kind("deployments", "Deployment"), kind("old", "Old", verbs=verbs)]},
         "GET /apis/apps/v2": {"resources": [kind("deployments", "Deployment"), kind("sets", "Set", verbs=["list"])]},
         "GET /apis/apps/v3": Refused("not now", code=503),
         "GET /apis/events.k8s.io/v1": {"resources": [kind("events", "Event")]},
         "GET /apis/broken/v1": b"<html>",
     }
-    async with rig_of(NamespaceController, table) as rig:
-        there = await server_preferred_resources(rig.controller.client)
-    offered = [f"{each.resource} {each.resource.version}" for each in there.resources]
-    assert offered == ["pods v1", "deployments.apps v2", "sets.apps v2", "old.apps v1"]
-    assert there.failed == ("apps/v3", "broken/v1")
-    assert [each.plural for each in there.watchable()] == ["pods", "deployments", "old"]
-    found = there.find("apps/v1", "Deployment")
+    async with rig_of(NamespaceController, table) as harness:
+        served = await server_preferred_resources(harness.controller.client)
+    resources = [f"{each.resource} {each.resource.version}" for each in served.resources]
+    assert resources == ["pods v1", "deployments.apps v2", "sets.apps v2", "old.apps v1"]
+    assert served.failed == ("apps/v3", "broken/v1")
+    assert [each.plural for each in served.watchable()] == ["pods", "deployments", "old"]
+    found = served.find("apps/v1", "Deployment")
     assert found is not None
     assert found.path("team") == "/apis/apps/v2/namespaces/team/deployments"
-    assert there.find("v1", "Pod") == there.resources[0].resource
-    assert there.find("v1", "Deployment") is None
-    assert there.find("apps/v2", "Pod") is None
-    assert NAMESPACES not in there.watchable()
+    assert served.find("v1", "Pod") == served.resources[0].resource
+    assert served.find("v1", "Deployment") is None
+    assert served.find("apps/v2", "Pod") is None
+    assert NAMESPACES not in served.watchable()

@@ -1,4 +1,4 @@
-"""What controllers of pods share: who wakes whom, adoption, creations and deletions in batches, and expectations."""
+"""Shared code of the controllers of pods: enqueued owners, adoption, batched creations and deletions, expectations."""
 
 from __future__ import annotations
 
@@ -33,177 +33,186 @@ from support.harness.single_controller import ControllerRig, rig_of
 WEB = ("default", "web")
 PODS_PATH = "/api/v1/namespaces/default/pods"
 WEB_PATH = "/apis/apps/v1/namespaces/default/replicasets/web"
-GOING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
-SELECTS = {"matchLabels": {"app": "web"}}
+TERMINATING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+SELECTOR = {"matchLabels": {"app": "web"}}
 
 
-class Sets(ReplicaSetController):
-    """Keeps what events would say."""
+class RecordingController(ReplicaSetController):
+    """Records events instead of sending them."""
 
-    said: list[tuple[str, str, bool]]
+    events: list[tuple[str, str, bool]]
 
     def record_event(self, resource: Any, item: Any, reason: str, note: str, *, warning: bool = False) -> None:  # noqa: ARG002
-        self.said = [*getattr(self, "said", []), (reason, note, warning)]
+        self.events = [*getattr(self, "said", []), (reason, note, warning)]
 
 
-def owner(name: str = "web", *, selector: Tree | None = SELECTS, **meta: Any) -> UntypedObject:
-    whole = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "5", **meta}
-    return convert({"metadata": whole, "spec": {"selector": selector}}, UntypedObject)
+def owner(name: str = "web", *, selector: Tree | None = SELECTOR, **meta: Any) -> UntypedObject:
+    tree = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "5", **meta}
+    return convert({"metadata": tree, "spec": {"selector": selector}}, UntypedObject)
 
 
 def pod(
-    name: str = "p", *, of: str = "", app: str = "web", kind: str = "ReplicaSet", phase: str = "Running", **meta: Any
+    name: str = "p",
+    *,
+    owner_name: str = "",
+    app: str = "web",
+    kind: str = "ReplicaSet",
+    phase: str = "Running",
+    **meta: Any,
 ) -> PodFields:
-    references = [{"apiVersion": "apps/v1", "kind": kind, "name": of, "uid": f"uid-{of}", "controller": True}]
-    whole = {"name": name, "namespace": "default", "uid": f"uid-{name}", "labels": {"app": app}, **meta}
-    whole["ownerReferences"] = references if of else []
-    return convert({"metadata": whole, "status": {"phase": phase}}, PodFields)
+    references = [
+        {"apiVersion": "apps/v1", "kind": kind, "name": owner_name, "uid": f"uid-{owner_name}", "controller": True}
+    ]
+    tree = {"name": name, "namespace": "default", "uid": f"uid-{name}", "labels": {"app": app}, **meta}
+    tree["ownerReferences"] = references if owner_name else []
+    return convert({"metadata": tree, "status": {"phase": phase}}, PodFields)
 
 
-# Who is woken
+# Enqueued owners.
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "woken"),
+    ("old", "new", "enqueued"),
     [
-        pytest.param(None, pod(of="web"), {"web"}, id="comes"),
-        pytest.param(pod(of="web"), pod(of="web", phase="Failed"), {"web"}, id="changes"),
-        pytest.param(pod(of="web"), None, {"web"}, id="goes"),
-        pytest.param(None, pod(of="web", kind="Job"), set(), id="of-another-kind"),
+        pytest.param(None, pod(owner_name="web"), {"web"}, id="comes"),
+        pytest.param(pod(owner_name="web"), pod(owner_name="web", phase="Failed"), {"web"}, id="changes"),
+        pytest.param(pod(owner_name="web"), None, {"web"}, id="goes"),
+        pytest.param(None, pod(owner_name="web", kind="Job"), set(), id="of-another-kind"),
         pytest.param(None, pod(), {"web"}, id="orphan-that-fits"),
         pytest.param(None, pod(app="none"), set(), id="orphan-that-does-not-fit"),
         pytest.param(pod(), pod(phase="Failed"), set(), id="orphan-changes"),
         pytest.param(pod(app="none"), pod(), {"web"}, id="orphan-fits-now"),
         pytest.param(pod(), None, set(), id="orphan-goes"),
-        pytest.param(pod(of="db"), pod(), {"db", "web"}, id="is-let-go"),
-        pytest.param(pod(of="db"), pod(of="web"), {"db", "web"}, id="changes-its-owner"),
-        pytest.param(pod(of="db", kind="Job"), pod(of="web"), {"web"}, id="comes-from-another-kind"),
+        pytest.param(pod(owner_name="db"), pod(), {"db", "web"}, id="is-let-go"),
+        pytest.param(pod(owner_name="db"), pod(owner_name="web"), {"db", "web"}, id="changes-its-owner"),
+        pytest.param(pod(owner_name="db", kind="Job"), pod(owner_name="web"), {"web"}, id="comes-from-another-kind"),
     ],
 )
 @async_test
-async def test_whom_a_pod_wakes(old: PodFields | None, new: PodFields | None, woken: set[str]) -> None:
-    async with rig_of(Sets) as rig:
+async def test_owners_enqueued_by_a_pod_event(old: PodFields | None, new: PodFields | None, enqueued: set[str]) -> None:
+    async with rig_of(RecordingController) as harness:
         other = owner("db", selector={"matchLabels": {"app": "db"}})
-        far = convert({"metadata": {"name": "far", "namespace": "far"}, "spec": {"selector": SELECTS}}, UntypedObject)
-        rig.hear(rig.controller.owners, owner(), other, far)
+        far = convert({"metadata": {"name": "far", "namespace": "far"}, "spec": {"selector": SELECTOR}}, UntypedObject)
+        harness.hear(harness.controller.owners, owner(), other, far)
         if old is not None:
-            rig.hear(rig.controller.pods, old)
-        assert rig.queued()
+            harness.hear(harness.controller.pods, old)
+        assert harness.queued()
         if new is not None:
-            rig.hear(rig.controller.pods, new)
+            harness.hear(harness.controller.pods, new)
         elif old is not None:
-            rig.hear_gone(rig.controller.pods, old)
-        assert rig.queued() == {("default", name): 0.0 for name in woken}
+            harness.hear_gone(harness.controller.pods, old)
+        assert harness.queued() == {("default", name): 0.0 for name in enqueued}
 
 
 @async_test
-async def test_an_owner_of_many_pods_waits_a_moment() -> None:
-    async with rig_of(Sets) as rig:
+async def test_an_owner_of_many_pods_is_enqueued_with_a_delay() -> None:
+    async with rig_of(RecordingController) as harness:
         for number in range(BATCH_THRESHOLD):
-            rig.hear(rig.controller.pods, pod(f"p{number}", of="web"))
-            assert rig.queued() == {WEB: 0.0}
-        rig.hear(rig.controller.pods, pod("last", of="web"))
-        assert rig.queued() == {WEB: pytest.approx(BATCH_PERIOD_S, abs=0.06)}
+            harness.hear(harness.controller.pods, pod(f"p{number}", owner_name="web"))
+            assert harness.queued() == {WEB: 0.0}
+        harness.hear(harness.controller.pods, pod("last", owner_name="web"))
+        assert harness.queued() == {WEB: pytest.approx(BATCH_PERIOD_S, abs=0.06)}
 
 
 @async_test
-async def test_pods_that_come_and_go_are_expected() -> None:
-    async with rig_of(Sets) as rig:
-        expected, pods = rig.controller.expectations, rig.controller.pods
-        expected.expect_creations("uid-web", 1)
-        rig.hear(pods, pod("other", of="db"))
-        assert not expected.satisfied("uid-web")
-        rig.hear(pods, pod(of="web"))
-        assert expected.satisfied("uid-web")
-        expected.expect_creations("uid-web", 1)
-        expected.expect_deletion("uid-web", "uid-p")
-        rig.hear(pods, pod(of="web", phase="Failed"))
-        assert not expected.satisfied("uid-web")
-        rig.hear(pods, pod("second", of="web"))
-        assert not expected.satisfied("uid-web")
-        rig.hear(pods, pod(of="web", **GOING))
-        assert expected.satisfied("uid-web")
-        expected.expect_deletion("uid-web", "uid-second")
-        rig.hear_gone(pods, pod("second", of="web"))
-        assert expected.satisfied("uid-web")
-        expected.expect_creations("uid-web", 1)
-        rig.hear(rig.controller.owners, owner(), owner())
-        assert not expected.satisfied("uid-web")
-        rig.hear_gone(rig.controller.owners, owner())
-        assert expected.satisfied("uid-web")
+async def test_pod_events_fulfil_expectations() -> None:
+    async with rig_of(RecordingController) as harness:
+        expectations, pods = harness.controller.expectations, harness.controller.pods
+        expectations.expect_creations("uid-web", 1)
+        harness.hear(pods, pod("other", owner_name="db"))
+        assert not expectations.satisfied("uid-web")
+        harness.hear(pods, pod(owner_name="web"))
+        assert expectations.satisfied("uid-web")
+        expectations.expect_creations("uid-web", 1)
+        expectations.expect_deletion("uid-web", "uid-p")
+        harness.hear(pods, pod(owner_name="web", phase="Failed"))
+        assert not expectations.satisfied("uid-web")
+        harness.hear(pods, pod("second", owner_name="web"))
+        assert not expectations.satisfied("uid-web")
+        harness.hear(pods, pod(owner_name="web", **TERMINATING))
+        assert expectations.satisfied("uid-web")
+        expectations.expect_deletion("uid-web", "uid-second")
+        harness.hear_gone(pods, pod("second", owner_name="web"))
+        assert expectations.satisfied("uid-web")
+        expectations.expect_creations("uid-web", 1)
+        harness.hear(harness.controller.owners, owner(), owner())
+        assert not expectations.satisfied("uid-web")
+        harness.hear_gone(harness.controller.owners, owner())
+        assert expectations.satisfied("uid-web")
 
 
-# Adoption
+# Adoption and release.
 
 
-LIVES = {"metadata": {"name": "web", "uid": "uid-web"}}
+EXISTING = {"metadata": {"name": "web", "uid": "uid-web"}}
 
 
-async def own(rig: ControllerRig[Sets], item: UntypedObject, *pods: PodFields) -> list[str]:
-    rig.hear(rig.controller.owners, item)
-    rig.hear(rig.controller.pods, *pods)
-    return [each.name for each in await rig.controller.claim_pods(item)]
+async def claim(harness: ControllerRig[RecordingController], item: UntypedObject, *pods: PodFields) -> list[str]:
+    harness.hear(harness.controller.owners, item)
+    harness.hear(harness.controller.pods, *pods)
+    return [each.name for each in await harness.controller.claim_pods(item)]
 
 
 @pytest.mark.parametrize(
     ("found", "server", "adopted"),
     [
-        pytest.param(pod(), LIVES, True, id="fits"),
-        pytest.param(pod(app="none"), LIVES, False, id="does-not-fit"),
-        pytest.param(pod(phase="Succeeded"), LIVES, False, id="finished"),
-        pytest.param(pod(**GOING), LIVES, False, id="terminating"),
-        pytest.param(pod(of="db"), LIVES, False, id="of-another-owner"),
+        pytest.param(pod(), EXISTING, True, id="fits"),
+        pytest.param(pod(app="none"), EXISTING, False, id="does-not-fit"),
+        pytest.param(pod(phase="Succeeded"), EXISTING, False, id="finished"),
+        pytest.param(pod(**TERMINATING), EXISTING, False, id="terminating"),
+        pytest.param(pod(owner_name="db"), EXISTING, False, id="of-another-owner"),
         pytest.param(pod(), {"metadata": {"uid": "another"}}, False, id="owner-was-made-again"),
-        pytest.param(pod(), {"metadata": {"uid": "uid-web", **GOING}}, False, id="owner-terminates"),
+        pytest.param(pod(), {"metadata": {"uid": "uid-web", **TERMINATING}}, False, id="owner-terminates"),
         pytest.param(pod(), NotFound("gone", code=404), False, id="owner-is-gone"),
     ],
 )
 @async_test
-async def test_which_orphans_are_adopted(found: PodFields, server: Any, adopted: bool) -> None:
-    async with rig_of(Sets, {f"GET {WEB_PATH}": server}) as rig:
-        assert await own(rig, owner(), found) == (["p"] if adopted else [])
+async def test_adoption_of_orphans(found: PodFields, server: Any, adopted: bool) -> None:
+    async with rig_of(RecordingController, {f"GET {WEB_PATH}": server}) as harness:
+        assert await claim(harness, owner(), found) == (["p"] if adopted else [])
         body = {"metadata": {"uid": "uid-p", "ownerReferences": [owner_reference(REPLICA_SETS, owner())]}}
-        assert rig.writes == ([(f"PATCH {PODS_PATH}/p", body)] if adopted else [])
+        assert harness.writes == ([(f"PATCH {PODS_PATH}/p", body)] if adopted else [])
 
 
 @async_test
-async def test_an_orphan_that_went_meanwhile_is_not_counted() -> None:
-    answers = {f"GET {WEB_PATH}": LIVES, f"PATCH {PODS_PATH}/p": NotFound("gone", code=404)}
-    async with rig_of(Sets, answers) as rig:
-        assert await own(rig, owner(), pod(), pod("q")) == ["q"]
+async def test_an_orphan_deleted_during_its_adoption_is_not_counted() -> None:
+    answers = {f"GET {WEB_PATH}": EXISTING, f"PATCH {PODS_PATH}/p": NotFound("gone", code=404)}
+    async with rig_of(RecordingController, answers) as harness:
+        assert await claim(harness, owner(), pod(), pod("q")) == ["q"]
 
 
 @pytest.mark.parametrize(
-    ("item", "found", "let_go"),
+    ("item", "found", "released"),
     [
-        pytest.param(owner(), pod(of="web", app="none"), True, id="does-not-fit-any-more"),
-        pytest.param(owner(), pod(of="web", app="none", **GOING), False, id="terminates"),
-        pytest.param(owner(**GOING), pod(of="web", app="none"), False, id="owner-terminates"),
+        pytest.param(owner(), pod(owner_name="web", app="none"), True, id="does-not-fit-any-more"),
+        pytest.param(owner(), pod(owner_name="web", app="none", **TERMINATING), False, id="terminates"),
+        pytest.param(owner(**TERMINATING), pod(owner_name="web", app="none"), False, id="owner-terminates"),
         pytest.param(
-            owner(selector={"matchExpressions": [{"key": "a", "operator": "?"}]}), pod(of="web"), True, id="bad"
+            owner(selector={"matchExpressions": [{"key": "a", "operator": "?"}]}), pod(owner_name="web"), True, id="bad"
         ),
     ],
 )
 @async_test
-async def test_which_pods_are_let_go(item: UntypedObject, found: PodFields, let_go: bool) -> None:
+async def test_release_of_owned_pods(item: UntypedObject, found: PodFields, released: bool) -> None:
     answers = {f"PATCH {PODS_PATH}/p": NotFound("gone", code=404)}
-    async with rig_of(Sets, answers) as rig:
-        assert await own(rig, item, found) == []
+    async with rig_of(RecordingController, answers) as harness:
+        assert await claim(harness, item, found) == []
         body = {"metadata": {"uid": "uid-p", "ownerReferences": [{"$patch": "delete", "uid": "uid-web"}]}}
-        assert rig.requests == ([(f"PATCH {PODS_PATH}/p", body)] if let_go else [])
+        assert harness.requests == ([(f"PATCH {PODS_PATH}/p", body)] if released else [])
 
 
 @pytest.mark.parametrize(
-    "item", [pytest.param(owner(**GOING), id="terminating"), pytest.param(owner(selector={}), id="selects-everything")]
+    "item",
+    [pytest.param(owner(**TERMINATING), id="terminating"), pytest.param(owner(selector={}), id="selects-everything")],
 )
 @async_test
 async def test_owners_that_adopt_nothing(item: UntypedObject) -> None:
-    async with rig_of(Sets, {f"GET {WEB_PATH}": LIVES}) as rig:
-        assert await own(rig, item, pod("mine", of="web"), pod("stray")) == ["mine"]
-        assert rig.requests == []
+    async with rig_of(RecordingController, {f"GET {WEB_PATH}": EXISTING}) as harness:
+        assert await claim(harness, item, pod("mine", owner_name="web"), pod("stray")) == ["mine"]
+        assert harness.requests == []
 
 
-def test_the_reference_of_an_owner_is_that_of_its_controller() -> None:
+def test_owner_reference_is_a_controller_reference() -> None:
     assert owner_reference(REPLICA_SETS, owner()) == {
         "apiVersion": "apps/v1",
         "kind": "ReplicaSet",
@@ -213,106 +222,111 @@ def test_the_reference_of_an_owner_is_that_of_its_controller() -> None:
         "blockOwnerDeletion": True,
     }
     assert generated_prefix("web") == "web-"
-    assert count_where([pod(), pod(app="db"), pod(of="web")], lambda each: each.labels["app"] == "web") == 2
+    assert count_where([pod(), pod(app="db"), pod(owner_name="web")], lambda each: each.labels["app"] == "web") == 2
 
 
-def test_an_object_without_a_selector_selects_nothing() -> None:
+def test_a_missing_selector_matches_nothing() -> None:
     assert not selector_of(owner(selector=None)).matches({"app": "web"})
 
 
 @pytest.mark.parametrize(
-    ("name", "generate", "expected"), [("p-0", "", {"name": "p-0"}), ("", "p-", {"generateName": "p-"})]
+    ("name", "generate", "expectations"), [("p-0", "", {"name": "p-0"}), ("", "p-", {"generateName": "p-"})]
 )
-def test_a_pod_of_a_template(name: str, generate: str, expected: Tree) -> None:
+def test_pod_from_template(name: str, generate: str, expectations: Tree) -> None:
     template = {"metadata": {"labels": {"a": "b"}, "annotations": {}, "name": "no"}, "spec": {"hostname": "h"}}
     reference = {"uid": "u"}
-    whole = {"apiVersion": "v1", "kind": "Pod"}
-    meta = {"labels": {"a": "b"}, **expected, "ownerReferences": [reference]}
-    made = pod_from_template(template, reference, name=name, generate=generate)
-    assert made == {**whole, "metadata": meta, "spec": {"hostname": "h"}}
-    bare = {**whole, "metadata": {**expected, "ownerReferences": [reference]}, "spec": {}}
+    tree = {"apiVersion": "v1", "kind": "Pod"}
+    meta = {"labels": {"a": "b"}, **expectations, "ownerReferences": [reference]}
+    created = pod_from_template(template, reference, name=name, generate=generate)
+    assert created == {**tree, "metadata": meta, "spec": {"hostname": "h"}}
+    bare = {**tree, "metadata": {**expectations, "ownerReferences": [reference]}, "spec": {}}
     assert pod_from_template({}, reference, name=name, generate=generate) == bare
 
 
-# Creations and deletions
+# Creation and deletion.
 
 
-MADE = {"metadata": {"name": "web-x", "namespace": "default"}}
+CREATED = {"metadata": {"name": "web-x", "namespace": "default"}}
 
 
 @async_test
 async def test_created_pods_are_expected_and_reported() -> None:
-    async with rig_of(Sets, {f"POST {PODS_PATH}": MADE}) as rig:
-        await rig.controller.create_pods(owner(), [{"n": 0}, {"n": 1}])
-        assert rig.requests == [(f"POST {PODS_PATH}", {"n": number}) for number in range(2)]
-        assert rig.controller.said == [("SuccessfulCreate", "Created pod: web-x", False)] * 2
+    async with rig_of(RecordingController, {f"POST {PODS_PATH}": CREATED}) as harness:
+        await harness.controller.create_pods(owner(), [{"n": 0}, {"n": 1}])
+        assert harness.requests == [(f"POST {PODS_PATH}", {"n": number}) for number in range(2)]
+        assert harness.controller.events == [("SuccessfulCreate", "Created pod: web-x", False)] * 2
         for left in (1, 0):
-            assert not rig.controller.expectations.satisfied("uid-web")
-            rig.hear(rig.controller.pods, pod(f"p{left}", of="web"))
-        assert rig.controller.expectations.satisfied("uid-web")
-        await rig.controller.create_pods(owner(), [{}], record_each=False)
-        assert len(rig.controller.said) == 2
+            assert not harness.controller.expectations.satisfied("uid-web")
+            harness.hear(harness.controller.pods, pod(f"p{left}", owner_name="web"))
+        assert harness.controller.expectations.satisfied("uid-web")
+        await harness.controller.create_pods(owner(), [{}], record_each=False)
+        assert len(harness.controller.events) == 2
 
 
-ENDING = "namespace default is being terminated"
+TERMINATING_MESSAGE = "namespace default is being terminated"
 
 
 @pytest.mark.parametrize(
-    ("fault", "raised", "said"),
+    ("fault", "raised", "events"),
     [
         pytest.param(
             Forbidden("quota", code=403), True, [("FailedCreate", "Error creating: quota", True)], id="refused"
         ),
-        pytest.param(Forbidden(ENDING, code=403), False, [], id="namespace-ends"),
+        pytest.param(Forbidden(TERMINATING_MESSAGE, code=403), False, [], id="namespace-ends"),
         pytest.param(
-            Refused(ENDING, code=500), True, [("FailedCreate", f"Error creating: {ENDING}", True)], id="another-error"
+            Refused(TERMINATING_MESSAGE, code=500),
+            True,
+            [("FailedCreate", f"Error creating: {TERMINATING_MESSAGE}", True)],
+            id="another-error",
         ),
         pytest.param(ZeroDivisionError(), True, [], id="bug"),
     ],
 )
 @async_test
-async def test_a_refused_pod_stops_the_rest_and_is_not_expected(fault: Exception, raised: bool, said: Any) -> None:
-    async with rig_of(Sets, {f"POST {PODS_PATH}": fault}) as rig:
+async def test_a_refused_creation_stops_the_rest_and_its_expectation(
+    fault: Exception, raised: bool, events: Any
+) -> None:
+    async with rig_of(RecordingController, {f"POST {PODS_PATH}": fault}) as harness:
         try:
-            await rig.controller.create_pods(owner(), [{}] * 5)
+            await harness.controller.create_pods(owner(), [{}] * 5)
             assert not raised
         except type(fault):
             assert raised
-        assert len(rig.requests) == 1
-        assert getattr(rig.controller, "said", []) == said
-        assert rig.controller.expectations.satisfied("uid-web")
+        assert len(harness.requests) == 1
+        assert getattr(harness.controller, "said", []) == events
+        assert harness.controller.expectations.satisfied("uid-web")
 
 
 @async_test
 async def test_deleted_pods_are_expected_and_reported() -> None:
     answers = {f"DELETE {PODS_PATH}/gone": NotFound("gone", code=404)}
-    async with rig_of(Sets, answers) as rig:
-        rig.hear(rig.controller.pods, pod(of="web"), pod("gone", of="web"))
-        await rig.controller.delete_pods(owner(), [pod(of="web"), pod("gone", of="web")])
-        assert [(line, body["preconditions"]) for line, body in rig.requests] == [
+    async with rig_of(RecordingController, answers) as harness:
+        harness.hear(harness.controller.pods, pod(owner_name="web"), pod("gone", owner_name="web"))
+        await harness.controller.delete_pods(owner(), [pod(owner_name="web"), pod("gone", owner_name="web")])
+        assert [(line, body["preconditions"]) for line, body in harness.requests] == [
             (f"DELETE {PODS_PATH}/p", {"uid": "uid-p"}),
             (f"DELETE {PODS_PATH}/gone", {"uid": "uid-gone"}),
         ]
-        assert rig.controller.said == [("SuccessfulDelete", "Deleted pod: p", False)]
-        assert not rig.controller.expectations.satisfied("uid-web")
-        rig.hear_gone(rig.controller.pods, pod(of="web"))
-        assert rig.controller.expectations.satisfied("uid-web")
+        assert harness.controller.events == [("SuccessfulDelete", "Deleted pod: p", False)]
+        assert not harness.controller.expectations.satisfied("uid-web")
+        harness.hear_gone(harness.controller.pods, pod(owner_name="web"))
+        assert harness.controller.expectations.satisfied("uid-web")
 
 
 @async_test
-async def test_a_refused_deletion_is_raised_and_nothing_is_expected() -> None:
-    pods = [pod(f"p{number}", of="web") for number in range(20)]
+async def test_a_refused_deletion_is_raised_and_ends_its_expectation() -> None:
+    pods = [pod(f"p{number}", owner_name="web") for number in range(20)]
     answers = {f"DELETE {PODS_PATH}/{each.name}": Conflict("changed", code=409) for each in pods}
-    async with rig_of(Sets, answers) as rig:
+    async with rig_of(RecordingController, answers) as harness:
         with pytest.raises(Conflict):
-            await rig.controller.delete_pods(owner(), pods)
-        assert len(rig.requests) == 16
-        assert rig.controller.said == [("FailedDelete", "Error deleting: changed", True)] * 16
-        assert rig.controller.expectations.satisfied("uid-web")
+            await harness.controller.delete_pods(owner(), pods)
+        assert len(harness.requests) == 16
+        assert harness.controller.events == [("FailedDelete", "Error deleting: changed", True)] * 16
+        assert harness.controller.expectations.satisfied("uid-web")
 
 
 @pytest.mark.parametrize(
-    ("count", "first", "failing", "tried"),
+    ("count", "first", "failing", "calls"),
     [
         pytest.param(0, 1, None, 0, id="none"),
         pytest.param(10, 1, None, 10, id="all"),
@@ -324,7 +338,7 @@ async def test_a_refused_deletion_is_raised_and_nothing_is_expected() -> None:
     ],
 )
 @async_test
-async def test_work_in_growing_batches(count: int, first: int, failing: int | None, tried: int) -> None:
+async def test_slow_start_doubles_its_batches(count: int, first: int, failing: int | None, calls: int) -> None:
     done = []
 
     async def work(index: int) -> None:
@@ -333,7 +347,7 @@ async def test_work_in_growing_batches(count: int, first: int, failing: int | No
             raise Conflict("no", code=409)
 
     found, faults = await slow_start_batch(count, work, first=first)
-    assert (found, len(faults), done) == (tried, failing is not None, list(range(tried)))
+    assert (found, len(faults), done) == (calls, failing is not None, list(range(calls)))
 
 
 def test_a_bug_is_raised_before_a_refusal() -> None:
@@ -342,41 +356,41 @@ def test_a_bug_is_raised_before_a_refusal() -> None:
         raise_first_error([Conflict("no", code=409), ZeroDivisionError()])
 
 
-# Expectations
+# Expectations.
 
 
 def test_expectations_end_with_the_last_creation_and_deletion() -> None:
-    expected = Expectations(ManualClock())
-    assert expected.satisfied("u")
-    expected.expect_creations("u", 3)
-    expected.expect_creations("u", 1)
-    expected.lower_creations("u", 2)
-    expected.creation_observed("u")
-    assert not expected.satisfied("u")
-    expected.expect_deletion("u", "a")
-    expected.creation_observed("u")
-    expected.creation_observed("u")
-    assert not expected.satisfied("u")
-    expected.deletion_observed("u", "b")
-    assert not expected.satisfied("u")
-    expected.deletion_observed("u", "a")
-    assert expected.satisfied("u")
-    expected.creation_observed("u")
-    expected.lower_creations("u")
-    expected.deletion_observed("u", "a")
-    assert expected.satisfied("u")
+    expectations = Expectations(ManualClock())
+    assert expectations.satisfied("u")
+    expectations.expect_creations("u", 3)
+    expectations.expect_creations("u", 1)
+    expectations.lower_creations("u", 2)
+    expectations.creation_observed("u")
+    assert not expectations.satisfied("u")
+    expectations.expect_deletion("u", "a")
+    expectations.creation_observed("u")
+    expectations.creation_observed("u")
+    assert not expectations.satisfied("u")
+    expectations.deletion_observed("u", "b")
+    assert not expectations.satisfied("u")
+    expectations.deletion_observed("u", "a")
+    assert expectations.satisfied("u")
+    expectations.creation_observed("u")
+    expectations.lower_creations("u")
+    expectations.deletion_observed("u", "a")
+    assert expectations.satisfied("u")
 
 
-def test_expectations_are_forgotten_after_five_minutes() -> None:
+def test_expectations_expire_after_five_minutes() -> None:
     clock = ManualClock()
-    expected = Expectations(clock)
-    expected.expect_creations("u", 1)
+    expectations = Expectations(clock)
+    expectations.expect_creations("u", 1)
     clock.advance(EXPECTATIONS_TIMEOUT_S - 1)
-    assert not expected.satisfied("u")
+    assert not expectations.satisfied("u")
     clock.advance(1)
-    assert expected.satisfied("u")
-    expected.expect_deletion("u", "a")
+    assert expectations.satisfied("u")
+    expectations.expect_deletion("u", "a")
     clock.advance(299)
-    expected.expect_deletion("u", "b")
+    expectations.expect_deletion("u", "b")
     clock.advance(299)
-    assert not expected.satisfied("u")
+    assert not expectations.satisfied("u")

@@ -1,4 +1,4 @@
-"""Services and who serves them: slices with the pods that are ready, under the ports that they have."""
+"""EndpointSlices: the pods of services with their readiness and ports."""
 
 from __future__ import annotations
 
@@ -46,37 +46,39 @@ def service(app: str, **port: Any) -> Tree:
 
 
 @async_test
-async def test_a_service_has_the_pods_that_are_ready(tmp_path: Path) -> None:
-    async with run_controllers(tmp_path, only=ONLY) as world:
-        await world.make(SERVICES, service("web", targetPort="http", name="http"))
+async def test_a_slice_contains_the_ready_pods_of_its_service(tmp_path: Path) -> None:
+    async with run_controllers(tmp_path, only=ONLY) as harness:
+        await harness.make(SERVICES, service("web", targetPort="http", name="http"))
         for name in ("a", "b"):
-            await world.make(PODS, pod(name, app="web"))
-        await world.make(PODS, pod("other", app="db"))
+            await harness.make(PODS, pod(name, app="web"))
+        await harness.make(PODS, pod("other", app="db"))
 
         async def slices(ready: int) -> Tree | None:
-            found = await world.list(ENDPOINT_SLICES, labels="kubernetes.io/service-name=web")
+            found = await harness.list(ENDPOINT_SLICES, labels="kubernetes.io/service-name=web")
             serving = [e for each in found for e in each["endpoints"] or () if e["conditions"]["ready"]]
             return found[0] if len(serving) == ready and len(found) == 1 else None
 
-        found = await world.until(lambda: slices(2))
+        found = await harness.until(lambda: slices(2))
         assert found["ports"] == [{"name": "http", "port": 8080, "protocol": "TCP"}]
         assert sorted(each["targetRef"]["name"] for each in found["endpoints"]) == ["a", "b"]
         assert found["metadata"]["ownerReferences"][0]["kind"] == "Service"
-        await world.delete(PODS, "a")
-        await world.until(lambda: slices(1))
-        await world.delete(ENDPOINT_SLICES, found["metadata"]["name"])
-        await world.until(lambda: slices(1))
+        await harness.delete(PODS, "a")
+        await harness.until(lambda: slices(1))
+        await harness.delete(ENDPOINT_SLICES, found["metadata"]["name"])
+        await harness.until(lambda: slices(1))
 
 
-def seen(number: int) -> PodFields:
+def numbered_pod(number: int) -> PodFields:
     return PodFields(
         metadata=ObjectMeta(name=f"p{number:03}"), status=PodStatusFields(phase="Running", pod_ip="10.0.0.1")
     )
 
 
-def test_many_pods_make_several_slices_and_none_make_an_empty_one() -> None:
+def test_endpoints_are_split_into_slices_of_a_hundred() -> None:
     found = UntypedObject(metadata=ObjectMeta(name="web"), spec={"ports": [{"port": 80}]})
-    bodies = slice_bodies(found, [seen(number) for number in range(2 * MAX_ENDPOINTS_PER_SLICE + 1)], lambda _: None)
+    bodies = slice_bodies(
+        found, [numbered_pod(number) for number in range(2 * MAX_ENDPOINTS_PER_SLICE + 1)], lambda _: None
+    )
     assert [len(each["endpoints"]) for each in bodies] == [100, 100, 1]
     assert slice_bodies(found, [], lambda _: None) == [{"addressType": "IPv4", "endpoints": [], "ports": []}]
 
@@ -84,7 +86,7 @@ def test_many_pods_make_several_slices_and_none_make_an_empty_one() -> None:
 # Endpoints, ports and labels, without an API server.
 
 PATH = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-OURS = {
+MANAGED_LABELS = {
     "kubernetes.io/service-name": "web",
     "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
 }
@@ -93,8 +95,8 @@ WEB = ("default", "web")
 
 def a_service(name: str = "web", *, labels: Tree | None = None, **spec: Any) -> UntypedObject:
     meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", "labels": labels or {}}
-    whole = {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}], **spec}
-    return convert({"metadata": meta, "spec": whole}, UntypedObject)
+    tree = {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}], **spec}
+    return convert({"metadata": meta, "spec": tree}, UntypedObject)
 
 
 def a_pod(
@@ -117,9 +119,10 @@ def a_pod(
 def a_slice(
     name: str = "web-1", body: Tree | None = None, *, labels: Tree | None = None, **meta: Any
 ) -> EndpointSliceFields:
-    whole = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "5", **meta}
+    tree = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "5", **meta}
     return convert(
-        {"metadata": {**whole, "labels": OURS if labels is None else labels}, **(body or {})}, EndpointSliceFields
+        {"metadata": {**tree, "labels": MANAGED_LABELS if labels is None else labels}, **(body or {})},
+        EndpointSliceFields,
     )
 
 
@@ -134,7 +137,7 @@ def a_slice(
         pytest.param(a_pod(phase="Succeeded"), False, id="finished"),
     ],
 )
-def test_which_pods_are_behind_a_service(pod: PodFields, expected: bool) -> None:
+def test_backing_pods(pod: PodFields, expected: bool) -> None:
     assert backing_pods(a_service(), [pod]) == ([pod] if expected else [])
 
 
@@ -167,7 +170,7 @@ def test_conditions_of_an_endpoint(pod: PodFields, published: bool, conditions: 
         pytest.param({"subdomain": "web"}, None, {}, id="no-hostname"),
     ],
 )
-def test_what_an_endpoint_says_of_its_place(spec: Tree, labels: Tree | None, expected: Tree) -> None:
+def test_node_zone_and_hostname_of_an_endpoint(spec: Tree, labels: Tree | None, expected: Tree) -> None:
     node = None if labels is None else convert({"metadata": {"name": "n", "labels": labels}}, Node)
     found = endpoint(a_service(), a_pod(**spec), node)
     assert found.pop("conditions") == {"ready": True, "serving": True, "terminating": False}
@@ -197,13 +200,13 @@ def test_ports_of_a_pod(port: Tree, expected: list[Any]) -> None:
     assert ports_for(a_service(ports=[port]), a_pod(containers=containers)) == tuple(expected)
 
 
-def test_pods_with_other_ports_have_a_slice_of_their_own() -> None:
+def test_pods_with_different_ports_have_separate_slices() -> None:
     def container(port: int) -> Tree:
         return {"containers": [{"name": "c", "ports": [{"name": "http", "containerPort": port}]}]}
 
-    asks = [{"name": "a", "port": 80, "targetPort": "http", "appProtocol": "h2c"}]
+    ports = [{"name": "a", "port": 80, "targetPort": "http", "appProtocol": "h2c"}]
     pods = [a_pod("c", **container(81)), a_pod("b", **container(80)), a_pod("a", **container(80)), a_pod("d")]
-    bodies = slice_bodies(a_service(ports=asks), pods, lambda _: None)
+    bodies = slice_bodies(a_service(ports=ports), pods, lambda _: None)
     assert [([e["targetRef"]["name"] for e in each["endpoints"]], each["ports"]) for each in bodies] == [
         (["d"], []),
         (["a", "b"], [{"name": "a", "port": 80, "protocol": "TCP", "appProtocol": "h2c"}]),
@@ -214,29 +217,37 @@ def test_pods_with_other_ports_have_a_slice_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("labels", "address", "expected"),
     [
-        pytest.param({"team": "a"}, "10.1.0.1", {"team": "a", **OURS}, id="labels-of-the-service"),
+        pytest.param({"team": "a"}, "10.1.0.1", {"team": "a", **MANAGED_LABELS}, id="labels-of-the-service"),
         pytest.param(
-            {"service.kubernetes.io/headless": "x", "kubernetes.io/service-name": "y"}, "10.1.0.1", OURS, id="reserved"
+            {"service.kubernetes.io/headless": "x", "kubernetes.io/service-name": "y"},
+            "10.1.0.1",
+            MANAGED_LABELS,
+            id="reserved",
         ),
-        pytest.param({}, "None", {**OURS, "service.kubernetes.io/headless": ""}, id="headless"),
+        pytest.param({}, "None", {**MANAGED_LABELS, "service.kubernetes.io/headless": ""}, id="headless"),
     ],
 )
 def test_labels_of_a_slice(labels: Tree, address: str, expected: Tree) -> None:
     assert slice_labels(a_service(labels=labels, clusterIP=address)) == expected
 
 
-# The controller, without an API server.
+# The controller without an API server.
 
 
 async def sync(
-    rig: ControllerRig[EndpointSliceController], service: UntypedObject, *items: PodFields | EndpointSliceFields
+    harness: ControllerRig[EndpointSliceController],
+    service: UntypedObject,
+    *items: PodFields | EndpointSliceFields,
 ) -> list[Any]:
-    rig.hear(rig.controller.services, service)
+    harness.hear(harness.controller.services, service)
     for item in items:
-        rig.hear(rig.controller.pods if isinstance(item, PodFields) else rig.controller.slices, item)
-    rig.queued()
-    assert await rig.controller.sync(WEB) is None
-    return rig.requests
+        harness.hear(
+            harness.controller.pods if isinstance(item, PodFields) else harness.controller.slices,
+            item,
+        )
+    harness.queued()
+    assert await harness.controller.sync(WEB) is None
+    return harness.requests
 
 
 @pytest.mark.parametrize(
@@ -248,57 +259,63 @@ async def sync(
 )
 @async_test
 async def test_services_without_slices(spec: Tree) -> None:
-    async with rig_of(EndpointSliceController) as rig:
-        assert await sync(rig, a_service(**spec), a_pod(), a_slice()) == []
-        rig.hear_gone(rig.controller.services, a_service(**spec))
-        assert await rig.controller.sync(WEB) is None
+    async with rig_of(EndpointSliceController) as harness:
+        assert await sync(harness, a_service(**spec), a_pod(), a_slice()) == []
+        harness.hear_gone(harness.controller.services, a_service(**spec))
+        assert await harness.controller.sync(WEB) is None
 
 
 @async_test
 async def test_a_new_slice_is_owned_by_its_service() -> None:
-    async with rig_of(EndpointSliceController) as rig:
-        ((line, body),) = await sync(rig, a_service(), a_pod())
+    async with rig_of(EndpointSliceController) as harness:
+        ((line, body),) = await sync(harness, a_service(), a_pod())
     assert line == f"POST {PATH}"
     assert (body["apiVersion"], body["kind"], body["addressType"]) == ("discovery.k8s.io/v1", "EndpointSlice", "IPv4")
     ((owner,),) = (body["metadata"].pop("ownerReferences"),)
     assert (owner["kind"], owner["name"], owner["uid"], owner["controller"]) == ("Service", "web", "uid-web", True)
-    assert body["metadata"] == {"generateName": "web-", "labels": OURS}
+    assert body["metadata"] == {"generateName": "web-", "labels": MANAGED_LABELS}
     assert [each["addresses"] for each in body["endpoints"]] == [["10.0.0.1"]]
     assert body["ports"] == [{"name": "http", "port": 80, "protocol": "TCP"}]
 
 
-RIGHT = slice_bodies(a_service(), [a_pod()], lambda _: None)[0]
+CURRENT_BODY = slice_bodies(a_service(), [a_pod()], lambda _: None)[0]
 
 
 @pytest.mark.parametrize(
     ("found", "written"),
     [
-        pytest.param(a_slice(body=RIGHT), None, id="right"),
-        pytest.param(a_slice(body={**RIGHT, "endpoints": None}), OURS, id="other-endpoints"),
-        pytest.param(a_slice(body={**RIGHT, "ports": None}), OURS, id="other-ports"),
-        pytest.param(a_slice(body=RIGHT, labels={**OURS, "old": "x"}), {**OURS, "old": None}, id="stale-label"),
+        pytest.param(a_slice(body=CURRENT_BODY), None, id="right"),
+        pytest.param(a_slice(body={**CURRENT_BODY, "endpoints": None}), MANAGED_LABELS, id="other-endpoints"),
+        pytest.param(a_slice(body={**CURRENT_BODY, "ports": None}), MANAGED_LABELS, id="other-ports"),
+        pytest.param(
+            a_slice(body=CURRENT_BODY, labels={**MANAGED_LABELS, "old": "x"}),
+            {**MANAGED_LABELS, "old": None},
+            id="stale-label",
+        ),
     ],
 )
 @async_test
-async def test_a_slice_is_corrected(found: EndpointSliceFields, written: Tree | None) -> None:
-    async with rig_of(EndpointSliceController) as rig:
-        requests = await sync(rig, a_service(), a_pod(), found)
-    content = {"endpoints": RIGHT["endpoints"], "ports": RIGHT["ports"]}
+async def test_an_outdated_slice_is_patched(found: EndpointSliceFields, written: Tree | None) -> None:
+    async with rig_of(EndpointSliceController) as harness:
+        requests = await sync(harness, a_service(), a_pod(), found)
+    content = {"endpoints": CURRENT_BODY["endpoints"], "ports": CURRENT_BODY["ports"]}
     meta = {"labels": written, "resourceVersion": "5"}
     assert requests == ([(f"PATCH {PATH}/web-1", {"metadata": meta, **content})] if written else [])
 
 
 @async_test
-async def test_an_empty_slice_is_right_for_a_service_without_pods() -> None:
-    async with rig_of(EndpointSliceController) as rig:
-        assert await sync(rig, a_service(), a_slice()) == []
+async def test_a_service_without_pods_has_an_empty_slice() -> None:
+    async with rig_of(EndpointSliceController) as harness:
+        assert await sync(harness, a_service(), a_slice()) == []
 
 
 @async_test
-async def test_surplus_slices_are_deleted_and_ending_ones_do_not_count() -> None:
-    ending = a_slice("web-0", RIGHT, deletionTimestamp="2026-01-01T00:00:00Z")
-    async with rig_of(EndpointSliceController) as rig:
-        requests = await sync(rig, a_service(), a_pod(), a_slice("web-2", RIGHT), a_slice("web-1", RIGHT), ending)
+async def test_surplus_slices_are_deleted_and_terminating_ones_ignored() -> None:
+    terminating = a_slice("web-0", CURRENT_BODY, deletionTimestamp="2026-01-01T00:00:00Z")
+    async with rig_of(EndpointSliceController) as harness:
+        requests = await sync(
+            harness, a_service(), a_pod(), a_slice("web-2", CURRENT_BODY), a_slice("web-1", CURRENT_BODY), terminating
+        )
     assert [line for line, _ in requests] == [f"DELETE {PATH}/web-2"]
 
 
@@ -318,43 +335,47 @@ async def test_surplus_slices_are_deleted_and_ending_ones_do_not_count() -> None
     ],
 )
 @async_test
-async def test_which_changes_of_pods_wake_a_service(old: PodFields | None, new: PodFields | None, queued: bool) -> None:
-    async with rig_of(EndpointSliceController) as rig:
-        rig.hear(rig.controller.services, a_service())
-        rig.hear(rig.controller.services, a_service("other", selector=None), a_service("two", selector={"b": "1"}))
+async def test_services_enqueued_by_pod_events(old: PodFields | None, new: PodFields | None, queued: bool) -> None:
+    async with rig_of(EndpointSliceController) as harness:
+        harness.hear(harness.controller.services, a_service())
+        harness.hear(
+            harness.controller.services,
+            a_service("other", selector=None),
+            a_service("two", selector={"b": "1"}),
+        )
         if old is not None:
-            rig.hear(rig.controller.pods, old)
-        assert rig.queued()
+            harness.hear(harness.controller.pods, old)
+        assert harness.queued()
         if new is not None:
-            rig.hear(rig.controller.pods, new)
+            harness.hear(harness.controller.pods, new)
         elif old is not None:
-            rig.hear_gone(rig.controller.pods, old)
-        assert rig.queued() == ({WEB: BATCH_PERIOD_S} if queued else {})
+            harness.hear_gone(harness.controller.pods, old)
+        assert harness.queued() == ({WEB: BATCH_PERIOD_S} if queued else {})
 
 
 @async_test
-async def test_a_pod_with_one_of_two_selected_labels_wakes_by_the_first() -> None:
-    async with rig_of(EndpointSliceController) as rig:
-        rig.hear(rig.controller.services, a_service(selector={"tier": "front", "app": "web"}))
-        rig.queued()
-        rig.hear(rig.controller.pods, a_pod("tier", labels={"tier": "front"}))
-        assert rig.queued() == {}
-        rig.hear(rig.controller.pods, a_pod("app", labels={"app": "web"}))
-        assert rig.queued() == {WEB: BATCH_PERIOD_S}
+async def test_a_service_is_indexed_by_its_first_label() -> None:
+    async with rig_of(EndpointSliceController) as harness:
+        harness.hear(harness.controller.services, a_service(selector={"tier": "front", "app": "web"}))
+        harness.queued()
+        harness.hear(harness.controller.pods, a_pod("tier", labels={"tier": "front"}))
+        assert harness.queued() == {}
+        harness.hear(harness.controller.pods, a_pod("app", labels={"app": "web"}))
+        assert harness.queued() == {WEB: BATCH_PERIOD_S}
 
 
 @pytest.mark.parametrize(
     ("labels", "queued"),
     [
-        pytest.param(OURS, {WEB: BATCH_PERIOD_S}, id="ours"),
-        pytest.param({"kubernetes.io/service-name": "web"}, {}, id="of-others"),
+        pytest.param(MANAGED_LABELS, {WEB: BATCH_PERIOD_S}, id="managed"),
+        pytest.param({"kubernetes.io/service-name": "web"}, {}, id="foreign"),
     ],
 )
 @async_test
-async def test_a_change_of_a_slice_wakes_its_service(labels: Tree, queued: Tree) -> None:
-    async with rig_of(EndpointSliceController) as rig:
+async def test_services_enqueued_by_slice_events(labels: Tree, queued: Tree) -> None:
+    async with rig_of(EndpointSliceController) as harness:
         item = a_slice(labels=labels)
-        rig.hear(rig.controller.slices, item)
-        assert rig.queued() == queued
-        rig.hear_gone(rig.controller.slices, item)
-        assert rig.queued() == queued
+        harness.hear(harness.controller.slices, item)
+        assert harness.queued() == queued
+        harness.hear_gone(harness.controller.slices, item)
+        assert harness.queued() == queued

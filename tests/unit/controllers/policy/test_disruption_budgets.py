@@ -1,4 +1,4 @@
-"""Budgets: how many pods may go now, by numbers and shares, and what evictions under way do to that."""
+"""PodDisruptionBudgets: allowed disruptions by numbers and percentages, and the effect of pending evictions."""
 
 from __future__ import annotations
 
@@ -54,41 +54,47 @@ def numbers(found: Tree) -> tuple[int, ...]:
     ],
 )
 @async_test
-async def test_what_may_go(tmp_path: Path, spec: Tree, expected: tuple[int, ...]) -> None:
-    async with run_controllers(tmp_path, only=ONLY) as world:
-        await world.make(POD_DISRUPTION_BUDGETS, budget(**spec))
-        await world.make(DEPLOYMENTS, deployment(4))
-        found = await world.when(POD_DISRUPTION_BUDGETS, "web", lambda it: numbers(it) == expected)
-        (told,) = found["status"]["conditions"]
-        assert (told["type"], told["status"]) == ("DisruptionAllowed", "True" if expected[3] else "False")
-        victim = (await world.pods())[0]["metadata"]["name"]
+async def test_allowed_disruptions(tmp_path: Path, spec: Tree, expected: tuple[int, ...]) -> None:
+    async with run_controllers(tmp_path, only=ONLY) as harness:
+        await harness.make(POD_DISRUPTION_BUDGETS, budget(**spec))
+        await harness.make(DEPLOYMENTS, deployment(4))
+        found = await harness.when(POD_DISRUPTION_BUDGETS, "web", lambda it: numbers(it) == expected)
+        (conditions,) = found["status"]["conditions"]
+        assert (conditions["type"], conditions["status"]) == ("DisruptionAllowed", "True" if expected[3] else "False")
+        victim = (await harness.pods())[0]["metadata"]["name"]
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": victim, "namespace": "default"}}
-        evict = world.client.create(PODS, body, namespace="default", name=victim, subresource="eviction")
+        evict = harness.client.create(PODS, body, namespace="default", name=victim, subresource="eviction")
         if expected[3]:
             await evict
-            await world.gone(PODS, victim)
-            await world.when(POD_DISRUPTION_BUDGETS, "web", lambda it: numbers(it) == expected)
+            await harness.gone(PODS, victim)
+            await harness.when(POD_DISRUPTION_BUDGETS, "web", lambda it: numbers(it) == expected)
         else:
             with pytest.raises(TooManyRequests):
                 await evict
 
 
-def seen(name: str, *, ready: bool = True, going: bool = False) -> PodFields:
-    told = (Condition(type="Ready", status="True" if ready else "False"),)
-    meta = ObjectMeta(name=name, deletion_timestamp=NOW if going else None)
-    return PodFields(metadata=meta, status=PodStatusFields(phase="Running", conditions=told))
+def make_pod(name: str, *, ready: bool = True, terminating: bool = False) -> PodFields:
+    conditions = (Condition(type="Ready", status="True" if ready else "False"),)
+    meta = ObjectMeta(name=name, deletion_timestamp=NOW if terminating else None)
+    return PodFields(metadata=meta, status=PodStatusFields(phase="Running", conditions=conditions))
 
 
-def test_evictions_that_were_granted_count_until_they_are_seen_or_forgotten() -> None:
-    moments = {
+def test_granted_evictions_count_until_they_are_observed_or_expire() -> None:
+    eviction_times = {
         "fresh": "2025-12-31T23:59:00Z",
         "stale": "2025-12-31T23:57:00Z",
         "going": "2025-12-31T23:59:30Z",
         "gone": "2025-12-31T23:59:30Z",
     }
-    found = UntypedObject(status={"disruptedPods": moments})
-    pods = [seen("fresh"), seen("stale"), seen("going", going=True), seen("other"), seen("unready", ready=False)]
-    kept, again_s = still_disrupted(found, pods, NOW)
-    assert (kept, again_s) == ({"fresh": moments["fresh"]}, 60.0)
-    status = status_of(found, pods, 5, 1, kept, NOW)
+    found = UntypedObject(status={"disruptedPods": eviction_times})
+    pods = [
+        make_pod("fresh"),
+        make_pod("stale"),
+        make_pod("going", terminating=True),
+        make_pod("other"),
+        make_pod("unready", ready=False),
+    ]
+    pending, requeue_after_s = still_disrupted(found, pods, NOW)
+    assert (pending, requeue_after_s) == ({"fresh": eviction_times["fresh"]}, 60.0)
+    status = status_of(found, pods, 5, 1, pending, NOW)
     assert (status["currentHealthy"], status["disruptionsAllowed"]) == (2, 1)

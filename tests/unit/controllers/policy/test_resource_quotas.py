@@ -1,4 +1,4 @@
-"""What of a quota is used, by pods, claims, services and anything that is counted."""
+"""Usage of quotas by pods, claims, services and other counted objects."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pod(name: str, **resources: Any) -> Tree:
 
 
 @async_test
-async def test_what_is_used_is_told_and_given_back(tmp_path: Path) -> None:
+async def test_usage_follows_created_and_deleted_objects(tmp_path: Path) -> None:
     async with run_controllers(tmp_path, nodes=1, only=ONLY) as world:
         hard = {
             "pods": "10",
@@ -56,9 +56,9 @@ async def test_what_is_used_is_told_and_given_back(tmp_path: Path) -> None:
             "count/deployments.apps": "3",
         }
         await world.make(RESOURCE_QUOTAS, {"metadata": {"name": "team"}, "spec": {"hard": hard}})
-        asks = {"requests": {"cpu": "500m"}, "limits": {"memory": "1Gi"}}
-        await world.make(PODS, pod("one", **asks))
-        await world.make(PODS, pod("two", **asks))
+        resources = {"requests": {"cpu": "500m"}, "limits": {"memory": "1Gi"}}
+        await world.make(PODS, pod("one", **resources))
+        await world.make(PODS, pod("two", **resources))
         claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}}
         await world.make(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "data"}, "spec": claim})
         ports = {"type": "NodePort", "ports": [{"port": 80}], "selector": {"app": "web"}}
@@ -99,34 +99,34 @@ async def test_what_is_used_is_told_and_given_back(tmp_path: Path) -> None:
         ({"scopeName": "Nonsense"}, {}, False),
     ],
 )
-def test_scopes(scope: Tree, spec: Tree, expected: bool) -> None:
+def test_pods_match_scopes(scope: Tree, spec: Tree, expected: bool) -> None:
     found = convert({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}], **spec}}, PodFields)
     assert in_scopes(found, [scope]) == expected
 
 
-# What objects count for
+# Usage of objects.
 
-ASKS = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2"}}
-
-
-def meta(name: str, **more: Any) -> Tree:
-    return {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "5", **more}
+RESOURCES = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2"}}
 
 
-def seen_pod(name: str = "p", *, phase: str = "Running", resources: Tree | None = None, **spec: Any) -> PodFields:
+def meta(name: str, **metadata: Any) -> Tree:
+    return {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "5", **metadata}
+
+
+def make_pod(name: str = "p", *, phase: str = "Running", resources: Tree | None = None, **spec: Any) -> PodFields:
     containers = [{"name": "c", "image": "i", "resources": resources or {}}]
     return convert(
         {"metadata": meta(name), "spec": {"containers": containers, **spec}, "status": {"phase": phase}}, PodFields
     )
 
 
-def seen_claim(storage_class: str | None = None, size: str | None = "2Gi") -> PersistentVolumeClaim:
+def make_claim(storage_class: str | None = None, size: str | None = "2Gi") -> PersistentVolumeClaim:
     resources = {"requests": {"storage": size} if size else {}}
     spec = {"resources": resources, "storageClassName": storage_class}
     return convert({"metadata": meta("data"), "spec": spec}, PersistentVolumeClaim)
 
 
-def seen_service(**spec: Any) -> UntypedObject:
+def make_service(**spec: Any) -> UntypedObject:
     return convert({"metadata": meta("web"), "spec": spec}, UntypedObject)
 
 
@@ -140,21 +140,21 @@ ONE_POD = {"count/pods": "1", "pods": "1"}
 @pytest.mark.parametrize(
     ("item", "expected"),
     [
-        pytest.param(seen_pod(), ONE_POD, id="asks-for-nothing"),
+        pytest.param(make_pod(), ONE_POD, id="asks-for-nothing"),
         pytest.param(
-            seen_pod(resources=ASKS),
+            make_pod(resources=RESOURCES),
             ONE_POD | {"cpu": "1", "requests.cpu": "1", "memory": "1Gi", "requests.memory": "1Gi", "limits.cpu": "2"},
             id="asks",
         ),
         pytest.param(
-            seen_pod(resources={"requests": {"hugepages-2Mi": "4Mi", "example.com/fpga": "1"}}),
+            make_pod(resources={"requests": {"hugepages-2Mi": "4Mi", "example.com/fpga": "1"}}),
             ONE_POD | {"hugepages-2Mi": "4Mi", "requests.hugepages-2Mi": "4Mi", "requests.example.com/fpga": "1"},
             id="huge-pages-and-a-device",
         ),
-        pytest.param(seen_pod(resources=ASKS, phase="Succeeded"), {"count/pods": "1"}, id="ended"),
+        pytest.param(make_pod(resources=RESOURCES, phase="Succeeded"), {"count/pods": "1"}, id="ended"),
     ],
 )
-def test_what_a_pod_counts_for(item: PodFields, expected: dict[str, str]) -> None:
+def test_usage_of_a_pod(item: PodFields, expected: dict[str, str]) -> None:
     assert texts(pod_usage(item)) == expected
 
 
@@ -164,10 +164,10 @@ ONE_CLAIM = {"count/persistentvolumeclaims": "1", "persistentvolumeclaims": "1"}
 @pytest.mark.parametrize(
     ("item", "expected"),
     [
-        pytest.param(seen_claim(), ONE_CLAIM | {"requests.storage": "2Gi"}, id="no-class"),
-        pytest.param(seen_claim(size=None), ONE_CLAIM, id="no-size"),
+        pytest.param(make_claim(), ONE_CLAIM | {"requests.storage": "2Gi"}, id="no-class"),
+        pytest.param(make_claim(size=None), ONE_CLAIM, id="no-size"),
         pytest.param(
-            seen_claim("fast"),
+            make_claim("fast"),
             ONE_CLAIM
             | {
                 "requests.storage": "2Gi",
@@ -177,13 +177,13 @@ ONE_CLAIM = {"count/persistentvolumeclaims": "1", "persistentvolumeclaims": "1"}
             id="of-a-class",
         ),
         pytest.param(
-            seen_claim("fast", None),
+            make_claim("fast", None),
             ONE_CLAIM | {"fast.storageclass.storage.k8s.io/persistentvolumeclaims": "1"},
             id="of-a-class-without-a-size",
         ),
     ],
 )
-def test_what_a_claim_counts_for(item: PersistentVolumeClaim, expected: dict[str, str]) -> None:
+def test_usage_of_a_claim(item: PersistentVolumeClaim, expected: dict[str, str]) -> None:
     assert texts(claim_usage(item)) == expected
 
 
@@ -201,9 +201,9 @@ PORTS = [{"port": 1, "nodePort": 30001}, {"port": 2}, {"port": 3, "nodePort": 30
         ),
     ],
 )
-def test_what_a_service_counts_for(spec: Tree, node_ports: int, balancers: int) -> None:
+def test_usage_of_a_service(spec: Tree, node_ports: int, balancers: int) -> None:
     expected = {"services.nodeports": f"{node_ports}", "services.loadbalancers": f"{balancers}"}
-    assert texts(service_usage(seen_service(**spec))) == {"count/services": "1", "services": "1", **expected}
+    assert texts(service_usage(make_service(**spec))) == {"count/services": "1", "services": "1", **expected}
 
 
 def test_only_named_amounts_are_added() -> None:
@@ -233,8 +233,8 @@ PREFERRED = {"weight": 1, "podAffinityTerm": {"topologyKey": "zone", "namespaces
         pytest.param({"affinity": {}}, False, id="no-terms"),
     ],
 )
-def test_which_affinity_crosses_namespaces(spec: Tree, expected: bool) -> None:
-    assert in_scopes(seen_pod(**spec), [{"scopeName": "CrossNamespacePodAffinity"}]) == expected
+def test_affinity_across_namespaces(spec: Tree, expected: bool) -> None:
+    assert in_scopes(make_pod(**spec), [{"scopeName": "CrossNamespacePodAffinity"}]) == expected
 
 
 @pytest.mark.parametrize(
@@ -246,82 +246,83 @@ def test_which_affinity_crosses_namespaces(spec: Tree, expected: bool) -> None:
         pytest.param({"resources": {"requests": {"cpu": "0", "memory": "0"}}}, True, id="zero"),
         pytest.param({"resources": {"requests": {"cpu": "0", "memory": "1"}}}, False, id="zero-and-more"),
         pytest.param({"resources": {"requests": {"nvidia.com/gpu": "1"}}}, True, id="other-resource"),
-        pytest.param({"initContainers": [{"name": "i", "resources": ASKS}]}, False, id="init-container"),
+        pytest.param({"initContainers": [{"name": "i", "resources": RESOURCES}]}, False, id="init-container"),
     ],
 )
-def test_which_pods_are_best_effort(spec: Tree, expected: bool) -> None:
-    item = seen_pod(**spec)
+def test_best_effort_pods(spec: Tree, expected: bool) -> None:
+    item = make_pod(**spec)
     for scope, answer in (("BestEffort", expected), ("NotBestEffort", not expected)):
         assert in_scopes(item, [{"scopeName": scope}]) == answer
 
 
-def test_resources_of_the_whole_pod_count_for_the_scope() -> None:
-    item = convert({"metadata": meta("p"), "spec": {"containers": [{"name": "c"}], "resources": ASKS}}, PodFields)
+def test_pod_level_resources_count_for_the_scope() -> None:
+    item = convert({"metadata": meta("p"), "spec": {"containers": [{"name": "c"}], "resources": RESOURCES}}, PodFields)
     assert not in_scopes(item, [{"scopeName": "BestEffort"}])
 
 
-def test_a_pod_is_in_all_scopes_or_not_counted() -> None:
-    best, ends = {"scopeName": "BestEffort"}, {"scopeName": "Terminating"}
-    assert in_scopes(seen_pod(activeDeadlineSeconds=1), [best, ends])
-    assert not in_scopes(seen_pod(), [best, ends])
-    assert in_scopes(seen_pod(), [])
+def test_a_pod_must_match_all_scopes() -> None:
+    best_effort, ends = {"scopeName": "BestEffort"}, {"scopeName": "Terminating"}
+    assert in_scopes(make_pod(activeDeadlineSeconds=1), [best_effort, ends])
+    assert not in_scopes(make_pod(), [best_effort, ends])
+    assert in_scopes(make_pod(), [])
 
 
-# The controller, without an API server
+# The controller without an API server.
 
 TEAM = ("default", "team")
 STATUS = "PATCH /api/v1/namespaces/default/resourcequotas/team/status"
 
 
-def a_quota(name: str = "team", *, status: Tree | None = None, going: bool = False, **spec: Any) -> UntypedObject:
-    more = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if going else {}
-    return convert({"metadata": meta(name, **more), "spec": spec, "status": status or {}}, UntypedObject)
+def a_quota(name: str = "team", *, status: Tree | None = None, terminating: bool = False, **spec: Any) -> UntypedObject:
+    metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if terminating else {}
+    return convert({"metadata": meta(name, **metadata), "spec": spec, "status": status or {}}, UntypedObject)
 
 
-async def used(rig: ControllerRig[ResourceQuotaController], quota: UntypedObject) -> Tree | None:
-    """The status that a sync writes."""
-    rig.hear(rig.controller.quotas, quota)
-    assert await rig.controller.sync(TEAM) is None
-    written = rig.writes
-    assert [line for line, _ in written] == [STATUS] * len(written)
-    return written[0][1]["status"] if written else None
+async def used(harness: ControllerRig[ResourceQuotaController], quota: UntypedObject) -> Tree | None:
+    """Return the status that a sync writes."""
+    harness.hear(harness.controller.quotas, quota)
+    assert await harness.controller.sync(TEAM) is None
+    writes = harness.writes
+    assert [line for line, _ in writes] == [STATUS] * len(writes)
+    return writes[0][1]["status"] if writes else None
 
 
 @async_test
 async def test_objects_of_the_namespace_are_added_up() -> None:
     hard = {"pods": "9", "count/pods": "9", "requests.cpu": "9", "requests.storage": "9Gi", "services": "9"}
     elsewhere = {"namespace": "other"}
-    async with rig_of(ResourceQuotaController) as rig:
-        found = rig.controller
-        rig.hear(found.pods, seen_pod("a", resources=ASKS), seen_pod("b", resources=ASKS, phase="Failed"))
-        rig.hear(found.pods, convert({"metadata": meta("c", **elsewhere)}, PodFields))
-        rig.hear(found.claims, seen_claim())
-        rig.hear(found.services, seen_service())
+    async with rig_of(ResourceQuotaController) as harness:
+        found = harness.controller
+        harness.hear(found.pods, make_pod("a", resources=RESOURCES), make_pod("b", resources=RESOURCES, phase="Failed"))
+        harness.hear(found.pods, convert({"metadata": meta("c", **elsewhere)}, PodFields))
+        harness.hear(found.claims, make_claim())
+        harness.hear(found.services, make_service())
         expected = {"pods": "1", "count/pods": "2", "requests.cpu": "1", "requests.storage": "2Gi", "services": "1"}
-        assert await used(rig, a_quota(hard=hard)) == {"hard": hard, "used": expected}
-        assert await used(rig, a_quota(hard=hard, status={"hard": hard, "used": expected})) is None
+        assert await used(harness, a_quota(hard=hard)) == {"hard": hard, "used": expected}
+        assert await used(harness, a_quota(hard=hard, status={"hard": hard, "used": expected})) is None
 
 
 @async_test
 async def test_a_quota_with_scopes_counts_pods_only() -> None:
     hard = {"pods": "9", "services": "9", "persistentvolumeclaims": "9", "configmaps": "9"}
-    async with rig_of(ResourceQuotaController) as rig:
-        rig.hear(rig.controller.pods, seen_pod("a", resources=ASKS), seen_pod("b"))
-        rig.hear(rig.controller.claims, seen_claim())
-        rig.hear(rig.controller.services, seen_service())
-        found = await used(rig, a_quota(hard=hard, scopes=["BestEffort"]))
+    async with rig_of(ResourceQuotaController) as harness:
+        harness.hear(harness.controller.pods, make_pod("a", resources=RESOURCES), make_pod("b"))
+        harness.hear(harness.controller.claims, make_claim())
+        harness.hear(harness.controller.services, make_service())
+        found = await used(harness, a_quota(hard=hard, scopes=["BestEffort"]))
     counted = {"pods": "1", "services": "0", "persistentvolumeclaims": "0", "configmaps": "0"}
     assert found == {"hard": hard, "used": counted}
 
 
 @pytest.mark.parametrize(
-    "quota", [pytest.param(a_quota(going=True, hard={"pods": "1"}), id="deleted"), pytest.param(a_quota(), id="empty")]
+    "quota",
+    [pytest.param(a_quota(terminating=True, hard={"pods": "1"}), id="deleted"), pytest.param(a_quota(), id="empty")],
 )
 @async_test
 async def test_quotas_without_a_new_status(quota: UntypedObject) -> None:
-    async with rig_of(ResourceQuotaController) as rig:
-        assert await rig.controller.sync(TEAM) is None
-        found = await used(rig, quota)
+    async with rig_of(ResourceQuotaController) as harness:
+        assert await harness.controller.sync(TEAM) is None
+        found = await used(harness, quota)
         assert found == (None if quota.terminating else {"hard": {}, "used": {}})
 
 
@@ -337,9 +338,9 @@ DISCOVERY = {
 
 
 @async_test
-async def test_other_kinds_are_counted_by_feeds() -> None:
+async def test_other_resources_are_counted_by_informers() -> None:
     hard = {"configmaps": "9", "count/configmaps": "9", "count/deployments.apps": "9", "count/deployments": "9"}
-    hard = {"pods": "9", "limits.cpu": "9", **hard}  # these two are not counted as objects of a kind
+    hard = {"pods": "9", "limits.cpu": "9", **hard}  # these two are not object counts
     counted = {
         "pods": "0",
         "limits.cpu": "0",
@@ -348,48 +349,48 @@ async def test_other_kinds_are_counted_by_feeds() -> None:
         "count/deployments.apps": "1",
         "count/deployments": "0",
     }
-    async with rig_of(ResourceQuotaController, DISCOVERY) as rig:
-        world, found = rig.controller.informers, a_quota(hard=hard)
+    async with rig_of(ResourceQuotaController, DISCOVERY) as harness:
+        world, found = harness.controller.informers, a_quota(hard=hard)
         maps = world.informer(CONFIG_MAPS, KubeObject)
         deployments = world.informer(DEPLOYMENTS, UntypedObject)
-        for feed in (maps, deployments, rig.controller.pods):
-            feed._informer._synced.set()
-        rig.hear(rig.controller.pods, seen_pod("a", phase="Failed"))
+        for informer in (maps, deployments, harness.controller.pods):
+            informer._informer._synced.set()
+        harness.hear(harness.controller.pods, make_pod("a", phase="Failed"))
         for name, namespace in (("a", "default"), ("b", "default"), ("far", "other")):
-            rig.hear(maps, convert({"metadata": meta(name, namespace=namespace)}, KubeObject))
-        rig.hear(deployments, convert({"metadata": meta("web")}, UntypedObject))
-        assert await used(rig, found) == {"hard": hard, "used": counted}
-        rig.queued()
+            harness.hear(maps, convert({"metadata": meta(name, namespace=namespace)}, KubeObject))
+        harness.hear(deployments, convert({"metadata": meta("web")}, UntypedObject))
+        assert await used(harness, found) == {"hard": hard, "used": counted}
+        harness.queued()
         extra = convert({"metadata": meta("c")}, KubeObject)
         for change, queued in (
-            (rig.hear, {TEAM: BATCH_PERIOD_S}),
-            (rig.hear, {}),
-            (rig.hear_gone, {TEAM: BATCH_PERIOD_S}),
+            (harness.hear, {TEAM: BATCH_PERIOD_S}),
+            (harness.hear, {}),
+            (harness.hear_gone, {TEAM: BATCH_PERIOD_S}),
         ):
             change(maps, extra)
-            assert rig.queued() == queued
-        assert await used(rig, found) == {"hard": hard, "used": counted}
+            assert harness.queued() == queued
+        assert await used(harness, found) == {"hard": hard, "used": counted}
         assert len(maps._handlers) == 1
 
 
 @async_test
-async def test_a_kind_that_the_server_offers_is_watched_from_then_on() -> None:
-    async with rig_of(ResourceQuotaController, DISCOVERY) as rig:
-        rig.hear(rig.controller.quotas, a_quota(hard={"count/deployments.apps": "9"}))
-        counting = asyncio.create_task(rig.controller.sync(TEAM))
-        while (feed := rig.controller.informers.get_informer("apps", "deployments")) is None:
+async def test_a_counted_resource_is_watched_from_its_first_use() -> None:
+    async with rig_of(ResourceQuotaController, DISCOVERY) as harness:
+        harness.hear(harness.controller.quotas, a_quota(hard={"count/deployments.apps": "9"}))
+        counting = asyncio.create_task(harness.controller.sync(TEAM))
+        while (informer := harness.controller.informers.get_informer("apps", "deployments")) is None:
             await asyncio.sleep(0)
-        rig.hear(feed, convert({"metadata": meta("web")}, KubeObject))
-        feed._informer._synced.set()
+        harness.hear(informer, convert({"metadata": meta("web")}, KubeObject))
+        informer._informer._synced.set()
         assert await counting is None
-        ((_, body),) = rig.writes
+        ((_, body),) = harness.writes
         assert body["status"]["used"] == {"count/deployments.apps": "1"}
 
 
 @async_test
-async def test_a_kind_that_the_server_does_not_have_counts_as_none() -> None:
-    async with rig_of(ResourceQuotaController, DISCOVERY) as rig:
-        found = await used(rig, a_quota(hard={"count/boats.example.com": "9", "limits.cpu": "9"}))
+async def test_an_unknown_resource_counts_as_zero() -> None:
+    async with rig_of(ResourceQuotaController, DISCOVERY) as harness:
+        found = await used(harness, a_quota(hard={"count/boats.example.com": "9", "limits.cpu": "9"}))
     assert found is not None
     assert found["used"] == {"count/boats.example.com": "0", "limits.cpu": "0"}
 
@@ -400,37 +401,40 @@ BOTH = {TEAM: BATCH_PERIOD_S, ("default", "second"): BATCH_PERIOD_S}
 @pytest.mark.parametrize(
     ("old", "new", "queued"),
     [
-        pytest.param(None, seen_pod(), BOTH, id="comes"),
-        pytest.param(seen_pod(), None, BOTH, id="goes"),
-        pytest.param(seen_pod(), seen_pod(), {}, id="same"),
-        pytest.param(seen_pod(), seen_pod(phase="Failed"), BOTH, id="ends"),
-        pytest.param(seen_pod(), seen_pod(resources=ASKS), BOTH, id="is-resized"),
+        pytest.param(None, make_pod(), BOTH, id="comes"),
+        pytest.param(make_pod(), None, BOTH, id="goes"),
+        pytest.param(make_pod(), make_pod(), {}, id="same"),
+        pytest.param(make_pod(), make_pod(phase="Failed"), BOTH, id="ends"),
+        pytest.param(make_pod(), make_pod(resources=RESOURCES), BOTH, id="is-resized"),
     ],
 )
 @async_test
-async def test_which_changes_of_pods_wake_quotas(old: PodFields | None, new: PodFields | None, queued: Tree) -> None:
-    async with rig_of(ResourceQuotaController) as rig:
+async def test_quotas_enqueued_by_pod_events(old: PodFields | None, new: PodFields | None, queued: Tree) -> None:
+    async with rig_of(ResourceQuotaController) as harness:
         far = convert({"metadata": meta("far", namespace="other")}, UntypedObject)
-        rig.hear(rig.controller.quotas, a_quota(), a_quota("second"), far)
+        harness.hear(harness.controller.quotas, a_quota(), a_quota("second"), far)
         if old is not None:
-            rig.hear(rig.controller.pods, old)
-        assert rig.queued()
+            harness.hear(harness.controller.pods, old)
+        assert harness.queued()
         if new is not None:
-            rig.hear(rig.controller.pods, new)
+            harness.hear(harness.controller.pods, new)
         elif old is not None:
-            rig.hear_gone(rig.controller.pods, old)
-        assert rig.queued() == queued
+            harness.hear_gone(harness.controller.pods, old)
+        assert harness.queued() == queued
 
 
 @async_test
-async def test_claims_services_and_quotas_wake_quotas() -> None:
-    async with rig_of(ResourceQuotaController) as rig:
-        rig.hear(rig.controller.quotas, a_quota())
-        assert rig.queued() == {TEAM: 0.0}
-        for feed, item in ((rig.controller.claims, seen_claim()), (rig.controller.services, seen_service())):
-            rig.hear(feed, item)
-            assert rig.queued() == {TEAM: BATCH_PERIOD_S}
-            rig.hear(feed, item)
-            assert rig.queued() == {TEAM: BATCH_PERIOD_S}
-            rig.hear_gone(feed, item)
-            assert rig.queued() == {TEAM: BATCH_PERIOD_S}
+async def test_quotas_enqueued_by_other_events() -> None:
+    async with rig_of(ResourceQuotaController) as harness:
+        harness.hear(harness.controller.quotas, a_quota())
+        assert harness.queued() == {TEAM: 0.0}
+        for informer, item in (
+            (harness.controller.claims, make_claim()),
+            (harness.controller.services, make_service()),
+        ):
+            harness.hear(informer, item)
+            assert harness.queued() == {TEAM: BATCH_PERIOD_S}
+            harness.hear(informer, item)
+            assert harness.queued() == {TEAM: BATCH_PERIOD_S}
+            harness.hear_gone(informer, item)
+            assert harness.queued() == {TEAM: BATCH_PERIOD_S}

@@ -1,4 +1,4 @@
-"""Queues, groups of bare pods, schedules, flows, hypernodes: what their controllers decide, without an API server."""
+"""Decisions of the queue, pod group, cron job, job flow and hypernode controllers, mostly without an API server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KUBERNETES = {"cronjob-controller", "disruption-controller"}
 NOW = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
 
 
-def whole(
+def make_object(
     name: str, *, status: Tree | None = None, created: str = "2026-01-01T11:00:00Z", **spec: Any
 ) -> UntypedObject:
     metadata = {"name": name, "namespace": "ml", "uid": f"uid-{name}", "creationTimestamp": created}
@@ -47,7 +47,7 @@ def whole(
 
 
 @pytest.mark.parametrize(
-    ("state", "action", "groups", "then"),
+    ("state", "action", "groups", "expected"),
     [
         ("", "SyncQueue", 0, "Open"),
         ("Open", "SyncQueue", 3, "Open"),
@@ -66,8 +66,8 @@ def whole(
         ("Unknown", "OpenQueue", 0, "Open"),
     ],
 )
-def test_states_of_queues(state: str, action: str, groups: int, then: str) -> None:
-    assert state_after(state, action, groups) == then
+def test_state_after(state: str, action: str, groups: int, expected: str) -> None:
+    assert state_after(state, action, groups) == expected
 
 
 def bare_pod(**annotations: str) -> PodFields:
@@ -93,31 +93,31 @@ def test_the_group_of_a_bare_pod() -> None:
     }
 
 
-@pytest.mark.parametrize(("text", "least"), [("3", 3), ("0", 0), ("-1", 1), ("many", 1)])
-def test_owners_say_how_many(text: str, least: int) -> None:
-    assert group_for(bare_pod(), {"scheduling.volcano.sh/group-min-member": text})["spec"]["minMember"] == least
+@pytest.mark.parametrize(("text", "min_member"), [("3", 3), ("0", 0), ("-1", 1), ("many", 1)])
+def test_min_member_of_the_owners_annotation(text: str, min_member: int) -> None:
+    assert group_for(bare_pod(), {"scheduling.volcano.sh/group-min-member": text})["spec"]["minMember"] == min_member
 
 
-def test_the_job_of_a_moment() -> None:
-    cron = whole("tick", jobTemplate={"metadata": {"labels": {"a": "b"}}, "spec": {"queue": "q"}})
-    made = cron_job_run(cron, NOW, ZoneInfo("Europe/Berlin"))
-    assert made["metadata"]["name"] == f"tick-{int(NOW.timestamp()) // 60}"
-    assert made["metadata"]["annotations"] == {"volcano.sh/cronjob-scheduled-timestamp": "2026-01-01T13:00:30+01:00"}
-    assert (made["metadata"]["labels"], made["spec"]) == ({"a": "b"}, {"queue": "q"})
+def test_the_job_of_a_scheduled_time() -> None:
+    cron = make_object("tick", jobTemplate={"metadata": {"labels": {"a": "b"}}, "spec": {"queue": "q"}})
+    body = cron_job_run(cron, NOW, ZoneInfo("Europe/Berlin"))
+    assert body["metadata"]["name"] == f"tick-{int(NOW.timestamp()) // 60}"
+    assert body["metadata"]["annotations"] == {"volcano.sh/cronjob-scheduled-timestamp": "2026-01-01T13:00:30+01:00"}
+    assert (body["metadata"]["labels"], body["spec"]) == ({"a": "b"}, {"queue": "q"})
 
 
 @pytest.mark.parametrize(
-    ("ttl", "phase", "left"),
+    ("ttl", "phase", "remaining_s"),
     [(10, "Completed", 10.0), (0, "Failed", 0.0), (10, "Running", None), (None, "Completed", None)],
 )
-def test_how_long_a_finished_job_stays(ttl: int | None, phase: str, left: float | None) -> None:
+def test_remaining_ttl_s(ttl: int | None, phase: str, remaining_s: float | None) -> None:
     state = {"phase": phase, "lastTransitionTime": "2026-01-01T12:00:30Z"}
     spec = {} if ttl is None else {"ttlSecondsAfterFinished": ttl}
-    assert remaining_ttl_s(whole("a", status={"state": state}, **spec), NOW) == left
+    assert remaining_ttl_s(make_object("a", status={"state": state}, **spec), NOW) == remaining_s
 
 
 @pytest.mark.parametrize(
-    ("phase", "jobs", "then"),
+    ("phase", "jobs", "expected"),
     [
         ("", {}, "Pending"),
         ("Pending", {"runningJobs": ["a"]}, "Running"),
@@ -129,13 +129,13 @@ def test_how_long_a_finished_job_stays(ttl: int | None, phase: str, left: float 
         ("Succeed", {}, "Succeed"),
     ],
 )
-def test_phases_of_flows(phase: str, jobs: Tree, then: str) -> None:
-    assert flow_phase(phase, jobs, 2) == then
+def test_flow_phase(phase: str, jobs: Tree, expected: str) -> None:
+    assert flow_phase(phase, jobs, 2) == expected
 
 
 def test_the_status_of_a_flow_keeps_its_history() -> None:
-    flow = whole("f", status={"jobStatusList": [{"name": "f-a", "runningHistories": [{"state": "Running"}]}]})
-    job = whole("f-a", status={"state": {"phase": "Completed", "lastTransitionTime": "T"}})
+    flow = make_object("f", status={"jobStatusList": [{"name": "f-a", "runningHistories": [{"state": "Running"}]}]})
+    job = make_object("f-a", status={"state": {"phase": "Completed", "lastTransitionTime": "T"}})
     status = flow_status(flow, [job], "NOW")
     assert status["completedJobs"] == ["f-a"]
     (found,) = status["jobStatusList"]
@@ -178,16 +178,16 @@ def test_the_first_enabled_source_of_labels_counts() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "no: topology", configuration(enabled=False), "{", configuration(source="ufm")])
-def test_discovery_that_nobody_wants(text: str) -> None:
+def test_label_discovery_is_disabled(text: str) -> None:
     assert label_networks(text) is None
 
 
 @pytest.mark.parametrize("types", [None, [], "rack", {"net": "rack"}, {"net": None}])
-def test_networks_that_cannot_be_read_leave_hypernodes_as_they_are(types: Any) -> None:
+def test_invalid_networks_disable_label_discovery(types: Any) -> None:
     assert label_networks(configuration(config={"networkTopologyTypes": types})) is None
 
 
-def test_how_many_nodes_a_hypernode_has() -> None:
+def test_node_count() -> None:
     members = [
         {"selector": {"exactMatch": {"name": "a"}}},
         {"selector": {"regexMatch": {"pattern": "^b"}}},
@@ -196,11 +196,11 @@ def test_how_many_nodes_a_hypernode_has() -> None:
         {"selector": {"exactMatch": {"name": "gone"}}},
     ]
     nodes = [node("a"), node("b1"), node("b2"), node("c", rack="1"), node("d")]
-    assert node_count(whole("h", members=members), nodes) == 4
+    assert node_count(make_object("h", members=members), nodes) == 4
 
 
 @pytest.mark.parametrize(
-    ("text", "left_out"),
+    ("text", "disabled"),
     [
         ("*", set()),
         ("*,-job", {"volcano-job-controller"}),
@@ -214,12 +214,12 @@ def test_how_many_nodes_a_hypernode_has() -> None:
         ),
     ],
 )
-def test_who_runs(text: str, left_out: set[str]) -> None:
-    assert set(VOLCANO_CONTROLLER_NAMES) - set(enabled_volcano_controllers(text.split(","))) == left_out
+def test_enabled_volcano_controllers(text: str, disabled: set[str]) -> None:
+    assert set(VOLCANO_CONTROLLER_NAMES) - set(enabled_volcano_controllers(text.split(","))) == disabled
 
 
 @pytest.mark.parametrize(
-    ("text", "left_out"),
+    ("text", "disabled"),
     [
         ("*", set()),
         ("*,-job", {"volcano-job-controller"}),
@@ -235,8 +235,8 @@ def test_who_runs(text: str, left_out: set[str]) -> None:
         ("-gc-controller,*,-cronjob-controller", {"volcano-gc-controller", "volcano-cronjob-controller"}),
     ],
 )
-def test_both_kinds_are_chosen_together(text: str, left_out: set[str]) -> None:
-    assert set(CONTROLLER_NAMES) - set(select_controllers(text.split(","))) == left_out
+def test_selection_of_kubernetes_and_volcano_controllers(text: str, disabled: set[str]) -> None:
+    assert set(CONTROLLER_NAMES) - set(select_controllers(text.split(","))) == disabled
 
 
 @pytest.mark.parametrize(
@@ -253,46 +253,46 @@ def test_both_kinds_are_chosen_together(text: str, left_out: set[str]) -> None:
         ("sharding-controller,queue", {"volcano-queue-controller"}),
     ],
 )
-def test_names_that_both_have_belong_to_whom_the_others_do(text: str, running: set[str]) -> None:
+def test_shared_names_follow_the_remaining_list(text: str, running: set[str]) -> None:
     assert set(select_controllers(text.split(","))) == running
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "warning"),
     [
         ("*,-job-controller", "also disables volcano-job-controller of Volcano"),
         ("*,sharding-controller", "Bayplan has no sharding-controller"),
         ("*,-sharding-controller,-job-controller", ""),
     ],
 )
-def test_what_one_may_not_have_meant_is_said(text: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_ambiguous_selections_are_logged(text: str, warning: str, caplog: pytest.LogCaptureFixture) -> None:
     select_controllers(text.split(","))
-    assert (said in caplog.text) if said else not caplog.text
+    assert (warning in caplog.text) if warning else not caplog.text
 
 
-class Hasty(SystemClock):
-    """Nobody waits for long here."""
+class FastClock(SystemClock):
+    """Shortens all sleeps."""
 
     async def sleep(self, seconds: float) -> None:
         await super().sleep(seconds / 100)
 
 
 @async_test
-async def test_the_controllers_begin_when_the_kinds_come(tmp_path: Path) -> None:
+async def test_controllers_start_when_their_kinds_are_served(tmp_path: Path) -> None:
     queues = next(each for each in volcano_definitions() if each["spec"]["names"]["kind"] == "Queue")
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(run_embedded_cluster(tmp_path))
-        asking = await stack.enter_async_context(cluster.client())
-        client = Client(asking.target, clock=Hasty(), chance=random.Random(0), qps=-1.0)
+        admin = await stack.enter_async_context(cluster.client())
+        client = Client(admin.target, clock=FastClock(), chance=random.Random(0), qps=-1.0)
         async with client:
             controllers = ControllerManager(client, only=["volcano-queue-controller", "deployment-controller"])
             running = asyncio.create_task(controllers.run())
-            await controllers.synced()  # nobody waits for Volcano's kinds
+            await controllers.synced()  # does not wait for Volcano's kinds
             for definition in (queues, *(each for each in volcano_definitions() if each is not queues)):
-                await asking.create(DEFINITIONS, definition)
+                await admin.create(DEFINITIONS, definition)
             while True:
                 with contextlib.suppress(NotFound):
-                    found = await asking.get_raw(QUEUES, "", "default")
+                    found = await admin.get_raw(QUEUES, "", "default")
                     if (found.get("status") or {}).get("state") == "Open":
                         break
                 await asyncio.sleep(0)
@@ -301,7 +301,7 @@ async def test_the_controllers_begin_when_the_kinds_come(tmp_path: Path) -> None
     assert found["spec"]["parent"] == "root"
 
 
-def test_a_controller_that_is_none() -> None:
+def test_an_unknown_controller_is_refused() -> None:
     assert volcano_controller_name("kubelet") is None
     with pytest.raises(UsageError, match="is no controller of Volcano"):
         enabled_volcano_controllers(["*", "-kubelet"])

@@ -1,4 +1,4 @@
-"""The group of a set's pods follows what they and the set say, on the embedded cluster."""
+"""The pod group of a set follows its pods and annotations, on the embedded cluster."""
 
 from __future__ import annotations
 
@@ -25,46 +25,48 @@ SPEC: Tree = {"containers": [{"name": "c", "image": "db"}]}
 
 
 @asynccontextmanager
-async def here_at(folder: Path) -> AsyncIterator[VolcanoControllersHarness]:
+async def run_pod_group_controller(folder: Path) -> AsyncIterator[VolcanoControllersHarness]:
     async with (
         run_embedded_cluster(folder) as cluster,
         cluster.client() as client,
-        run_controllers(client.target, "ml", only=ONLY, stand_in=False) as here,
+        run_controllers(client.target, "ml", only=ONLY, stand_in=False) as harness,
     ):
-        yield here
+        yield harness
 
 
-async def stateful_set(here: VolcanoControllersHarness, **annotations: str) -> Tree:
+async def stateful_set(harness: VolcanoControllersHarness, **annotations: str) -> Tree:
     template = {"metadata": {"labels": {"app": "db"}}, "spec": SPEC}
     spec = {"serviceName": "db", "selector": {"matchLabels": {"app": "db"}}, "template": template}
-    made = await here.make(STATEFUL_SETS, {"metadata": {"name": "db", "annotations": annotations}, "spec": spec})
-    await change(here, {"status": {"replicas": 0, "updateRevision": "one"}}, subresource="status")
-    return made
+    stateful_set_ = await harness.make(
+        STATEFUL_SETS, {"metadata": {"name": "db", "annotations": annotations}, "spec": spec}
+    )
+    await change(harness, {"status": {"replicas": 0, "updateRevision": "one"}}, subresource="status")
+    return stateful_set_
 
 
-async def change(here: VolcanoControllersHarness, patch: Tree, *, subresource: str = "") -> None:
-    """The set, as its own controller or its owner changes it."""
-    chosen: Tree = {"namespace": "ml", "name": "db", "subresource": subresource, "kind": MERGE_PATCH}
-    await here.client.patch(STATEFUL_SETS, patch, **chosen)
+async def change(harness: VolcanoControllersHarness, patch: Tree, *, subresource: str = "") -> None:
+    """Patch the set, as its controller or its user does."""
+    options: Tree = {"namespace": "ml", "name": "db", "subresource": subresource, "kind": MERGE_PATCH}
+    await harness.client.patch(STATEFUL_SETS, patch, **options)
 
 
-async def pod_of(
-    here: VolcanoControllersHarness,
-    made: Tree,
+async def create_pod(
+    harness: VolcanoControllersHarness,
+    stateful_set_: Tree,
     name: str,
     revision: str,
     *,
     labels: Tree | None = None,
     **annotations: str,
 ) -> None:
-    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": made["metadata"]["uid"]}
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": stateful_set_["metadata"]["uid"]}
     metadata: Tree = {"name": name, "annotations": annotations, "ownerReferences": [{**owner, "controller": True}]}
     metadata["labels"] = {"app": "db", "controller-revision-hash": revision, **(labels or {})}
-    await here.make(PODS, {"metadata": metadata, "spec": {**SPEC, "schedulerName": "volcano"}})
+    await harness.make(PODS, {"metadata": metadata, "spec": {**SPEC, "schedulerName": "volcano"}})
 
 
-def group_of(made: Tree) -> str:
-    return f"podgroup-{made['metadata']['uid']}"
+def group_of(stateful_set_: Tree) -> str:
+    return f"podgroup-{stateful_set_['metadata']['uid']}"
 
 
 def annotations_of(group: Tree) -> Tree:
@@ -73,69 +75,77 @@ def annotations_of(group: Tree) -> Tree:
 
 
 @async_test
-async def test_a_new_template_moves_the_group_and_leaves_its_status(tmp_path: Path) -> None:
-    async with here_at(tmp_path) as here:
-        made = await stateful_set(here, **{"volcano.sh/sla-waiting-time": "1h"})
+async def test_a_new_template_updates_the_group_and_keeps_its_status(tmp_path: Path) -> None:
+    async with run_pod_group_controller(tmp_path) as harness:
+        stateful_set_ = await stateful_set(harness, **{"volcano.sh/sla-waiting-time": "1h"})
         old = {QUEUE: "qa", "volcano.sh/preemptable": "true", "volcano.sh/revocable-zone": "*"}
-        await pod_of(here, made, "db-0", "one", labels={"volcano.sh/cooldown-time": "5s"}, **old)
-        group = await here.until(POD_GROUPS, group_of(made), lambda g: g["spec"]["queue"] == "qa")
+        await create_pod(harness, stateful_set_, "db-0", "one", labels={"volcano.sh/cooldown-time": "5s"}, **old)
+        group = await harness.until(POD_GROUPS, group_of(stateful_set_), lambda g: g["spec"]["queue"] == "qa")
         assert group["metadata"]["labels"] == {"volcano.sh/cooldown-time": "5s"}
-        noted = {
+        scheduler_patch = {
             "metadata": {"annotations": {"volcano.sh/job-allocated-hypernode": "rack-1"}},
             "status": {"phase": "Running", "running": 1},
         }
-        await here.client.patch(POD_GROUPS, noted, namespace="ml", name=group_of(made), kind=MERGE_PATCH)
+        await harness.client.patch(
+            POD_GROUPS, scheduler_patch, namespace="ml", name=group_of(stateful_set_), kind=MERGE_PATCH
+        )
 
-        # The set's last word comes first: the pod that names another queue must be enough.
-        await change(here, {"status": {"replicas": 1, "updateRevision": "two"}}, subresource="status")
-        await pod_of(here, made, "db-1", "two", **{QUEUE: "qb", "volcano.sh/preemptable": "false"})
-        moved = await here.until(POD_GROUPS, group_of(made), lambda g: g["spec"]["queue"] == "qb")
-        assert annotations_of(moved) == {
+        # The set's update comes first: the pod with the new queue must be enough.
+        await change(harness, {"status": {"replicas": 1, "updateRevision": "two"}}, subresource="status")
+        await create_pod(harness, stateful_set_, "db-1", "two", **{QUEUE: "qb", "volcano.sh/preemptable": "false"})
+        updated = await harness.until(POD_GROUPS, group_of(stateful_set_), lambda g: g["spec"]["queue"] == "qb")
+        assert annotations_of(updated) == {
             "volcano.sh/job-allocated-hypernode": "rack-1",
             "volcano.sh/preemptable": "false",
             "volcano.sh/sla-waiting-time": "1h",
         }
-        assert (moved["metadata"].get("labels") or {}, moved["status"]) == ({}, noted["status"])
-        assert moved["metadata"]["uid"] == group["metadata"]["uid"]
+        assert (updated["metadata"].get("labels") or {}, updated["status"]) == ({}, scheduler_patch["status"])
+        assert updated["metadata"]["uid"] == group["metadata"]["uid"]
 
-        await change(here, {"metadata": {"annotations": {"volcano.sh/sla-waiting-time": "2h"}}})
-        await here.until(
-            POD_GROUPS, group_of(made), lambda g: annotations_of(g).get("volcano.sh/sla-waiting-time") == "2h"
+        await change(harness, {"metadata": {"annotations": {"volcano.sh/sla-waiting-time": "2h"}}})
+        await harness.until(
+            POD_GROUPS, group_of(stateful_set_), lambda g: annotations_of(g).get("volcano.sh/sla-waiting-time") == "2h"
         )
-        await change(here, {"metadata": {"annotations": {"volcano.sh/sla-waiting-time": None}}})
-        await here.until(POD_GROUPS, group_of(made), lambda g: "volcano.sh/sla-waiting-time" not in annotations_of(g))
+        await change(harness, {"metadata": {"annotations": {"volcano.sh/sla-waiting-time": None}}})
+        await harness.until(
+            POD_GROUPS, group_of(stateful_set_), lambda g: "volcano.sh/sla-waiting-time" not in annotations_of(g)
+        )
 
 
 @async_test
-async def test_pods_that_name_a_queue_no_more_go_where_new_ones_would(tmp_path: Path) -> None:
-    async with here_at(tmp_path) as here:
-        made = await stateful_set(here)
-        await pod_of(here, made, "db-0", "one", **{QUEUE: "qa"})
-        await here.until(POD_GROUPS, group_of(made), lambda g: g["spec"]["queue"] == "qa")
-        await change(here, {"status": {"replicas": 1, "updateRevision": "two"}}, subresource="status")
-        await pod_of(here, made, "db-1", "two")
-        await here.until(POD_GROUPS, group_of(made), lambda g: g["spec"]["queue"] == "default")
+async def test_pods_without_a_queue_move_to_the_default_queue(tmp_path: Path) -> None:
+    async with run_pod_group_controller(tmp_path) as harness:
+        stateful_set_ = await stateful_set(harness)
+        await create_pod(harness, stateful_set_, "db-0", "one", **{QUEUE: "qa"})
+        await harness.until(POD_GROUPS, group_of(stateful_set_), lambda g: g["spec"]["queue"] == "qa")
+        await change(harness, {"status": {"replicas": 1, "updateRevision": "two"}}, subresource="status")
+        await create_pod(harness, stateful_set_, "db-1", "two")
+        await harness.until(POD_GROUPS, group_of(stateful_set_), lambda g: g["spec"]["queue"] == "default")
 
-        # A queue that a webhook filled in from the namespace stays, whatever else the group follows.
-        named = {"metadata": {"annotations": {QUEUE: "ours"}}}
-        await here.client.patch(NAMESPACES, named, name="ml", kind=MERGE_PATCH)
-        filled = {"spec": {"queue": "ours"}}
-        await here.client.patch(POD_GROUPS, filled, namespace="ml", name=group_of(made), kind=MERGE_PATCH)
-        await change(here, {"metadata": {"annotations": {"scheduling.volcano.sh/group-min-member": "2"}}})
-        group = await here.until(POD_GROUPS, group_of(made), lambda g: g["spec"]["minMember"] == 2)
+        # A queue that a webhook filled in from the namespace stays.
+        namespace_patch = {"metadata": {"annotations": {QUEUE: "ours"}}}
+        await harness.client.patch(NAMESPACES, namespace_patch, name="ml", kind=MERGE_PATCH)
+        group_patch = {"spec": {"queue": "ours"}}
+        await harness.client.patch(
+            POD_GROUPS, group_patch, namespace="ml", name=group_of(stateful_set_), kind=MERGE_PATCH
+        )
+        await change(harness, {"metadata": {"annotations": {"scheduling.volcano.sh/group-min-member": "2"}}})
+        group = await harness.until(POD_GROUPS, group_of(stateful_set_), lambda g: g["spec"]["minMember"] == 2)
         assert group["spec"]["queue"] == "ours"
 
 
 @async_test
-async def test_a_group_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:
-    async with here_at(tmp_path) as here:
-        made = await stateful_set(here)
-        theirs = {"metadata": {"name": "theirs"}, "spec": {"minMember": 7, "queue": "qa"}}
-        before = await here.make(POD_GROUPS, theirs)
-        await pod_of(here, made, "db-0", "one", **{QUEUE: "qb", "scheduling.k8s.io/group-name": "theirs"})
-        await change(here, {"metadata": {"annotations": {"scheduling.volcano.sh/group-min-member": "2"}}})
-        await here.make(PODS, {"metadata": {"name": "last"}, "spec": {**SPEC, "schedulerName": "volcano"}})
-        last = await here.pods(lambda pods: "scheduling.k8s.io/group-name" in annotations_of(pods["last"]))
-        names = {each["metadata"]["name"] for each in await here.list(POD_GROUPS)}
+async def test_a_foreign_group_is_ignored(tmp_path: Path) -> None:
+    async with run_pod_group_controller(tmp_path) as harness:
+        stateful_set_ = await stateful_set(harness)
+        foreign = {"metadata": {"name": "theirs"}, "spec": {"minMember": 7, "queue": "qa"}}
+        before = await harness.make(POD_GROUPS, foreign)
+        await create_pod(
+            harness, stateful_set_, "db-0", "one", **{QUEUE: "qb", "scheduling.k8s.io/group-name": "theirs"}
+        )
+        await change(harness, {"metadata": {"annotations": {"scheduling.volcano.sh/group-min-member": "2"}}})
+        await harness.make(PODS, {"metadata": {"name": "last"}, "spec": {**SPEC, "schedulerName": "volcano"}})
+        last = await harness.pods(lambda pods: "scheduling.k8s.io/group-name" in annotations_of(pods["last"]))
+        names = {each["metadata"]["name"] for each in await harness.list(POD_GROUPS)}
         assert names == {"theirs", f"podgroup-{last['last']['metadata']['uid']}"}
-        assert await here.get(POD_GROUPS, "theirs") == before
+        assert await harness.get(POD_GROUPS, "theirs") == before

@@ -1,4 +1,4 @@
-"""DaemonSets: a pod on every node that should have one, on new nodes too, and updates within their bounds."""
+"""DaemonSets: a pod on every eligible node, on new nodes too, and updates within their limits."""
 
 from __future__ import annotations
 
@@ -31,76 +31,76 @@ def daemon_set(name: str, **spec: Any) -> Tree:
     return {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": labels}, "template": template, **spec}}
 
 
-def everywhere(count: int) -> Any:
-    def so(found: Tree) -> bool:
+def complete_on(count: int) -> Any:
+    def is_complete(found: Tree) -> bool:
         keys = ("desiredNumberScheduled", "currentNumberScheduled", "numberReady", "updatedNumberScheduled")
-        told = [found["status"].get(key, 0) for key in (*keys, "numberAvailable")]
-        return told == [count] * 5 and found["status"]["observedGeneration"] == found["metadata"]["generation"]
+        counters = [found["status"].get(key, 0) for key in (*keys, "numberAvailable")]
+        return counters == [count] * 5 and found["status"]["observedGeneration"] == found["metadata"]["generation"]
 
-    return so
+    return is_complete
 
 
 @async_test
 async def test_every_node_has_a_pod_and_a_new_one_gets_its_own(tmp_path: Path) -> None:
-    async with run_controllers(tmp_path, nodes=3, only=ONLY) as world:
-        await world.make(DAEMON_SETS, daemon_set("agent"))
-        await world.when(DAEMON_SETS, "agent", everywhere(3))
-        assert {each["spec"]["nodeName"] for each in await world.pods()} == {"node-0", "node-1", "node-2"}
-        await world.make(NODES, NodeTemplate({"metadata": {"name": "late"}}).node(0))
-        await world.when(DAEMON_SETS, "agent", lambda it: it["status"]["currentNumberScheduled"] == 4)
-        selects = {"nodeSelector": {"kubernetes.io/hostname": "node-2"}}
-        await world.patch(DAEMON_SETS, "agent", {"spec": {"template": {"spec": selects}}})
-        await world.when(DAEMON_SETS, "agent", everywhere(1))
+    async with run_controllers(tmp_path, nodes=3, only=ONLY) as harness:
+        await harness.make(DAEMON_SETS, daemon_set("agent"))
+        await harness.when(DAEMON_SETS, "agent", complete_on(3))
+        assert {each["spec"]["nodeName"] for each in await harness.pods()} == {"node-0", "node-1", "node-2"}
+        await harness.make(NODES, NodeTemplate({"metadata": {"name": "late"}}).node(0))
+        await harness.when(DAEMON_SETS, "agent", lambda it: it["status"]["currentNumberScheduled"] == 4)
+        node_selector = {"nodeSelector": {"kubernetes.io/hostname": "node-2"}}
+        await harness.patch(DAEMON_SETS, "agent", {"spec": {"template": {"spec": node_selector}}})
+        await harness.when(DAEMON_SETS, "agent", complete_on(1))
 
         async def elsewhere() -> bool:
-            running = [each["spec"].get("nodeName") for each in await world.pods()]
+            running = [each["spec"].get("nodeName") for each in await harness.pods()]
             return sorted(name for name in running if name != "late-0") == ["node-2"]
 
-        await world.until(elsewhere)  # nobody stops pods on the node that came late: no kubelet is there
+        await harness.until(elsewhere)  # the new node has no kubelet, so its pod is not removed
 
 
 @pytest.mark.parametrize("bounds", [{"maxUnavailable": 1}, {"maxSurge": 1, "maxUnavailable": 0}], ids=["less", "more"])
 @async_test
-async def test_an_update_replaces_pods_within_its_bounds(tmp_path: Path, bounds: Tree) -> None:
-    async with run_controllers(tmp_path, nodes=3, only=ONLY) as world:
+async def test_an_update_respects_max_unavailable_and_max_surge(tmp_path: Path, bounds: Tree) -> None:
+    async with run_controllers(tmp_path, nodes=3, only=ONLY) as harness:
         strategy = {"type": "RollingUpdate", "rollingUpdate": bounds}
-        await world.make(DAEMON_SETS, daemon_set("agent", updateStrategy=strategy))
-        await world.when(DAEMON_SETS, "agent", everywhere(3))
-        old = {each["metadata"]["uid"] for each in await world.pods()}
-        await world.patch(
+        await harness.make(DAEMON_SETS, daemon_set("agent", updateStrategy=strategy))
+        await harness.when(DAEMON_SETS, "agent", complete_on(3))
+        old = {each["metadata"]["uid"] for each in await harness.pods()}
+        await harness.patch(
             DAEMON_SETS, "agent", {"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "two"}]}}}}
         )
-        await world.when(DAEMON_SETS, "agent", everywhere(3))
+        await harness.when(DAEMON_SETS, "agent", complete_on(3))
 
         async def replaced() -> bool:
-            pods = await world.pods()
+            pods = await harness.pods()
             return len(pods) == 3 and not old & {each["metadata"]["uid"] for each in pods}
 
-        await world.until(replaced)
-        assert sorted(each["revision"] for each in await world.list(CONTROLLER_REVISIONS)) == [1, 2]
+        await harness.until(replaced)
+        assert sorted(each["revision"] for each in await harness.list(CONTROLLER_REVISIONS)) == [1, 2]
 
 
 @async_test
-async def test_a_pod_that_has_ended_is_replaced(tmp_path: Path) -> None:
-    async with run_controllers(tmp_path, nodes=1, only=ONLY) as world:
-        await world.make(DAEMON_SETS, daemon_set("agent"))
-        await world.when(DAEMON_SETS, "agent", everywhere(1))
-        first = (await world.pods())[0]["metadata"]["name"]
-        await world.patch(PODS, first, {"status": {"phase": "Failed"}}, sub="status")
-        await world.gone(PODS, first)
-        (successor,) = await world.until(world.pods, "another one comes")
+async def test_a_finished_pod_is_replaced(tmp_path: Path) -> None:
+    async with run_controllers(tmp_path, nodes=1, only=ONLY) as harness:
+        await harness.make(DAEMON_SETS, daemon_set("agent"))
+        await harness.when(DAEMON_SETS, "agent", complete_on(1))
+        first = (await harness.pods())[0]["metadata"]["name"]
+        await harness.patch(PODS, first, {"status": {"phase": "Failed"}}, sub="status")
+        await harness.gone(PODS, first)
+        (successor,) = await harness.until(harness.pods, "the replacement is created")
         assert successor["metadata"]["name"] != first
-        await world.when(DAEMON_SETS, "agent", everywhere(1))
+        await harness.when(DAEMON_SETS, "agent", complete_on(1))
 
 
-# Placing
+# Node decisions.
 
 
 def node(*taints: Taint, **labels: str) -> Node:
     return Node(metadata=ObjectMeta(name="n", labels=labels), spec=NodeSpec(taints=taints))
 
 
-def wishes(**spec: Any) -> NodeDecisions:
+def decisions(**spec: Any) -> NodeDecisions:
     return NodeDecisions(UntypedObject(metadata=ObjectMeta(name="d", uid="u"), spec={"template": {"spec": spec}}))
 
 
@@ -120,13 +120,13 @@ YES, NO, STAY = NodeDecision(True, True), NodeDecision(False, False), NodeDecisi
         pytest.param({"nodeName": "other"}, node(), NO, id="another node by name"),
     ],
 )
-def test_which_nodes_are_wanted(spec: Tree, on: Node, expected: NodeDecision) -> None:
-    asked = wishes(**spec)
-    assert asked.decide(on) == expected
-    assert asked.decide(on) == expected
+def test_decisions_for_nodes(spec: Tree, on: Node, expected: NodeDecision) -> None:
+    node_decisions = decisions(**spec)
+    assert node_decisions.decide(on) == expected
+    assert node_decisions.decide(on) == expected
 
 
-def test_the_pod_for_a_node_may_go_nowhere_else() -> None:
+def test_a_daemon_pod_is_pinned_to_its_node() -> None:
     term = {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
     found = UntypedObject(metadata=ObjectMeta(name="d", uid="u"), spec={"template": {"spec": {"affinity": affinity}}})

@@ -1,4 +1,4 @@
-"""Jobs: completions, indexes, retries and their limits, policies, deadlines, suspension, and the time after the end."""
+"""Jobs: completions, indexes, retries and their limits, policies, deadlines, suspension and TTL."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from bayplan.controllers.core.api_types import (
     UntypedObject,
 )
 from bayplan.controllers.core.shared_informers import SharedInformerFactory
-from bayplan.controllers.workloads import job_status as sums
+from bayplan.controllers.workloads import job_status as job_status
 from bayplan.controllers.workloads.jobs import JobController
 from bayplan.objects.meta import Condition, ObjectMeta, OwnerReference
 from support.harness.async_tests import async_test
 from support.harness.controllers import ControllersHarness, deliver_event, run_controllers
 
 ONLY = ("job-controller", "ttl-after-finished-controller")
-LASTING = {"example.com/until": "it is deleted"}
+RUNS_UNTIL_DELETED = {"example.com/until": "it is deleted"}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -47,55 +47,55 @@ def job(name: str, *, annotations: dict[str, str] | None = None, **spec: Any) ->
 
 
 def conditions(found: Tree) -> dict[str, str]:
-    told = found["status"].get("conditions") or ()
-    return {each["type"]: each["reason"] for each in told if each["status"] == "True"}
+    reported = found["status"].get("conditions") or ()
+    return {each["type"]: each["reason"] for each in reported if each["status"] == "True"}
 
 
-async def ended(world: ControllersHarness, name: str, kind: str) -> Tree:
-    return await world.when(JOBS, name, lambda found: kind in conditions(found))
+async def ended(harness: ControllersHarness, name: str, kind: str) -> Tree:
+    return await harness.when(JOBS, name, lambda found: kind in conditions(found))
 
 
-async def fail(world: ControllersHarness, *, code: int = 1) -> None:
-    """One pod that runs fails now."""
+async def fail(harness: ControllersHarness, *, code: int = 1) -> None:
+    """Set one running pod to Failed."""
 
     async def running() -> Tree | None:
-        return next((each for each in await world.pods() if each["status"].get("phase") == "Running"), None)
+        return next((each for each in await harness.pods() if each["status"].get("phase") == "Running"), None)
 
-    found = await world.until(running, "a pod runs")
+    found = await harness.until(running, "a pod runs")
     state = {"terminated": {"exitCode": code, "reason": "Error", "finishedAt": "2026-01-01T00:00:00Z"}}
-    told = {"name": "c", "image": "none", "imageID": "", "ready": False, "restartCount": 0, "state": state}
-    status = {"status": {"phase": "Failed", "containerStatuses": [told]}}
-    await world.patch_pod(found["metadata"]["name"], status)
+    reported = {"name": "c", "image": "none", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+    status = {"status": {"phase": "Failed", "containerStatuses": [reported]}}
+    await harness.patch_pod(found["metadata"]["name"], status)
 
 
 @async_test
-async def test_a_job_runs_to_its_end_and_lets_its_pods_go(tmp_path: Path) -> None:
-    async with run_controllers(tmp_path, only=ONLY) as world:
-        await world.make(JOBS, job("sum", completions=5, parallelism=2))
-        found = await ended(world, "sum", "Complete")
+async def test_a_completed_job_removes_the_finalizers_of_its_pods(tmp_path: Path) -> None:
+    async with run_controllers(tmp_path, only=ONLY) as harness:
+        await harness.make(JOBS, job("sum", completions=5, parallelism=2))
+        found = await ended(harness, "sum", "Complete")
         assert conditions(found) == {"Complete": "CompletionsReached", "SuccessCriteriaMet": "CompletionsReached"}
         assert (found["status"]["succeeded"], found["status"].get("active", 0)) == (5, 0)
         assert found["status"]["uncountedTerminatedPods"] == {}
         assert "completionTime" in found["status"]
-        pods = await world.pods()
+        pods = await harness.pods()
         assert len(pods) == 5
         assert not any(each["metadata"].get("finalizers") for each in pods)
 
 
 @async_test
-async def test_a_job_is_never_older_than_what_we_wrote_of_it() -> None:
+async def test_get_latest_returns_the_newest_of_watch_and_own_write() -> None:
     def at(version: str) -> UntypedObject:
         return UntypedObject(metadata=ObjectMeta(name="sum", namespace="default", uid="u1", resource_version=version))
 
-    target = ConnectionConfig(server="http://127.0.0.1:1")  # nobody is asked
+    target = ConnectionConfig(server="http://127.0.0.1:1")  # no request is sent
     async with Client(target, clock=ManualClock(), chance=random.Random(0)) as client:
         jobs, key = JobController(SharedInformerFactory(client)), ("default", "sum")
         deliver_event(jobs.owners, None, at("5"))
         assert jobs.get_latest(jobs.owners, key) == at("5")
         assert jobs.remember_write(msgspec.json.encode(at("9"))) == at("9")
-        assert jobs.get_latest(jobs.owners, key) == at("9"), "the watch has not told of it yet"
+        assert jobs.get_latest(jobs.owners, key) == at("9"), "the watch has not delivered the write yet"
         deliver_event(jobs.owners, at("5"), at("7"))
-        assert jobs.get_latest(jobs.owners, key) == at("9"), "it has told of somebody else's write"
+        assert jobs.get_latest(jobs.owners, key) == at("9"), "the watch delivered another client's write"
         deliver_event(jobs.owners, at("7"), at("10"))
         assert jobs.get_latest(jobs.owners, key) == at("10")
         deliver_event(jobs.owners, at("10"), None)
@@ -103,94 +103,96 @@ async def test_a_job_is_never_older_than_what_we_wrote_of_it() -> None:
 
 
 @async_test
-async def test_numbered_pods_each_succeed_once(tmp_path: Path) -> None:
-    async with run_controllers(tmp_path, only=ONLY) as world:
-        await world.make(JOBS, job("sum", completions=4, parallelism=3, completionMode="Indexed"))
-        found = await ended(world, "sum", "Complete")
+async def test_each_index_succeeds_once(tmp_path: Path) -> None:
+    async with run_controllers(tmp_path, only=ONLY) as harness:
+        await harness.make(JOBS, job("sum", completions=4, parallelism=3, completionMode="Indexed"))
+        found = await ended(harness, "sum", "Complete")
         assert (found["status"]["completedIndexes"], found["status"]["succeeded"]) == ("0-3", 4)
-        pods = await world.pods()
-        assert sorted(each["metadata"]["annotations"][sums.INDEX] for each in pods) == ["0", "1", "2", "3"]
+        pods = await harness.pods()
+        assert sorted(each["metadata"]["annotations"][job_status.INDEX] for each in pods) == ["0", "1", "2", "3"]
         assert {each["spec"]["hostname"] for each in pods} == {f"sum-{number}" for number in range(4)}
         assert pods[0]["spec"]["containers"][0]["env"][0]["name"] == "JOB_COMPLETION_INDEX"
 
 
 @async_test
-async def test_too_many_failures_end_a_job_and_what_runs_is_stopped(tmp_path: Path) -> None:
-    async with run_controllers(tmp_path, only=ONLY) as world:
-        await world.make(JOBS, job("sum", annotations=LASTING, completions=3, parallelism=3, backoffLimit=0))
-        await world.when(JOBS, "sum", lambda it: it["status"].get("ready") == 3)
-        await fail(world)
-        found = await ended(world, "sum", "Failed")
+async def test_a_job_fails_above_its_backoff_limit_and_stops_its_pods(tmp_path: Path) -> None:
+    async with run_controllers(tmp_path, only=ONLY) as harness:
+        await harness.make(
+            JOBS, job("sum", annotations=RUNS_UNTIL_DELETED, completions=3, parallelism=3, backoffLimit=0)
+        )
+        await harness.when(JOBS, "sum", lambda it: it["status"].get("ready") == 3)
+        await fail(harness)
+        found = await ended(harness, "sum", "Failed")
         assert conditions(found)["Failed"] == conditions(found)["FailureTarget"] == "BackoffLimitExceeded"
         assert (found["status"]["failed"], found["status"].get("active", 0)) == (3, 0)
 
 
 @async_test
-async def test_what_fails_is_tried_again_up_to_the_limit(tmp_path: Path) -> None:
-    async with run_controllers(tmp_path, only=ONLY) as world:
-        await world.make(JOBS, job("sum", annotations=LASTING, backoffLimit=2))
+async def test_failed_pods_are_replaced_up_to_the_backoff_limit(tmp_path: Path) -> None:
+    async with run_controllers(tmp_path, only=ONLY) as harness:
+        await harness.make(JOBS, job("sum", annotations=RUNS_UNTIL_DELETED, backoffLimit=2))
         for _ in range(3):
-            await fail(world)
-        found = await ended(world, "sum", "Failed")
+            await fail(harness)
+        found = await ended(harness, "sum", "Failed")
         assert found["status"]["failed"] == 3
-        assert len(await world.pods()) == 3
+        assert len(await harness.pods()) == 3
 
 
 @async_test
-async def test_a_failure_policy_ends_the_job_at_once_or_looks_away(tmp_path: Path) -> None:
-    async with run_controllers(tmp_path, only=ONLY) as world:
+async def test_a_failure_policy_fails_the_job_or_ignores_the_failure(tmp_path: Path) -> None:
+    async with run_controllers(tmp_path, only=ONLY) as harness:
         rules = [
             {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [7]}},
             {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42], "containerName": "c"}},
         ]
         policy = {"podFailurePolicy": {"rules": rules}}
-        await world.make(JOBS, job("sum", annotations=LASTING, backoffLimit=0, **policy))
-        await fail(world, code=7)
-        await fail(world, code=42)
-        found = await ended(world, "sum", "Failed")
-        (told,) = [each for each in found["status"]["conditions"] if each["type"] == "Failed"]
-        assert told["reason"] == "PodFailurePolicy"
-        assert told["message"].endswith("failed with exit code 42 matching FailJob rule at index 1")
+        await harness.make(JOBS, job("sum", annotations=RUNS_UNTIL_DELETED, backoffLimit=0, **policy))
+        await fail(harness, code=7)
+        await fail(harness, code=42)
+        found = await ended(harness, "sum", "Failed")
+        (reported,) = [each for each in found["status"]["conditions"] if each["type"] == "Failed"]
+        assert reported["reason"] == "PodFailurePolicy"
+        assert reported["message"].endswith("failed with exit code 42 matching FailJob rule at index 1")
         assert found["status"]["failed"] == 1
 
 
 @async_test
-async def test_a_job_that_rests_has_no_pods_and_goes_on_when_it_is_told_to(tmp_path: Path) -> None:
-    async with run_controllers(tmp_path, only=ONLY) as world:
-        await world.make(JOBS, job("sum", annotations=LASTING, parallelism=2, completions=2))
-        await world.when(JOBS, "sum", lambda it: it["status"].get("ready") == 2)
-        await world.patch(JOBS, "sum", {"spec": {"suspend": True}})
-        found = await world.when(JOBS, "sum", lambda it: conditions(it).get("Suspended") == "JobSuspended")
+async def test_a_suspended_job_has_no_pods_until_it_is_resumed(tmp_path: Path) -> None:
+    async with run_controllers(tmp_path, only=ONLY) as harness:
+        await harness.make(JOBS, job("sum", annotations=RUNS_UNTIL_DELETED, parallelism=2, completions=2))
+        await harness.when(JOBS, "sum", lambda it: it["status"].get("ready") == 2)
+        await harness.patch(JOBS, "sum", {"spec": {"suspend": True}})
+        found = await harness.when(JOBS, "sum", lambda it: conditions(it).get("Suspended") == "JobSuspended")
         assert found["status"].get("failed", 0) == 0
 
         async def gone() -> bool:
-            return not await world.pods()
+            return not await harness.pods()
 
-        await world.until(gone)
-        await world.patch(JOBS, "sum", {"spec": {"suspend": False}})
-        found = await world.when(JOBS, "sum", lambda it: it["status"].get("ready") == 2)
+        await harness.until(gone)
+        await harness.patch(JOBS, "sum", {"spec": {"suspend": False}})
+        found = await harness.when(JOBS, "sum", lambda it: it["status"].get("ready") == 2)
         assert "Suspended" not in conditions(found)
         assert found["status"].get("failed", 0) == 0
 
 
 @async_test
-async def test_a_deadline_ends_a_job_and_its_time_after_the_end_removes_it(tmp_path: Path) -> None:
-    async with run_controllers(tmp_path, only=ONLY) as world:
-        late = {"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 60}
-        await world.make(JOBS, job("late", annotations=LASTING, **late))
-        found = await ended(world, "late", "Failed")
+async def test_active_deadline_and_ttl_after_finished(tmp_path: Path) -> None:
+    async with run_controllers(tmp_path, only=ONLY) as harness:
+        deadline = {"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 60}
+        await harness.make(JOBS, job("late", annotations=RUNS_UNTIL_DELETED, **deadline))
+        found = await ended(harness, "late", "Failed")
         assert conditions(found)["Failed"] == "DeadlineExceeded"
-        await world.make(JOBS, job("short", ttlSecondsAfterFinished=0))
-        await world.gone(JOBS, "short")
-        assert await world.get(JOBS, "late")
+        await harness.make(JOBS, job("short", ttlSecondsAfterFinished=0))
+        await harness.gone(JOBS, "short")
+        assert await harness.get(JOBS, "late")
 
 
 @async_test
-async def test_a_job_that_waits_for_its_last_pods_is_not_written_again() -> None:
-    """Only the sync after the next event of a pod has something to write."""
+async def test_a_job_that_waits_for_is_terminatingpods_is_not_written() -> None:
+    """Only a sync after the next pod event has something to write."""
     owner = OwnerReference(api_version="batch/v1", kind="Job", name="sum", uid="u1", controller=True)
     metadata = ObjectMeta(name="p", namespace="default", uid="p1", labels={"job": "sum"}, owner_references=(owner,))
-    going = replace(metadata, deletion_timestamp=NOW)  # counted, and no longer tracked
+    terminating = replace(metadata, deletion_timestamp=NOW)  # counted, and no longer tracked
     failure = {"type": "FailureTarget", "status": "True", "reason": "DeadlineExceeded", "message": ""}
     status = {
         "startTime": "2026-01-01T00:00:00Z",
@@ -207,12 +209,12 @@ async def test_a_job_that_waits_for_its_last_pods_is_not_written_again() -> None
         found = ObjectMeta(name="sum", namespace="default", uid="u1", resource_version="7")
         spec = {"activeDeadlineSeconds": 1, "selector": {"matchLabels": {"job": "sum"}}}
         deliver_event(jobs.owners, None, UntypedObject(metadata=found, spec=spec, status=status))
-        deliver_event(jobs.pods, None, PodFields(metadata=going, status=PodStatusFields(phase="Running")))
+        deliver_event(jobs.pods, None, PodFields(metadata=terminating, status=PodStatusFields(phase="Running")))
         assert await jobs.sync(("default", "sum")) is None  # a request would fail: no server listens
 
 
-class Deletions(Client):
-    """A client that notes which objects it is asked to delete."""
+class RecordingClient(Client):
+    """A client that records deletions."""
 
     async def delete(self, resource: GroupVersionResource, *, namespace: str = "", name: str, **options: Any) -> None:  # type: ignore[override]
         self.deleted = (resource, namespace, name, options)
@@ -227,7 +229,7 @@ def ended_at(second: int, *, ttl: int | None = 60, status: str = "True", kind: s
 
 @async_test
 @pytest.mark.parametrize(
-    ("found", "again_in_s", "is_deleted"),
+    ("found", "requeue_after_s", "is_deleted"),
     [
         pytest.param(ended_at(10), 10.0, False, id="not-yet"),
         pytest.param(ended_at(0), None, True, id="time-is-over-now"),
@@ -238,41 +240,43 @@ def ended_at(second: int, *, ttl: int | None = 60, status: str = "True", kind: s
         pytest.param(None, None, False, id="is-gone"),
     ],
 )
-async def test_a_job_is_deleted_when_its_time_after_the_end_is_over(
-    found: UntypedObject | None, again_in_s: float | None, is_deleted: bool
+async def test_a_job_is_deleted_after_its_ttl(
+    found: UntypedObject | None, requeue_after_s: float | None, is_deleted: bool
 ) -> None:
     clock = ManualClock()
     clock.advance((datetime(2026, 1, 1, 0, 1, tzinfo=UTC) - clock.now()).total_seconds())
-    async with Deletions(ConnectionConfig(server="http://127.0.0.1:1"), clock=clock, chance=random.Random(0)) as client:
+    async with RecordingClient(
+        ConnectionConfig(server="http://127.0.0.1:1"), clock=clock, chance=random.Random(0)
+    ) as client:
         client.deleted = None
         finished = TtlAfterFinishedController(SharedInformerFactory(client))
         if found is not None:
             deliver_event(finished.jobs, None, found)
-        assert await finished.sync(("default", "sum")) == again_in_s
+        assert await finished.sync(("default", "sum")) == requeue_after_s
         condition = {"uid": "u1", "resource_version": "7", "propagation": "Foreground"}
         assert client.deleted == ((JOBS, "default", "sum", condition) if is_deleted else None)
 
 
-# Pure parts
+# Pure functions.
 
 
 @given(st.sets(st.integers(0, 60)))
-def test_indexes_are_read_as_they_are_written(indexes: set[int]) -> None:
-    assert sums.parse_indexes(sums.format_indexes(indexes), 100) == indexes
+def test_parse_indexes_inverts_format_indexes(indexes: set[int]) -> None:
+    assert job_status.parse_indexes(job_status.format_indexes(indexes), 100) == indexes
 
 
 @pytest.mark.parametrize(
     ("indexes", "text"), [((), ""), ((1,), "1"), ((1, 2), "1,2"), ((1, 2, 3), "1-3"), ((0, 2, 3, 4, 9), "0,2-4,9")]
 )
-def test_indexes_are_written_as_upstream_does(indexes: tuple[int, ...], text: str) -> None:
-    assert sums.format_indexes(indexes) == text
+def test_format_indexes(indexes: tuple[int, ...], text: str) -> None:
+    assert job_status.format_indexes(indexes) == text
 
 
 def a_pod(code: int = 0, phase: str = "Failed", *, condition: str = "") -> PodFields:
     ended = ContainerState(terminated=ContainerStateTerminated(exit_code=code))
-    told = (Condition(type=condition, status="True"),) if condition else ()
+    reported = (Condition(type=condition, status="True"),) if condition else ()
     status = PodStatusFields(
-        phase=phase, conditions=told, container_statuses=(ContainerStatusFields(name="c", state=ended),)
+        phase=phase, conditions=reported, container_statuses=(ContainerStatusFields(name="c", state=ended),)
     )
     return PodFields(metadata=ObjectMeta(name="p", namespace="n"), status=status)
 
@@ -293,8 +297,8 @@ def with_rules(*rules: Tree) -> UntypedObject:
         ({"onPodConditions": [{"type": "DisruptionTarget"}]}, a_pod(1), "Count"),
     ],
 )
-def test_rules_of_failure_policies(rule: Tree, pod: PodFields, action: str) -> None:
-    assert sums.match_failure_policy(with_rules({"action": "FailJob", **rule}), pod).action == action
+def test_failure_policy_rules(rule: Tree, pod: PodFields, action: str) -> None:
+    assert job_status.match_failure_policy(with_rules({"action": "FailJob", **rule}), pod).action == action
 
 
 @pytest.mark.parametrize(
@@ -308,7 +312,7 @@ def test_rules_of_failure_policies(rule: Tree, pod: PodFields, action: str) -> N
     ],
 )
 def test_success_policies(rules: list[Tree], succeeded: set[int], enough: bool) -> None:
-    found = sums.success_policy_met(
+    found = job_status.success_policy_met(
         UntypedObject(spec={"completions": 5, "successPolicy": {"rules": rules}}), succeeded
     )
     assert (found is not None) == enough
@@ -328,8 +332,8 @@ def with_status(*conditions: tuple[str, str]) -> UntypedObject:
         pytest.param(with_status(("Suspended", "True"), ("FailureTarget", "True")), False, id="on-its-way"),
     ],
 )
-def test_when_a_job_has_finished(job: UntypedObject, finished: bool) -> None:
-    assert sums.is_finished(job) is finished
+def test_is_finished(job: UntypedObject, finished: bool) -> None:
+    assert job_status.is_finished(job) is finished
 
 
 @pytest.mark.parametrize(
@@ -343,23 +347,23 @@ def test_when_a_job_has_finished(job: UntypedObject, finished: bool) -> None:
         pytest.param("False", True, "JobSuspended", id="suspended-again"),
     ],
 )
-def test_the_condition_of_a_suspended_job(before: str | None, suspended: bool, reason: str | None) -> None:
+def test_suspended_condition(before: str | None, suspended: bool, reason: str | None) -> None:
     other = {"type": "Complete", "status": "False", "reason": "other"}
-    known = [] if before is None else [{"type": "Suspended", "status": before, "reason": "before"}]
-    found = sums.with_suspension([*known, other], suspended=suspended, now=NOW)
+    old_conditions = [] if before is None else [{"type": "Suspended", "status": before, "reason": "before"}]
+    found = job_status.with_suspension([*old_conditions, other], suspended=suspended, now=NOW)
     assert other in found
-    told = [each for each in found if each["type"] == "Suspended"]
-    assert [each["reason"] for each in told] == ([] if reason is None else [reason])
-    assert [each["status"] for each in told] == ([] if reason is None else ["True" if suspended else "False"])
+    reported = [each for each in found if each["type"] == "Suspended"]
+    assert [each["reason"] for each in reported] == ([] if reason is None else [reason])
+    assert [each["status"] for each in reported] == ([] if reason is None else ["True" if suspended else "False"])
     if reason not in (None, "before"):
-        assert told[0]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
+        assert reported[0]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
 
 
-LEAVING = ObjectMeta(name="p", namespace="n", deletion_timestamp=NOW)
+TERMINATING_META = ObjectMeta(name="p", namespace="n", deletion_timestamp=NOW)
 
 
 @pytest.mark.parametrize(
-    ("spec", "phase", "leaving", "failed"),
+    ("spec", "phase", "is_terminating", "failed"),
     [
         pytest.param({}, "Failed", False, True, id="failed"),
         pytest.param({}, "Running", False, False, id="running"),
@@ -378,13 +382,15 @@ LEAVING = ObjectMeta(name="p", namespace="n", deletion_timestamp=NOW)
         ),
     ],
 )
-def test_which_pods_have_failed(spec: Tree, phase: str, leaving: bool, failed: bool) -> None:
-    pod = PodFields(metadata=LEAVING if leaving else ObjectMeta(name="p"), status=PodStatusFields(phase=phase))
-    assert sums.has_failed(UntypedObject(spec=spec), pod) is failed
+def test_has_failed(spec: Tree, phase: str, is_terminating: bool, failed: bool) -> None:
+    pod = PodFields(
+        metadata=TERMINATING_META if is_terminating else ObjectMeta(name="p"), status=PodStatusFields(phase=phase)
+    )
+    assert job_status.has_failed(UntypedObject(spec=spec), pod) is failed
 
 
 def ended_at(*seconds: int | None) -> tuple[ContainerStatusFields, ...]:
-    """Containers that ended, if it is known when; each was restarted as often as its number."""
+    """Containers with finish times, as far as they are known; each has its index as restart count."""
     ends = [None if second is None else NOW + timedelta(seconds=second) for second in seconds]
     return tuple(
         ContainerStatusFields(
@@ -397,7 +403,7 @@ def ended_at(*seconds: int | None) -> tuple[ContainerStatusFields, ...]:
 
 
 @pytest.mark.parametrize(
-    ("containers", "leaving", "expected"),
+    ("containers", "is_terminating", "expected"),
     [
         pytest.param(ended_at(3, 9, 5), True, 9, id="its-last-container"),
         pytest.param(ended_at(3, None), True, 3, id="as-far-as-it-is-told"),
@@ -406,15 +412,15 @@ def ended_at(*seconds: int | None) -> tuple[ContainerStatusFields, ...]:
         pytest.param((), False, 60, id="else-now"),
     ],
 )
-def test_when_a_pod_ended(containers: tuple[ContainerStatusFields, ...], leaving: bool, expected: int) -> None:
+def test_finish_time(containers: tuple[ContainerStatusFields, ...], is_terminating: bool, expected: int) -> None:
     status = PodStatusFields(container_statuses=containers)
-    pod = PodFields(metadata=LEAVING if leaving else ObjectMeta(name="p"), status=status)
-    assert sums.finish_time(pod, NOW + timedelta(seconds=60)) == NOW + timedelta(seconds=expected)
+    pod = PodFields(metadata=TERMINATING_META if is_terminating else ObjectMeta(name="p"), status=status)
+    assert job_status.finish_time(pod, NOW + timedelta(seconds=60)) == NOW + timedelta(seconds=expected)
 
 
-def test_restarts_of_all_containers_count() -> None:
+def test_restarts_counts_all_containers() -> None:
     status = PodStatusFields(container_statuses=ended_at(1, 1, 1), init_container_statuses=ended_at(1, 1))
-    assert sums.restarts([PodFields(status=status), PodFields(status=status), PodFields()]) == 8
+    assert job_status.restarts([PodFields(status=status), PodFields(status=status), PodFields()]) == 8
 
 
 @pytest.mark.parametrize(
@@ -428,8 +434,8 @@ def test_restarts_of_all_containers_count() -> None:
         pytest.param("3,x,1", 5, {1, 3}, id="what-is-no-number"),
     ],
 )
-def test_indexes_beyond_the_completions_are_left_out(text: str | None, completions: int, expected: set[int]) -> None:
-    assert sums.parse_indexes(text, completions) == expected
+def test_indexes_above_the_completions_are_dropped(text: str | None, completions: int, expected: set[int]) -> None:
+    assert job_status.parse_indexes(text, completions) == expected
 
 
 @pytest.mark.parametrize(
@@ -437,39 +443,43 @@ def test_indexes_beyond_the_completions_are_left_out(text: str | None, completio
     [(set(), 2, [0, 1]), ({0, 2}, 2, [1, 3]), ({0, 2}, 9, [1, 3, 4]), ({0, 1, 2, 3, 4}, 1, []), (set(), 0, [])],
     ids=["first", "between", "all-that-are-left", "none-is-left", "none-is-wanted"],
 )
-def test_the_first_indexes_that_are_free(taken: set[int], count: int, expected: list[int]) -> None:
-    assert sums.first_pending(taken, count, 5) == expected
+def test_first_pending(taken: set[int], count: int, expected: list[int]) -> None:
+    assert job_status.first_pending(taken, count, 5) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "index"), [("0", 0), ("12", 12), ("", None), ("-1", None), ("x", None), ("²", None)], ids=repr
 )
-def test_the_index_of_a_pod(text: str, index: int | None) -> None:
-    assert sums.index_of(PodFields(metadata=ObjectMeta(annotations={sums.INDEX: text}))) == index
+def test_index_of(text: str, index: int | None) -> None:
+    assert job_status.index_of(PodFields(metadata=ObjectMeta(annotations={job_status.INDEX: text}))) == index
 
 
-def test_the_first_rule_that_matches_says_why() -> None:
-    never = {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [9]}}
+def test_the_first_matching_failure_rule_gives_the_message() -> None:
+    no_match = {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [9]}}
     by_code = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3], "containerName": "c"}}
     by_condition = {"action": "Ignore", "onPodConditions": [{"type": "Other"}, {"type": "DisruptionTarget"}]}
     pod = a_pod(3, condition="DisruptionTarget")
-    assert sums.match_failure_policy(with_rules(never, by_code, by_condition), pod) == sums.PolicyMatch(
+    assert job_status.match_failure_policy(with_rules(no_match, by_code, by_condition), pod) == job_status.PolicyMatch(
         "FailJob", "Container c for pod n/p failed with exit code 3 matching FailJob rule at index 1"
     )
-    assert sums.match_failure_policy(with_rules(by_condition, by_code), pod) == sums.PolicyMatch(
+    assert job_status.match_failure_policy(with_rules(by_condition, by_code), pod) == job_status.PolicyMatch(
         "Ignore", "Pod n/p has condition DisruptionTarget matching Ignore rule at index 0"
     )
     wanted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "False"}]}
-    assert sums.match_failure_policy(with_rules(wanted), pod) == sums.COUNT_FAILURE
+    assert job_status.match_failure_policy(with_rules(wanted), pod) == job_status.COUNT_FAILURE
 
 
-def test_the_first_rule_of_a_success_policy_that_is_met_is_named() -> None:
+def test_the_message_names_the_first_success_rule_that_is_met() -> None:
     rules = [{"succeededCount": 3}, {"succeededIndexes": "0-1", "succeededCount": 1}, {"succeededCount": 1}]
     job = UntypedObject(spec={"completions": 5, "successPolicy": {"rules": rules}})
-    assert sums.success_policy_met(job, {1}) == sums.JobOutcome(True, "SuccessPolicy", "Matched rules at index 1")
-    assert sums.success_policy_met(job, {4}) == sums.JobOutcome(True, "SuccessPolicy", "Matched rules at index 2")
-    assert sums.success_policy_met(job, set()) is None
-    assert sums.success_policy_met(UntypedObject(), {1}) is None
+    assert job_status.success_policy_met(job, {1}) == job_status.JobOutcome(
+        True, "SuccessPolicy", "Matched rules at index 1"
+    )
+    assert job_status.success_policy_met(job, {4}) == job_status.JobOutcome(
+        True, "SuccessPolicy", "Matched rules at index 2"
+    )
+    assert job_status.success_policy_met(job, set()) is None
+    assert job_status.success_policy_met(UntypedObject(), {1}) is None
 
 
 @pytest.mark.parametrize(
@@ -483,6 +493,6 @@ def test_the_first_rule_of_a_success_policy_that_is_met_is_named() -> None:
         pytest.param({}, True, None, id="no-deadline"),
     ],
 )
-def test_how_long_until_the_deadline(spec: Tree, started: bool, expected: float | None) -> None:
+def test_deadline_in_s(spec: Tree, started: bool, expected: float | None) -> None:
     start = NOW - timedelta(seconds=20) if started else None
-    assert sums.deadline_in_s(UntypedObject(spec=spec), start, NOW) == expected
+    assert job_status.deadline_in_s(UntypedObject(spec=spec), start, NOW) == expected

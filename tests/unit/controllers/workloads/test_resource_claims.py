@@ -1,4 +1,4 @@
-"""Device claims: made of templates for pods, in use as long as their pods run, and free afterwards."""
+"""Resource claims: created from templates for pods, reserved while their pods run, and deallocated afterwards."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def pod(name: str, **entry: str) -> Tree:
 
 
 @asynccontextmanager
-async def claims_only(folder: Path) -> AsyncIterator[ControllersHarness]:
-    """Nobody schedules, and no node is there: pods are what a test says they are."""
+async def run_claim_controllers(folder: Path) -> AsyncIterator[ControllersHarness]:
+    """Cluster without scheduler and nodes: the test sets the state of pods."""
     only = ("resourceclaim-controller", "garbage-collector-controller")
-    async with run_controllers(folder, nodes=0, only=only, cleanup=False, scheduling=False) as world:
-        yield world
+    async with run_controllers(folder, nodes=0, only=only, cleanup=False, scheduling=False) as harness:
+        yield harness
 
 
-async def allocate(world: ControllersHarness, name: str, *users: Tree) -> None:
-    """As who schedules does."""
+async def allocate(harness: ControllersHarness, name: str, *users: Tree) -> None:
+    """Allocate a claim as the scheduler does."""
     reserved = [{"resource": "pods", **{key: each["metadata"][key] for key in ("name", "uid")}} for each in users]
-    await world.patch(RESOURCE_CLAIMS, name, {"metadata": {"finalizers": [FINALIZER]}})
+    await harness.patch(RESOURCE_CLAIMS, name, {"metadata": {"finalizers": [FINALIZER]}})
     status = {"allocation": ALLOCATION, "reservedFor": reserved}
-    await world.patch(RESOURCE_CLAIMS, name, {"status": status}, sub="status")
+    await harness.patch(RESOURCE_CLAIMS, name, {"status": status}, sub="status")
 
 
 def users_of(claim: Tree) -> list[str]:
@@ -67,148 +67,148 @@ def is_free(claim: Tree) -> bool:
 
 
 @async_test
-async def test_a_pod_gets_a_claim_of_its_own_which_goes_with_it(tmp_path: Path) -> None:
-    async with claims_only(tmp_path) as world:
-        await world.make(RESOURCE_CLAIM_TEMPLATES, TEMPLATE)
-        made = await world.make(PODS, pod("web", resourceClaimTemplateName="each"))
-        told = await world.when(PODS, "web", lambda it: it["status"].get("resourceClaimStatuses"))
-        (status,) = told["status"]["resourceClaimStatuses"]
+async def test_a_generated_claim_is_deleted_with_its_pod(tmp_path: Path) -> None:
+    async with run_claim_controllers(tmp_path) as harness:
+        await harness.make(RESOURCE_CLAIM_TEMPLATES, TEMPLATE)
+        created = await harness.make(PODS, pod("web", resourceClaimTemplateName="each"))
+        pod_with_status = await harness.when(PODS, "web", lambda it: it["status"].get("resourceClaimStatuses"))
+        (status,) = pod_with_status["status"]["resourceClaimStatuses"]
         assert status["name"] == "gpu"
-        claim = await world.get(RESOURCE_CLAIMS, status["resourceClaimName"])
+        claim = await harness.get(RESOURCE_CLAIMS, status["resourceClaimName"])
         meta = claim["metadata"]
         assert meta["name"].startswith("web-gpu-")
         assert (meta["labels"], meta["annotations"]) == ({"a": "b"}, {POD_CLAIM_NAME_ANNOTATION: "gpu"})
         (owner,) = meta["ownerReferences"]
-        assert (owner["uid"], owner["controller"]) == (made["metadata"]["uid"], True)
+        assert (owner["uid"], owner["controller"]) == (created["metadata"]["uid"], True)
         assert claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] == "gpu"
-        await allocate(world, meta["name"], made)
-        await world.delete(PODS, "web")
-        await world.gone(RESOURCE_CLAIMS, meta["name"])
+        await allocate(harness, meta["name"], created)
+        await harness.delete(PODS, "web")
+        await harness.gone(RESOURCE_CLAIMS, meta["name"])
 
 
 @async_test
-async def test_a_pod_whose_template_is_not_there_yet_is_told_and_gets_its_claim_later(tmp_path: Path) -> None:
-    async with claims_only(tmp_path) as world:
-        await world.make(PODS, pod("web", resourceClaimTemplateName="each"))
+async def test_a_missing_template_is_reported_and_its_claim_created_later(tmp_path: Path) -> None:
+    async with run_claim_controllers(tmp_path) as harness:
+        await harness.make(PODS, pod("web", resourceClaimTemplateName="each"))
 
-        async def told() -> bool:
-            notes = [each["message"] for each in await world.list(CORE_EVENTS)]
-            words = 'PodResourceClaim gpu: resource claim template "each": '
-            return f'{words}resourceclaimtemplate.resource.k8s.io "each" not found' in notes
+        async def pod_with_status() -> bool:
+            notes = [each["message"] for each in await harness.list(CORE_EVENTS)]
+            prefix = 'PodResourceClaim gpu: resource claim template "each": '
+            return f'{prefix}resourceclaimtemplate.resource.k8s.io "each" not found' in notes
 
-        await world.until(told, "the event is told")
-        await world.make(RESOURCE_CLAIM_TEMPLATES, TEMPLATE)
-        made = await world.when(PODS, "web", lambda it: it["status"].get("resourceClaimStatuses"))
-        assert [each["name"] for each in made["status"]["resourceClaimStatuses"]] == ["gpu"]
+        await harness.until(pod_with_status, "the event is recorded")
+        await harness.make(RESOURCE_CLAIM_TEMPLATES, TEMPLATE)
+        created = await harness.when(PODS, "web", lambda it: it["status"].get("resourceClaimStatuses"))
+        assert [each["name"] for each in created["status"]["resourceClaimStatuses"]] == ["gpu"]
 
 
 @async_test
-async def test_a_claim_that_somebody_deletes_is_made_anew_for_its_pod(tmp_path: Path) -> None:
-    async with claims_only(tmp_path) as world:
-        await world.make(RESOURCE_CLAIM_TEMPLATES, TEMPLATE)
-        await world.make(PODS, pod("web", resourceClaimTemplateName="each"))
-        told = await world.when(PODS, "web", lambda it: it["status"].get("resourceClaimStatuses"))
-        first = told["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
-        await world.delete(RESOURCE_CLAIMS, first)
-        told = await world.when(
+async def test_a_deleted_generated_claim_is_recreated(tmp_path: Path) -> None:
+    async with run_claim_controllers(tmp_path) as harness:
+        await harness.make(RESOURCE_CLAIM_TEMPLATES, TEMPLATE)
+        await harness.make(PODS, pod("web", resourceClaimTemplateName="each"))
+        pod_with_status = await harness.when(PODS, "web", lambda it: it["status"].get("resourceClaimStatuses"))
+        first = pod_with_status["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
+        await harness.delete(RESOURCE_CLAIMS, first)
+        pod_with_status = await harness.when(
             PODS, "web", lambda it: it["status"]["resourceClaimStatuses"][0]["resourceClaimName"] != first
         )
-        assert [each["metadata"]["name"] for each in await world.list(RESOURCE_CLAIMS)] == [
-            told["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
+        assert [each["metadata"]["name"] for each in await harness.list(RESOURCE_CLAIMS)] == [
+            pod_with_status["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
         ]
 
 
 @async_test
-async def test_pods_of_a_template_have_the_one_device_one_after_the_other(tmp_path: Path) -> None:
-    """With the scheduler, and nodes on which pods run."""
+async def test_pods_of_a_template_use_one_device_in_turn(tmp_path: Path) -> None:
+    """With the scheduler, and with nodes on which pods run."""
     only = ("resourceclaim-controller",)
-    async with run_controllers(tmp_path, nodes=1, only=only) as world:
-        offer = {"driver": "gpu.example.com", "allNodes": True, "devices": [{"name": "gpu-0"}]}
+    async with run_controllers(tmp_path, nodes=1, only=only) as harness:
+        slice_spec = {"driver": "gpu.example.com", "allNodes": True, "devices": [{"name": "gpu-0"}]}
         pool = {"name": "all", "generation": 1, "resourceSliceCount": 1}
-        await world.make(SLICES, {"metadata": {"name": "all"}, "spec": {**offer, "pool": pool}})
-        await world.make(CLASSES, {"metadata": {"name": "gpu"}, "spec": {}})
-        await world.make(RESOURCE_CLAIM_TEMPLATES, TEMPLATE)
+        await harness.make(SLICES, {"metadata": {"name": "all"}, "spec": {**slice_spec, "pool": pool}})
+        await harness.make(CLASSES, {"metadata": {"name": "gpu"}, "spec": {}})
+        await harness.make(RESOURCE_CLAIM_TEMPLATES, TEMPLATE)
         for name in ("one", "two"):
             wanted = pod(name, resourceClaimTemplateName="each")
             del wanted["spec"]["schedulerName"]
-            await world.make(PODS, wanted)
+            await harness.make(PODS, wanted)
             if name == "one":
-                await world.when(PODS, "one", lambda it: it["status"]["phase"] == "Running")
-        await world.when(PODS, "two", lambda it: "cannot allocate all claims" in str(it["status"].get("conditions")))
-        await world.delete(PODS, "one")
-        await world.when(PODS, "two", lambda it: it["status"]["phase"] == "Running")
-        (claim,) = await world.list(RESOURCE_CLAIMS)
+                await harness.when(PODS, "one", lambda it: it["status"]["phase"] == "Running")
+        await harness.when(PODS, "two", lambda it: "cannot allocate all claims" in str(it["status"].get("conditions")))
+        await harness.delete(PODS, "one")
+        await harness.when(PODS, "two", lambda it: it["status"]["phase"] == "Running")
+        (claim,) = await harness.list(RESOURCE_CLAIMS)
         assert users_of(claim) == ["two"]
 
 
 @async_test
-async def test_devices_are_given_back_with_the_last_pod_that_uses_them(tmp_path: Path) -> None:
-    async with claims_only(tmp_path) as world:
-        await world.make(RESOURCE_CLAIMS, device_claim("shared", "gpu"))
-        users = [await world.make(PODS, pod(name, resourceClaimName="shared")) for name in ("one", "two")]
-        await allocate(world, "shared", *users)
-        await world.delete(PODS, "one")
-        left = await world.when(RESOURCE_CLAIMS, "shared", lambda it: users_of(it) == ["two"])
-        assert left["status"]["allocation"]["devices"]["results"] == [DEVICE]
-        await world.patch(PODS, "two", {"status": {"phase": "Succeeded"}}, sub="status")
-        await world.when(RESOURCE_CLAIMS, "shared", is_free)
+async def test_devices_are_released_with_the_last_pod(tmp_path: Path) -> None:
+    async with run_claim_controllers(tmp_path) as harness:
+        await harness.make(RESOURCE_CLAIMS, device_claim("shared", "gpu"))
+        users = [await harness.make(PODS, pod(name, resourceClaimName="shared")) for name in ("one", "two")]
+        await allocate(harness, "shared", *users)
+        await harness.delete(PODS, "one")
+        remaining = await harness.when(RESOURCE_CLAIMS, "shared", lambda it: users_of(it) == ["two"])
+        assert remaining["status"]["allocation"]["devices"]["results"] == [DEVICE]
+        await harness.patch(PODS, "two", {"status": {"phase": "Succeeded"}}, sub="status")
+        await harness.when(RESOURCE_CLAIMS, "shared", is_free)
 
 
 @async_test
-async def test_a_claim_reserved_for_a_pod_that_went_before_anybody_looked_is_free(tmp_path: Path) -> None:
-    """No watch ever told of the pod: a binder has died, and then the pod was deleted."""
-    async with claims_only(tmp_path) as world:
-        await world.make(RESOURCE_CLAIMS, device_claim("mine", "gpu"))
-        await allocate(world, "mine", {"metadata": {"name": "web", "uid": "gone"}})
-        freed = await world.when(RESOURCE_CLAIMS, "mine", is_free)
-        assert users_of(freed) == []
+async def test_a_reservation_for_an_unknown_deleted_pod_is_released(tmp_path: Path) -> None:
+    """The watch never delivered the pod: the binder stopped before the pod was deleted."""
+    async with run_claim_controllers(tmp_path) as harness:
+        await harness.make(RESOURCE_CLAIMS, device_claim("mine", "gpu"))
+        await allocate(harness, "mine", {"metadata": {"name": "web", "uid": "gone"}})
+        released = await harness.when(RESOURCE_CLAIMS, "mine", is_free)
+        assert users_of(released) == []
 
 
 @async_test
-async def test_a_claim_that_is_deleted_goes_when_its_pod_has_gone(tmp_path: Path) -> None:
-    async with claims_only(tmp_path) as world:
-        await world.make(RESOURCE_CLAIMS, device_claim("mine", "gpu"))
-        user = await world.make(PODS, pod("web", resourceClaimName="mine"))
-        await allocate(world, "mine", user)
-        await world.delete(RESOURCE_CLAIMS, "mine")
-        going = await world.when(RESOURCE_CLAIMS, "mine", lambda it: it["metadata"].get("deletionTimestamp"))
-        assert users_of(going) == ["web"]
-        await world.delete(PODS, "web")
-        await world.gone(RESOURCE_CLAIMS, "mine")
+async def test_a_deleted_claim_is_removed_after_its_pod(tmp_path: Path) -> None:
+    async with run_claim_controllers(tmp_path) as harness:
+        await harness.make(RESOURCE_CLAIMS, device_claim("mine", "gpu"))
+        user = await harness.make(PODS, pod("web", resourceClaimName="mine"))
+        await allocate(harness, "mine", user)
+        await harness.delete(RESOURCE_CLAIMS, "mine")
+        terminating = await harness.when(RESOURCE_CLAIMS, "mine", lambda it: it["metadata"].get("deletionTimestamp"))
+        assert users_of(terminating) == ["web"]
+        await harness.delete(PODS, "web")
+        await harness.gone(RESOURCE_CLAIMS, "mine")
 
 
 @async_test
-async def test_a_claim_is_reserved_for_a_pod_that_came_to_its_node_in_another_way(tmp_path: Path) -> None:
-    async with claims_only(tmp_path) as world:
-        await world.make(RESOURCE_CLAIMS, device_claim("mine", "gpu"))
+async def test_a_claim_is_reserved_for_a_pod_bound_without_the_scheduler(tmp_path: Path) -> None:
+    async with run_claim_controllers(tmp_path) as harness:
+        await harness.make(RESOURCE_CLAIMS, device_claim("mine", "gpu"))
         other = {"resource": "devices", "apiGroup": "example.com", "name": "other", "uid": "other"}
-        await allocate(world, "mine")
-        await world.patch(RESOURCE_CLAIMS, "mine", {"status": {"reservedFor": [other]}}, sub="status")
-        placed = pod("web", resourceClaimName="mine")
-        placed["spec"]["nodeName"] = "n1"
-        await world.make(PODS, placed)
-        await world.when(RESOURCE_CLAIMS, "mine", lambda it: users_of(it) == ["other", "web"])
-        await world.patch(PODS, "web", {"status": {"phase": "Failed"}}, sub="status")
-        left = await world.when(RESOURCE_CLAIMS, "mine", lambda it: users_of(it) == ["other"])
-        assert not is_free(left)
+        await allocate(harness, "mine")
+        await harness.patch(RESOURCE_CLAIMS, "mine", {"status": {"reservedFor": [other]}}, sub="status")
+        bound_pod = pod("web", resourceClaimName="mine")
+        bound_pod["spec"]["nodeName"] = "n1"
+        await harness.make(PODS, bound_pod)
+        await harness.when(RESOURCE_CLAIMS, "mine", lambda it: users_of(it) == ["other", "web"])
+        await harness.patch(PODS, "web", {"status": {"phase": "Failed"}}, sub="status")
+        remaining = await harness.when(RESOURCE_CLAIMS, "mine", lambda it: users_of(it) == ["other"])
+        assert not is_free(remaining)
 
 
 @async_test
-async def test_the_claim_of_a_pod_that_has_ended_is_deleted_before_the_pod_is(tmp_path: Path) -> None:
-    async with claims_only(tmp_path) as world:
-        await world.make(RESOURCE_CLAIM_TEMPLATES, TEMPLATE)
-        made = await world.make(PODS, pod("web", resourceClaimTemplateName="each"))
-        told = await world.when(PODS, "web", lambda it: it["status"].get("resourceClaimStatuses"))
-        name = told["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
-        await allocate(world, name, made)
-        await world.patch(PODS, "web", {"status": {"phase": "Succeeded"}}, sub="status")
-        await world.gone(RESOURCE_CLAIMS, name)
-        assert (await world.get(PODS, "web"))["status"]["phase"] == "Succeeded"
+async def test_the_generated_claim_of_a_finished_pod_is_deleted(tmp_path: Path) -> None:
+    async with run_claim_controllers(tmp_path) as harness:
+        await harness.make(RESOURCE_CLAIM_TEMPLATES, TEMPLATE)
+        created = await harness.make(PODS, pod("web", resourceClaimTemplateName="each"))
+        pod_with_status = await harness.when(PODS, "web", lambda it: it["status"].get("resourceClaimStatuses"))
+        name = pod_with_status["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
+        await allocate(harness, name, created)
+        await harness.patch(PODS, "web", {"status": {"phase": "Succeeded"}}, sub="status")
+        await harness.gone(RESOURCE_CLAIMS, name)
+        assert (await harness.get(PODS, "web"))["status"]["phase"] == "Succeeded"
 
 
 @pytest.mark.parametrize(("version", "is_missing"), [("v1", False), ("v1beta1", True)])
 @async_test
-async def test_claims_in_a_version_that_is_not_written_here_are_as_good_as_none(version: str, is_missing: bool) -> None:
+async def test_claims_in_an_unsupported_version_count_as_missing(version: str, is_missing: bool) -> None:
     group = {
         "name": "resource.k8s.io",
         "versions": [{"groupVersion": f"resource.k8s.io/{version}", "version": version}],
@@ -219,10 +219,10 @@ async def test_claims_in_a_version_that_is_not_written_here_are_as_good_as_none(
         f"/apis/resource.k8s.io/{version}": {"resources": [{"name": "resourceclaims", "verbs": ["list"]}]},
     }
     async with FakeHttpServer(lambda request: Reply(200, answers[request.path])) as server, server.client() as client:
-        world = SharedInformerFactory(client)
-        world.informer(RESOURCE_CLAIMS, UntypedObject)
-        await world.discover()
-        assert world.is_missing(RESOURCE_CLAIMS) is is_missing
+        harness = SharedInformerFactory(client)
+        harness.informer(RESOURCE_CLAIMS, UntypedObject)
+        await harness.discover()
+        assert harness.is_missing(RESOURCE_CLAIMS) is is_missing
 
 
 @pytest.mark.parametrize(
@@ -233,5 +233,5 @@ async def test_claims_in_a_version_that_is_not_written_here_are_as_good_as_none(
         pytest.param("p" * 60, "e" * 20, "p" * 41 + "-" + "e" * 13, id="both are cut"),
     ],
 )
-def test_names_are_cut_in_proportion(name: str, entry: str, base: str) -> None:
+def test_long_claim_names_are_cut_in_proportion(name: str, entry: str, base: str) -> None:
     assert _name_base(name, entry) == base

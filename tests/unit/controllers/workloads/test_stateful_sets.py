@@ -1,4 +1,4 @@
-"""StatefulSets: order, parallel, partitions, OnDelete, claims, revisions; and the steps as a pure function."""
+"""StatefulSets: order, parallel, partitions, OnDelete, claims, revisions; and the plan as a pure function."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def stateful_set(name: str, replicas: int, **spec: Any) -> Tree:
     }
 
 
-def settled(found: Tree) -> bool:
+def is_settled(found: Tree) -> bool:
     status, wanted = found["status"], found["spec"]["replicas"]
     numbers = [status.get(key, 0) for key in ("replicas", "readyReplicas", "availableReplicas", "updatedReplicas")]
     current = status["currentRevision"] == status["updateRevision"]
@@ -51,65 +51,65 @@ def settled(found: Tree) -> bool:
 
 
 @async_test
-async def test_pods_come_in_order_with_their_claims_and_go_in_reverse(tmp_path: Path) -> None:
-    async with run_controllers(tmp_path, only=ONLY) as world:
+async def test_pods_are_created_in_order_with_their_claims(tmp_path: Path) -> None:
+    async with run_controllers(tmp_path, only=ONLY) as harness:
         claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
         templates = [{"metadata": {"name": "data"}, "spec": {**claim, "storageClassName": ""}}]
         body = stateful_set("db", 3, volumeClaimTemplates=templates)
-        # Nobody binds the claims here: the first pod waits for its volume, and the second for the first.
-        await world.make(STATEFUL_SETS, body)
-        first = await world.when(PODS, "db-0", lambda found: found["status"].get("phase") == "Pending")
+        # No controller binds the claims here: the first pod waits for its volume, and the second for the first.
+        await harness.make(STATEFUL_SETS, body)
+        first = await harness.when(PODS, "db-0", lambda found: found["status"].get("phase") == "Pending")
         assert first["spec"]["volumes"][0] == {
             "name": "data",
             "persistentVolumeClaim": {"claimName": "data-db-0"},
         }
         assert (first["spec"]["hostname"], first["spec"]["subdomain"]) == ("db-0", "db")
-        assert [each["metadata"]["name"] for each in await world.list(PERSISTENT_VOLUME_CLAIMS)] == ["data-db-0"]
-        assert [each["metadata"]["name"] for each in await world.pods()] == ["db-0"]
+        assert [each["metadata"]["name"] for each in await harness.list(PERSISTENT_VOLUME_CLAIMS)] == ["data-db-0"]
+        assert [each["metadata"]["name"] for each in await harness.pods()] == ["db-0"]
 
 
 @async_test
-async def test_an_update_goes_from_the_highest_number_down_and_comes_back(tmp_path: Path) -> None:
-    async with run_controllers(tmp_path, only=ONLY) as world:
-        await world.make(STATEFUL_SETS, stateful_set("db", 3))
-        before = await world.when(STATEFUL_SETS, "db", settled)
-        assert [each["metadata"]["name"] for each in await world.pods()] == ["db-0", "db-1", "db-2"]
-        starts = [each["metadata"]["creationTimestamp"] for each in await world.pods()]
+async def test_an_update_starts_at_the_highest_ordinal_and_can_be_reverted(tmp_path: Path) -> None:
+    async with run_controllers(tmp_path, only=ONLY) as harness:
+        await harness.make(STATEFUL_SETS, stateful_set("db", 3))
+        before = await harness.when(STATEFUL_SETS, "db", is_settled)
+        assert [each["metadata"]["name"] for each in await harness.pods()] == ["db-0", "db-1", "db-2"]
+        starts = [each["metadata"]["creationTimestamp"] for each in await harness.pods()]
         assert starts == sorted(starts)
         container = {"template": {"spec": {"containers": [{"name": "c", "image": "two"}]}}}
         partition = {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}}
-        await world.patch(STATEFUL_SETS, "db", {"spec": {**container, **partition}})
+        await harness.patch(STATEFUL_SETS, "db", {"spec": {**container, **partition}})
 
         async def images() -> list[str]:
-            return [each["spec"]["containers"][0]["image"] for each in await world.pods()]
+            return [each["spec"]["containers"][0]["image"] for each in await harness.pods()]
 
         async def last_is_new() -> bool:
             return await images() == ["one", "one", "two"]
 
-        await world.until(last_is_new)
-        await world.patch(STATEFUL_SETS, "db", {"spec": {"updateStrategy": {"rollingUpdate": {"partition": 0}}}})
-        after = await world.when(STATEFUL_SETS, "db", settled)
+        await harness.until(last_is_new)
+        await harness.patch(STATEFUL_SETS, "db", {"spec": {"updateStrategy": {"rollingUpdate": {"partition": 0}}}})
+        after = await harness.when(STATEFUL_SETS, "db", is_settled)
         assert await images() == ["two"] * 3
         assert after["status"]["currentRevision"] != before["status"]["currentRevision"]
-        assert sorted(each["revision"] for each in await world.list(CONTROLLER_REVISIONS)) == [1, 2]
+        assert sorted(each["revision"] for each in await harness.list(CONTROLLER_REVISIONS)) == [1, 2]
         old = {"template": {"spec": {"containers": [{"name": "c", "image": "one"}]}}}
-        await world.patch(STATEFUL_SETS, "db", {"spec": old})
-        again = await world.when(
+        await harness.patch(STATEFUL_SETS, "db", {"spec": old})
+        again = await harness.when(
             STATEFUL_SETS,
             "db",
-            lambda it: settled(it) and it["status"]["currentRevision"] != after["status"]["currentRevision"],
+            lambda it: is_settled(it) and it["status"]["currentRevision"] != after["status"]["currentRevision"],
         )
         assert again["status"]["currentRevision"] == before["status"]["currentRevision"]
-        assert sorted(each["revision"] for each in await world.list(CONTROLLER_REVISIONS)) == [2, 3]
-        await world.patch(STATEFUL_SETS, "db", {"spec": {"replicas": 1}})
-        await world.when(STATEFUL_SETS, "db", settled)
-        assert [each["metadata"]["name"] for each in await world.pods()] == ["db-0"]
+        assert sorted(each["revision"] for each in await harness.list(CONTROLLER_REVISIONS)) == [2, 3]
+        await harness.patch(STATEFUL_SETS, "db", {"spec": {"replicas": 1}})
+        await harness.when(STATEFUL_SETS, "db", is_settled)
+        assert [each["metadata"]["name"] for each in await harness.pods()] == ["db-0"]
 
 
-# The steps
+# Steps.
 
 
-def whole(replicas: int, *, current: int = 0, **spec: Any) -> UntypedObject:
+def make_set(replicas: int, *, current: int = 0, **spec: Any) -> UntypedObject:
     return UntypedObject(
         metadata=ObjectMeta(name="db", uid="u"),
         spec={"replicas": replicas, **spec},
@@ -118,16 +118,19 @@ def whole(replicas: int, *, current: int = 0, **spec: Any) -> UntypedObject:
 
 
 def pod(
-    number: int, revision: str = "a", *, ready: bool = True, phase: str = "Running", going: bool = False
+    number: int, revision: str = "a", *, ready: bool = True, phase: str = "Running", terminating: bool = False
 ) -> PodFields:
     meta = ObjectMeta(
-        name=f"db-{number}", uid=f"{number}", labels={HASH_LABEL: revision}, deletion_timestamp=NOW if going else None
+        name=f"db-{number}",
+        uid=f"{number}",
+        labels={HASH_LABEL: revision},
+        deletion_timestamp=NOW if terminating else None,
     )
-    told = (Condition(type="Ready", status="True" if ready else "False", last_transition_time=NOW),)
-    return PodFields(metadata=meta, status=PodStatusFields(phase=phase, conditions=told))
+    conditions = (Condition(type="Ready", status="True" if ready else "False", last_transition_time=NOW),)
+    return PodFields(metadata=meta, status=PodStatusFields(phase=phase, conditions=conditions))
 
 
-def words(found: UntypedObject, *pods: PodFields, current: str = "a", update: str = "a") -> list[str]:
+def step_texts(found: UntypedObject, *pods: PodFields, current: str = "a", update: str = "a") -> list[str]:
     steps = plan(found, pods, current, update, NOW).steps
     return [
         f"+{step.ordinal}{step.revision}" if isinstance(step, CreateSetPod) else f"-{step.pod.name[3:]}"
@@ -138,35 +141,35 @@ def words(found: UntypedObject, *pods: PodFields, current: str = "a", update: st
 PARALLEL = {"podManagementPolicy": "Parallel"}
 
 
-def rolling(**told: Any) -> Tree:
-    return {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": told}}
+def rolling(**options: Any) -> Tree:
+    return {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": options}}
 
 
 @pytest.mark.parametrize(
     ("found", "pods", "update", "steps"),
     [
-        pytest.param(whole(3), [], "a", ["+0a"], id="the first alone"),
-        pytest.param(whole(3), [pod(0, ready=False)], "a", [], id="the second waits for the first"),
-        pytest.param(whole(3), [pod(0)], "a", ["+1a"], id="then the second"),
-        pytest.param(whole(3, **PARALLEL), [pod(1)], "a", ["+0a", "+2a"], id="all at once where that is wanted"),
-        pytest.param(whole(3, ordinals={"start": 5}), [], "a", ["+5a"], id="numbers may begin elsewhere"),
-        pytest.param(whole(1), [pod(0), pod(1), pod(2)], "a", ["-2"], id="the highest goes first"),
-        pytest.param(whole(1), [pod(0), pod(1), pod(2, going=True)], "a", [], id="and the next waits for it"),
-        pytest.param(whole(1), [pod(0, ready=False), pod(1)], "a", [], id="not while others do not work"),
-        pytest.param(whole(1, **PARALLEL), [pod(0), pod(1), pod(2)], "a", ["-2", "-1"], id="parallel ones together"),
-        pytest.param(whole(2), [pod(0, phase="Failed"), pod(1)], "a", ["-0"], id="what has failed is replaced"),
-        pytest.param(whole(2, current=2), [pod(0), pod(1)], "b", ["-1"], id="an update begins at the top"),
-        pytest.param(whole(2, current=1), [pod(0)], "b", ["+1b"], id="and makes it anew"),
-        pytest.param(whole(2, current=1), [pod(0), pod(1, "b", ready=False)], "b", [], id="waits for it"),
-        pytest.param(whole(2, current=1), [pod(0), pod(1, "b")], "b", ["-0"], id="and goes on"),
-        pytest.param(whole(2, **rolling(partition=2)), [pod(0), pod(1)], "b", [], id="a partition holds it"),
-        pytest.param(whole(2, **rolling(partition=1)), [pod(1, "b")], "b", ["+0a"], id="below it all stays old"),
-        pytest.param(whole(2, updateStrategy={"type": "OnDelete"}), [pod(0), pod(1)], "b", [], id="OnDelete waits"),
+        pytest.param(make_set(3), [], "a", ["+0a"], id="the first alone"),
+        pytest.param(make_set(3), [pod(0, ready=False)], "a", [], id="the second waits for the first"),
+        pytest.param(make_set(3), [pod(0)], "a", ["+1a"], id="then the second"),
+        pytest.param(make_set(3, **PARALLEL), [pod(1)], "a", ["+0a", "+2a"], id="all at once where that is wanted"),
+        pytest.param(make_set(3, ordinals={"start": 5}), [], "a", ["+5a"], id="numbers may begin elsewhere"),
+        pytest.param(make_set(1), [pod(0), pod(1), pod(2)], "a", ["-2"], id="the highest goes first"),
+        pytest.param(make_set(1), [pod(0), pod(1), pod(2, terminating=True)], "a", [], id="and the next waits for it"),
+        pytest.param(make_set(1), [pod(0, ready=False), pod(1)], "a", [], id="not while a pod is unhealthy"),
+        pytest.param(make_set(1, **PARALLEL), [pod(0), pod(1), pod(2)], "a", ["-2", "-1"], id="parallel ones together"),
+        pytest.param(make_set(2), [pod(0, phase="Failed"), pod(1)], "a", ["-0"], id="what has failed is replaced"),
+        pytest.param(make_set(2, current=2), [pod(0), pod(1)], "b", ["-1"], id="an update begins at the top"),
+        pytest.param(make_set(2, current=1), [pod(0)], "b", ["+1b"], id="and makes it anew"),
+        pytest.param(make_set(2, current=1), [pod(0), pod(1, "b", ready=False)], "b", [], id="waits for it"),
+        pytest.param(make_set(2, current=1), [pod(0), pod(1, "b")], "b", ["-0"], id="and goes on"),
+        pytest.param(make_set(2, **rolling(partition=2)), [pod(0), pod(1)], "b", [], id="a partition holds it"),
+        pytest.param(make_set(2, **rolling(partition=1)), [pod(1, "b")], "b", ["+0a"], id="below it all stays old"),
+        pytest.param(make_set(2, updateStrategy={"type": "OnDelete"}), [pod(0), pod(1)], "b", [], id="OnDelete waits"),
         pytest.param(
-            whole(2, updateStrategy={"type": "OnDelete"}), [pod(0)], "b", ["+1b"], id="OnDelete makes new ones"
+            make_set(2, updateStrategy={"type": "OnDelete"}), [pod(0)], "b", ["+1b"], id="OnDelete makes new ones"
         ),
         pytest.param(
-            whole(4, current=4, **rolling(maxUnavailable=2)),
+            make_set(4, current=4, **rolling(maxUnavailable=2)),
             [pod(n) for n in range(4)],
             "b",
             ["-3", "-2"],
@@ -174,19 +177,19 @@ def rolling(**told: Any) -> Tree:
         ),
     ],
 )
-def test_steps(found: UntypedObject, pods: list[PodFields], update: str, steps: list[str]) -> None:
-    assert words(found, *pods, update=update) == steps
+def test_next_steps(found: UntypedObject, pods: list[PodFields], update: str, steps: list[str]) -> None:
+    assert step_texts(found, *pods, update=update) == steps
 
 
-def test_the_status_counts_what_the_steps_will_have_done() -> None:
-    status = plan(whole(3, current=2), [pod(0), pod(1)], "a", "b", NOW).status
+def test_the_status_counts_the_steps_as_done() -> None:
+    status = plan(make_set(3, current=2), [pod(0), pod(1)], "a", "b", NOW).status
     assert (status["replicas"], status["readyReplicas"], status["currentReplicas"]) == (3, 2, 2)
     assert status["updatedReplicas"] == 1
-    done = plan(whole(1, current=0), [pod(0, "b")], "a", "b", NOW).status
+    done = plan(make_set(1, current=0), [pod(0, "b")], "a", "b", NOW).status
     assert (done["currentRevision"], done["currentReplicas"]) == ("b", 1)
 
 
-def test_pods_wait_to_be_available() -> None:
-    found = plan(whole(2, minReadySeconds=10), [pod(0)], "a", "a", NOW)
+def test_the_next_pod_waits_for_availability() -> None:
+    found = plan(make_set(2, minReadySeconds=10), [pod(0)], "a", "a", NOW)
     assert (found.steps, found.requeue_after_s) == ([], 10.0)
     assert all(not isinstance(step, DeleteSetPod) for step in found.steps)
