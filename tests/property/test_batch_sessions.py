@@ -161,7 +161,7 @@ SHARING = GANGS.replace("  - name: nodeorder\n", "  - name: nodeorder\n  - name:
 def shares(session: Session) -> Any:
     """What plugins have counted, who follow by events."""
     queues, drf = session.plugins["proportion"]._accounts, session.plugins["drf"]
-    held = {uid: drf._holding(job) for uid, job in session.jobs.items()}
+    held = {uid: drf._job_share(job) for uid, job in session.jobs.items()}
     return {
         name: ([each.allocated.get(resource) for resource in ("cpu", "memory", "pods")], each.share)
         for name, each in (*queues.items(), *held.items())

@@ -43,7 +43,7 @@ def test_a_node_is_left_out_until_its_pause_is_over(given_up: list[tuple[str, in
     clock.advance(later_s)
     snapshot = make_snapshot([make_node(name) for name in NAMES])
     handle = FakeHandle(snapshot.catalog)
-    handle.bind_requests = SimpleNamespace(desk=desk)
+    handle.bind_requests = SimpleNamespace(factory=desk)
     filtering, cycle = make_filtering(BindRequestBinder.factory(None, handle)), make_cycle(pod, snapshot)
     outcome = filtering.pre_filter(cycle)
     assert outcome.status.code is not Code.ERROR

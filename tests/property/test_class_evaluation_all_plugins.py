@@ -257,14 +257,14 @@ class Furnished(History):
         """A pod, with the claims that are made for it alone."""
         pod = super().pod()
         if any(volume.ephemeral is not None for volume in pod.spec.volumes) and self.chance.random() < 0.9:
-            self.each("put", make_claim(f"{pod.name}-{OWN}", owners=owner_references(pod)))
+            self.each("upsert", make_claim(f"{pod.name}-{OWN}", owners=owner_references(pod)))
         if not any(each.resource_claim_name == OWN for each in pod.spec.resource_claims):
             return pod
         either = first_of(subrequest(1, MODEL_X), subrequest(1))  # so that nodes can be better or worse
         wanted = self.chance.choice(
             [exactly(2), exactly(1, MODEL_X), first_of(subrequest(2), subrequest(1)), either, either]
         )
-        self.each("put", make_device_claim(wanted, name=f"{pod.name}-{OWN}"))
+        self.each("upsert", make_device_claim(wanted, name=f"{pod.name}-{OWN}"))
         claim = replace(pod.spec.resource_claims[0], resource_claim_name=f"{pod.name}-{OWN}")
         return replace(pod, spec=replace(pod.spec, resource_claims=(claim,)))
 
@@ -285,9 +285,9 @@ class Furnished(History):
         """All of these are there now; or one of them comes, changes or goes."""
         if everything:
             for each in choices:
-                self.each("put", each)
+                self.each("upsert", each)
         else:
-            self.each("put" if self.chance.random() < 0.75 else "drop", self.chance.choice(choices))
+            self.each("upsert" if self.chance.random() < 0.75 else "delete", self.chance.choice(choices))
 
     def newer(self) -> str:
         self.version += 1
@@ -329,7 +329,7 @@ class Furnished(History):
             everything=everything,
         )
         if everything and self.chance.random() < 0.5:  # a resource that becomes one of devices later
-            self.each("drop", make_device_class("foo"))
+            self.each("delete", make_device_class("foo"))
 
     def slice_of(self, node: str) -> ResourceSlice:
         """Devices of two models, some nodes have one of them alone."""
@@ -340,8 +340,8 @@ class Furnished(History):
 
     def add_node(self, name: str) -> None:
         super().add_node(name)
-        self.each("put", make_csi_node(name, d=self.chance.choice([1, 2])))
-        self.each("put", self.slice_of(name))
+        self.each("upsert", make_csi_node(name, d=self.chance.choice([1, 2])))
+        self.each("upsert", self.slice_of(name))
 
     def leave(self, pod: Pod) -> None:
         """What was reserved for it is free again."""

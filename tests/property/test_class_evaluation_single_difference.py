@@ -180,7 +180,7 @@ class Twins(History):
         if self.chance.random() < 0.5:
             super().change_owners()
         else:
-            self.each("put", convert(selecting, self.chance.choice([ReplicaSet, StatefulSet])))
+            self.each("upsert", convert(selecting, self.chance.choice([ReplicaSet, StatefulSet])))
 
 
 @pytest.mark.parametrize("what", CHANGES)

@@ -27,7 +27,7 @@ def mirror_of(cells: list[Any]) -> FloatColumns:
     has, taken = (
         np.array([[row[place][of] for row in cells] for place in range(2)], dtype=np.float64) for of in (0, 1)
     )
-    mirror.allocatable, mirror.requested, mirror.free, mirror.desk = has, taken, has - taken, np.empty_like(has)
+    mirror.allocatable, mirror.requested, mirror.free, mirror.buffer = has, taken, has - taken, np.empty_like(has)
     mirror._least = [None, None]
     return mirror
 

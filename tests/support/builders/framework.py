@@ -196,7 +196,7 @@ class FakeHandle:
         self.filter_runner: Any = None
         self.activated: dict[str, Pod] = {}
         self.known_pods = list(group_pods)
-        self.bind_requests: Any = SimpleNamespace(desk=BindRequestFactory(self.clock))
+        self.bind_requests: Any = SimpleNamespace(factory=BindRequestFactory(self.clock))
 
     def activate(self, pods: Mapping[str, Pod]) -> None:
         self.activated.update(pods)

@@ -69,7 +69,7 @@ class History:
         self.count = 0
         self.shared = 0  # pods that were placed by what others know
         for name in ("default", "ml"):
-            self.each("put", convert({"metadata": {"name": name, "labels": {"team": name}}}, Namespace))
+            self.each("upsert", convert({"metadata": {"name": name, "labels": {"team": name}}}, Namespace))
         for number in range(chance.randint(nodes // 2, nodes)):
             self.add_node(f"n{number}")
 
@@ -180,7 +180,7 @@ class History:
             self.each("remove_node", name)
         elif draw < 0.98:
             labels = {"team": self.chance.choice(["ml", "web"])}
-            self.each("put", convert({"metadata": {"name": "default", "labels": labels}}, Namespace))
+            self.each("upsert", convert({"metadata": {"name": "default", "labels": labels}}, Namespace))
         else:
             self.change_owners()
 
@@ -191,7 +191,7 @@ class History:
         service = {"metadata": {"name": "s", **metadata}, "spec": {"selector": app}}
         replicas = {"metadata": {"name": "r", "uid": "r", **metadata}, "spec": {"selector": {"matchLabels": app}}}
         owner = self.chance.choice([convert(service, Service), convert(replicas, ReplicaSet)])
-        self.each("put" if self.chance.random() < 0.7 else "drop", owner)
+        self.each("upsert" if self.chance.random() < 0.7 else "delete", owner)
 
     def relabel(self, uid: str) -> None:
         pod = self.placed[uid]

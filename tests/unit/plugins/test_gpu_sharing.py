@@ -1,4 +1,4 @@
-"""Parts of GPUs: who may ask for what, which nodes have room, which device is chosen, what the request then says."""
+"""GPU sharing: requests, nodes with room, chosen devices, and fields of the BindRequest."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def whole(count: int, name: str = "whole", node: str = "") -> Pod:
         ),
     ],
 )
-def test_what_a_pod_asks_for(said: dict[str, str], share: GpuShare | None) -> None:
+def test_requests_of_pods(said: dict[str, str], share: GpuShare | None) -> None:
     assert requested_share(make_pod(annotations=said)) == share
 
 
@@ -86,7 +86,7 @@ def test_what_a_pod_asks_for(said: dict[str, str], share: GpuShare | None) -> No
         pytest.param({"gpu-fraction": "0.1", "gpu-fraction-num-devices": "x"}, "gpu-fraction-num-devices is", id="x"),
     ],
 )
-def test_what_makes_no_sense_is_told_to_the_pod(said: dict[str, str], words: str) -> None:
+def test_an_invalid_request_rejects_the_pod(said: dict[str, str], words: str) -> None:
     with pytest.raises(ObjectError, match=words):
         requested_share(make_pod(annotations=said))
     ((code, reasons),) = filtered(GpuSharing, make_pod(annotations=said), gpu_node()).values()
@@ -110,7 +110,7 @@ def test_memory_is_counted_in_hundreds_and_a_portion_in_hundredths_rounded_up() 
 # where there is room
 
 
-def test_nodes_without_room_for_a_part_are_turned_down() -> None:
+def test_nodes_without_room_for_a_share_are_rejected() -> None:
     pods = [reservation("g", "full"), part("one", "0.7", "full", "g"), whole(1, node="taken")]
     nodes = [gpu_node("free", 1), gpu_node("full", 1), gpu_node("taken", 1), make_node("none"), gpu_node("dumb", 1, "")]
     assert filtered(GpuSharing, part(), *nodes, pods=pods) == {
@@ -123,7 +123,7 @@ def test_nodes_without_room_for_a_part_are_turned_down() -> None:
     assert filtered(GpuSharing, part(fraction="0.3"), nodes[1], pods=pods) == {"full": FEASIBLE}
 
 
-def test_more_memory_than_a_gpu_has_is_on_none_of_its_kind() -> None:
+def test_more_memory_than_a_gpu_has_never_fits() -> None:
     asking = make_pod(annotations={"gpu-memory": "20000"})
     nodes = [gpu_node("small"), gpu_node("large", memory="24000")]
     assert filtered(GpuSharing, asking, *nodes) == {"small": rejected(NO_ROOM), "large": FEASIBLE}
@@ -141,8 +141,8 @@ def test_several_devices_are_several_groups() -> None:
     assert filtered(GpuSharing, part(fraction="0.6", **two), gpu_node(gpus=2), pods=pods) == {"a": rejected(NO_ROOM)}
 
 
-def test_whole_gpus_are_not_those_that_are_about_to_be_shared() -> None:
-    """A group whose reservation pod is not there yet has a device all the same."""
+def test_a_gpu_that_will_be_shared_is_not_available_as_a_whole() -> None:
+    """A group counts as one device before its reservation pod exists."""
     pods = [part("one", "0.5", "a", "g")]
     assert filtered(GpuSharing, whole(2), gpu_node(gpus=2), pods=pods) == {"a": rejected(SHARING_IN_PROGRESS)}
     assert filtered(GpuSharing, whole(1), gpu_node(gpus=2), pods=pods) == {"a": FEASIBLE}
@@ -150,7 +150,7 @@ def test_whole_gpus_are_not_those_that_are_about_to_be_shared() -> None:
     assert filtered(GpuSharing, make_pod(), gpu_node(gpus=1), pods=pods) == {"a": FEASIBLE}
 
 
-def test_whole_and_part_is_too_much() -> None:
+def test_a_share_and_whole_gpus_are_invalid() -> None:
     both = make_pod(requests={GPU: "1"}, annotations={"gpu-fraction": "0.5"})
     ((_, reasons),) = filtered(GpuSharing, both, gpu_node()).values()
     assert "requests whole GPUs or MIG instances, and a part of a GPU" in reasons[0]
@@ -160,7 +160,7 @@ def test_whole_and_part_is_too_much() -> None:
 
 
 def given_to(pod: Pod, *pods: Pod, plugin: Any = None) -> Any:
-    """The fields of the request of a pod that goes to node a."""
+    """Return the fields of the BindRequest of a pod on node a."""
     plugin = plugin or make_plugin(GpuSharing)
     snapshot = make_snapshot([gpu_node()], pods)
     cycle, filtering = make_cycle(pod, snapshot), make_filtering(plugin)
@@ -192,7 +192,7 @@ def test_whole_devices_and_slices_are_named_in_the_request_too() -> None:
 
 
 class Known:
-    """The request that an earlier scheduler has made."""
+    """A BindRequest of an earlier scheduler process."""
 
     def __init__(self, *groups: str) -> None:
         self.groups = groups
@@ -205,11 +205,11 @@ class Known:
 
 def on_desk(*groups: str) -> GpuSharing:
     handle: Any = FakeHandle()
-    handle.bind_requests.desk.tracker = Known(*groups)
+    handle.bind_requests.factory.tracker = Known(*groups)
     return GpuSharing.factory(None, handle)
 
 
-def test_what_was_given_counts_before_the_pod_says_so_and_no_more_when_it_is_taken_back() -> None:
+def test_a_choice_counts_before_the_pod_has_labels_and_not_after_unreserve() -> None:
     plugin, first, second = on_desk(), part("first", "0.6"), part("second", "0.4")
     (group,) = given_to(first, plugin=plugin)["selected_gpu_groups"]
     assumed = replace(first, spec=replace(first.spec, node_name="a"))
@@ -218,7 +218,7 @@ def test_what_was_given_counts_before_the_pod_says_so_and_no_more_when_it_is_tak
     assert given_to(second, assumed, plugin=plugin)["selected_gpu_groups"] != (group,)
 
 
-def test_a_pod_that_is_bound_says_itself_what_it_has_and_nothing_is_kept_of_it() -> None:
+def test_after_the_binding_the_labels_count_and_the_choice_is_dropped() -> None:
     plugin, first = on_desk(), part("first", "0.6")
     for number in range(3):  # who never comes to be looked at again is as little kept
         other = part(f"other-{number}", "0.6")
@@ -232,7 +232,7 @@ def test_a_pod_that_is_bound_says_itself_what_it_has_and_nothing_is_kept_of_it()
     assert given_to(part("second", "0.4"), labelled, plugin=plugin)["selected_gpu_groups"] == ("told",)
 
 
-def test_what_was_given_counts_where_no_binder_labels_the_pod() -> None:
+def test_without_a_binder_the_choice_counts() -> None:
     plugin, first = make_plugin(GpuSharing), part("first", "0.6")
     (group,) = given_to(first, plugin=plugin)["selected_gpu_groups"]
     asyncio.run(plugin.post_bind(make_cycle(first, make_snapshot([gpu_node()], [])), "a"))
@@ -241,8 +241,8 @@ def test_what_was_given_counts_where_no_binder_labels_the_pod() -> None:
 
 
 @pytest.mark.parametrize("plugin", [on_desk(), on_desk("new")], ids=["our own memory", "the request"])
-def test_a_label_of_a_node_on_which_a_pod_was_given_up_counts_for_nothing(plugin: GpuSharing) -> None:
-    """Whoever shares its device there would have the group's name on two nodes."""
+def test_a_label_of_a_failed_binding_does_not_count(plugin: GpuSharing) -> None:
+    """Otherwise a group would have the same name on two nodes."""
     labelled = part("first", "0.6", group="old")
     fields = given_to(labelled, plugin=plugin)
     group = "new" if plugin._requests.factory.tracker.groups else fields["selected_gpu_groups"][0]  # type: ignore[union-attr]
@@ -252,23 +252,23 @@ def test_a_label_of_a_node_on_which_a_pod_was_given_up_counts_for_nothing(plugin
     assert given_to(part("second", "0.4"), assumed, plugin=plugin)["selected_gpu_groups"] == (group,)
 
 
-def test_reservations_are_those_of_the_namespace_that_the_binder_has_for_them() -> None:
+def test_only_reservations_in_the_binders_namespace_count() -> None:
     handle: Any = FakeHandle()
-    handle.bind_requests.desk.reservations = "gpu-holders"
+    handle.bind_requests.factory.reservations = "gpu-holders"
     plugin, user = GpuSharing.factory(None, handle), part("user", "0.5", "a", "g")
     held = make_pod("r", namespace="gpu-holders", node="a", labels={"runai-gpu-group": "g"}, requests={GPU: "1"})
     (group,) = given_to(part("other", "0.6"), held, user, plugin=plugin)["selected_gpu_groups"]
     assert group != "g", "the other device is free: that of the group is held already"
 
 
-def test_a_reservation_of_the_namespace_before_still_holds_the_device_of_its_group() -> None:
+def test_a_reservation_in_the_former_namespace_still_holds_its_device() -> None:
     user, labels = part("user", "0.5", "a", "g"), {"runai-gpu-group": "g"}
     held = make_pod("gpu-reservation-1", namespace="before", node="a", labels=labels, requests={GPU: "1"})
     (group,) = given_to(part("other", "0.6"), held, user)["selected_gpu_groups"]
     assert group != "g", "the other device is free: that of the group is held already"
 
 
-def test_after_a_restart_what_requests_say_counts() -> None:
+def test_after_a_restart_bind_requests_count() -> None:
     restored = part("first", "0.6", node="a")
     assert given_to(part("second", "0.4"), restored, plugin=on_desk("g"))["selected_gpu_groups"] == ("g",)
     assert given_to(part("second", "0.5"), restored, plugin=on_desk("g"))["selected_gpu_groups"] != ("g",)
@@ -279,7 +279,7 @@ def test_after_a_restart_what_requests_say_counts() -> None:
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 99), st.integers(1, 3), st.booleans()), max_size=14), st.integers(0, 99))
-def test_no_device_is_ever_given_out_twice(steps: list[tuple[int, int, bool]], seed: int) -> None:
+def test_no_device_is_assigned_twice(steps: list[tuple[int, int, bool]], seed: int) -> None:
     """Pods come and go; whatever happens the devices in use are at most those of the node, none above its memory."""
     chance, gpus, memory = random.Random(seed), 3, 16000
     there: dict[int, tuple[GpuShare, list[str]]] = {}

@@ -1,4 +1,4 @@
-"""What GpuSharing keeps of the pods that it has given devices to, in an engine that lives on."""
+"""The choices that GpuSharing stores for pods with devices, in a running engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODE = make_node("n1", labels={"nvidia.com/gpu.memory": "16000"}, capacity={"nvi
 
 
 @pytest.mark.parametrize("end", ["bound", "deleted", "given up"])
-def test_a_choice_is_kept_as_long_as_its_pod_waits(end: str) -> None:
+def test_a_choice_is_stored_while_its_pod_waits(end: str) -> None:
     made: list[GpuSharing] = []
 
     class Remembered(GpuSharing):
@@ -36,20 +36,20 @@ def test_a_choice_is_kept_as_long_as_its_pod_waits(end: str) -> None:
         registry: Any = known_plugins().with_plugins(Remembered)
         async with run_with_bind_requests(NODE, config=bind_request_config("Remembered"), registry=registry) as rig:
             store_bind_requests(rig)
-            rig.hear(pod)
-            await wait_until(lambda: rig.live.pods_at_binder == 1)
+            rig.deliver(pod)
+            await wait_until(lambda: rig.engine_loop.pods_at_binder == 1)
             (plugin,) = (each for each in made if each._choices)
             assert list(plugin._choices) == [pod.uid]
-            assert rig.live.bind_requests is not None
-            request = rig.live.bind_requests.requests[pod.key]
+            assert rig.engine_loop.bind_requests is not None
+            request = rig.engine_loop.bind_requests.requests[pod.key]
             if end == "deleted":
-                rig.live.handle_event(pod, None)
+                rig.engine_loop.handle_event(pod, None)
             elif end == "bound":
-                rig.live.handle_event(None, replace(request, status=BindRequestStatus(phase="Succeeded")))
+                rig.engine_loop.handle_event(None, replace(request, status=BindRequestStatus(phase="Succeeded")))
             else:
                 failed = BindRequestStatus(phase="Failed", failed_attempts=3, reason="not now")
-                rig.live.handle_event(None, replace(request, status=failed))
-            await wait_until(lambda: rig.live.pods_in_binding == 0)
+                rig.engine_loop.handle_event(None, replace(request, status=failed))
+            await wait_until(lambda: rig.engine_loop.pods_in_binding == 0)
             assert plugin._choices == {}
 
     asyncio.run(run())
