@@ -1,4 +1,4 @@
-"""What rigs of live engines share: a wire server that plays the API, and a watch that tells what a test says."""
+"""Base of the harnesses of live engines: a fake API server, and watch events that the test delivers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.fakes.http_server import (
 
 
 class EventConsumer(Protocol):
-    """An engine that follows what it is told."""
+    """An engine with a handler of watch events."""
 
     def handle_event(self, old: KubeObject | None, new: KubeObject | None) -> None: ...
 
@@ -28,7 +28,8 @@ L = TypeVar("L", bound=EventConsumer)
 
 @dataclass
 class LiveEngineHarness(Generic[L]):
-    """The server keeps nothing up to date by itself, and accepts everything that no refusal stands in the way of."""
+    """A live engine with a fake API server. The server stores nothing, and accepts every request without a planned
+    refusal."""
 
     server: FakeHttpServer
     client: Client
@@ -39,7 +40,7 @@ class LiveEngineHarness(Generic[L]):
     _versions: int = field(default=0, kw_only=True)
 
     def deliver(self, *items: KubeObject) -> None:
-        """The watch tells of objects: new ones, or new versions of those that it told of before."""
+        """Deliver watch events of objects: new ones, or new versions of those that were delivered before."""
         for item in items:
             self._versions += 1
             newest = replace_fields(item, metadata={"resource_version": str(self._versions)})
@@ -52,22 +53,22 @@ class LiveEngineHarness(Generic[L]):
             self.live.handle_event(self._known.pop(f"{type(item).__name__} {item.key}"), None)
 
     def fail_next(self, method: str, ending: str, *answers: ServerAnswer) -> None:
-        """Answer the next requests of this kind so, one after another."""
+        """Answer the next requests of this kind with these answers, in order."""
         self.refusals += [(method, ending, answer) for answer in answers]
 
     def fails(self, request: Request) -> bool:
-        """Whether something stands in its way."""
-        return any(_meant(request, refusal) for refusal in self.refusals)
+        """Whether a refusal is planned for the request."""
+        return any(_matches(request, refusal) for refusal in self.refusals)
 
     def answer(self, request: Request) -> ServerAnswer:
         for refusal in self.refusals:
-            if _meant(request, refusal):
+            if _matches(request, refusal):
                 self.refusals.remove(refusal)
                 return refusal[2]
         return Reply(201 if request.method == "POST" else 200, {"metadata": {"name": "x", "resourceVersion": "9"}})
 
     def bound(self) -> dict[str, str]:
-        """By pod the node that it was bound to, or tried to be."""
+        """Node of each binding that was sent, by pod name."""
         return {each["metadata"]["name"]: each["target"]["name"] for each in self.sent("POST", "/binding")}
 
     def sent(self, method: str, ending: str = "") -> list[Any]:
@@ -75,6 +76,6 @@ class LiveEngineHarness(Generic[L]):
         return [each.json for each in self.server.requests if each.method == method and each.path.endswith(ending)]
 
 
-def _meant(request: Request, refusal: tuple[str, str, ServerAnswer]) -> bool:
+def _matches(request: Request, refusal: tuple[str, str, ServerAnswer]) -> bool:
     method, ending, _ = refusal
     return request.method == method and request.path.endswith(ending)

@@ -1,7 +1,7 @@
-"""A live pod engine on the manual clock and a wire server that plays the API: what it was asked, and what it refuses.
+"""Harness of a live pod engine: manual clock, and a fake API server that records requests.
 
-The server keeps nothing up to date by itself: a test says what the watch tells, with `rig.hear`. Everything that the
-engine wants to be done is accepted, unless the test has put a refusal in its way.
+The server stores nothing: a test delivers watch events with `harness.deliver`. It accepts every request unless the test
+has planned a refusal with `harness.fail_next`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +46,7 @@ GROUPS = resource_of(kind_of(PodGroup))
 
 @dataclass(frozen=True, slots=True)
 class RecordedEvent:
-    """An event that was recorded."""
+    """An event that the engine recorded."""
 
     about: str
     kind: str
@@ -58,22 +58,22 @@ class RecordedEvent:
 
 @dataclass
 class RecordedEvents:
-    told: list[RecordedEvent] = field(default_factory=list)
+    recorded: list[RecordedEvent] = field(default_factory=list)
 
     def record(
         self, regarding: Pod, kind: str, reason: str, action: str, note: str, related: Pod | None = None
     ) -> None:
-        self.told.append(RecordedEvent(regarding.name, kind, reason, action, note, related.name if related else ""))
+        self.recorded.append(RecordedEvent(regarding.name, kind, reason, action, note, related.name if related else ""))
 
 
 @dataclass
 class LiveSchedulerHarness(LiveEngineHarness[LiveScheduler]):
     events: RecordedEvents
     objects: dict[str, KubeObject] = field(default_factory=dict)
-    """What the server answers to GET, by path."""
+    """Responses to GET requests, by path."""
 
-    def known(self, pod: Pod) -> Pod:
-        """The pod as the watch told it last."""
+    def latest(self, pod: Pod) -> Pod:
+        """The version of the pod that was delivered last."""
         found = self._known[f"Pod {pod.key}"]
         assert isinstance(found, Pod)
         return found
@@ -85,32 +85,32 @@ class LiveSchedulerHarness(LiveEngineHarness[LiveScheduler]):
         return super().answer(request)
 
     def count(self, method: str, ending: str) -> int:
-        """How often something was asked."""
+        """Number of requests of this kind."""
         return sum(each.method == method and each.path.endswith(ending) for each in self.server.requests)
 
     async def idle(self) -> None:
-        """Until all that was told is followed, all that can be tried was tried, and nothing is on its way."""
+        """Wait until all events are handled, all possible attempts are made, and no binding or write is in progress."""
         await wait_until(lambda: self.live.is_idle and not self.live.writes.busy)
 
-    async def asked(self, method: str, ending: str, times: int = 1) -> None:
+    async def wait_for_request(self, method: str, ending: str, times: int = 1) -> None:
         await wait_until(lambda: len(self.sent(method, ending)) >= times)
 
     def pool(self, pod: Pod) -> SubQueue | None:
-        """Where a pod waits in the queue; None: nowhere."""
+        """The part of the queue that a pod is in; None if it is not queued."""
         queued = self.live.queue.get(pod.key)
         return None if queued is None else queued.pool
 
     def attempts(self, pod: Pod) -> int:
-        """How often a pod that waits in the queue was tried."""
+        """Number of attempts for a queued pod."""
         queued = self.live.queue.get(pod.key)
         return 0 if queued is None else queued.attempts
 
 
-def conditions(rig: LiveSchedulerHarness) -> list[dict[str, Any]]:
+def conditions(harness: LiveSchedulerHarness) -> list[dict[str, Any]]:
     """Every PodScheduled condition that was written."""
-    patches = rig.sent("PATCH", "/status")
-    told = [each for patch in patches for each in patch["status"].get("conditions", [])]
-    return [each for each in told if each["type"] == "PodScheduled"]
+    patches = harness.sent("PATCH", "/status")
+    written = [each for patch in patches for each in patch["status"].get("conditions", [])]
+    return [each for each in written if each["type"] == "PodScheduled"]
 
 
 @asynccontextmanager
@@ -119,12 +119,12 @@ async def run_live_scheduler(
     config: str | None = None,
     registry: Registry | None = None,
     decide: bool = True,
-    prepare: Callable[[LiveScheduler], None] | None = None,
+    prepare: Callable[[LiveScheduler], object] | None = None,
     gates: Iterable[str] = (),
     settings: BayplanSettings | None = None,
     observer: SchedulerObserver | None = None,
 ) -> AsyncIterator[LiveSchedulerHarness]:
-    """A live engine that knows these objects and decides."""
+    """Run a live engine to which these objects are delivered. `decide`: whether it schedules or only handles events."""
     clock = ManualClock()
     registry = registry or known_plugins()
     features = parse_feature_gates(f"{name}=true" for name in gates)
@@ -143,16 +143,16 @@ async def run_live_scheduler(
             observer=observer,
             options=ProcessOptions(serving=ServingFlags(features=features), settings=settings or BayplanSettings()),
         )
-        rig = LiveSchedulerHarness(server, client, clock, live, events)
-        server.route = rig.answer
+        harness = LiveSchedulerHarness(server, client, clock, live, events)
+        server.route = harness.answer
         if prepare is not None:
             prepare(live)
-        rig.deliver(*sorted(objects, key=lambda item: not isinstance(item, Node)))
+        harness.deliver(*sorted(objects, key=lambda item: not isinstance(item, Node)))
         loop = asyncio.ensure_future(live.run() if decide else live.handle_events())
         try:
             if decide:
-                await rig.idle()
-            yield rig
+                await harness.idle()
+            yield harness
             assert not loop.done(), loop
         finally:
             loop.cancel()
@@ -161,7 +161,7 @@ async def run_live_scheduler(
 
 
 def bind_request_config(*plugins: str) -> str:
-    """A configuration whose pods are bound by the binder, with further plugins."""
+    """A configuration with BindRequestBinder and further plugins."""
     enabled = ", ".join(f"{{name: {each}}}" for each in (*plugins, "BindRequestBinder"))
     return f"""
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -175,8 +175,10 @@ profiles:
 """
 
 
-def run_with_bind_requests(*objects: Any, config: str, **options: Any) -> Any:
-    """A live scheduler that follows the requests of its pods."""
+def run_with_bind_requests(
+    *objects: KubeObject, config: str, **options: Any
+) -> AbstractAsyncContextManager[LiveSchedulerHarness]:
+    """Run a live scheduler that tracks the bind requests of its pods."""
     return run_live_scheduler(
         *objects,
         config=config,
@@ -185,21 +187,21 @@ def run_with_bind_requests(*objects: Any, config: str, **options: Any) -> Any:
     )
 
 
-def store_bind_requests(rig: LiveSchedulerHarness) -> None:
-    """Have the server answer with the request that it was sent, a new one each time."""
+def store_bind_requests(harness: LiveSchedulerHarness) -> None:
+    """Let the server answer each create of a bind request with the request that was sent, under a new uid."""
     numbers = itertools.count(1)
 
     def route(request: Request) -> ServerAnswer:
-        if request.method == "POST" and request.path.endswith("/bindrequests") and not rig.refusals:
+        if request.method == "POST" and request.path.endswith("/bindrequests") and not harness.refusals:
             sent = msgspec.convert(request.json, BindRequest)
             number = next(numbers)
             meta = replace(
                 sent.metadata,
                 uid=f"request-{number}",
                 resource_version=str(1000 * number),
-                creation_timestamp=rig.clock.now(),
+                creation_timestamp=harness.clock.now(),
             )
             return Reply(201, msgspec.json.encode(replace(sent, metadata=meta)))
-        return rig.answer(request)
+        return harness.answer(request)
 
-    rig.server.route = route
+    harness.server.route = route

@@ -110,7 +110,9 @@ async def handmade(
         pytest.param({}, "to node n2; another binder (it has no label", id="theirs"),
         pytest.param({"ours": True}, "to node n2; the binder has to carry that one out", id="ours"),
         pytest.param({"phase": "Failed", "failedAttempts": 1}, "another binder (it has no label", id="tried again"),
-        pytest.param({"pod": "db"}, "has the name that is needed: it is a live one for pod default/db", id="for another pod"),
+        pytest.param(
+            {"pod": "db"}, "has the name that is needed: it is a live one for pod default/db", id="for another pod"
+        ),
         pytest.param({"pod": "db", "ours": True}, "it is a live one for pod default/db", id="ours for another pod"),
     ],
 )

@@ -352,7 +352,7 @@ async def test_devices_that_are_made_ready() -> None:
         waiting = asyncio.ensure_future(world.writes.perform(intent))
         await wait_until(waiting.done, tick=lambda: world.clock.advance(1.0))
         assert looks == [0.0, 5.0, 10.0]
-        (told,) = world.events.told
+        (told,) = world.events.recorded
         assert (told.kind, told.reason, told.action) == ("Normal", "BindingConditionsPending", "Scheduling")
 
 

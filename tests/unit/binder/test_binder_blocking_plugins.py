@@ -74,7 +74,7 @@ def told_of(caplog: pytest.LogCaptureFixture, clock: ManualClock, work: Any) -> 
 
     caplog.set_level(logging.WARNING)
     asyncio.run(run())
-    return [each.getMessage().split(",")[0] for each in caplog.records if each.name == "bayplan.telemetry.await_timing"]
+    return [each.getMessage().split(";")[0] for each in caplog.records if each.name == "bayplan.telemetry.await_timing"]
 
 
 def test_waiting_is_no_holding(caplog: pytest.LogCaptureFixture) -> None:

@@ -45,7 +45,7 @@ class Patient(RecordingPlugin):
     async def pre_bind(self, ctx: Any, pod: Any, node: Any, bind_request: BindRequest, state: Any) -> None:
         await super().pre_bind(ctx, pod, node, bind_request, state)
         if node.name == "n1":
-            async with ctx.waiting():
+            async with ctx.cancellable_wait():
                 await self.go_on.wait()
 
 

@@ -156,8 +156,8 @@ def test_a_request_in_the_place_of_one_that_was_there_is_nothing_anybody_died_of
     asked: asyncio.Queue[tuple[RequestKey, bool]] = asyncio.Queue()
 
     class Asking:
-        async def sync(self, key: RequestKey, *, inherited: bool) -> float:
-            asked.put_nowait((key, inherited))
+        async def reconcile(self, key: RequestKey, *, existed_at_start: bool) -> float:
+            asked.put_nowait((key, existed_at_start))
             return 3600.0
 
     async def test(rig: ReconcilerHarness) -> None:

@@ -79,7 +79,7 @@ def test_what_is_not_named_is_as_shipped(name: str, given: dict[str, Any], wante
         pytest.param(
             {"gpushraing": {}}, 'there is no binder plugin "gpushraing"; did you mean "gpusharing"?', id="name"
         ),
-        pytest.param({"gpusharing": 3}, "gpusharing is no object", id="no object"),
+        pytest.param({"gpusharing": 3}, "gpusharing is not an object", id="no object"),
         pytest.param({"gpusharing": {"prio": 3}}, 'gpusharing has no "prio"', id="key"),
         pytest.param({"gpusharing": {"priority": "high"}}, "gpusharing.priority is 'high'", id="type"),
         pytest.param(

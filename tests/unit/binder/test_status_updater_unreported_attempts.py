@@ -124,11 +124,11 @@ def test_a_request_that_is_there_is_not_forgotten_after_a_404(
         with pytest.MonkeyPatch.context() as cut:
             cut.setattr(rig.client, "patch_typed", patched)
             if is_written:
-                assert await rig.reconciler.reconcile(KEY, inherited=inherited) is None
+                assert await rig.reconciler.reconcile(KEY, existed_at_start=inherited) is None
             else:
                 with pytest.raises(NotFound):  # the caller tries again
-                    await rig.reconciler.reconcile(KEY, inherited=inherited)
-                assert await rig.reconciler.reconcile(KEY, inherited=inherited) is None
+                    await rig.reconciler.reconcile(KEY, existed_at_start=inherited)
+                assert await rig.reconciler.reconcile(KEY, existed_at_start=inherited) is None
         assert (await rig.status())["phase"] == "Succeeded"
         assert await rig.node_of() == "n1"
 

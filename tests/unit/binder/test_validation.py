@@ -134,7 +134,7 @@ def test_zones_are_counted_with_what_the_pod_says_already(
     async def test(rig: ReconcilerHarness) -> None:
         await rig.request(await rig.pod(annotations={"example.com/notes": "x" * 150_000}), **zones(size))
         await rig.deliver_event(BindRequest, "web")
-        assert await rig.reconciler.reconcile(("default", "web"), inherited=inherited) is None
+        assert await rig.reconciler.reconcile(("default", "web"), existed_at_start=inherited) is None
         assert (await rig.status())["phase"] == phase
         assert await rig.node_of() == ("n1" if phase == "Succeeded" else "")
         await rig.patch(PODS, "web", {"metadata": {"labels": {"tier": "front"}}})  # whoever wants to, still can

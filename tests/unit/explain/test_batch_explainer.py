@@ -185,7 +185,7 @@ async def test_a_pod_without_a_group_and_one_that_is_placed() -> None:
     group, (placed,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={"cpu": "1"}))
     async with run_live_batch(NODE, make_queue(), group, groupless, placed) as rig:
         await rig.session()
-        assert "names no pod group" in (await why(rig, "lonely")).sentence
+        assert "the pod has no pod group in the annotation" in (await why(rig, "lonely")).sentence
         rig.deliver(placed.bound_to("n"))
         await rig.live.handle_pending_events()
         answer = await why(rig, "job-w-0")

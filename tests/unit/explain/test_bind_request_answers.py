@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from bayplan.framework.runtime.bind_failures import FAILURES_BEFORE_POD_BACKOFF
 from bayplan.framework.runtime.bind_request_mutation import EXCLUDED_NODE_REASON
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestStatus, new_request
+from bayplan.objects.meta import KubeObject
 from bayplan.telemetry.answers import Answer, BindRequestProgress, ExcludedNode
 from bayplan.testing import make_node, make_pod
 from support.harness.async_tests import async_test
@@ -21,7 +23,7 @@ NODE = make_node("n1")
 WEB = make_pod("web")
 
 
-def rig_of(*objects: Any) -> Any:
+def run_harness(*objects: KubeObject) -> AbstractAsyncContextManager[LiveSchedulerHarness]:
     return run_with_bind_requests(*objects, config=bind_request_config())
 
 
@@ -32,9 +34,9 @@ def request(pod: Pod, version: int = 1, *, ours: bool = True, **status: Any) -> 
     return replace(made, metadata=meta, status=BindRequestStatus(**status))
 
 
-async def why(rig: LiveSchedulerHarness, name: str = "web") -> Answer:
-    await rig.live.handle_pending_events()
-    explainer = LivePodExplainer(rig.live)
+async def why(harness: LiveSchedulerHarness, name: str = "web") -> Answer:
+    await harness.live.handle_pending_events()
+    explainer = LivePodExplainer(harness.live)
     pod = explainer.find("default", name)
     assert pod is not None
     return await explainer.answer(pod)
@@ -42,9 +44,9 @@ async def why(rig: LiveSchedulerHarness, name: str = "web") -> Answer:
 
 @async_test
 async def test_a_pod_whose_request_nobody_has_taken_up_is_not_said_to_be_on_its_node() -> None:
-    async with rig_of(NODE) as rig:
-        rig.hear(request(WEB), WEB)
-        answer = await why(rig)
+    async with run_harness(NODE) as harness:
+        harness.deliver(request(WEB), WEB)
+        answer = await why(harness)
         assert (answer.state, answer.node, answer.next_try) == ("binding", "n1", None)
         assert answer.sentence.startswith("default/web is to go to n1; ")
         assert answer.waits_for == "the binder to handle the bind request default/web"
@@ -55,11 +57,11 @@ async def test_a_pod_whose_request_nobody_has_taken_up_is_not_said_to_be_on_its_
 
 @async_test
 async def test_a_binding_that_failed_tells_how_often_why_and_when_it_is_tried_again() -> None:
-    async with rig_of(NODE) as rig:
-        rig.hear(request(WEB), WEB)
-        await rig.live.handle_pending_events()
-        rig.hear(request(WEB, 2, phase="Failed", failed_attempts=2, reason="no quota"))
-        answer = await why(rig)
+    async with run_harness(NODE) as harness:
+        harness.deliver(request(WEB), WEB)
+        await harness.live.handle_pending_events()
+        harness.deliver(request(WEB, 2, phase="Failed", failed_attempts=2, reason="no quota"))
+        answer = await why(harness)
         assert answer.request is not None
         assert (answer.request.phase, answer.request.failed_attempts, answer.request.reason) == (
             "Failed",
@@ -67,63 +69,63 @@ async def test_a_binding_that_failed_tells_how_often_why_and_when_it_is_tried_ag
             "no quota",
         )
         assert answer.waits_for == "the binder to try the bind request default/web again"
-        assert answer.next_try == rig.clock.now() + timedelta(seconds=2)
-        rig.clock.advance(3)
-        assert (await why(rig)).next_try is None  # it should have been tried: nobody knows when it will be
+        assert answer.next_try == harness.clock.now() + timedelta(seconds=2)
+        harness.clock.advance(3)
+        assert (await why(harness)).next_try is None  # it should have been tried: nobody knows when it will be
 
 
 @async_test
 async def test_a_request_of_another_binder_is_waited_for_from_that_one() -> None:
-    async with rig_of(NODE) as rig:
-        rig.hear(request(WEB, ours=False), WEB)
-        answer = await why(rig)
+    async with run_harness(NODE) as harness:
+        harness.deliver(request(WEB, ours=False), WEB)
+        answer = await why(harness)
         assert answer.request is not None
         assert not answer.request.is_ours
-        assert answer.waits_for.startswith("another binder, or `bayplan binder --all`, to take up ")
+        assert answer.waits_for.startswith("another binder, or `bayplan binder --all`, to handle ")
 
 
 @async_test
 async def test_a_pod_that_was_given_up_tells_where_and_waits_for_the_end_of_the_pause() -> None:
-    async with rig_of(NODE) as rig:
-        rig.live.engine.bind_request_factory.failures.record_failure(WEB.uid, "n1", "no quota")
-        rig.hear(WEB)
-        await rig.idle()
-        ends = rig.clock.now() + timedelta(seconds=30)
-        answer = await why(rig)
+    async with run_harness(NODE) as harness:
+        harness.live.engine.bind_request_factory.failures.record_failure(WEB.uid, "n1", "no quota")
+        harness.deliver(WEB)
+        await harness.idle()
+        ends = harness.clock.now() + timedelta(seconds=30)
+        answer = await why(harness)
         assert answer.excluded_nodes == (ExcludedNode(node="n1", times=1, error="no quota", until=ends),)
         assert [each.text for each in answer.reasons] == [EXCLUDED_NODE_REASON]
         assert answer.waits_for.startswith(
             "the pause after the binding to n1 that was given up to end, or one of these changes: Node Add"
         )
         assert answer.next_try == ends
-        rig.clock.advance(31)
-        (past,) = (await why(rig)).excluded_nodes
+        harness.clock.advance(31)
+        (past,) = (await why(harness)).excluded_nodes
         assert past.until is None
 
 
 @async_test
 async def test_a_giving_up_that_is_told_again_is_the_same_one() -> None:
     """Somebody annotates the request before it is deleted: that is no second failure, and no longer pause."""
-    async with rig_of(NODE) as rig:
-        over = {"phase": "Failed", "failed_attempts": 3, "reason": "no quota"}
-        rig.hear(request(WEB), WEB)
+    async with run_harness(NODE) as harness:
+        over: dict[str, Any] = {"phase": "Failed", "failed_attempts": 3, "reason": "no quota"}
+        harness.deliver(request(WEB), WEB)
         for version in (2, 3):
-            rig.hear(request(WEB, version, **over))
-        ends = rig.clock.now() + timedelta(seconds=30)
-        assert (await why(rig)).excluded_nodes == (ExcludedNode(node="n1", times=1, error="no quota", until=ends),)
+            harness.deliver(request(WEB, version, **over))
+        ends = harness.clock.now() + timedelta(seconds=30)
+        assert (await why(harness)).excluded_nodes == (ExcludedNode(node="n1", times=1, error="no quota", until=ends),)
 
 
 @async_test
 async def test_a_pod_that_was_given_up_too_often_waits_for_the_end_of_the_long_pause() -> None:
-    async with rig_of(NODE, make_node("n2")) as rig:
-        failures = rig.live.engine.bind_request_factory.failures
+    async with run_harness(NODE, make_node("n2")) as harness:
+        failures = harness.live.engine.bind_request_factory.failures
         for number in range(FAILURES_BEFORE_POD_BACKOFF):
             failures.record_failure(WEB.uid, "n1" if number else "n2", f"fault {number}")
-        rig.hear(WEB)
-        await rig.idle()
-        answer = await why(rig)
+        harness.deliver(WEB)
+        await harness.idle()
+        answer = await why(harness)
         assert answer.waits_for == f"the pause after {FAILURES_BEFORE_POD_BACKOFF} bindings that were given up to end"
-        assert answer.next_try == rig.clock.now() + timedelta(seconds=failures.backoff_left_s(WEB.uid))
+        assert answer.next_try == harness.clock.now() + timedelta(seconds=failures.backoff_left_s(WEB.uid))
         assert {(each.node, each.times, each.error) for each in answer.excluded_nodes} == {
             ("n2", 1, "fault 0"),
             ("n1", FAILURES_BEFORE_POD_BACKOFF - 1, f"fault {FAILURES_BEFORE_POD_BACKOFF - 1}"),
@@ -132,7 +134,7 @@ async def test_a_pod_that_was_given_up_too_often_waits_for_the_end_of_the_long_p
 
 @async_test
 async def test_a_pod_that_never_failed_tells_nothing_of_it() -> None:
-    async with rig_of(make_node("n1", cpu="1"), make_pod("web", cpu="2")) as rig:
-        await rig.idle()
-        answer = await why(rig)
+    async with run_harness(make_node("n1", cpu="1"), make_pod("web", cpu="2")) as harness:
+        await harness.idle()
+        answer = await why(harness)
         assert (answer.request, answer.excluded_nodes, answer.next_try) == (None, (), None)

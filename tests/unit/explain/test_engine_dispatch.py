@@ -40,7 +40,7 @@ def lease(**spec: Any) -> dict[str, Any]:
     [
         pytest.param("", 0, "free", "no binder holds the lease default/bayplan-binder; see whether", id="free"),
         pytest.param("b-1", 1, "held", "b-1 holds the lease default/bayplan-binder", id="held"),
-        pytest.param("b-1", 86400, "expired", "b-1 holds the lease default/bayplan-binder no more: ", id="expired"),
+        pytest.param("b-1", 86400, "expired", "b-1 no longer holds the lease default/bayplan-binder: ", id="expired"),
     ],
 )
 def test_who_holds_the_lease_is_told(tmp_path: Path, holder: str, renewed_s_ago: int, state: str, words: str) -> None:

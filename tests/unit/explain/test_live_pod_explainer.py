@@ -12,8 +12,8 @@ from support.harness.live_scheduler import LiveSchedulerHarness, run_live_schedu
 BIG, SMALL = make_node("big", cpu="8", memory="8Gi"), make_node("small", cpu="2", memory="8Gi")
 
 
-async def why(rig: LiveSchedulerHarness, name: str, *, now: bool = False) -> Answer:
-    explainer = LivePodExplainer(rig.live)
+async def why(harness: LiveSchedulerHarness, name: str, *, now: bool = False) -> Answer:
+    explainer = LivePodExplainer(harness.live)
     pod = explainer.find("default", name)
     assert pod is not None
     return await explainer.answer(pod, now=now)
@@ -22,10 +22,10 @@ async def why(rig: LiveSchedulerHarness, name: str, *, now: bool = False) -> Ans
 @async_test
 async def test_a_placed_pod_tells_what_decided_and_what_was_second() -> None:
     web = make_pod("web", cpu="1", memory="1Gi")
-    async with run_live_scheduler(BIG, SMALL, web) as rig:
-        rig.deliver(web.bound_to("big"))
-        await rig.idle()
-        answer = await why(rig, "web")
+    async with run_live_scheduler(BIG, SMALL, web) as harness:
+        harness.deliver(web.bound_to("big"))
+        await harness.idle()
+        answer = await why(harness, "web")
         assert (answer.state, answer.node, answer.source, answer.feasible) == ("placed", "big", "record", 2)
         assert [each.node for each in answer.best] == ["big", "small"]
         assert sum(answer.best[0].by_plugin.values()) == answer.best[0].total
@@ -37,8 +37,8 @@ async def test_a_placed_pod_tells_what_decided_and_what_was_second() -> None:
 
 @async_test
 async def test_a_pod_that_waits_tells_reasons_with_nodes_and_what_would_help() -> None:
-    async with run_live_scheduler(BIG, SMALL, make_pod("huge", cpu="9")) as rig:
-        answer = await why(rig, "huge")
+    async with run_live_scheduler(BIG, SMALL, make_pod("huge", cpu="9")) as harness:
+        answer = await why(harness, "huge")
         assert (answer.state, answer.source, answer.attempts) == ("pending", "record", 1)
         assert [(each.plugin, each.text, each.nodes) for each in answer.reasons] == [
             ("NodeResourcesFit", "Insufficient cpu", 2)
@@ -53,29 +53,29 @@ async def test_a_pod_that_waits_tells_reasons_with_nodes_and_what_would_help() -
 
 @async_test
 async def test_rows_that_moved_since_are_not_named_wrongly() -> None:
-    async with run_live_scheduler(BIG, SMALL, make_pod("huge", cpu="9")) as rig:
-        rig.deliver_deletion(BIG)
-        await rig.idle()
-        (reason,) = (await why(rig, "huge")).reasons
+    async with run_live_scheduler(BIG, SMALL, make_pod("huge", cpu="9")) as harness:
+        harness.deliver_deletion(BIG)
+        await harness.idle()
+        (reason,) = (await why(harness, "huge")).reasons
         assert (reason.nodes, reason.names) == (2, ())
-        (fresh,) = (await why(rig, "huge", now=True)).reasons
+        (fresh,) = (await why(harness, "huge", now=True)).reasons
         assert (fresh.nodes, fresh.names) == (1, ("small",))
 
 
 @async_test
 async def test_asking_afresh_changes_nothing() -> None:
-    async with run_live_scheduler(SMALL, make_pod("huge", cpu="9")) as rig:
-        records = list(rig.live.engine.records)
-        answer = await why(rig, "huge", now=True)
+    async with run_live_scheduler(SMALL, make_pod("huge", cpu="9")) as harness:
+        records = list(harness.live.engine.records)
+        answer = await why(harness, "huge", now=True)
         assert answer.source == "now"
-        assert list(rig.live.engine.records) == records
-        assert rig.live.queue.counts()["unschedulable"] == 1
+        assert list(harness.live.engine.records) == records
+        assert harness.live.queue.counts()["unschedulable"] == 1
 
 
 @async_test
 async def test_a_pod_behind_a_gate() -> None:
-    async with run_live_scheduler(SMALL, make_pod("gated", gates=["later"])) as rig:
-        answer = await why(rig, "gated")
+    async with run_live_scheduler(SMALL, make_pod("gated", gates=["later"])) as harness:
+        answer = await why(harness, "gated")
         assert answer.sentence == "default/gated is gated: waiting for scheduling gates: [later]"
         assert answer.waits_for == "SchedulingGates to admit it"
         assert [change.text for change in answer.changes] == ["remove scheduling gate later"]
@@ -84,8 +84,8 @@ async def test_a_pod_behind_a_gate() -> None:
 @async_test
 async def test_a_pod_that_makes_room_waits_for_its_victims() -> None:
     weak = make_pod("weak", cpu="2", node="small", priority=0)
-    async with run_live_scheduler(SMALL, weak, make_pod("strong", cpu="2", priority=10)) as rig:
-        answer = await why(rig, "strong")
+    async with run_live_scheduler(SMALL, weak, make_pod("strong", cpu="2", priority=10)) as harness:
+        answer = await why(harness, "strong")
         assert (answer.nominated, answer.victims) == ("small", ("default/weak",))
         assert answer.waits_for == "default/weak to leave small"
         assert answer.changes[-1].evict == ("default/weak",)
@@ -93,31 +93,31 @@ async def test_a_pod_that_makes_room_waits_for_its_victims() -> None:
 
 @async_test
 async def test_a_pod_on_its_way_and_one_of_somebody_else() -> None:
-    async with run_live_scheduler(SMALL, decide=True) as rig:
-        rig.fail_next("POST", "/binding", NoAnswer())
-        rig.deliver(make_pod("slow", cpu="1"))
-        await rig.asked("POST", "/binding")
-        answer = await why(rig, "slow")
+    async with run_live_scheduler(SMALL, decide=True) as harness:
+        harness.fail_next("POST", "/binding", NoAnswer())
+        harness.deliver(make_pod("slow", cpu="1"))
+        await harness.wait_for_request("POST", "/binding")
+        answer = await why(harness, "slow")
         assert (answer.state, answer.node, answer.waits_for) == ("binding", "small", "the binding to be written")
-        rig.deliver(make_pod("theirs", node="small", scheduler_name="other"))
-        await rig.live.handle_pending_events()
-        answer = await why(rig, "theirs")
+        harness.deliver(make_pod("theirs", node="small", scheduler_name="other"))
+        await harness.live.handle_pending_events()
+        answer = await why(harness, "theirs")
         assert answer.sentence == "default/theirs is on small; other placed it, which is not served here"
 
 
 @async_test
 async def test_another_pod_of_the_same_name_does_not_inherit_the_record() -> None:
-    async with run_live_scheduler(SMALL, make_pod("huge", cpu="9"), decide=True) as rig:
+    async with run_live_scheduler(SMALL, make_pod("huge", cpu="9"), decide=True) as harness:
         old = make_pod("huge", cpu="9")
-        rig.live.stop_scheduling()
-        rig.deliver_deletion(old)
-        rig.deliver(replace_fields(old, metadata={"uid": "another"}))
-        await rig.live.handle_pending_events()
-        answer = await why(rig, "huge")
+        harness.live.stop_scheduling()
+        harness.deliver_deletion(old)
+        harness.deliver(replace_fields(old, metadata={"uid": "another"}))
+        await harness.live.handle_pending_events()
+        answer = await why(harness, "huge")
         assert (answer.source, answer.attempts) == ("now", 0)
 
 
 @async_test
 async def test_nobody_knows_a_pod_that_is_not_there() -> None:
-    async with run_live_scheduler(SMALL) as rig:
-        assert LivePodExplainer(rig.live).find("default", "nobody") is None
+    async with run_live_scheduler(SMALL) as harness:
+        assert LivePodExplainer(harness.live).find("default", "nobody") is None

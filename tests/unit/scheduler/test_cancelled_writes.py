@@ -64,7 +64,7 @@ class Refuses:
 class World:
     """`gate` opens for the first allocation of claim `a`; `is_cut`: its connections are cut instead."""
 
-    rig: LiveSchedulerHarness
+    harness: LiveSchedulerHarness
     is_cut: bool
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     asked: int = 0
@@ -75,7 +75,7 @@ class World:
     def route(self, request: Request) -> Any:
         _, _, name = request.path.partition("/resourceclaims/")
         if not name:
-            return self.rig.answer(request)
+            return self.harness.answer(request)
         name = name.removesuffix("/status")
         if request.method == "PATCH" and name == "a":
             self.asked += 1
@@ -103,11 +103,11 @@ class World:
 
     @property
     def is_held(self) -> bool:
-        return any(each.device == "gpu-0" for each in self.rig.live.engine.cache.devices.in_use._whole)
+        return any(each.device == "gpu-0" for each in self.harness.live.engine.cache.devices.in_use._whole)
 
     async def advance(self, seconds: float) -> None:
         for _ in range(int(seconds / 0.5)):
-            self.rig.clock.advance(0.5)
+            self.harness.clock.advance(0.5)
             await asyncio.sleep(0.002)
 
 
@@ -124,10 +124,10 @@ apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 profiles: [{plugins: {multiPoint: {enabled: [{name: Refuses}]}}}]
 """
-    async with run_live_scheduler(NODE, *DEVICES, config=config, registry=registry) as rig:
-        made = World(rig, is_cut)
-        rig.server.route = made.route
-        rig.deliver(FIRST)
+    async with run_live_scheduler(NODE, *DEVICES, config=config, registry=registry) as harness:
+        made = World(harness, is_cut)
+        harness.server.route = made.route
+        harness.deliver(FIRST)
         await wait_until(lambda: made.asked)
         yield made
 
@@ -138,8 +138,8 @@ async def cancel(world: World, *, refuses: bool) -> None:
         Refuses.now.set()
         await wait_until(lambda: Refuses.has_failed)
     else:
-        world.rig.deliver(STRONG)
-        await wait_until(lambda: any(each.reason == "Preempted" for each in world.rig.events.told))
+        world.harness.deliver(STRONG)
+        await wait_until(lambda: any(each.reason == "Preempted" for each in world.harness.events.recorded))
     await asyncio.sleep(0.01)
 
 
@@ -152,14 +152,14 @@ def test_devices_stay_held_while_the_outcome_of_their_allocation_is_unknown(refu
     async def test() -> None:
         async with world(is_cut=True, refuses=refuses) as made:
             await cancel(made, refuses=refuses)
-            made.rig.deliver(SECOND)
+            made.harness.deliver(SECOND)
             await made.advance(30.0)
             assert made.is_held
-            assert made.rig.bound() == {}
+            assert made.harness.bound() == {}
             if refuses:
-                made.rig.deliver_deletion(FIRST)
-            await wait_until(lambda: "second" in made.rig.bound(), tick=lambda: made.rig.clock.advance(1.0))
-            assert made.rig.clock.monotonic_s() > 60.0  # none of the requests can take effect any more
+                made.harness.deliver_deletion(FIRST)
+            await wait_until(lambda: "second" in made.harness.bound(), tick=lambda: made.harness.clock.advance(1.0))
+            assert made.harness.clock.monotonic_s() > 60.0  # none of the requests can take effect any more
 
     test()
 
@@ -170,15 +170,15 @@ def test_what_was_written_in_the_end_is_taken_back(refuses: bool) -> None:
     async def test() -> None:
         async with world(is_cut=False, refuses=refuses) as made:
             await cancel(made, refuses=refuses)
-            made.rig.deliver(SECOND)
+            made.harness.deliver(SECOND)
             await asyncio.sleep(0.05)
             assert made.is_held
-            assert made.rig.bound() == {}
+            assert made.harness.bound() == {}
             made.gate.set()
             await wait_until(lambda: len(made.writes) >= 2)
             assert made.writes[:2] == ["reserved", "withdrawn"]
             assert made.is_held  # by the allocation that was written
-            assert "second" not in made.rig.bound()
+            assert "second" not in made.harness.bound()
 
     test()
 
@@ -189,6 +189,6 @@ def test_the_end_of_the_process_waits_for_no_write(refuses: bool) -> None:
     async def test() -> None:
         async with world(is_cut=False, refuses=refuses) as made:
             await cancel(made, refuses=refuses)
-            await asyncio.wait_for(made.rig.live.abandon(), 5.0)
+            await asyncio.wait_for(made.harness.live.abandon(), 5.0)
 
     test()

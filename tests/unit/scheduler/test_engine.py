@@ -310,7 +310,7 @@ def test_a_handle_reaches_cluster_queue_and_group() -> None:
     assert [(pod.name, pod.spec.node_name) for pod in handle.group_pods("default", "g")] == [("p", "a"), ("w", "")]
     assert handle.group_pods("elsewhere", "g") == []
     handle.activate({"default/w": waiting})
-    assert handle.activated == {"default/w": waiting}
+    assert handle.pods_to_activate == {"default/w": waiting}
     with pytest.raises(NoApiServer, match="POST http://x needs a network client"):
         asyncio.run(handle.post("http://x", b"", 1.0))
 

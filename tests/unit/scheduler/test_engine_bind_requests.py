@@ -60,43 +60,43 @@ def rig_of(*objects: Any, config: str = CONFIG, **options: Any) -> Any:
     return run_with_bind_requests(*objects, config=config, **options)
 
 
-def told(rig: LiveSchedulerHarness, pod: Pod, **status: Any) -> BindRequest:
+def told(harness: LiveSchedulerHarness, pod: Pod, **status: Any) -> BindRequest:
     """The request of a pod as the watch tells it."""
-    known = rig.live.bind_requests
+    known = harness.live.bind_requests
     assert known is not None
     request = known.requests[pod.key]
     meta = replace(request.metadata, resource_version=str(int(request.metadata.resource_version) + 100))
     return replace(request, metadata=meta, status=BindRequestStatus(**status))
 
 
-async def requested(rig: LiveSchedulerHarness, count: int = 1) -> list[Any]:
-    await wait_until(lambda: len(rig.sent("POST", "/bindrequests")) >= count)
-    found = rig.live.bind_requests
+async def requested(harness: LiveSchedulerHarness, count: int = 1) -> list[Any]:
+    await wait_until(lambda: len(harness.sent("POST", "/bindrequests")) >= count)
+    found = harness.live.bind_requests
     assert found is not None
     await wait_until(lambda: len(found.requests) > 0)
-    return rig.sent("POST", "/bindrequests")
+    return harness.sent("POST", "/bindrequests")
 
 
 def test_a_pod_is_handed_over_with_what_plugins_say_and_is_at_its_end_when_it_is_bound() -> None:
     async def run() -> None:
         pod = make_pod("web")
-        async with rig_of(*NODES) as rig:
-            store_bind_requests(rig)
-            rig.deliver(pod)
-            (sent,) = await requested(rig)
+        async with rig_of(*NODES) as harness:
+            store_bind_requests(harness)
+            harness.deliver(pod)
+            (sent,) = await requested(harness)
             node = sent["spec"]["selectedNode"]
             assert sent["metadata"]["annotations"] == {
                 "handing.kai.scheduler/pod": "web",
                 "handing.kai.scheduler/node": node,
             }
             assert sent["metadata"]["ownerReferences"][0]["uid"] == pod.uid == sent["spec"]["podUID"]
-            assert rig.sent("POST", "/binding") == []
-            await wait_until(lambda: rig.live.pods_at_binder == 1)
-            assert (rig.live.pods_in_binding, rig.live.is_idle) == (1, False)
-            rig.live.handle_event(None, told(rig, pod, phase="Succeeded"))
-            await wait_until(lambda: rig.live.is_idle)
-            assert (rig.live.pods_in_binding, rig.live.pods_at_binder) == (0, 0)
-            assert [each.note for each in rig.events.told] == [f"Successfully assigned default/web to {node}"]
+            assert harness.sent("POST", "/binding") == []
+            await wait_until(lambda: harness.live.pods_at_binder == 1)
+            assert (harness.live.pods_in_binding, harness.live.is_idle) == (1, False)
+            harness.live.handle_event(None, told(harness, pod, phase="Succeeded"))
+            await wait_until(lambda: harness.live.is_idle)
+            assert (harness.live.pods_in_binding, harness.live.pods_at_binder) == (0, 0)
+            assert [each.note for each in harness.events.recorded] == [f"Successfully assigned default/web to {node}"]
 
     asyncio.run(run())
 
@@ -104,20 +104,20 @@ def test_a_pod_is_handed_over_with_what_plugins_say_and_is_at_its_end_when_it_is
 def test_pods_come_to_their_end_in_slices_however_many_the_binder_is_done_with() -> None:
     async def run() -> None:
         pods = [make_pod(f"web-{number}") for number in range(3)]
-        async with rig_of(*NODES) as rig:
-            store_bind_requests(rig)
-            rig.deliver(*pods)
-            await wait_until(lambda: rig.live.pods_at_binder == 3)
-            live, bound = rig.live, rig.live.binding_cycles.bound
+        async with rig_of(*NODES) as harness:
+            store_bind_requests(harness)
+            harness.deliver(*pods)
+            await wait_until(lambda: harness.live.pods_at_binder == 3)
+            live, bound = harness.live, harness.live.binding_cycles.on_bound
 
             def slowly(queued: Any, held: AssumedPod) -> None:
                 bound(queued, held)
-                rig.clock.advance(live.slice_s + 0.001)
+                harness.clock.advance(live.slice_s + 0.001)
 
-            live.binding_cycles.bound = slowly
+            live.binding_cycles.on_bound = slowly
             assert live.bind_requests is not None
             for pod in pods:
-                live.bind_requests.handle_event(None, told(rig, pod, phase="Succeeded"))
+                live.bind_requests.handle_event(None, told(harness, pod, phase="Succeeded"))
             under_way = [(live._finish_bindings_slice(), live.pods_in_binding) for _ in pods]
             assert under_way == [(False, 2), (False, 1), (True, 0)]
 
@@ -138,28 +138,28 @@ def test_what_plugins_do_after_binding_is_done_when_the_binder_has_bound(fails: 
             seen.append(f"{cycle.pod.name} on {node_name}")
 
     async def run() -> None:
-        async with rig_with(After) as rig:
-            store_bind_requests(rig)
+        async with rig_with(After) as harness:
+            store_bind_requests(harness)
             pods = [make_pod(name) for name in ("one", "two")]
-            rig.deliver(*pods)
-            await wait_until(lambda: rig.live.pods_at_binder == 2)
-            bound = rig.live.binding_cycles.bound
+            harness.deliver(*pods)
+            await wait_until(lambda: harness.live.pods_at_binder == 2)
+            bound = harness.live.binding_cycles.on_bound
 
             def breaks(queued: Any, held: AssumedPod) -> None:
                 if queued.pod.name == "one":
                     raise ValueError("a bug of ours")
                 bound(queued, held)
 
-            rig.live.binding_cycles.bound = breaks if fails else bound
+            harness.live.binding_cycles.on_bound = breaks if fails else bound
             for pod in pods:
-                rig.live.handle_event(None, told(rig, pod, phase="Succeeded"))
-            await wait_until(lambda: rig.live.pods_at_binder == 0)
+                harness.live.handle_event(None, told(harness, pod, phase="Succeeded"))
+            await wait_until(lambda: harness.live.pods_at_binder == 0)
             await wait_until(
-                lambda: rig.live.pods_in_binding == (1 if fails else 2)
+                lambda: harness.live.pods_in_binding == (1 if fails else 2)
             )  # on their way until plugins are done
             assert seen == []
             may_end.set()
-            await wait_until(lambda: rig.live.is_idle)
+            await wait_until(lambda: harness.live.is_idle)
 
     asyncio.run(run())
     assert seen == (["two on n1"] if fails else ["one on n1", "two on n1"])
@@ -167,16 +167,16 @@ def test_what_plugins_do_after_binding_is_done_when_the_binder_has_bound(fails: 
 
 def test_a_bug_in_following_a_request_costs_one_attempt() -> None:
     async def run() -> None:
-        async with rig_of(*NODES) as rig:
-            store_bind_requests(rig)
-            assert rig.live.bind_requests is not None
-            rig.live.binding_cycles.bind_requests = cast(BindRequestTracker, object())
+        async with rig_of(*NODES) as harness:
+            store_bind_requests(harness)
+            assert harness.live.bind_requests is not None
+            harness.live.binding_cycles.bind_requests = cast(BindRequestTracker, object())
             pod = make_pod("web")
-            rig.deliver(pod)
-            await wait_until(lambda: "FailedScheduling" in [each.reason for each in rig.events.told])
-            rig.live.binding_cycles.bind_requests = rig.live.bind_requests
-            assert rig.live.engine.cache.pod(pod.uid) is None
-            assert rig.pool(pod) is not None
+            harness.deliver(pod)
+            await wait_until(lambda: "FailedScheduling" in [each.reason for each in harness.events.recorded])
+            harness.live.binding_cycles.bind_requests = harness.live.bind_requests
+            assert harness.live.engine.cache.pod(pod.uid) is None
+            assert harness.pool(pod) is not None
 
     asyncio.run(run())
 
@@ -185,16 +185,16 @@ def test_whoever_stops_keeps_nobody_on_the_way() -> None:
     """Neither who was handed over, nor who has not begun."""
 
     async def run() -> None:
-        async with rig_of(*NODES) as rig:
-            store_bind_requests(rig)
-            rig.deliver(make_pod("one"))
-            await wait_until(lambda: rig.live.pods_at_binder == 1)
+        async with rig_of(*NODES) as harness:
+            store_bind_requests(harness)
+            harness.deliver(make_pod("one"))
+            await wait_until(lambda: harness.live.pods_at_binder == 1)
             held = cast(AssumedPod, object())
-            rig.live._assumed_pods.add(held)
-            rig.live._start(held, asyncio.sleep(60))
-            assert rig.live.pods_in_binding == 2
-            await rig.live.abandon()
-            assert (rig.live.pods_in_binding, rig.live.pods_at_binder, rig.live.is_idle) == (0, 0, True)
+            harness.live._assumed_pods.add(held)
+            harness.live._start_task(held, asyncio.sleep(60))
+            assert harness.live.pods_in_binding == 2
+            await harness.live.abandon()
+            assert (harness.live.pods_in_binding, harness.live.pods_at_binder, harness.live.is_idle) == (0, 0, True)
 
     asyncio.run(run())
 
@@ -204,21 +204,21 @@ def test_a_pod_is_told_to_be_assigned_when_its_request_is_there_and_not_before()
 
     async def run() -> None:
         answered = asyncio.Event()
-        async with rig_of(*NODES) as rig:
-            store_bind_requests(rig)
-            at_once = rig.server.route
+        async with rig_of(*NODES) as harness:
+            store_bind_requests(harness)
+            at_once = harness.server.route
 
             async def later(request: Request) -> ServerAnswer:
                 await answered.wait()
-                return at_once(request)  # type: ignore[return-value]
+                return at_once(request)
 
-            rig.server.route = later
-            rig.deliver(make_pod("web"))
-            await wait_until(lambda: len(rig.sent("POST", "/bindrequests")) == 1)
-            assert rig.events.told == []
+            harness.server.route = later
+            harness.deliver(make_pod("web"))
+            await wait_until(lambda: len(harness.sent("POST", "/bindrequests")) == 1)
+            assert harness.events.recorded == []
             answered.set()
-            await wait_until(lambda: rig.live.pods_at_binder == 1)
-            assert [each.reason for each in rig.events.told] == ["Scheduled"]
+            await wait_until(lambda: harness.live.pods_at_binder == 1)
+            assert [each.reason for each in harness.events.recorded] == ["Scheduled"]
 
     asyncio.run(run())
 
@@ -252,11 +252,11 @@ def rig_with(*plugins: type[Any]) -> Any:
 
 def test_plugins_are_asked_once_for_each_request_in_the_order_in_which_they_are_listed() -> None:
     async def run() -> None:
-        async with rig_with(noting("Zeta"), noting("Alpha")) as rig:
-            store_bind_requests(rig)
+        async with rig_with(noting("Zeta"), noting("Alpha")) as harness:
+            store_bind_requests(harness)
             for name in ("one", "two"):
-                rig.deliver(make_pod(name))
-            sent = await requested(rig, 2)
+                harness.deliver(make_pod(name))
+            sent = await requested(harness, 2)
             expected = [(plugin, pod, "n1") for pod in ("one", "two") for plugin in ("Zeta", "Alpha")]
             assert expected == ASKED
             for each in sent:
@@ -271,12 +271,12 @@ def test_plugins_are_asked_once_for_each_request_in_the_order_in_which_they_are_
 
 def test_nobody_is_asked_about_a_pod_that_has_no_node() -> None:
     async def run() -> None:
-        async with rig_with(noting("Alpha")) as rig:
-            store_bind_requests(rig)
-            rig.deliver(make_pod("large", requests={"cpu": "1000"}))
-            await wait_until(lambda: bool(conditions(rig)))
+        async with rig_with(noting("Alpha")) as harness:
+            store_bind_requests(harness)
+            harness.deliver(make_pod("large", requests={"cpu": "1000"}))
+            await wait_until(lambda: bool(conditions(harness)))
             assert ASKED == []
-            assert rig.sent("POST", "/bindrequests") == []
+            assert harness.sent("POST", "/bindrequests") == []
 
     asyncio.run(run())
 
@@ -285,20 +285,20 @@ def test_nobody_is_asked_about_a_pod_that_has_no_node() -> None:
 def test_a_plugin_that_fails_costs_its_words_or_where_it_says_so_the_binding(policy: str) -> None:
     async def run() -> None:
         pod = make_pod("web")
-        async with rig_with(noting("Broken", "oops", policy), noting("Alpha")) as rig:
-            store_bind_requests(rig)
-            rig.deliver(pod)
+        async with rig_with(noting("Broken", "oops", policy), noting("Alpha")) as harness:
+            store_bind_requests(harness)
+            harness.deliver(pod)
             if policy == SKIP:
-                (sent,) = await requested(rig)
+                (sent,) = await requested(harness)
                 assert set(sent["metadata"]["annotations"]) == {"who.kai.scheduler/last", "alpha.kai.scheduler/node"}
             else:
-                await wait_until(lambda: bool(rig.events.told or rig.sent("POST", "/bindrequests")))
-                assert [each.reason for each in rig.events.told] == ["FailedScheduling"]
-                assert 'plugin "Broken" at mutate_bind_request: ValueError: oops' in rig.events.told[0].note
-                assert rig.sent("POST", "/bindrequests") == []
-                assert rig.live.engine.cache.pod(pod.uid) is None  # its room is free again
-                assert rig.pool(pod) is not None
-            assert rig.live.engine.bind_request_factory.mutation.errors.labels("Broken").value == 1
+                await wait_until(lambda: bool(harness.events.recorded or harness.sent("POST", "/bindrequests")))
+                assert [each.reason for each in harness.events.recorded] == ["FailedScheduling"]
+                assert 'plugin "Broken" at mutate_bind_request: ValueError: oops' in harness.events.recorded[0].note
+                assert harness.sent("POST", "/bindrequests") == []
+                assert harness.live.engine.cache.pod(pod.uid) is None  # its room is free again
+                assert harness.pool(pod) is not None
+            assert harness.live.engine.bind_request_factory.mutation.errors.labels("Broken").value == 1
 
     asyncio.run(run())
 
@@ -306,33 +306,33 @@ def test_a_plugin_that_fails_costs_its_words_or_where_it_says_so_the_binding(pol
 def test_news_may_wait_while_all_that_is_under_way_is_with_the_binder() -> None:
     async def run() -> None:
         pods = [make_pod(f"web-{number}") for number in range(3)]
-        async with rig_of(*NODES) as rig:
-            store_bind_requests(rig)
-            assert rig.live.max_event_delay_s() == 0.0
+        async with rig_of(*NODES) as harness:
+            store_bind_requests(harness)
+            assert harness.live.max_event_delay_s() == 0.0
             for pod in pods:
-                rig.deliver(pod)
-            await requested(rig, 3)
-            requests = rig.live.bind_requests
+                harness.deliver(pod)
+            await requested(harness, 3)
+            requests = harness.live.bind_requests
             assert requests is not None
             await wait_until(lambda: requests.waiting == 3)
-            assert rig.live.max_event_delay_s() == 0.003
+            assert harness.live.max_event_delay_s() == 0.003
             blocked = asyncio.Event()
-            rig.live.writes.start(blocked.wait(), "something that somebody waits for")
-            assert rig.live.max_event_delay_s() == 0.0
+            harness.live.writes.start(blocked.wait(), "something that somebody waits for")
+            assert harness.live.max_event_delay_s() == 0.0
             blocked.set()
-            await rig.live.writes.drain()
-            assert rig.live.max_event_delay_s() == 0.003
-            rig.live.handle_event(None, told(rig, pods[0], phase="Succeeded"))
-            await wait_until(lambda: bool(rig.events.told) and rig.live.pods_in_binding == 2)
-            assert rig.live.max_event_delay_s() == 0.002
+            await harness.live.writes.drain()
+            assert harness.live.max_event_delay_s() == 0.003
+            harness.live.handle_event(None, told(harness, pods[0], phase="Succeeded"))
+            await wait_until(lambda: bool(harness.events.recorded) and harness.live.pods_in_binding == 2)
+            assert harness.live.max_event_delay_s() == 0.002
 
     asyncio.run(run())
 
 
 def test_news_may_wait_longer_while_the_binder_has_many_and_no_pod_goes_another_way() -> None:
     async def run() -> None:
-        async with rig_of(*NODES) as rig:
-            live, requests = rig.live, rig.live.bind_requests
+        async with rig_of(*NODES) as harness:
+            live, requests = harness.live, harness.live.bind_requests
             assert requests is not None
 
             def leeway_s(waiting: int) -> float:
@@ -356,50 +356,53 @@ def test_news_may_wait_longer_while_the_binder_has_many_and_no_pod_goes_another_
 
 def test_no_more_is_written_at_once_than_there_are_connections_for() -> None:
     async def run() -> None:
-        async with rig_of(*NODES) as rig:
-            rig.live.binding_cycles.limit_concurrency(2)
-            rig.live.binding_cycles.limit_concurrency(5)  # never wider than it was
-            rig.fail_next("POST", "/bindrequests", *[NoAnswer()] * 3)
+        async with rig_of(*NODES) as harness:
+            harness.live.binding_cycles.limit_concurrency(2)
+            harness.live.binding_cycles.limit_concurrency(5)  # never wider than it was
+            harness.fail_next("POST", "/bindrequests", *[NoAnswer()] * 3)
             for name in ("a", "b", "c"):
-                rig.deliver(make_pod(name))
+                harness.deliver(make_pod(name))
             await wait_until(
-                lambda: rig.live.binding_cycles.writes_in_flight == 3 and len(rig.sent("POST", "/bindrequests")) == 2
+                lambda: (
+                    harness.live.binding_cycles.writes_in_flight == 3
+                    and len(harness.sent("POST", "/bindrequests")) == 2
+                )
             )
             for _ in range(20):
                 await asyncio.sleep(0)
-            assert (rig.live.binding_cycles.max_concurrent, len(rig.sent("POST", "/bindrequests"))) == (2, 2)
+            assert (harness.live.binding_cycles.max_concurrent, len(harness.sent("POST", "/bindrequests"))) == (2, 2)
 
     asyncio.run(run())
 
 
 def test_news_do_not_wait_for_who_binds_by_itself_or_asks_extenders() -> None:
     async def run() -> None:
-        async with run_live_scheduler(*NODES) as rig:
-            rig.deliver(make_pod("web"))
-            assert rig.live.max_event_delay_s() == 0.0
-        async with rig_of(*NODES) as rig:
-            store_bind_requests(rig)
-            rig.deliver(make_pod("web"))
-            await requested(rig)
-            requests = rig.live.bind_requests
+        async with run_live_scheduler(*NODES) as harness:
+            harness.deliver(make_pod("web"))
+            assert harness.live.max_event_delay_s() == 0.0
+        async with rig_of(*NODES) as harness:
+            store_bind_requests(harness)
+            harness.deliver(make_pod("web"))
+            await requested(harness)
+            requests = harness.live.bind_requests
             assert requests is not None
             await wait_until(lambda: requests.waiting == 1)
-            assert rig.live.max_event_delay_s() == 0.001
-            rig.live.call_extender = lambda *_: asyncio.sleep(0)  # type: ignore[assignment]
-            assert rig.live.max_event_delay_s() == 0.0
+            assert harness.live.max_event_delay_s() == 0.001
+            harness.live.call_extender = lambda *_: asyncio.sleep(0)  # type: ignore[assignment]
+            assert harness.live.max_event_delay_s() == 0.0
 
     asyncio.run(run())
 
 
 def test_a_profile_beside_it_that_binds_by_itself_waits_for_no_binder() -> None:
     async def run() -> None:
-        async with rig_of(*NODES, config=CONFIG + BESIDE) as rig:
-            store_bind_requests(rig)
-            rig.deliver(make_pod("web", scheduler_name="by-itself"))
-            await wait_until(lambda: bool(rig.events.told))
-            assert [each.reason for each in rig.events.told] == ["Scheduled"]
-            assert len(rig.sent("POST", "/binding")) == 1
-            assert rig.sent("POST", "/bindrequests") == []
+        async with rig_of(*NODES, config=CONFIG + BESIDE) as harness:
+            store_bind_requests(harness)
+            harness.deliver(make_pod("web", scheduler_name="by-itself"))
+            await wait_until(lambda: bool(harness.events.recorded))
+            assert [each.reason for each in harness.events.recorded] == ["Scheduled"]
+            assert len(harness.sent("POST", "/binding")) == 1
+            assert harness.sent("POST", "/bindrequests") == []
 
     asyncio.run(run())
 
@@ -408,20 +411,22 @@ def test_a_profile_beside_it_that_binds_by_itself_waits_for_no_binder() -> None:
 def test_a_binding_that_is_given_up_sends_the_pod_elsewhere(config: str) -> None:
     async def run() -> None:
         pod = make_pod("web")
-        async with rig_of(*NODES, config=config) as rig:
-            store_bind_requests(rig)
-            rig.deliver(pod)
-            (first,) = await requested(rig)
+        async with rig_of(*NODES, config=config) as harness:
+            store_bind_requests(harness)
+            harness.deliver(pod)
+            (first,) = await requested(harness)
             node = first["spec"]["selectedNode"]
-            rig.live.handle_event(None, told(rig, pod, phase="Failed", failed_attempts=3, reason="no quota"))
-            await wait_until(lambda: len(rig.events.told) >= 2)
-            assert [each.note for each in rig.events.told[:2]] == [
+            harness.live.handle_event(None, told(harness, pod, phase="Failed", failed_attempts=3, reason="no quota"))
+            await wait_until(lambda: len(harness.events.recorded) >= 2)
+            assert [each.note for each in harness.events.recorded[:2]] == [
                 f"Successfully assigned default/web to {node}",
                 f"the binder could not bind the pod to node {node}: no quota",
             ]
-            await wait_until(lambda: bool(rig.sent("DELETE", "/bindrequests/web")))
-            await wait_until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(0.01))
-            second = rig.sent("POST", "/bindrequests")[1]
+            await wait_until(lambda: bool(harness.sent("DELETE", "/bindrequests/web")))
+            await wait_until(
+                lambda: len(harness.sent("POST", "/bindrequests")) >= 2, tick=lambda: harness.clock.advance(0.01)
+            )
+            second = harness.sent("POST", "/bindrequests")[1]
             assert {node, second["spec"]["selectedNode"]} == {"n1", "n2"}
 
     asyncio.run(run())
@@ -431,21 +436,23 @@ def test_a_binding_that_is_given_up_sends_the_pod_elsewhere(config: str) -> None
 def test_a_pod_with_nowhere_else_to_go_is_told_why_and_tried_again_later(config: str) -> None:
     async def run() -> None:
         pod = make_pod("web")
-        async with rig_of(NODES[0], config=config) as rig:
-            store_bind_requests(rig)
-            rig.deliver(pod)
-            await requested(rig)
-            rig.live.handle_event(None, told(rig, pod, phase="Failed", failed_attempts=3, reason="no"))
+        async with rig_of(NODES[0], config=config) as harness:
+            store_bind_requests(harness)
+            harness.deliver(pod)
+            await requested(harness)
+            harness.live.handle_event(None, told(harness, pod, phase="Failed", failed_attempts=3, reason="no"))
             await wait_until(
-                lambda: len(conditions(rig)) >= 2 or len(rig.sent("POST", "/bindrequests")) >= 2,
-                tick=lambda: rig.clock.advance(0.01),
+                lambda: len(conditions(harness)) >= 2 or len(harness.sent("POST", "/bindrequests")) >= 2,
+                tick=lambda: harness.clock.advance(0.01),
             )
-            assert "1 node(s) on which a binding of the pod was given up lately" in conditions(rig)[-1]["message"]
-            requests = rig.live.bind_requests
+            assert "1 node(s) on which a binding of the pod was given up lately" in conditions(harness)[-1]["message"]
+            requests = harness.live.bind_requests
             assert requests is not None
-            rig.clock.advance(60)
+            harness.clock.advance(60)
             requests.run_periodic_checks()
-            await wait_until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(0.01))
+            await wait_until(
+                lambda: len(harness.sent("POST", "/bindrequests")) >= 2, tick=lambda: harness.clock.advance(0.01)
+            )
 
     asyncio.run(run())
 
@@ -455,17 +462,17 @@ def test_after_a_restart_a_pod_with_a_live_request_is_not_placed_again() -> None
         pod = make_pod("web", uid="u-web")
         request = new_request(pod, "n1", annotations={}, backoff_limit=3)
         request = replace(request, metadata=replace(request.metadata, uid="r", resource_version="3"))
-        async with rig_of(*NODES, decide=False) as rig:
-            rig.deliver(pod)
-            rig.live.handle_event(None, request)
-            await rig.live.handle_pending_events()
-            assert rig.live.engine.cache.pod("u-web") is not None
-            assert rig.pool(pod) is None
+        async with rig_of(*NODES, decide=False) as harness:
+            harness.deliver(pod)
+            harness.live.handle_event(None, request)
+            await harness.live.handle_pending_events()
+            assert harness.live.engine.cache.pod("u-web") is not None
+            assert harness.pool(pod) is None
             failed = replace(request, status=BindRequestStatus("Failed", "no", 3))
-            rig.live.handle_event(request, replace(failed, metadata=replace(failed.metadata, resource_version="4")))
-            await rig.live.handle_pending_events()
-            assert rig.live.engine.cache.pod("u-web") is None
-            assert rig.pool(pod) is not None
+            harness.live.handle_event(request, replace(failed, metadata=replace(failed.metadata, resource_version="4")))
+            await harness.live.handle_pending_events()
+            assert harness.live.engine.cache.pod("u-web") is None
+            assert harness.pool(pod) is not None
 
     asyncio.run(run())
 
@@ -478,24 +485,26 @@ def test_a_pod_of_another_scheduler_takes_its_room_from_when_it_has_a_request() 
         request = new_request(theirs, "n1", annotations={}, backoff_limit=3)
         request = replace(request, metadata=replace(request.metadata, uid="r", resource_version="3"))
         ours = make_pod("web", uid="u-web", cpu=2)
-        async with rig_of(make_node("n1", cpu=4)) as rig:
-            store_bind_requests(rig)
-            rig.deliver(theirs)
-            rig.live.handle_event(None, request)
-            await rig.live.handle_pending_events()
-            rig.deliver(ours)
-            await wait_until(lambda: bool(conditions(rig)))
-            assert "1 Insufficient cpu" in conditions(rig)[-1]["message"]
-            assert rig.sent("POST", "/bindrequests") == []
-            rig.live.handle_event(request, None)  # deleted by its own engine: the binder may have sent the binding
-            await rig.live.handle_pending_events()
-            requests = rig.live.bind_requests
+        async with rig_of(make_node("n1", cpu=4)) as harness:
+            store_bind_requests(harness)
+            harness.deliver(theirs)
+            harness.live.handle_event(None, request)
+            await harness.live.handle_pending_events()
+            harness.deliver(ours)
+            await wait_until(lambda: bool(conditions(harness)))
+            assert "1 Insufficient cpu" in conditions(harness)[-1]["message"]
+            assert harness.sent("POST", "/bindrequests") == []
+            harness.live.handle_event(request, None)  # deleted by its own engine: the binder may have sent the binding
+            await harness.live.handle_pending_events()
+            requests = harness.live.bind_requests
             assert requests is not None
             assert requests.lost() == []
-            rig.clock.advance(60)
+            harness.clock.advance(60)
             assert requests.lost() == [(theirs.uid, request)]
             requests.read_pod(theirs.uid, theirs)  # who waits for the room is woken
-            await wait_until(lambda: bool(rig.sent("POST", "/bindrequests")), tick=lambda: rig.clock.advance(0.1))
+            await wait_until(
+                lambda: bool(harness.sent("POST", "/bindrequests")), tick=lambda: harness.clock.advance(0.1)
+            )
 
     asyncio.run(run())
 
@@ -503,17 +512,17 @@ def test_a_pod_of_another_scheduler_takes_its_room_from_when_it_has_a_request() 
 def test_an_older_request_of_that_name_is_replaced_and_a_live_one_to_another_node_is_in_the_way() -> None:
     async def run(there: BindRequest) -> tuple[list[str], list[str]]:
         pod = make_pod("web", uid="u-web")
-        async with rig_of(NODES[0]) as rig:
-            store_bind_requests(rig)
+        async with rig_of(NODES[0]) as harness:
+            store_bind_requests(harness)
             path = "/apis/scheduling.run.ai/v1alpha2/namespaces/default/bindrequests/web"
-            rig.objects[path] = there
-            rig.fail_next(
+            harness.objects[path] = there
+            harness.fail_next(
                 "POST", "/bindrequests", Reply(409, {"kind": "Status", "reason": "AlreadyExists", "code": 409})
             )
-            rig.deliver(pod)
-            await wait_until(lambda: bool(rig.events.told))
-            deleted = [each["preconditions"]["uid"] for each in rig.sent("DELETE", "/bindrequests/web")]
-            return deleted, [each.note for each in rig.events.told]
+            harness.deliver(pod)
+            await wait_until(lambda: bool(harness.events.recorded))
+            deleted = [each["preconditions"]["uid"] for each in harness.sent("DELETE", "/bindrequests/web")]
+            return deleted, [each.note for each in harness.events.recorded]
 
     def request(uid: str, node: str, **status: Any) -> BindRequest:
         made = new_request(make_pod("web", uid=uid), node, annotations={}, backoff_limit=3)
@@ -530,17 +539,19 @@ def test_an_older_request_of_that_name_is_replaced_and_a_live_one_to_another_nod
 def test_a_request_that_is_refused_is_told_as_any_binding_that_could_not_be_written_and_made_later() -> None:
     async def run() -> None:
         pod = make_pod("web")
-        async with rig_of(NODES[0]) as rig:
-            store_bind_requests(rig)
-            rig.fail_next("POST", "/bindrequests", status(403, "Forbidden", "exceeded quota: requests"))
-            rig.deliver(pod)
-            await wait_until(lambda: bool(rig.events.told and conditions(rig)))
-            (said,), (written,) = rig.events.told, conditions(rig)
+        async with rig_of(NODES[0]) as harness:
+            store_bind_requests(harness)
+            harness.fail_next("POST", "/bindrequests", status(403, "Forbidden", "exceeded quota: requests"))
+            harness.deliver(pod)
+            await wait_until(lambda: bool(harness.events.recorded and conditions(harness)))
+            (said,), (written,) = harness.events.recorded, conditions(harness)
             assert (said.kind, said.reason, written["reason"]) == ("Warning", "FailedScheduling", "SchedulerError")
             assert said.note == written["message"]
             assert said.note.startswith('running Bind plugin "BindRequestBinder": ')
             assert "exceeded quota: requests" in said.note
-            assert rig.live.engine.bind_request_factory.failures.excluded_nodes(pod.uid) == frozenset()
-            await wait_until(lambda: len(rig.sent("POST", "/bindrequests")) == 2, tick=lambda: rig.clock.advance(1))
+            assert harness.live.engine.bind_request_factory.failures.excluded_nodes(pod.uid) == frozenset()
+            await wait_until(
+                lambda: len(harness.sent("POST", "/bindrequests")) == 2, tick=lambda: harness.clock.advance(1)
+            )
 
     asyncio.run(run())

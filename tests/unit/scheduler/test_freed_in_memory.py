@@ -65,24 +65,24 @@ def test_a_pod_is_woken_when_another_one_gives_up_what_it_waits_for(
     @async_test
     async def test() -> None:
         gate, asked = asyncio.Event(), []
-        async with run_live_scheduler(NODE, *objects) as rig:
+        async with run_live_scheduler(NODE, *objects) as harness:
 
             def route(request: Request) -> Any:
                 if request.method == "PATCH" and request.path.endswith(written):
                     asked.append(request)
                     return refused_at(gate)
-                return rig.answer(request)
+                return harness.answer(request)
 
-            rig.server.route = route
-            rig.deliver(first)
+            harness.server.route = route
+            harness.deliver(first)
             await wait_until(lambda: asked)
-            rig.deliver(second)
-            await wait_until(lambda: rig.pool(second) is SubQueue.UNSCHEDULABLE)
+            harness.deliver(second)
+            await wait_until(lambda: harness.pool(second) is SubQueue.UNSCHEDULABLE)
             gate.set()
-            await wait_until(lambda: rig.pool(first) is not None)
-            rig.deliver_deletion(first)
-            await wait_until(lambda: rig.pool(second) is not SubQueue.UNSCHEDULABLE)
-            assert rig.clock.monotonic_s() < 60.0  # the periodic flush comes after minutes
+            await wait_until(lambda: harness.pool(first) is not None)
+            harness.deliver_deletion(first)
+            await wait_until(lambda: harness.pool(second) is not SubQueue.UNSCHEDULABLE)
+            assert harness.clock.monotonic_s() < 60.0  # the periodic flush comes after minutes
 
     test()
 
@@ -96,15 +96,15 @@ def test_a_trial_wakes_no_pod(objects: tuple[KubeObject, ...], give: Any) -> Non
 
     @async_test
     async def test() -> None:
-        async with run_live_scheduler(NODE, *objects, decide=False) as rig:
-            await rig.live.handle_pending_events()
+        async with run_live_scheduler(NODE, *objects, decide=False) as harness:
+            await harness.live.handle_pending_events()
             for in_trial in (True, False):
-                placed = rig.live.engine.place(pod)
+                placed = harness.live.engine.place(pod)
                 assert placed.assumed is not None
                 if in_trial:
-                    rig.live.engine.end_trial(placed.assumed)
+                    harness.live.engine.end_trial(placed.assumed)
                 else:
-                    rig.live.engine.unreserve_and_forget(placed.assumed)
-                assert bool(rig.live._events) != in_trial
+                    harness.live.engine.unreserve_and_forget(placed.assumed)
+                assert bool(harness.live._events) != in_trial
 
     test()

@@ -57,20 +57,22 @@ class Lease:
             self.is_released = not self.is_retained
 
 
-async def stopped(rig: LiveEngineHarness[Any], *, answered: bool, started: Any) -> Lease:
+async def stopped(harness: LiveEngineHarness[Any], *, answered: bool, started: Any) -> Lease:
     """The lease of a process that was stopped after a pod had come; the server answers its binding, or never does."""
-    answer, lease = rig.server.route, Lease()
+    answer, lease = harness.server.route, Lease()
 
     def route(request: Request) -> Any:
         is_binding = request.method == "POST" and request.path.endswith("/binding")
         return NoAnswer() if is_binding and not answered else answer(request)
 
-    rig.server.route = route
-    process = SchedulerProcess(rig.live, Watching(), lease, drain_timeout_s=1.0 if answered else 0.05)
+    harness.server.route = route
+    process = SchedulerProcess(harness.live, Watching(), lease, drain_timeout_s=1.0 if answered else 0.05)
     process_run = asyncio.ensure_future(process.run())
     started()
-    asked = rig.server.requests
-    await wait_until(lambda: any(each.path.endswith("/binding") for each in asked), tick=lambda: rig.clock.advance(0.1))
+    asked = harness.server.requests
+    await wait_until(
+        lambda: any(each.path.endswith("/binding") for each in asked), tick=lambda: harness.clock.advance(0.1)
+    )
     process.stop()
     assert await process_run == STOPPED_EXIT_CODE
     return lease
@@ -83,8 +85,8 @@ ANSWERED = pytest.mark.parametrize("answered", [True, False], ids=["answered", "
 def test_the_pod_engine(answered: bool) -> None:
     @async_test
     async def test() -> None:
-        async with run_live_scheduler(NODE, decide=False) as rig:
-            lease = await stopped(rig, answered=answered, started=lambda: rig.deliver(make_pod("p", cpu="1")))
+        async with run_live_scheduler(NODE, decide=False) as harness:
+            lease = await stopped(harness, answered=answered, started=lambda: harness.deliver(make_pod("p", cpu="1")))
             assert lease.is_released is answered
 
     test()
@@ -95,9 +97,9 @@ def test_the_batch_engine(answered: bool) -> None:
     @async_test
     async def test() -> None:
         group = make_group("g", min_member=1, queue="q")
-        async with run_live_batch(NODE, make_queue(), group) as rig:
+        async with run_live_batch(NODE, make_queue(), group) as harness:
             member = make_member("m", group="g", requests={"cpu": "1"})
-            lease = await stopped(rig, answered=answered, started=lambda: rig.deliver(member))
+            lease = await stopped(harness, answered=answered, started=lambda: harness.deliver(member))
             assert lease.is_released is answered
 
     test()

@@ -356,7 +356,7 @@ def test_a_reservation_that_has_ended_holds_nothing(tmp_path: Path) -> None:
         assert await is_going(rig, "web")
         await shared(rig, "second")
         assert await attempt(rig, "second") is not None
-        assert "has ended; it is made anew" in (await rig.status("second"))["reason"]
+        assert "has ended; it is created again" in (await rig.status("second"))["reason"]
         assert await attempt(rig, "second", (GROUP, "GPU-8")) is None
         told = (await rig.get(CONFIG_MAPS, "second-gpu-0"))["data"]
         assert told["NVIDIA_VISIBLE_DEVICES"] == "GPU-8"
@@ -582,7 +582,7 @@ def test_a_silent_reservation_of_others_fails_the_attempt_and_stays(tmp_path: Pa
         await reservation(rig, NAME, GROUP, "", mark={})
         await shared(rig)
         assert await attempt(rig) is not None
-        assert "which device it holds" in (await rig.status())["reason"]
+        assert "has not reported its device" in (await rig.status())["reason"]
         assert not await is_going(rig, NAME, RESERVATIONS)
 
     run_with_reconciler(tmp_path, test, GpuSharingBinderPlugin(), patience_s=0.6)

@@ -92,38 +92,38 @@ def way(log: list[str]) -> list[str]:
 @async_test
 async def test_all_steps_in_order() -> None:
     log: list[str] = []
-    async with run_live_scheduler(NODE, POD, config=CONFIG, registry=spies(log)) as rig:
+    async with run_live_scheduler(NODE, POD, config=CONFIG, registry=spies(log)) as harness:
         points = ("reserve", "permit", "preflight", "pre_bind", "bind", "post_bind")
         assert way(log) == [f"{point} {number}" for point in points for number in (1, 2)]
-        assert rig.bound() == {"p": "n"}
-        assert rig.sent("POST", "/binding")[0]["metadata"]["uid"] == POD.uid
-        assert rig.events.told == [
+        assert harness.bound() == {"p": "n"}
+        assert harness.sent("POST", "/binding")[0]["metadata"]["uid"] == POD.uid
+        assert harness.events.recorded == [
             RecordedEvent("p", "Normal", "Scheduled", "Binding", "Successfully assigned default/p to n")
         ]
         # PreBind has work, so others are told which node is expected; the server forgets that at the binding.
-        assert rig.sent("PATCH") == [{"metadata": {"uid": POD.uid}, "status": {"nominatedNodeName": "n"}}]
-        assert rig.live.queue.in_flight() == []
-        assert rig.live.engine.cache.is_assumed(POD.uid)
+        assert harness.sent("PATCH") == [{"metadata": {"uid": POD.uid}, "status": {"nominatedNodeName": "n"}}]
+        assert harness.live.queue.in_flight() == []
+        assert harness.live.engine.cache.is_assumed(POD.uid)
 
 
 @async_test
 async def test_the_first_that_does_not_skip_binds() -> None:
     log: list[str] = []
     registry = spies(log, bind_First=SKIP, bind_Second=None, preflight_First=SKIP, preflight_Second=SKIP)
-    async with run_live_scheduler(NODE, POD, config=CONFIG, registry=registry) as rig:
+    async with run_live_scheduler(NODE, POD, config=CONFIG, registry=registry) as harness:
         assert way(log)[-4:] == ["bind 1", "bind 2", "post_bind 1", "post_bind 2"]
-        assert rig.server.requests == []
-        assert rig.events.told[0].reason == "Scheduled"
+        assert harness.server.requests == []
+        assert harness.events.recorded[0].reason == "Scheduled"
 
 
 @async_test
 async def test_nobody_binds() -> None:
     log: list[str] = []
     config = CONFIG.replace(", {name: DefaultBinder}]}", "]}")
-    async with run_live_scheduler(NODE, POD, config=config, registry=spies(log)) as rig:
+    async with run_live_scheduler(NODE, POD, config=config, registry=spies(log)) as harness:
         assert way(log)[-2:] == ["unreserve 2", "unreserve 1"]
-        assert conditions(rig)[0]["reason"] == "SchedulerError"
-        assert rig.pool(POD) is SubQueue.ERROR_BACKOFF
+        assert conditions(harness)[0]["reason"] == "SchedulerError"
+        assert harness.pool(POD) is SubQueue.ERROR_BACKOFF
 
 
 UNDONE = ["unreserve 2", "unreserve 1"]
@@ -147,20 +147,20 @@ def test_a_failure_at_any_step_undoes_everything(step: str, kind: str) -> None:
         log: list[str] = []
         async with run_live_scheduler(
             NODE, POD, config=CONFIG, registry=spies(log, **{f"{step}_Second": answer})
-        ) as rig:
+        ) as harness:
             assert way(log)[-3:] == [f"{step} 2", *UNDONE]
-            assert rig.bound() == {}
-            assert rig.live.engine.cache.pod_count == 0
-            assert rig.live.queue.in_flight() == []
-            condition = conditions(rig)[0]
+            assert harness.bound() == {}
+            assert harness.live.engine.cache.pod_count == 0
+            assert harness.live.queue.in_flight() == []
+            condition = conditions(harness)[0]
             if kind == "breaks" or step == "preflight":
                 assert condition["reason"] == "SchedulerError"
                 assert condition["message"].startswith(words[step] + ("ValueError: oops" if kind == "breaks" else "no"))
             else:
                 assert condition["reason"] == "Unschedulable"
                 assert condition["message"] == ("0/1 nodes are available: 1 no." if fits_nowhere else "no")
-            assert rig.pool(POD) is (SubQueue.UNSCHEDULABLE if fits_nowhere else SubQueue.ERROR_BACKOFF)
-            queued = rig.live.queue.get(POD.key)
+            assert harness.pool(POD) is (SubQueue.UNSCHEDULABLE if fits_nowhere else SubQueue.ERROR_BACKOFF)
+            queued = harness.live.queue.get(POD.key)
             assert queued is not None
             assert queued.rejectors == ({"Second"} if fits_nowhere else set())
             assert queued.consecutive_errors == (0 if fits_nowhere else 1)
@@ -170,18 +170,18 @@ def test_a_failure_at_any_step_undoes_everything(step: str, kind: str) -> None:
 
 @async_test
 async def test_it_is_tried_again_after_its_backoff() -> None:
-    async with run_live_scheduler(NODE) as rig:
-        rig.fail_next("POST", "/binding", status(409, "Conflict", "pod p is already assigned to node"))
-        rig.deliver(POD)
-        await rig.asked("PATCH", "/status")
-        assert conditions(rig)[0]["message"] == (
+    async with run_live_scheduler(NODE) as harness:
+        harness.fail_next("POST", "/binding", status(409, "Conflict", "pod p is already assigned to node"))
+        harness.deliver(POD)
+        await harness.wait_for_request("PATCH", "/status")
+        assert conditions(harness)[0]["message"] == (
             'running Bind plugin "DefaultBinder": pod p is already assigned to node'
         )
-        await rig.idle()
-        rig.clock.advance(2)
-        await rig.asked("POST", "/binding", 2)
-        await wait_until(lambda: len(rig.events.told) == 2)
-        assert rig.events.told[-1].reason == "Scheduled"
+        await harness.idle()
+        harness.clock.advance(2)
+        await harness.wait_for_request("POST", "/binding", 2)
+        await wait_until(lambda: len(harness.events.recorded) == 2)
+        assert harness.events.recorded[-1].reason == "Scheduled"
 
 
 # what others are told while a binding fails
@@ -190,23 +190,25 @@ async def test_it_is_tried_again_after_its_backoff() -> None:
 @async_test
 async def test_the_room_of_a_failed_binding_wakes_those_who_wait_for_it() -> None:
     small = make_node("n", cpu="1")
-    async with run_live_scheduler(small) as rig:
+    async with run_live_scheduler(small) as harness:
         hang = asyncio.Event()
 
         async def slow(_: Any) -> Any:
             await hang.wait()
             return status(409, "Conflict", "no")
 
-        rig.server.route = lambda request: slow(request) if request.path.endswith("/binding") else rig.answer(request)
-        rig.deliver(POD)
-        await rig.asked("POST", "/binding")
+        harness.server.route = lambda request: (
+            slow(request) if request.path.endswith("/binding") else harness.answer(request)
+        )
+        harness.deliver(POD)
+        await harness.wait_for_request("POST", "/binding")
         other = make_pod("other", cpu="1")
-        rig.deliver(other)
-        await wait_until(lambda: rig.pool(other) is SubQueue.UNSCHEDULABLE)
-        rig.server.route = rig.answer
+        harness.deliver(other)
+        await wait_until(lambda: harness.pool(other) is SubQueue.UNSCHEDULABLE)
+        harness.server.route = harness.answer
         hang.set()
-        await wait_until(lambda: len(rig.sent("POST", "/binding")) == 2)
-        assert rig.sent("POST", "/binding")[1]["metadata"]["name"] == "other"
+        await wait_until(lambda: len(harness.sent("POST", "/binding")) == 2)
+        assert harness.sent("POST", "/binding")[1]["metadata"]["name"] == "other"
 
 
 class Guard:
@@ -231,112 +233,112 @@ def guarded(wait_s: float = 60.0) -> dict[str, Any]:
     return {"config": GUARDED, "registry": known_plugins().with_plugins(guard)}
 
 
-async def waits(rig: LiveSchedulerHarness, pod: Pod = POD) -> Any:
-    rig.deliver(pod)
-    await wait_until(lambda: rig.live.engine.waiting_pods.get(pod.uid))
-    return rig.live.engine.waiting_pods.get(pod.uid)
+async def waits(harness: LiveSchedulerHarness, pod: Pod = POD) -> Any:
+    harness.deliver(pod)
+    await wait_until(lambda: harness.live.engine.waiting_pods.get(pod.uid))
+    return harness.live.engine.waiting_pods.get(pod.uid)
 
 
 @async_test
 async def test_permit_lets_go() -> None:
-    async with run_live_scheduler(NODE, **guarded()) as rig:
-        waiting = await waits(rig)
-        await rig.asked("PATCH", "/status")
-        assert rig.sent("PATCH")[0]["status"] == {"nominatedNodeName": "n"}
-        assert rig.bound() == {}
+    async with run_live_scheduler(NODE, **guarded()) as harness:
+        waiting = await waits(harness)
+        await harness.wait_for_request("PATCH", "/status")
+        assert harness.sent("PATCH")[0]["status"] == {"nominatedNodeName": "n"}
+        assert harness.bound() == {}
         waiting.allow("Guard")
-        await rig.asked("POST", "/binding")
-        assert rig.live.engine.waiting_pods.get(POD.uid) is None
+        await harness.wait_for_request("POST", "/binding")
+        assert harness.live.engine.waiting_pods.get(POD.uid) is None
 
 
 @async_test
 async def test_permit_refuses() -> None:
-    async with run_live_scheduler(NODE, **guarded()) as rig:
-        waiting = await waits(rig)
+    async with run_live_scheduler(NODE, **guarded()) as harness:
+        waiting = await waits(harness)
         waiting.reject("Guard", "changed my mind")
-        await wait_until(lambda: conditions(rig))
-        await rig.idle()
-        (condition,) = conditions(rig)
+        await wait_until(lambda: conditions(harness))
+        await harness.idle()
+        (condition,) = conditions(harness)
         assert (condition["reason"], condition["message"]) == (
             "Unschedulable",
             "0/1 nodes are available: 1 changed my mind.",
         )
         # Its own going is an event that its plugin would wake it for; it stays where it is.
-        assert rig.pool(POD) is SubQueue.UNSCHEDULABLE
-        assert rig.sent("PATCH")[-1]["status"]["nominatedNodeName"] is None
-        queued = rig.live.queue.get(POD.key)
+        assert harness.pool(POD) is SubQueue.UNSCHEDULABLE
+        assert harness.sent("PATCH")[-1]["status"]["nominatedNodeName"] is None
+        queued = harness.live.queue.get(POD.key)
         assert queued is not None
         assert queued.unschedulable_plugins == {"Guard"}
-        rig.deliver(make_node("another"))
-        await wait_until(lambda: rig.live.engine.waiting_pods.get(POD.uid))
+        harness.deliver(make_node("another"))
+        await wait_until(lambda: harness.live.engine.waiting_pods.get(POD.uid))
 
 
 @async_test
 async def test_permit_takes_too_long() -> None:
-    async with run_live_scheduler(NODE, **guarded(5.0)) as rig:
-        await waits(rig)
-        await rig.asked("PATCH", "/status")
-        await wait_until(lambda: not rig.live.writes.busy)
-        rig.clock.advance(5)
-        await wait_until(lambda: conditions(rig))
-        assert conditions(rig)[0]["message"] == (
+    async with run_live_scheduler(NODE, **guarded(5.0)) as harness:
+        await waits(harness)
+        await harness.wait_for_request("PATCH", "/status")
+        await wait_until(lambda: not harness.live.writes.busy)
+        harness.clock.advance(5)
+        await wait_until(lambda: conditions(harness))
+        assert conditions(harness)[0]["message"] == (
             "0/1 nodes are available: 1 rejected due to timeout after waiting 5s at plugin Guard."
         )
-        await rig.idle()
-        assert rig.pool(POD) is SubQueue.UNSCHEDULABLE
+        await harness.idle()
+        assert harness.pool(POD) is SubQueue.UNSCHEDULABLE
 
 
 @async_test
 async def test_a_wait_that_is_over_does_not_keep_the_loop_busy_while_its_status_is_written() -> None:
-    async with run_live_scheduler(NODE, **guarded(5.0)) as rig:
-        rig.fail_next("PATCH", "/status", NoAnswer())
-        await waits(rig)
-        await rig.asked("PATCH", "/status")
-        rig.clock.advance(6)
-        waiting = rig.live.engine.waiting_pods.get(POD.uid)
+    async with run_live_scheduler(NODE, **guarded(5.0)) as harness:
+        harness.fail_next("PATCH", "/status", NoAnswer())
+        await waits(harness)
+        await harness.wait_for_request("PATCH", "/status")
+        harness.clock.advance(6)
+        waiting = harness.live.engine.waiting_pods.get(POD.uid)
         assert waiting is not None
         await wait_until(lambda: waiting.outcome is not None)
-        assert rig.live.engine.waiting_pods.next_deadline_s() is None
+        assert harness.live.engine.waiting_pods.next_deadline_s() is None
 
 
 @async_test
 async def test_what_happened_while_it_waited_at_permit_counts_when_it_is_refused() -> None:
-    async with run_live_scheduler(NODE, **guarded()) as rig:
-        waiting = await waits(rig)
-        rig.deliver(make_node("another"))
-        await wait_until(lambda: rig.live.engine.cache.node("another") is not None)
+    async with run_live_scheduler(NODE, **guarded()) as harness:
+        waiting = await waits(harness)
+        harness.deliver(make_node("another"))
+        await wait_until(lambda: harness.live.engine.cache.node("another") is not None)
         waiting.reject("Guard", "not there")
         await wait_until(
-            lambda: (found := rig.live.engine.waiting_pods.get(POD.uid)) is not None and found is not waiting
+            lambda: (found := harness.live.engine.waiting_pods.get(POD.uid)) is not None and found is not waiting
         )
-        assert [each["message"] for each in conditions(rig)] == ["0/1 nodes are available: 1 not there."]
-        assert [pod.name for pod in rig.live.queue.in_flight()] == ["p"]
-        assert rig.clock.monotonic_s() == 0, "nothing else woke it"
+        assert [each["message"] for each in conditions(harness)] == ["0/1 nodes are available: 1 not there."]
+        assert [pod.name for pod in harness.live.queue.in_flight()] == ["p"]
+        assert harness.clock.monotonic_s() == 0, "nothing else woke it"
 
 
 @async_test
 async def test_a_pod_that_goes_while_it_waits_at_permit() -> None:
-    async with run_live_scheduler(NODE, **guarded()) as rig:
-        await waits(rig)
-        rig.deliver_deletion(POD)
-        await rig.idle()
-        assert rig.live.engine.cache.pod_count == 0
-        assert rig.live.queue.in_flight() == []
-        assert rig.pool(POD) is None
-        assert rig.bound() == {}
-        assert rig.events.told[-1].note == "0/1 nodes are available: 1 removed."
+    async with run_live_scheduler(NODE, **guarded()) as harness:
+        await waits(harness)
+        harness.deliver_deletion(POD)
+        await harness.idle()
+        assert harness.live.engine.cache.pod_count == 0
+        assert harness.live.queue.in_flight() == []
+        assert harness.pool(POD) is None
+        assert harness.bound() == {}
+        assert harness.events.recorded[-1].note == "0/1 nodes are available: 1 removed."
 
 
 @async_test
 async def test_stopping_lets_nobody_wait_at_permit() -> None:
-    async with run_live_scheduler(NODE, **guarded()) as rig:
-        await waits(rig)
-        rig.live.stop_scheduling()
-        await rig.live.drain()
-        (condition,) = conditions(rig)
+    async with run_live_scheduler(NODE, **guarded()) as harness:
+        await waits(harness)
+        harness.live.stop_scheduling()
+        await harness.live.drain()
+        (condition,) = conditions(harness)
         assert condition["reason"] == "SchedulerError"
         assert condition["message"] == "waiting on permit for pod: the scheduler stops"
-        assert rig.live.engine.cache.pod_count == 0
+        assert harness.live.engine.cache.pod_count == 0
 
 
 # pods that vanish
@@ -344,68 +346,74 @@ async def test_stopping_lets_nobody_wait_at_permit() -> None:
 
 @async_test
 async def test_a_pod_that_goes_between_its_choice_and_its_binding() -> None:
-    async with run_live_scheduler(NODE) as rig:
+    async with run_live_scheduler(NODE) as harness:
         gate = asyncio.Event()
 
         async def late(_: Any) -> Any:
             await gate.wait()
             return status(404, "NotFound", 'pods "p" not found')
 
-        rig.server.route = lambda request: late(request) if request.path.endswith("/binding") else rig.answer(request)
-        rig.deliver(POD)
-        await rig.asked("POST", "/binding")
-        rig.deliver_deletion(POD)
-        await wait_until(lambda: rig.live.engine.cache.pod_count == 0)  # its room is free at once
+        harness.server.route = lambda request: (
+            late(request) if request.path.endswith("/binding") else harness.answer(request)
+        )
+        harness.deliver(POD)
+        await harness.wait_for_request("POST", "/binding")
+        harness.deliver_deletion(POD)
+        await wait_until(lambda: harness.live.engine.cache.pod_count == 0)  # its room is free at once
         gate.set()
-        await rig.idle()
-        assert rig.pool(POD) is None
-        assert rig.sent("PATCH") == []
+        await harness.idle()
+        assert harness.pool(POD) is None
+        assert harness.sent("PATCH") == []
 
 
 @async_test
 async def test_a_pod_whose_deletion_begins_between_its_choice_and_its_binding() -> None:
-    async with run_live_scheduler(NODE) as rig:
+    async with run_live_scheduler(NODE) as harness:
         gate = asyncio.Event()
 
         async def late(_: Any) -> Any:
             await gate.wait()
             return status(409, "Conflict", "pod p is being deleted, cannot be assigned to a host")
 
-        rig.server.route = lambda request: late(request) if request.path.endswith("/binding") else rig.answer(request)
-        rig.deliver(POD)
-        await rig.asked("POST", "/binding")
-        rig.deliver(make_pod("p", cpu="1", terminating=True))
-        await wait_until(lambda: rig.live.engine.cache.pod_count == 0)
+        harness.server.route = lambda request: (
+            late(request) if request.path.endswith("/binding") else harness.answer(request)
+        )
+        harness.deliver(POD)
+        await harness.wait_for_request("POST", "/binding")
+        harness.deliver(make_pod("p", cpu="1", terminating=True))
+        await wait_until(lambda: harness.live.engine.cache.pod_count == 0)
         gate.set()
-        await rig.idle()
-        rig.clock.advance(3)
-        await wait_until(lambda: rig.pool(POD) is None)
-        await rig.idle()
-        assert rig.events.told[-1].note == "skip schedule deleting pod: default/p"
-        assert len(rig.sent("POST", "/binding")) == 1
+        await harness.idle()
+        harness.clock.advance(3)
+        await wait_until(lambda: harness.pool(POD) is None)
+        await harness.idle()
+        assert harness.events.recorded[-1].note == "skip schedule deleting pod: default/p"
+        assert len(harness.sent("POST", "/binding")) == 1
 
 
 @async_test
 async def test_a_node_that_goes_with_pods_on_their_way_to_it() -> None:
-    async with run_live_scheduler(NODE) as rig:
+    async with run_live_scheduler(NODE) as harness:
         gate = asyncio.Event()
 
         async def late(_: Any) -> Any:
             await gate.wait()
             return Reply(201, {})
 
-        rig.server.route = lambda request: late(request) if request.path.endswith("/binding") else rig.answer(request)
-        rig.deliver(POD)
-        await rig.asked("POST", "/binding")
-        rig.deliver_deletion(NODE)
-        await wait_until(lambda: rig.live.engine.cache.node("n") is None)
+        harness.server.route = lambda request: (
+            late(request) if request.path.endswith("/binding") else harness.answer(request)
+        )
+        harness.deliver(POD)
+        await harness.wait_for_request("POST", "/binding")
+        harness.deliver_deletion(NODE)
+        await wait_until(lambda: harness.live.engine.cache.node("n") is None)
         gate.set()
-        await rig.idle()
-        rig.deliver(replace_fields(POD, spec={"node_name": "n"}))
-        await rig.idle()
-        rig.deliver(NODE)
-        await rig.idle()
-        assert [info.pod.name for info in rig.live.engine.snapshot().nodes.pods[0]] == ["p"]
+        await harness.idle()
+        harness.deliver(replace_fields(POD, spec={"node_name": "n"}))
+        await harness.idle()
+        harness.deliver(NODE)
+        await harness.idle()
+        assert [info.pod.name for info in harness.live.engine.snapshot().nodes.pods[0]] == ["p"]
 
 
 # answers that are lost
@@ -415,23 +423,25 @@ async def test_a_node_that_goes_with_pods_on_their_way_to_it() -> None:
 def test_a_binding_without_an_answer_is_looked_up(landed: bool) -> None:
     @async_test
     async def test() -> None:
-        async with run_live_scheduler(NODE) as rig:
+        async with run_live_scheduler(NODE) as harness:
             found = replace_fields(POD, spec={"node_name": "n" if landed else ""})
-            rig.objects["/api/v1/namespaces/default/pods/p"] = found
-            rig.fail_next("GET", "/pods/p", status(503, "ServiceUnavailable"), status(500, "InternalError"))
-            rig.fail_next("POST", "/binding", Reply(raw=b"", close=True))
-            rig.deliver(POD)
-            await rig.asked("POST", "/binding")
-            await wait_until(lambda: rig.count("GET", "/pods/p"))
-            assert rig.live.engine.cache.is_assumed(POD.uid)  # as long as nobody knows, the room is taken
-            await wait_until(lambda: rig.count("GET", "/pods/p") == 3, tick=lambda: rig.clock.advance(0.05))
-            assert rig.live.engine.cache.is_assumed(POD.uid)
+            harness.objects["/api/v1/namespaces/default/pods/p"] = found
+            harness.fail_next("GET", "/pods/p", status(503, "ServiceUnavailable"), status(500, "InternalError"))
+            harness.fail_next("POST", "/binding", Reply(raw=b"", close=True))
+            harness.deliver(POD)
+            await harness.wait_for_request("POST", "/binding")
+            await wait_until(lambda: harness.count("GET", "/pods/p"))
+            assert harness.live.engine.cache.is_assumed(POD.uid)  # as long as nobody knows, the room is taken
+            await wait_until(lambda: harness.count("GET", "/pods/p") == 3, tick=lambda: harness.clock.advance(0.05))
+            assert harness.live.engine.cache.is_assumed(POD.uid)
             if not landed:  # then it is sent again
-                await wait_until(lambda: rig.count("POST", "/binding") == 2, tick=lambda: rig.clock.advance(0.05))
-            await rig.idle()
-            assert rig.events.told[-1].reason == "Scheduled"
-            assert rig.live.engine.cache.is_assumed(POD.uid)
-            assert rig.count("POST", "/binding") == (1 if landed else 2)
+                await wait_until(
+                    lambda: harness.count("POST", "/binding") == 2, tick=lambda: harness.clock.advance(0.05)
+                )
+            await harness.idle()
+            assert harness.events.recorded[-1].reason == "Scheduled"
+            assert harness.live.engine.cache.is_assumed(POD.uid)
+            assert harness.count("POST", "/binding") == (1 if landed else 2)
 
     test()
 
@@ -439,23 +449,25 @@ def test_a_binding_without_an_answer_is_looked_up(landed: bool) -> None:
 @async_test
 async def test_a_binding_that_failed_and_yet_the_watch_shows_it() -> None:
     """The pod is where it was to go; nothing of it is taken back, and nobody is told otherwise in its status."""
-    async with run_live_scheduler(NODE) as rig:
+    async with run_live_scheduler(NODE) as harness:
         gate = asyncio.Event()
 
         async def late(_: Any) -> Any:
             await gate.wait()
             return status(409, "Conflict", "already assigned")
 
-        rig.server.route = lambda request: late(request) if request.path.endswith("/binding") else rig.answer(request)
-        rig.deliver(POD)
-        await rig.asked("POST", "/binding")
-        rig.deliver(replace_fields(POD, spec={"node_name": "n"}))
-        await wait_until(lambda: not rig.live.engine.cache.is_assumed(POD.uid))
+        harness.server.route = lambda request: (
+            late(request) if request.path.endswith("/binding") else harness.answer(request)
+        )
+        harness.deliver(POD)
+        await harness.wait_for_request("POST", "/binding")
+        harness.deliver(replace_fields(POD, spec={"node_name": "n"}))
+        await wait_until(lambda: not harness.live.engine.cache.is_assumed(POD.uid))
         gate.set()
-        await rig.idle()
-        assert rig.live.engine.cache.pod_count == 1
-        assert rig.pool(POD) is None
-        assert rig.sent("PATCH") == []
+        await harness.idle()
+        assert harness.live.engine.cache.pod_count == 1
+        assert harness.pool(POD) is None
+        assert harness.sent("PATCH") == []
 
 
 @async_test
@@ -467,12 +479,12 @@ async def test_a_lease_that_is_lost_lets_nothing_out_and_takes_the_room_back() -
         async def hold_back(self) -> None:
             self.check()
 
-    async with run_live_scheduler(NODE) as rig:
-        rig.client.set_guard(Lost())
-        rig.deliver(POD)
-        await wait_until(lambda: rig.pool(POD) is SubQueue.ERROR_BACKOFF)
-        assert rig.server.requests == []
-        assert rig.live.engine.cache.pod_count == 0
+    async with run_live_scheduler(NODE) as harness:
+        harness.client.set_guard(Lost())
+        harness.deliver(POD)
+        await wait_until(lambda: harness.pool(POD) is SubQueue.ERROR_BACKOFF)
+        assert harness.server.requests == []
+        assert harness.live.engine.cache.pod_count == 0
 
 
 # PreBind, and what is scarce
@@ -493,14 +505,14 @@ profiles:
 - schedulerName: slow
   plugins: {multiPoint: {enabled: [{name: First}]}}
 """
-    async with run_live_scheduler(roomy, config=config, registry=registry) as rig:
-        rig.deliver(*slow)
+    async with run_live_scheduler(roomy, config=config, registry=registry) as harness:
+        harness.deliver(*slow)
         await wait_until(lambda: log.count("pre_bind First") == 70)
-        rig.deliver(make_pod("quick", cpu="1"))
-        await rig.asked("POST", "/binding")
-        assert rig.bound() == {"quick": "n"}
+        harness.deliver(make_pod("quick", cpu="1"))
+        await harness.wait_for_request("POST", "/binding")
+        assert harness.bound() == {"quick": "n"}
         gate.set()
-        await rig.asked("POST", "/binding", 71)
+        await harness.wait_for_request("POST", "/binding", 71)
 
 
 @async_test
@@ -513,9 +525,9 @@ async def test_pre_bind_side_by_side_ends_with_the_first_that_fails() -> None:
         pre_bind_First=asyncio.Event(),  # never set
         pre_bind_Second=ValueError("oops"),
     )
-    async with run_live_scheduler(NODE, POD, config=CONFIG, registry=registry) as rig:
+    async with run_live_scheduler(NODE, POD, config=CONFIG, registry=registry) as harness:
         assert way(log)[-4:] == ["pre_bind 1", "pre_bind 2", *UNDONE]
-        assert conditions(rig)[0]["message"].startswith('running PreBind plugin "Second": ValueError: oops')
+        assert conditions(harness)[0]["message"].startswith('running PreBind plugin "Second": ValueError: oops')
 
 
 @pytest.mark.parametrize("point", ["pre_bind", "bind"])
@@ -525,11 +537,11 @@ def test_what_a_plugin_waits_for_may_be_cancelled(point: str) -> None:
     async def test() -> None:
         log: list[str] = []
         registry = spies(log, **{f"{point}_First": asyncio.CancelledError()})
-        async with run_live_scheduler(NODE, POD, config=CONFIG, registry=registry) as rig:
+        async with run_live_scheduler(NODE, POD, config=CONFIG, registry=registry) as harness:
             assert way(log)[-3:] == [f"{point} 1", *UNDONE]
-            assert "CancelledError" in conditions(rig)[0]["message"]
-            assert not rig.live.engine.cache.is_assumed(POD.uid)
-            assert rig.pool(POD) is SubQueue.ERROR_BACKOFF
+            assert "CancelledError" in conditions(harness)[0]["message"]
+            assert not harness.live.engine.cache.is_assumed(POD.uid)
+            assert harness.pool(POD) is SubQueue.ERROR_BACKOFF
 
     async_test(test)()
 
@@ -572,8 +584,10 @@ async def test_pods_that_a_plugin_asked_for_are_tried_when_the_cycle_ends_and_wh
             cycle.pods_to_activate[blocked.key] = blocked
 
     config = CONFIG.partition("profiles")[0] + "profiles: [{plugins: {multiPoint: {enabled: [{name: Opens}]}}}]"
-    async with run_live_scheduler(NODE, blocked, config=config, registry=known_plugins().with_plugins(Opens)) as rig:
+    async with run_live_scheduler(
+        NODE, blocked, config=config, registry=known_plugins().with_plugins(Opens)
+    ) as harness:
         Opens.opened.clear()
-        rig.deliver(POD)
+        harness.deliver(POD)
         await wait_until(lambda: Opens.opened.count("blocked") == 2)
         assert Opens.opened[:2] == ["p", "blocked"]

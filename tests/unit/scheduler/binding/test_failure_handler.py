@@ -44,11 +44,11 @@ def told(message: str) -> RecordedEvent:
 
 @async_test
 async def test_it_is_told_why_by_an_event_and_a_condition() -> None:
-    async with run_live_scheduler(SMALL, TAKEN, LARGE) as rig:
-        assert rig.events.told == [told(NO_VICTIMS)]
-        (patch,) = rig.sent("PATCH", "/pods/large/status")
+    async with run_live_scheduler(SMALL, TAKEN, LARGE) as harness:
+        assert harness.events.recorded == [told(NO_VICTIMS)]
+        (patch,) = harness.sent("PATCH", "/pods/large/status")
         assert patch == {
-            "metadata": {"uid": LARGE.uid, "resourceVersion": rig.known(LARGE).metadata.resource_version},
+            "metadata": {"uid": LARGE.uid, "resourceVersion": harness.latest(LARGE).metadata.resource_version},
             "status": {
                 "conditions": [
                     {
@@ -63,7 +63,7 @@ async def test_it_is_told_why_by_an_event_and_a_condition() -> None:
                 ]
             },
         }
-        assert rig.pool(LARGE) is SubQueue.UNSCHEDULABLE
+        assert harness.pool(LARGE) is SubQueue.UNSCHEDULABLE
 
 
 def with_condition(pod: Pod, message: str, *, false: bool = True, **status_: Any) -> Pod:
@@ -73,10 +73,10 @@ def with_condition(pod: Pod, message: str, *, false: bool = True, **status_: Any
 
 @async_test
 async def test_nothing_is_written_that_the_status_says_already() -> None:
-    async with run_live_scheduler(SMALL, TAKEN, with_condition(LARGE, NO_VICTIMS)) as rig:
-        assert rig.attempts(LARGE) == 1
-        assert rig.events.told == []
-        assert rig.sent("PATCH") == []
+    async with run_live_scheduler(SMALL, TAKEN, with_condition(LARGE, NO_VICTIMS)) as harness:
+        assert harness.attempts(LARGE) == 1
+        assert harness.events.recorded == []
+        assert harness.sent("PATCH") == []
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ async def test_nothing_is_written_that_the_status_says_already() -> None:
 def test_when_a_condition_changed(before: Pod, moves: bool) -> None:
     @async_test
     async def test() -> None:
-        async with run_live_scheduler(SMALL, TAKEN, before) as rig:
-            (condition,) = conditions(rig)
+        async with run_live_scheduler(SMALL, TAKEN, before) as harness:
+            (condition,) = conditions(harness)
             assert ("lastTransitionTime" in condition) == moves
 
     test()
@@ -98,90 +98,92 @@ def test_when_a_condition_changed(before: Pod, moves: bool) -> None:
 
 @async_test
 async def test_a_nomination_that_came_to_nothing_is_cleared() -> None:
-    async with run_live_scheduler(SMALL, TAKEN, with_condition(LARGE, NO_VICTIMS, nominated_node_name="small")) as rig:
-        assert rig.sent("PATCH") == [{"metadata": {"uid": LARGE.uid}, "status": {"nominatedNodeName": None}}]
-        assert rig.live.engine.nominator.node_of(LARGE.uid) is None
+    async with run_live_scheduler(
+        SMALL, TAKEN, with_condition(LARGE, NO_VICTIMS, nominated_node_name="small")
+    ) as harness:
+        assert harness.sent("PATCH") == [{"metadata": {"uid": LARGE.uid}, "status": {"nominatedNodeName": None}}]
+        assert harness.live.engine.nominator.node_of(LARGE.uid) is None
 
 
 @async_test
 async def test_what_was_just_written_is_not_written_again_before_the_watch_shows_it() -> None:
-    async with run_live_scheduler(SMALL, TAKEN, LARGE) as rig:
-        rig.live.activate(LARGE)
-        await wait_until(lambda: rig.attempts(LARGE) == 2)
-        await rig.idle()
-        assert rig.events.told == [told(NO_VICTIMS)]
-        assert len(rig.sent("PATCH")) == 1
+    async with run_live_scheduler(SMALL, TAKEN, LARGE) as harness:
+        harness.live.activate(LARGE)
+        await wait_until(lambda: harness.attempts(LARGE) == 2)
+        await harness.idle()
+        assert harness.events.recorded == [told(NO_VICTIMS)]
+        assert len(harness.sent("PATCH")) == 1
 
 
 @async_test
 async def test_attempts_that_fail_for_the_same_reason_write_once_and_another_reason_is_written() -> None:
-    async with run_live_scheduler(SMALL, TAKEN, LARGE) as rig:
-        rig.deliver(with_condition(LARGE, NO_VICTIMS))  # as the API server shows it after the patch
+    async with run_live_scheduler(SMALL, TAKEN, LARGE) as harness:
+        harness.deliver(with_condition(LARGE, NO_VICTIMS))  # as the API server shows it after the patch
         for attempt in range(2, 6):
-            rig.clock.advance(360)  # the flush of pods that wait too long
-            rig.live.activate(LARGE)
-            await wait_until(lambda attempt=attempt: rig.attempts(LARGE) == attempt)  # type: ignore[misc]
-            await rig.idle()
-        assert rig.events.told == [told(NO_VICTIMS)]
-        assert len(rig.sent("PATCH")) == 1
-        rig.deliver(make_node("other", cpu="1", unschedulable=True))
-        rig.live.activate(LARGE)
-        await wait_until(lambda: len(rig.events.told) == 2)
-        await rig.idle()
-        assert rig.events.told[1].note == conditions(rig)[1]["message"]
-        assert rig.events.told[1].note.startswith("0/2 nodes are available")
+            harness.clock.advance(360)  # the flush of pods that wait too long
+            harness.live.activate(LARGE)
+            await wait_until(lambda attempt=attempt: harness.attempts(LARGE) == attempt)  # type: ignore[misc]
+            await harness.idle()
+        assert harness.events.recorded == [told(NO_VICTIMS)]
+        assert len(harness.sent("PATCH")) == 1
+        harness.deliver(make_node("other", cpu="1", unschedulable=True))
+        harness.live.activate(LARGE)
+        await wait_until(lambda: len(harness.events.recorded) == 2)
+        await harness.idle()
+        assert harness.events.recorded[1].note == conditions(harness)[1]["message"]
+        assert harness.events.recorded[1].note.startswith("0/2 nodes are available")
 
 
 @async_test
 async def test_what_could_not_be_written_is_written_the_next_time() -> None:
-    async with run_live_scheduler(SMALL, TAKEN) as rig:
-        rig.fail_next("PATCH", "/status", status(403, "Forbidden", "not you"))
-        rig.deliver(LARGE)
-        await rig.asked("PATCH", "/status")
-        await rig.idle()
-        rig.live.activate(LARGE)
-        await rig.asked("PATCH", "/status", 2)
-        first, second = rig.sent("PATCH", "/status")
+    async with run_live_scheduler(SMALL, TAKEN) as harness:
+        harness.fail_next("PATCH", "/status", status(403, "Forbidden", "not you"))
+        harness.deliver(LARGE)
+        await harness.wait_for_request("PATCH", "/status")
+        await harness.idle()
+        harness.live.activate(LARGE)
+        await harness.wait_for_request("PATCH", "/status", 2)
+        first, second = harness.sent("PATCH", "/status")
         assert first["status"]["conditions"][0]["message"] == second["status"]["conditions"][0]["message"]
 
 
 @async_test
 async def test_statuses_are_written_in_the_order_of_the_attempts() -> None:
     """The first patch is refused for a while; the second, which says something else, must not overtake it."""
-    async with run_live_scheduler(SMALL, TAKEN) as rig:
-        rig.objects["/api/v1/namespaces/default/pods/large"] = LARGE
-        rig.fail_next("PATCH", "/status", *[status(500, "InternalError")] * 2)
-        rig.deliver(LARGE)
-        await rig.asked("PATCH", "/status")
-        await wait_until(lambda: rig.clock.sleepers >= 2)  # the patch waits, and so does the sweeper of connections
-        rig.deliver(make_node("other", cpu="1", unschedulable=True))
-        rig.live.activate(LARGE)
-        await wait_until(lambda: len(rig.events.told) == 2)
-        assert len(rig.sent("PATCH", "/status")) == 1
-        await wait_until(lambda: len(rig.sent("PATCH", "/status")) == 4, tick=lambda: rig.clock.advance(0.01))
-        said = [each["message"][:22] for each in conditions(rig)]
+    async with run_live_scheduler(SMALL, TAKEN) as harness:
+        harness.objects["/api/v1/namespaces/default/pods/large"] = LARGE
+        harness.fail_next("PATCH", "/status", *[status(500, "InternalError")] * 2)
+        harness.deliver(LARGE)
+        await harness.wait_for_request("PATCH", "/status")
+        await wait_until(lambda: harness.clock.sleepers >= 2)  # the patch waits, and so does the sweeper of connections
+        harness.deliver(make_node("other", cpu="1", unschedulable=True))
+        harness.live.activate(LARGE)
+        await wait_until(lambda: len(harness.events.recorded) == 2)
+        assert len(harness.sent("PATCH", "/status")) == 1
+        await wait_until(lambda: len(harness.sent("PATCH", "/status")) == 4, tick=lambda: harness.clock.advance(0.01))
+        said = [each["message"][:22] for each in conditions(harness)]
         assert said == ["0/1 nodes are availabl"] * 3 + ["0/2 nodes are availabl"]
 
 
 @async_test
 async def test_a_reason_is_written_before_the_binding_that_makes_it_untrue() -> None:
     """The node has room again before the server has heard that it had none."""
-    async with run_live_scheduler(SMALL, TAKEN) as rig:
+    async with run_live_scheduler(SMALL, TAKEN) as harness:
         gate = asyncio.Event()
 
         async def late(request: Request) -> ServerAnswer:
             await gate.wait()
-            return rig.answer(request)
+            return harness.answer(request)
 
-        rig.server.route = lambda request: late(request) if request.method == "PATCH" else rig.answer(request)
-        rig.deliver(LARGE)
-        await rig.asked("PATCH", "/status")
-        rig.deliver_deletion(TAKEN)
-        await wait_until(lambda: rig.live.engine.cache.is_assumed(LARGE.uid))
+        harness.server.route = lambda request: late(request) if request.method == "PATCH" else harness.answer(request)
+        harness.deliver(LARGE)
+        await harness.wait_for_request("PATCH", "/status")
+        harness.deliver_deletion(TAKEN)
+        await wait_until(lambda: harness.live.engine.cache.is_assumed(LARGE.uid))
         await asyncio.sleep(0.01)
-        assert rig.bound() == {}
+        assert harness.bound() == {}
         gate.set()
-        await rig.asked("POST", "/binding")
+        await harness.wait_for_request("POST", "/binding")
 
 
 @pytest.mark.parametrize(
@@ -197,49 +199,49 @@ async def test_a_reason_is_written_before_the_binding_that_makes_it_untrue() -> 
 def test_how_often_a_status_is_tried(refusal: Any, tries: int) -> None:
     @async_test
     async def test() -> None:
-        async with run_live_scheduler(SMALL, TAKEN) as rig:
-            rig.objects["/api/v1/namespaces/default/pods/large"] = LARGE
-            rig.fail_next("PATCH", "/status", *[refusal] * 9)
-            rig.deliver(LARGE)
-            await rig.asked("PATCH", "/status")
-            await wait_until(lambda: not rig.live.writes.busy, tick=lambda: rig.clock.advance(0.05))
-            assert len(rig.sent("PATCH", "/status")) == tries
+        async with run_live_scheduler(SMALL, TAKEN) as harness:
+            harness.objects["/api/v1/namespaces/default/pods/large"] = LARGE
+            harness.fail_next("PATCH", "/status", *[refusal] * 9)
+            harness.deliver(LARGE)
+            await harness.wait_for_request("PATCH", "/status")
+            await wait_until(lambda: not harness.live.writes.busy, tick=lambda: harness.clock.advance(0.05))
+            assert len(harness.sent("PATCH", "/status")) == tries
 
     test()
 
 
 @async_test
 async def test_a_condition_is_written_on_the_newer_version_after_a_conflict() -> None:
-    async with run_live_scheduler(SMALL, TAKEN) as rig:
-        rig.objects["/api/v1/namespaces/default/pods/large"] = replace_fields(
+    async with run_live_scheduler(SMALL, TAKEN) as harness:
+        harness.objects["/api/v1/namespaces/default/pods/large"] = replace_fields(
             LARGE, metadata={"resource_version": "77"}
         )
-        rig.fail_next("PATCH", "/status", status(409, "Conflict"))
-        rig.deliver(LARGE)
-        await wait_until(lambda: rig.count("PATCH", "/status") == 2, tick=lambda: rig.clock.advance(0.05))
-        await wait_until(lambda: not rig.live.writes.busy)
-        first, second = rig.sent("PATCH", "/status")
-        assert first["metadata"]["resourceVersion"] == rig.known(LARGE).metadata.resource_version
+        harness.fail_next("PATCH", "/status", status(409, "Conflict"))
+        harness.deliver(LARGE)
+        await wait_until(lambda: harness.count("PATCH", "/status") == 2, tick=lambda: harness.clock.advance(0.05))
+        await wait_until(lambda: not harness.live.writes.busy)
+        first, second = harness.sent("PATCH", "/status")
+        assert first["metadata"]["resourceVersion"] == harness.latest(LARGE).metadata.resource_version
         assert second == {**first, "metadata": {"uid": LARGE.uid, "resourceVersion": "77"}}
 
 
 @async_test
 async def test_no_condition_is_written_on_a_pod_that_was_bound_meanwhile() -> None:
-    async with run_live_scheduler(SMALL, TAKEN) as rig:
-        rig.objects["/api/v1/namespaces/default/pods/large"] = replace_fields(LARGE, spec={"node_name": "n"})
-        rig.fail_next("PATCH", "/status", status(409, "Conflict"))
-        rig.deliver(LARGE)
-        await rig.asked("PATCH", "/status")
-        await wait_until(lambda: not rig.live.writes.busy, tick=lambda: rig.clock.advance(0.05))
-        assert rig.count("PATCH", "/status") == 1
+    async with run_live_scheduler(SMALL, TAKEN) as harness:
+        harness.objects["/api/v1/namespaces/default/pods/large"] = replace_fields(LARGE, spec={"node_name": "n"})
+        harness.fail_next("PATCH", "/status", status(409, "Conflict"))
+        harness.deliver(LARGE)
+        await harness.wait_for_request("PATCH", "/status")
+        await wait_until(lambda: not harness.live.writes.busy, tick=lambda: harness.clock.advance(0.05))
+        assert harness.count("PATCH", "/status") == 1
 
 
 @async_test
 async def test_without_nodes_it_backs_off_as_after_an_error() -> None:
-    async with run_live_scheduler(LARGE) as rig:
-        (condition,) = conditions(rig)
+    async with run_live_scheduler(LARGE) as harness:
+        (condition,) = conditions(harness)
         assert (condition["reason"], condition["message"]) == ("Unschedulable", "no nodes available to schedule pods")
-        assert rig.pool(LARGE) is SubQueue.ERROR_BACKOFF
+        assert harness.pool(LARGE) is SubQueue.ERROR_BACKOFF
 
 
 class Answers:
@@ -334,15 +336,15 @@ def test_who_rejected_it(
     async def test() -> None:
         plugin = type("Answers", (Answers,), answers)
         registry = known_plugins().with_plugins(plugin)
-        async with run_live_scheduler(SMALL, LARGE, config=WITH_ANSWERS, registry=registry) as rig:
-            (condition,) = conditions(rig)
+        async with run_live_scheduler(SMALL, LARGE, config=WITH_ANSWERS, registry=registry) as harness:
+            (condition,) = conditions(harness)
             assert condition["reason"] == reason
             assert condition["message"].startswith(message)
-            assert rig.pool(LARGE) is pool
-            queued = rig.live.queue.get(LARGE.key)
+            assert harness.pool(LARGE) is pool
+            queued = harness.live.queue.get(LARGE.key)
             assert queued is not None
             assert (set(queued.unschedulable_plugins), set(queued.pending_plugins)) == rejectors
-            assert rig.live.engine.cache.pod_count == 0
+            assert harness.live.engine.cache.pod_count == 0
 
     test()
 
@@ -366,32 +368,32 @@ async def test_a_gate_that_breaks_is_told_once_until_it_answers_otherwise() -> N
     registry = known_plugins().with_plugins(plugin)
     async with run_live_scheduler(
         SMALL, LARGE, config=WITH_ANSWERS.replace("Answers", "Gate"), registry=registry
-    ) as rig:
+    ) as harness:
 
         async def asked_again(answer: Any) -> None:
             plugin.answer, before = answer, plugin.asked
-            rig.deliver(make_node(f"node-{before}", unschedulable=True))
+            harness.deliver(make_node(f"node-{before}", unschedulable=True))
             await wait_until(lambda: plugin.asked > before)
-            await rig.idle()
+            await harness.idle()
 
         first = 'running PreEnqueue plugin "Gate": RuntimeError: oops'
         for _ in range(3):
-            assert [each.note.partition(" (")[0] for each in rig.events.told] == [first]
-            (condition,) = conditions(rig)
+            assert [each.note.partition(" (")[0] for each in harness.events.recorded] == [first]
+            (condition,) = conditions(harness)
             assert (condition["reason"], condition["status"]) == ("SchedulerError", "False")
-            assert condition["message"] == rig.events.told[0].note
-            assert rig.pool(LARGE) is SubQueue.UNSCHEDULABLE
+            assert condition["message"] == harness.events.recorded[0].note
+            assert harness.pool(LARGE) is SubQueue.UNSCHEDULABLE
             await asked_again(RuntimeError("oops"))
         await asked_again(KeyError("rack"))
-        assert "KeyError: 'rack'" in conditions(rig)[-1]["message"]
+        assert "KeyError: 'rack'" in conditions(harness)[-1]["message"]
         for _ in range(2):
             await asked_again(unschedulable("not yet"))
-        said = [(each["reason"], each["message"]) for each in conditions(rig)]
-        assert len(said) == len(rig.events.told) == 3
+        said = [(each["reason"], each["message"]) for each in conditions(harness)]
+        assert len(said) == len(harness.events.recorded) == 3
         assert said[-1] == ("Unschedulable", "not yet")
         await asked_again(None)
-        await rig.asked("POST", "/binding")
-        assert len(conditions(rig)) == 3
+        await harness.wait_for_request("POST", "/binding")
+        assert len(conditions(harness)) == 3
 
 
 @async_test
@@ -400,16 +402,16 @@ async def test_a_gate_that_breaks_is_told_by_whoever_decides_and_by_nobody_befor
     registry = known_plugins().with_plugins(plugin)
     gone = make_pod("gone")
     config = WITH_ANSWERS.replace("Answers", "Gate")
-    async with run_live_scheduler(SMALL, LARGE, gone, config=config, registry=registry, decide=False) as rig:
-        await wait_until(lambda: rig.live.is_idle and len(rig.live.queue) == 2)
-        rig.deliver_deletion(gone)
-        await wait_until(lambda: len(rig.live.queue) == 1)
-        assert rig.events.told == []
-        assert rig.server.requests == []
-        elected = asyncio.ensure_future(rig.live.run())
-        await rig.asked("PATCH", "/pods/large/status")
+    async with run_live_scheduler(SMALL, LARGE, gone, config=config, registry=registry, decide=False) as harness:
+        await wait_until(lambda: harness.live.is_idle and len(harness.live.queue) == 2)
+        harness.deliver_deletion(gone)
+        await wait_until(lambda: len(harness.live.queue) == 1)
+        assert harness.events.recorded == []
+        assert harness.server.requests == []
+        elected = asyncio.ensure_future(harness.live.run())
+        await harness.wait_for_request("PATCH", "/pods/large/status")
         elected.cancel()
-        assert [each.about for each in rig.events.told] == ["large"]
+        assert [each.about for each in harness.events.recorded] == ["large"]
 
 
 @async_test
@@ -426,12 +428,12 @@ async def test_many_who_are_told_that_a_gate_broke_leave_others_their_turn() -> 
 
     def slow(*_: Any) -> None:
         told_at.append(turn)
-        rig.clock.advance(1)  # longer than a slice
+        harness.clock.advance(1)  # longer than a slice
 
-    async with run_live_scheduler(SMALL, config=WITH_ANSWERS.replace("Answers", "Gate"), registry=registry) as rig:
-        rig.events.record = slow  # type: ignore[method-assign]
+    async with run_live_scheduler(SMALL, config=WITH_ANSWERS.replace("Answers", "Gate"), registry=registry) as harness:
+        harness.events.record = slow  # type: ignore[method-assign]
         others = asyncio.ensure_future(turns())
-        rig.deliver(*(make_pod(f"pod-{number}") for number in range(5)))
+        harness.deliver(*(make_pod(f"pod-{number}") for number in range(5)))
         await wait_until(lambda: len(told_at) == 5)
         others.cancel()
         assert len(set(told_at)) == 5
@@ -439,15 +441,15 @@ async def test_many_who_are_told_that_a_gate_broke_leave_others_their_turn() -> 
 
 @async_test
 async def test_a_bug_costs_one_attempt() -> None:
-    async with run_live_scheduler(SMALL) as rig:
-        place, rig.live.engine.place = rig.live.engine.place, _explode  # type: ignore[method-assign]
-        rig.deliver(LARGE)
-        await rig.asked("PATCH", "/status")
-        (condition,) = conditions(rig)
+    async with run_live_scheduler(SMALL) as harness:
+        place, harness.live.engine.place = harness.live.engine.place, _explode  # type: ignore[method-assign]
+        harness.deliver(LARGE)
+        await harness.wait_for_request("PATCH", "/status")
+        (condition,) = conditions(harness)
         assert (condition["reason"], condition["message"]) == ("SchedulerError", "ZeroDivisionError: of ours")
-        rig.live.engine.place = place  # type: ignore[method-assign]
-        rig.clock.advance(2)
-        await rig.asked("POST", "/binding")
+        harness.live.engine.place = place  # type: ignore[method-assign]
+        harness.clock.advance(2)
+        await harness.wait_for_request("POST", "/binding")
 
 
 def _explode(_: Any) -> Any:
@@ -456,51 +458,51 @@ def _explode(_: Any) -> Any:
 
 @async_test
 async def test_a_deleting_pod_is_left_alone() -> None:
-    async with run_live_scheduler(SMALL, make_pod("large", cpu="1", terminating=True)) as rig:
-        assert rig.events.told == [told("skip schedule deleting pod: default/large")]
-        assert rig.server.requests == []
-        assert rig.live.queue.in_flight() == []
+    async with run_live_scheduler(SMALL, make_pod("large", cpu="1", terminating=True)) as harness:
+        assert harness.events.recorded == [told("skip schedule deleting pod: default/large")]
+        assert harness.server.requests == []
+        assert harness.live.queue.in_flight() == []
 
 
 @async_test
 async def test_a_namesake_hears_nothing_of_its_predecessor() -> None:
     """A pod goes and is made anew while its binding is on its way, which then fails."""
-    async with run_live_scheduler(SMALL) as rig:
+    async with run_live_scheduler(SMALL) as harness:
         hanging = NoAnswer()
-        rig.fail_next("POST", "/binding", hanging)
-        rig.deliver(LARGE)
-        await rig.asked("POST", "/binding")
-        rig.deliver_deletion(LARGE)
-        rig.deliver(make_pod("large", cpu="8", uid="another"))
-        await wait_until(lambda: conditions(rig))
-        rig.server.cut()
-        await wait_until(lambda: not rig.live._binding_tasks)
-        await rig.idle()
-        assert all("Insufficient cpu" in each.note for each in rig.events.told)  # the new one's own reason
-        assert all("Insufficient cpu" in each["message"] for each in conditions(rig))
+        harness.fail_next("POST", "/binding", hanging)
+        harness.deliver(LARGE)
+        await harness.wait_for_request("POST", "/binding")
+        harness.deliver_deletion(LARGE)
+        harness.deliver(make_pod("large", cpu="8", uid="another"))
+        await wait_until(lambda: conditions(harness))
+        harness.server.cut()
+        await wait_until(lambda: not harness.live._binding_tasks)
+        await harness.idle()
+        assert all("Insufficient cpu" in each.note for each in harness.events.recorded)  # the new one's own reason
+        assert all("Insufficient cpu" in each["message"] for each in conditions(harness))
 
 
 @async_test
 async def test_a_jump_of_the_wall_clock_neither_holds_pods_back_nor_lets_them_go() -> None:
-    async with run_live_scheduler(SMALL, TAKEN, LARGE) as rig:
-        queued = rig.live.queue.get(LARGE.key)
+    async with run_live_scheduler(SMALL, TAKEN, LARGE) as harness:
+        queued = harness.live.queue.get(LARGE.key)
         assert queued is not None
-        jump(rig, hours=5)
-        rig.deliver_deletion(TAKEN)
-        await rig.asked("POST", "/binding")  # popped from backoff, since nobody else waits
-        jump(rig, hours=-9)
+        jump(harness, hours=5)
+        harness.deliver_deletion(TAKEN)
+        await harness.wait_for_request("POST", "/binding")  # popped from backoff, since nobody else waits
+        jump(harness, hours=-9)
         other = make_pod("other", cpu="2")
-        rig.deliver(other)
-        await wait_until(lambda: rig.pool(other) is SubQueue.UNSCHEDULABLE)
-        await rig.idle()
-        rig.clock.advance(299)
-        await rig.idle()
-        attempts = rig.live.queue.get(other.key)
+        harness.deliver(other)
+        await wait_until(lambda: harness.pool(other) is SubQueue.UNSCHEDULABLE)
+        await harness.idle()
+        harness.clock.advance(299)
+        await harness.idle()
+        attempts = harness.live.queue.get(other.key)
         assert attempts is not None
         assert attempts.attempts == 1
-        rig.clock.advance(60)
+        harness.clock.advance(60)
         await wait_until(lambda: attempts.attempts == 2)
 
 
-def jump(rig: LiveSchedulerHarness, *, hours: int) -> None:
-    rig.clock._start += timedelta(hours=hours)
+def jump(harness: LiveSchedulerHarness, *, hours: int) -> None:
+    harness.clock._start += timedelta(hours=hours)

@@ -106,7 +106,7 @@ def test_an_error_is_told_apart() -> None:
 
 
 def test_a_nomination_is_kept_with_its_victims() -> None:
-    decision = failed(diagnosis(2, {"full": [0, 1]}), nominate="n1", victims=("default/v",))
+    decision = failed(diagnosis(2, {"full": [0, 1]}), nominated_node_name="n1", victims=("default/v",))
     record = decision_record(POD, decision, NOON)
     assert (record.nominated, record.victims) == ("n1", ("default/v",))
 
@@ -127,7 +127,9 @@ def many_reasons(count: int, length: int) -> Diagnosis:
         pytest.param(lambda: failed(many_reasons(2500, 30)), id="a-reason-for-every-other-node"),
         pytest.param(lambda: failed(many_reasons(2, 5000)), id="endless-texts"),
         pytest.param(
-            lambda: failed(many_reasons(4, 60), nominate="n", victims=tuple("ns/" + "v" * 250 for _ in range(100))),
+            lambda: failed(
+                many_reasons(4, 60), nominated_node_name="n", victims=tuple("ns/" + "v" * 250 for _ in range(100))
+            ),
             id="a-hundred-victims",
         ),
     ],
@@ -315,7 +317,7 @@ def test_a_ranking_keeps_the_first_nodes_that_fit() -> None:
                 feasible=1,
                 reasons=(ReasonCount("A", "full", 2), ReasonCount("B", "far", 1)),
             ),
-            "the only node that fits; others: 2 full, 1 far",
+            "the only node that fits; other nodes: 2 full, 1 far",
             id="only-and-why-not-the-others",
         ),
         pytest.param(

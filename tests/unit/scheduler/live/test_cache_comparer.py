@@ -19,17 +19,17 @@ BOUND = make_pod("bound", cpu="1", node="n")
 LARGE = make_pod("large", cpu="100")
 
 
-def compared(rig: LiveSchedulerHarness) -> CacheComparison:
-    known: list[KubeObject] = list(rig._known.values())
-    return compare_cache(rig.live, known, known)
+def compared(harness: LiveSchedulerHarness) -> CacheComparison:
+    known: list[KubeObject] = list(harness._known.values())
+    return compare_cache(harness.live, known, known)
 
 
 @async_test
 async def test_everything_agrees() -> None:
     elsewhere = make_pod("elsewhere", cpu="1", node="unknown")
     others = make_pod("others", cpu="1", scheduler_name="somebody-else")
-    async with run_live_scheduler(NODE, BOUND, LARGE, elsewhere, others) as rig:
-        found = compared(rig)
+    async with run_live_scheduler(NODE, BOUND, LARGE, elsewhere, others) as harness:
+        found = compared(harness)
         assert found.differences == []
         assert found.nodes["n"].pods == {"default/bound"}
         assert found.nodes["n"].requested["cpu"] == 1000
@@ -40,38 +40,38 @@ async def test_everything_agrees() -> None:
 
 @async_test
 async def test_pods_on_their_way_are_no_difference() -> None:
-    async with run_live_scheduler(NODE) as rig:
-        rig.fail_next("POST", "/binding", NoAnswer())
-        rig.deliver(make_pod("p", cpu="1"))
-        await rig.asked("POST", "/binding")
-        found = compared(rig)
+    async with run_live_scheduler(NODE) as harness:
+        harness.fail_next("POST", "/binding", NoAnswer())
+        harness.deliver(make_pod("p", cpu="1"))
+        await harness.wait_for_request("POST", "/binding")
+        found = compared(harness)
         assert found.differences == []
         assert found.assumed == ["default/p"]
         assert found.nodes["n"].pods == {"default/p"}
 
 
-def forget_node(rig: LiveSchedulerHarness) -> None:
-    rig.live.engine.cache.remove_node("n")
+def forget_node(harness: LiveSchedulerHarness) -> None:
+    harness.live.engine.cache.remove_node("n")
 
 
-def forget_pod(rig: LiveSchedulerHarness) -> None:
-    rig.live.engine.cache.remove_pod(rig.known(BOUND))
+def forget_pod(harness: LiveSchedulerHarness) -> None:
+    harness.live.engine.cache.remove_pod(harness.latest(BOUND))
 
 
-def forget_waiting(rig: LiveSchedulerHarness) -> None:
-    rig.live.queue.delete(rig.known(LARGE))
+def forget_waiting(harness: LiveSchedulerHarness) -> None:
+    harness.live.queue.delete(harness.latest(LARGE))
 
 
-def invent_pod(rig: LiveSchedulerHarness) -> None:
-    rig.live.engine.cache.add_pod(make_pod("ghost", cpu="1", node="n"))
+def invent_pod(harness: LiveSchedulerHarness) -> None:
+    harness.live.engine.cache.add_pod(make_pod("ghost", cpu="1", node="n"))
 
 
-def invent_node(rig: LiveSchedulerHarness) -> None:
-    rig.live.engine.cache.add_node(make_node("ghost"))
+def invent_node(harness: LiveSchedulerHarness) -> None:
+    harness.live.engine.cache.add_node(make_node("ghost"))
 
 
-def miscount(rig: LiveSchedulerHarness) -> None:
-    rig.live.engine.cache._nodes.requested[0, 0] += 5
+def miscount(harness: LiveSchedulerHarness) -> None:
+    harness.live.engine.cache._nodes.requested[0, 0] += 5
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def miscount(rig: LiveSchedulerHarness) -> None:
 def test_differences_are_named(spoil: Any, fault: str) -> None:
     @async_test
     async def test() -> None:
-        async with run_live_scheduler(NODE, BOUND, LARGE) as rig:
-            spoil(rig)
-            found = compared(rig)
+        async with run_live_scheduler(NODE, BOUND, LARGE) as harness:
+            spoil(harness)
+            found = compared(harness)
             assert any(each.startswith(fault) for each in found.differences), found.differences
             assert any(line.startswith(f"cache mismatch: {fault}") for line in found.lines())
 

@@ -43,13 +43,13 @@ class Mine:
 PERMITS = REFUSES.replace('return unschedulable("not yet")', "return None")
 OTHER = 'class Other:\n    name = "Other"\n    def filter(self, cycle, node):\n        return None\n'
 WAITS = """
-from bayplan.framework.api.plugin import Wait
+from bayplan.framework.api.plugin import PermitWait
 class Mine:
     name = "Mine"
     closed = []
     posts = []
     def permit(self, cycle, node_name):
-        return Wait(60.0)
+        return PermitWait(60.0)
     async def post_bind(self, cycle, node_name):
         self.posts.append(cycle.pod.name)
     def close(self):
@@ -208,10 +208,10 @@ def test_a_broken_file_changes_nothing_and_is_told_once(
     with caplog.at_level(logging.INFO):
         for _ in range(3):
             one.reloading.check_once()
-    (told,) = [record for record in caplog.records if record.name.endswith("reloading")]
-    assert told.levelname == "ERROR"
+    (logged,) = [record for record in caplog.records if record.name.endswith("plugin_reloader")]
+    assert logged.levelname == "ERROR"
     assert words in one.reloading.fault
-    assert words in told.getMessage()
+    assert words in logged.getMessage()
     assert one.live.is_idle
     assert one.plugin() is before
     one.write("mine.py", PERMITS)

@@ -36,8 +36,8 @@ NODE = make_node("n", cpu="100")
 @async_test
 async def test_pods_are_bound_in_the_order_of_priority() -> None:
     pods = [make_pod(f"p{number}", cpu="1", priority=number) for number in range(5)]
-    async with run_live_scheduler(NODE, *pods) as rig:
-        assert list(rig.bound()) == ["p4", "p3", "p2", "p1", "p0"]
+    async with run_live_scheduler(NODE, *pods) as harness:
+        assert list(harness.bound()) == ["p4", "p3", "p2", "p1", "p0"]
 
 
 @async_test
@@ -51,10 +51,10 @@ async def test_equally_good_nodes_are_drawn_or_taken_in_order() -> None:
     )
     taken = {}
     for ties in ("drawn", "inOrder"):
-        async with run_live_scheduler(*nodes, config=config, settings=BayplanSettings(ties=ties)) as rig:  # type: ignore[arg-type]
-            rig.deliver(*(make_pod(f"p{number}") for number in range(12)))
-            await rig.asked("POST", "/binding", 12)
-            taken[ties] = {pod.spec.node_name for pod in rig.live.engine.cache.pods()}
+        async with run_live_scheduler(*nodes, config=config, settings=BayplanSettings(ties=ties)) as harness:  # type: ignore[arg-type]
+            harness.deliver(*(make_pod(f"p{number}") for number in range(12)))
+            await harness.wait_for_request("POST", "/binding", 12)
+            taken[ties] = {pod.spec.node_name for pod in harness.live.engine.cache.pods()}
     assert taken["inOrder"] == {"n0"}
     assert len(taken["drawn"]) > 1
 
@@ -63,8 +63,8 @@ async def test_equally_good_nodes_are_drawn_or_taken_in_order() -> None:
 async def test_nobody_decides_before_everything_that_was_told_is_followed() -> None:
     """The pod comes first, the pods that fill the node after it: it must see them."""
     full = [make_pod(f"old-{number}", cpu="1", node="n") for number in range(100)]
-    async with run_live_scheduler(NODE, make_pod("new", cpu="1"), *full) as rig:
-        assert rig.bound() == {}
+    async with run_live_scheduler(NODE, make_pod("new", cpu="1"), *full) as harness:
+        assert harness.bound() == {}
 
 
 class Ticking(ManualClock):
@@ -79,103 +79,103 @@ class Ticking(ManualClock):
         return self._elapsed_s
 
 
-def slow_down(rig: LiveSchedulerHarness, step_s: float = SLICE_S) -> None:
+def slow_down(harness: LiveSchedulerHarness, step_s: float = SLICE_S) -> None:
     """From now on every look at the clock costs a slice."""
     ticking = Ticking(step_s)
-    ticking._elapsed_s = rig.clock.monotonic_s()
-    rig.live.clock = ticking
+    ticking._elapsed_s = harness.clock.monotonic_s()
+    harness.live.clock = ticking
 
 
 @async_test
 async def test_others_have_their_turn_between_attempts() -> None:
-    async with run_live_scheduler(NODE) as rig:
-        slow_down(rig)
+    async with run_live_scheduler(NODE) as harness:
+        slow_down(harness)
         async with count_loop_turns() as turns:
-            rig.deliver(*(make_pod(f"p{number}", cpu="1") for number in range(20)))
-            await rig.asked("POST", "/binding", 20)
+            harness.deliver(*(make_pod(f"p{number}", cpu="1") for number in range(20)))
+            await harness.wait_for_request("POST", "/binding", 20)
             assert turns() >= 20
 
 
 @async_test
 async def test_others_have_their_turn_between_pods_that_come() -> None:
     """A pod that comes wakes nobody, so following it has no slices of its own."""
-    async with run_live_scheduler(NODE) as rig:
-        rig.live.stop_scheduling()
-        slow_down(rig)
+    async with run_live_scheduler(NODE) as harness:
+        harness.live.stop_scheduling()
+        slow_down(harness)
         async with count_loop_turns() as turns:
-            rig.deliver(*(make_pod(f"p{number}", cpu="1") for number in range(20)))
-            await wait_until(lambda: not rig.live._events)
+            harness.deliver(*(make_pod(f"p{number}", cpu="1") for number in range(20)))
+            await wait_until(lambda: not harness.live._events)
             assert turns() >= 20
-        assert rig.live.queue.counts()["active"] == 20
+        assert harness.live.queue.counts()["active"] == 20
 
 
 @async_test
 async def test_a_flood_of_changes_does_not_keep_pods_from_being_tried() -> None:
-    async with run_live_scheduler(NODE) as rig:
-        slow_down(rig)
-        rig.deliver(make_pod("p", cpu="1"))
+    async with run_live_scheduler(NODE) as harness:
+        slow_down(harness)
+        harness.deliver(make_pod("p", cpu="1"))
         number = 0
 
         def flood() -> None:
             nonlocal number
             number += 1
             for extra in range(200):
-                rig.live.handle_event(None, make_node(f"more-{number}-{extra}", cpu="1"))
+                harness.live.handle_event(None, make_node(f"more-{number}-{extra}", cpu="1"))
 
         flood()
-        while not rig.bound():
+        while not harness.bound():
             flood()
             await asyncio.sleep(0)
-        assert rig.live._events
+        assert harness.live._events
 
 
 @async_test
 async def test_a_change_that_cannot_be_followed_costs_that_change_alone() -> None:
-    async with run_live_scheduler(NODE) as rig:
-        follow = rig.live.event_handlers.handle_in_slices
+    async with run_live_scheduler(NODE) as harness:
+        follow = harness.live.event_handlers.handle_in_slices
 
         def broken(old: Any, new: Any) -> Any:
             if new.name == "bad":
                 raise ValueError("of ours")
             return follow(old, new)
 
-        rig.live.event_handlers.handle_in_slices = broken  # type: ignore[method-assign]
-        rig.deliver(make_node("bad"), make_node("good"))
-        await wait_until(lambda: rig.live.engine.cache.node("good"))
-        assert rig.live.engine.cache.node("bad") is None
-        rig.deliver(make_pod("p", cpu="1"))
-        await rig.idle()
-        assert list(rig.bound()) == ["p"], "it goes on deciding"
+        harness.live.event_handlers.handle_in_slices = broken  # type: ignore[method-assign]
+        harness.deliver(make_node("bad"), make_node("good"))
+        await wait_until(lambda: harness.live.engine.cache.node("good"))
+        assert harness.live.engine.cache.node("bad") is None
+        harness.deliver(make_pod("p", cpu="1"))
+        await harness.idle()
+        assert list(harness.bound()) == ["p"], "it goes on deciding"
 
 
 @async_test
 async def test_more_bindings_than_the_wire_takes_wait_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "_MAX_WRITES_IN_FLIGHT", 10)
     monkeypatch.setattr(live_module, "_RESUME_WRITES_IN_FLIGHT", 8)
-    async with run_live_scheduler(NODE) as rig:
-        slow_down(rig)  # so that every binding is begun before the next pod is taken
+    async with run_live_scheduler(NODE) as harness:
+        slow_down(harness)  # so that every binding is begun before the next pod is taken
         turns = asyncio.Semaphore(0)
 
         async def in_turn(request: Any) -> Any:
             await turns.acquire()
-            return rig.answer(request)
+            return harness.answer(request)
 
-        rig.server.route = in_turn
-        rig.deliver(*(make_pod(f"p{number}", cpu="1") for number in range(15)))
-        await rig.asked("POST", "/binding", 10)
-        await wait_until(lambda: not rig.live._events)
-        assert rig.live.queue.counts()["active"] == 5
+        harness.server.route = in_turn
+        harness.deliver(*(make_pod(f"p{number}", cpu="1") for number in range(15)))
+        await harness.wait_for_request("POST", "/binding", 10)
+        await wait_until(lambda: not harness.live._events)
+        assert harness.live.queue.counts()["active"] == 5
         urgent = make_pod("urgent", cpu="1", priority=100)
-        rig.deliver(urgent)
-        await wait_until(lambda: rig.pool(urgent) is SubQueue.ACTIVE)
+        harness.deliver(urgent)
+        await wait_until(lambda: harness.pool(urgent) is SubQueue.ACTIVE)
         for _ in range(2):
             turns.release()
-        await wait_until(lambda: rig.live.binding_cycles.writes_in_flight == 8)
-        await wait_until(lambda: not rig.live._events)
-        assert rig.live.queue.counts()["active"] == 6, "eight are not few"
+        await wait_until(lambda: harness.live.binding_cycles.writes_in_flight == 8)
+        await wait_until(lambda: not harness.live._events)
+        assert harness.live.queue.counts()["active"] == 6, "eight are not few"
         turns.release()
-        await rig.asked("POST", "/binding", 11)
-        assert "urgent" in rig.bound()
+        await harness.wait_for_request("POST", "/binding", 11)
+        assert "urgent" in harness.bound()
 
 
 @async_test
@@ -183,51 +183,51 @@ async def test_room_on_the_wire_is_used_though_no_pod_has_come_to_its_end(monkey
     """A pod that was handed to the binder is off the wire, and on its way for as long as the binder takes."""
     monkeypatch.setattr(live_module, "_MAX_WRITES_IN_FLIGHT", 2)
     monkeypatch.setattr(live_module, "_RESUME_WRITES_IN_FLIGHT", 1)
-    async with run_live_scheduler(NODE) as rig:
-        slow_down(rig)
+    async with run_live_scheduler(NODE) as harness:
+        slow_down(harness)
         turns = asyncio.Semaphore(0)
         with_the_binder: set[str] = set()
 
         class StandsStill:
-            def follow_up(self, pod: Pod, ended: Any) -> None:  # noqa: ARG002
+            def track(self, pod: Pod, on_result: Any) -> None:  # noqa: ARG002
                 with_the_binder.add(pod.name)
 
-            def let_go(self) -> None:
+            def stop_tracking(self) -> None:
                 with_the_binder.clear()
 
         async def in_turn(request: Any) -> Any:
             await turns.acquire()
-            return rig.answer(request)
+            return harness.answer(request)
 
-        rig.server.route = in_turn
-        rig.live.binding_cycles.bind_requests = StandsStill()  # type: ignore[assignment]
-        rig.deliver(*(make_pod(f"p{number}", cpu="1") for number in range(5)))
-        await rig.asked("POST", "/binding", 2)
-        await wait_until(lambda: not rig.live._events)
-        assert rig.live.queue.counts()["active"] == 3
+        harness.server.route = in_turn
+        harness.live.binding_cycles.bind_requests = StandsStill()  # type: ignore[assignment]
+        harness.deliver(*(make_pod(f"p{number}", cpu="1") for number in range(5)))
+        await harness.wait_for_request("POST", "/binding", 2)
+        await wait_until(lambda: not harness.live._events)
+        assert harness.live.queue.counts()["active"] == 3
         for _ in range(5):
             turns.release()
-        await rig.asked("POST", "/binding", 5)
+        await harness.wait_for_request("POST", "/binding", 5)
         await wait_until(lambda: len(with_the_binder) == 5)
-        assert rig.live.pods_in_binding == 5
+        assert harness.live.pods_in_binding == 5
 
 
 @async_test
 async def test_backoff_ends_though_nothing_happens() -> None:
-    async with run_live_scheduler(make_pod("p", cpu="1")) as rig:  # no nodes: an error
-        assert rig.pool(make_pod("p")) is SubQueue.ERROR_BACKOFF
-        rig.clock.advance(2)
-        await wait_until(lambda: rig.attempts(make_pod("p")) == 2)
+    async with run_live_scheduler(make_pod("p", cpu="1")) as harness:  # no nodes: an error
+        assert harness.pool(make_pod("p")) is SubQueue.ERROR_BACKOFF
+        harness.clock.advance(2)
+        await wait_until(lambda: harness.attempts(make_pod("p")) == 2)
 
 
 @async_test
 async def test_a_plugin_may_activate_pods_at_any_time() -> None:
     large = make_pod("large", cpu="200")
-    async with run_live_scheduler(NODE, large) as rig:
-        assert rig.pool(large) is SubQueue.UNSCHEDULABLE
-        rig.live.engine.pods_to_activate[large.key] = large
-        rig.live.wake()
-        await wait_until(lambda: rig.attempts(large) == 2)
+    async with run_live_scheduler(NODE, large) as harness:
+        assert harness.pool(large) is SubQueue.UNSCHEDULABLE
+        harness.live.engine.pods_to_activate[large.key] = large
+        harness.live.wake()
+        await wait_until(lambda: harness.attempts(large) == 2)
 
 
 @async_test
@@ -252,12 +252,14 @@ async def test_a_pod_that_is_activated_when_another_is_bound_is_tried_at_once() 
         "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n"
         "- plugins: {multiPoint: {enabled: [{name: Calling}]}}\n"
     )
-    async with run_live_scheduler(NODE, large, config=config, registry=known_plugins().with_plugins(Calling)) as rig:
-        assert rig.pool(large) is SubQueue.UNSCHEDULABLE
-        assert rig.attempts(large) == 1
-        rig.deliver(make_pod("small", cpu="1"))
-        await wait_until(lambda: rig.attempts(large) == 2)
-        assert [each.about for each in rig.events.told] == ["large", "small"]
+    async with run_live_scheduler(
+        NODE, large, config=config, registry=known_plugins().with_plugins(Calling)
+    ) as harness:
+        assert harness.pool(large) is SubQueue.UNSCHEDULABLE
+        assert harness.attempts(large) == 1
+        harness.deliver(make_pod("small", cpu="1"))
+        await wait_until(lambda: harness.attempts(large) == 2)
+        assert [each.about for each in harness.events.recorded] == ["large", "small"]
 
 
 @async_test
@@ -270,75 +272,75 @@ async def test_a_bound_pod_leaves_the_loop_asleep(monkeypatch: pytest.MonkeyPatc
         return await turn(live)
 
     monkeypatch.setattr(LiveScheduler, "_run_slice", counted)
-    async with run_live_scheduler(NODE) as rig:
+    async with run_live_scheduler(NODE) as harness:
         answered = asyncio.Event()
 
         async def in_turn(request: Any) -> Any:
             await answered.wait()
-            return rig.answer(request)
+            return harness.answer(request)
 
-        rig.server.route = in_turn
-        rig.deliver(make_pod("p", cpu="1"))
-        await rig.asked("POST", "/binding")
+        harness.server.route = in_turn
+        harness.deliver(make_pod("p", cpu="1"))
+        await harness.wait_for_request("POST", "/binding")
         before = len(turns)
         answered.set()
-        await rig.idle()
+        await harness.idle()
         for _ in range(10):
             await asyncio.sleep(0)
-        assert (turns[before:], rig.live.pods_in_binding) == ([], 0)
+        assert (turns[before:], harness.live.pods_in_binding) == ([], 0)
 
 
 @async_test
 async def test_who_is_not_elected_follows_and_decides_nothing() -> None:
-    async with run_live_scheduler(NODE, make_pod("p", cpu="1"), decide=False) as rig:
-        await wait_until(lambda: rig.live.queue.counts()["active"] == 1)
-        assert rig.live.engine.cache.node("n") is not None
-        assert rig.server.requests == []
+    async with run_live_scheduler(NODE, make_pod("p", cpu="1"), decide=False) as harness:
+        await wait_until(lambda: harness.live.queue.counts()["active"] == 1)
+        assert harness.live.engine.cache.node("n") is not None
+        assert harness.server.requests == []
 
 
 @async_test
 async def test_stopping_finishes_what_is_on_its_way_and_begins_nothing() -> None:
-    async with run_live_scheduler(NODE) as rig:
+    async with run_live_scheduler(NODE) as harness:
         gate = asyncio.Event()
 
         async def late(request: Any) -> Any:
             await gate.wait()
-            return rig.answer(request)
+            return harness.answer(request)
 
-        rig.server.route = late
-        rig.deliver(make_pod("first", cpu="1"))
-        await rig.asked("POST", "/binding")
-        rig.live.stop_scheduling()
-        rig.deliver(make_pod("second", cpu="1"))
-        draining = asyncio.ensure_future(rig.live.drain())
+        harness.server.route = late
+        harness.deliver(make_pod("first", cpu="1"))
+        await harness.wait_for_request("POST", "/binding")
+        harness.live.stop_scheduling()
+        harness.deliver(make_pod("second", cpu="1"))
+        draining = asyncio.ensure_future(harness.live.drain())
         await asyncio.sleep(0.01)
         assert not draining.done()
         gate.set()
         await draining
-        assert list(rig.bound()) == ["first"]
+        assert list(harness.bound()) == ["first"]
 
 
 @async_test
 async def test_what_is_abandoned_ends_at_once() -> None:
-    async with run_live_scheduler(NODE) as rig:
-        rig.fail_next("POST", "/binding", NoAnswer())
-        rig.fail_next("PATCH", "/status", NoAnswer())
-        rig.deliver(make_pod("bound", cpu="1"), make_pod("large", cpu="200"))
-        await rig.asked("POST", "/binding")
-        await rig.asked("PATCH", "/status")
-        await rig.live.abandon()
-        assert not rig.live._binding_tasks
-        assert not rig.live.writes.busy
+    async with run_live_scheduler(NODE) as harness:
+        harness.fail_next("POST", "/binding", NoAnswer())
+        harness.fail_next("PATCH", "/status", NoAnswer())
+        harness.deliver(make_pod("bound", cpu="1"), make_pod("large", cpu="200"))
+        await harness.wait_for_request("POST", "/binding")
+        await harness.wait_for_request("PATCH", "/status")
+        await harness.live.abandon()
+        assert not harness.live._binding_tasks
+        assert not harness.live.writes.busy
 
 
 @async_test
 async def test_as_much_is_remembered_about_decisions_as_the_settings_say() -> None:
     many = [make_pod(f"p{number}", cpu="1m") for number in range(3)]
     nodes = [make_node(f"{'n' * 200}{number}", cpu="100") for number in range(5)]
-    async with run_live_scheduler(*nodes, settings=BayplanSettings(records_mebibytes=1)) as rig:
-        rig.deliver(*many)
-        await rig.asked("POST", "/binding", len(many))
-        records = rig.live.engine.records
+    async with run_live_scheduler(*nodes, settings=BayplanSettings(records_mebibytes=1)) as harness:
+        harness.deliver(*many)
+        await harness.wait_for_request("POST", "/binding", len(many))
+        records = harness.live.engine.records
         (first, *_) = records
         for _ in range(2 * (1 << 20) // first.size_bytes):
             records.add(first)
@@ -360,7 +362,7 @@ async def test_whoever_counts_hears_of_volumes_that_break() -> None:
     disk = make_volume("pv", azure_disk=AzureDisk("d", "u", "Shared"))
     migrated = make_csi_node("n", migrated="kubernetes.io/azure-disk")
     failures = Failures()
-    async with run_live_scheduler(NODE, disk, make_claim(volume="pv"), migrated, observer=failures) as rig:
-        rig.deliver(volume_pod(claim_volume("claim")))
-        await rig.asked("PATCH", "/status")
+    async with run_live_scheduler(NODE, disk, make_claim(volume="pv"), migrated, observer=failures) as harness:
+        harness.deliver(volume_pod(claim_volume("claim")))
+        await harness.wait_for_request("PATCH", "/status")
         assert failures.stages == ["predicate"]

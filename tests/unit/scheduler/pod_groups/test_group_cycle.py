@@ -33,17 +33,17 @@ def member(name: str, **fields: Any) -> Pod:
     )
 
 
-def stands(rig: LiveSchedulerHarness) -> list[tuple[str, str, str]]:
+def stands(harness: LiveSchedulerHarness) -> list[tuple[str, str, str]]:
     """Every condition that was written to the group."""
-    told = [patch["status"]["conditions"][-1] for patch in rig.sent("PATCH", "/podgroups/gang/status")]
+    told = [patch["status"]["conditions"][-1] for patch in harness.sent("PATCH", "/podgroups/gang/status")]
     return [(each["status"], each["reason"], each["message"]) for each in told]
 
 
 @async_test
 async def test_all_are_placed_at_once() -> None:
-    async with run_live_scheduler(NODE, gang(2), member("a", cpu="1"), member("b", cpu="1"), gates=GATES) as rig:
-        assert rig.bound() == {"a": "n", "b": "n"}
-        (patch,) = rig.sent("PATCH", "/podgroups/gang/status")
+    async with run_live_scheduler(NODE, gang(2), member("a", cpu="1"), member("b", cpu="1"), gates=GATES) as harness:
+        assert harness.bound() == {"a": "n", "b": "n"}
+        (patch,) = harness.sent("PATCH", "/podgroups/gang/status")
         assert patch == {
             "metadata": {"uid": "uid-of-gang", "resourceVersion": "2"},
             "status": {
@@ -64,32 +64,32 @@ async def test_all_are_placed_at_once() -> None:
 @async_test
 async def test_who_is_too_early_is_not_let_in() -> None:
     a, b = member("a"), member("b")
-    async with run_live_scheduler(NODE, a, gates=GATES) as rig:
-        assert rig.pool(a) is SubQueue.UNSCHEDULABLE  # there is no such group
-        rig.deliver(gang(2))
-        await rig.idle()
-        assert (rig.pool(a), rig.bound(), conditions(rig)) == (SubQueue.UNSCHEDULABLE, {}, [])
-        rig.deliver(b)
-        await rig.idle()
-        assert rig.bound() == {"a": "n", "b": "n"}
+    async with run_live_scheduler(NODE, a, gates=GATES) as harness:
+        assert harness.pool(a) is SubQueue.UNSCHEDULABLE  # there is no such group
+        harness.deliver(gang(2))
+        await harness.idle()
+        assert (harness.pool(a), harness.bound(), conditions(harness)) == (SubQueue.UNSCHEDULABLE, {}, [])
+        harness.deliver(b)
+        await harness.idle()
+        assert harness.bound() == {"a": "n", "b": "n"}
 
 
 @async_test
 async def test_nobody_takes_a_place_where_not_enough_find_one() -> None:
     pods = [member(name, cpu="1") for name in "abc"]
-    async with run_live_scheduler(NODE, gang(3), *pods, gates=GATES) as rig:
-        assert rig.bound() == {}
-        assert rig.live.engine.cache.pod_count == 0
-        assert stands(rig) == [("False", "Unschedulable", "pod group is unschedulable")]
-        said = {event.about: event.note for event in rig.events.told}
+    async with run_live_scheduler(NODE, gang(3), *pods, gates=GATES) as harness:
+        assert harness.bound() == {}
+        assert harness.live.engine.cache.pod_count == 0
+        assert stands(harness) == [("False", "Unschedulable", "pod group is unschedulable")]
+        said = {event.about: event.note for event in harness.events.recorded}
         assert said.keys() == {"a", "b", "c"}
         assert sorted(said.values())[-2:] == [WAITS, WAITS]
         assert sorted(said.values())[0].startswith("0/1 nodes are available: 1 Insufficient cpu.")
-        rig.deliver(make_node("second", cpu="2"))
-        rig.clock.advance(30)
-        await rig.idle()
-        assert rig.bound().keys() == {"a", "b", "c"}
-        assert stands(rig)[-1][:2] == ("True", "Scheduled")
+        harness.deliver(make_node("second", cpu="2"))
+        harness.clock.advance(30)
+        await harness.idle()
+        assert harness.bound().keys() == {"a", "b", "c"}
+        assert stands(harness)[-1][:2] == ("True", "Scheduled")
 
 
 @async_test
@@ -97,9 +97,9 @@ async def test_a_group_that_was_scheduled_stays_so() -> None:
     before = Condition("PodGroupScheduled", "True", "Scheduled", "")
     async with run_live_scheduler(
         NODE, gang(2, before), member("a", cpu="2"), member("b", cpu="2"), gates=GATES
-    ) as rig:
-        assert rig.bound() == {}
-        assert stands(rig) == []
+    ) as harness:
+        assert harness.bound() == {}
+        assert stands(harness) == []
 
 
 @async_test
@@ -109,36 +109,36 @@ async def test_all_of_a_group_have_one_scheduler() -> None:
         "profiles: [{schedulerName: default-scheduler}, {schedulerName: other}]"
     )
     pods = member("a"), member("b", scheduler_name="other")
-    async with run_live_scheduler(NODE, gang(2), *pods, gates=GATES, config=profiles) as rig:
-        assert rig.bound() == {}
-        (told,) = {event.note for event in rig.events.told}
+    async with run_live_scheduler(NODE, gang(2), *pods, gates=GATES, config=profiles) as harness:
+        assert harness.bound() == {}
+        (told,) = {event.note for event in harness.events.recorded}
         assert told.startswith("all pods in a single pod group should have the same .spec.schedulerName set, got: ")
-        assert {each["reason"] for each in conditions(rig)} == {"SchedulerError"}
-        assert stands(rig)[-1][:2] == ("False", "SchedulerError")
+        assert {each["reason"] for each in conditions(harness)} == {"SchedulerError"}
+        assert stands(harness)[-1][:2] == ("False", "SchedulerError")
 
 
 @async_test
 async def test_room_is_made_for_all_before_anybody_goes() -> None:
     weak = [make_pod(f"weak-{number}", node="n", cpu="1", priority=0) for number in range(2)]
     strong = [member(name, cpu="1", priority=10) for name in "ab"]
-    async with run_live_scheduler(NODE, *weak, gang(2), *strong, gates=GATES) as rig:
-        assert rig.bound() == {}
-        assert {each["status"].get("nominatedNodeName") for each in rig.sent("PATCH", "/pods/a/status")} == {"n"}
+    async with run_live_scheduler(NODE, *weak, gang(2), *strong, gates=GATES) as harness:
+        assert harness.bound() == {}
+        assert {each["status"].get("nominatedNodeName") for each in harness.sent("PATCH", "/pods/a/status")} == {"n"}
         waiting = "pod group is unschedulable, pod group is waiting for preemption to complete"
-        assert stands(rig) == [("False", "Unschedulable", waiting)]
-        await rig.asked("DELETE", "", times=1)
+        assert stands(harness) == [("False", "Unschedulable", waiting)]
+        await harness.wait_for_request("DELETE", "", times=1)
 
 
 @async_test
 async def test_without_the_gate_they_are_pods_like_others() -> None:
-    async with run_live_scheduler(NODE, gang(3), member("a", cpu="1")) as rig:
-        assert rig.bound() == {"a": "n"}
-        assert stands(rig) == []
+    async with run_live_scheduler(NODE, gang(3), member("a", cpu="1")) as harness:
+        assert harness.bound() == {"a": "n"}
+        assert stands(harness) == []
 
 
 @async_test
 async def test_a_group_that_cannot_be_told_stops_nothing() -> None:
-    async with run_live_scheduler(NODE, gates=GATES) as rig:
-        rig.fail_next("PATCH", "/podgroups/gang/status", status(500, "InternalError"))
-        rig.deliver(gang(1), member("a"))
-        await wait_until(lambda: rig.bound() == {"a": "n"})
+    async with run_live_scheduler(NODE, gates=GATES) as harness:
+        harness.fail_next("PATCH", "/podgroups/gang/status", status(500, "InternalError"))
+        harness.deliver(gang(1), member("a"))
+        await wait_until(lambda: harness.bound() == {"a": "n"})

@@ -64,51 +64,51 @@ def started(pod: Pod, minute: int) -> Pod:
     return replace_fields(pod, status={"start_time": datetime(2025, 1, 1, 0, minute, tzinfo=UTC)})
 
 
-def stands(rig: LiveSchedulerHarness) -> list[tuple[str, str, str]]:
+def stands(harness: LiveSchedulerHarness) -> list[tuple[str, str, str]]:
     """Every condition that was written to the group."""
-    told = [patch["status"]["conditions"][-1] for patch in rig.sent("PATCH", "/podgroups/gang/status")]
+    told = [patch["status"]["conditions"][-1] for patch in harness.sent("PATCH", "/podgroups/gang/status")]
     return [(each["status"], each["reason"], each["message"]) for each in told]
 
 
-def evicted(rig: LiveSchedulerHarness) -> set[str]:
-    return {each.path.rpartition("/")[2] for each in rig.server.requests if each.method == "DELETE"}
+def evicted(harness: LiveSchedulerHarness) -> set[str]:
+    return {each.path.rpartition("/")[2] for each in harness.server.requests if each.method == "DELETE"}
 
 
-def members_told(rig: LiveSchedulerHarness) -> list[str]:
-    return [each["message"] for each in conditions(rig)]
+def members_told(harness: LiveSchedulerHarness) -> list[str]:
+    return [each["message"] for each in conditions(harness)]
 
 
 async def victims(*objects: KubeObject, nodes: list[Node] = NODES, expected: int) -> set[str]:
     """Who has to go."""
-    async with run_live_scheduler(*nodes, *objects, gates=GATES) as rig:
-        await rig.asked("DELETE", "", times=expected)
-        await rig.idle()
-        assert rig.bound() == {}
-        return evicted(rig)
+    async with run_live_scheduler(*nodes, *objects, gates=GATES) as harness:
+        await harness.wait_for_request("DELETE", "", times=expected)
+        await harness.idle()
+        assert harness.bound() == {}
+        return evicted(harness)
 
 
 @async_test
 async def test_room_is_made_for_all_of_it_and_then_taken() -> None:
     theirs = [weak("w1", "n1"), weak("w2", "n2")]
-    async with run_live_scheduler(*NODES, *theirs, group(), *strong("a", "b"), gates=GATES) as rig:
-        await rig.asked("DELETE", "", times=2)
-        await rig.idle()
-        assert rig.bound() == {}
-        assert evicted(rig) == {"w1", "w2"}
-        assert stands(rig) == [("False", "Unschedulable", ALONE)]
+    async with run_live_scheduler(*NODES, *theirs, group(), *strong("a", "b"), gates=GATES) as harness:
+        await harness.wait_for_request("DELETE", "", times=2)
+        await harness.idle()
+        assert harness.bound() == {}
+        assert evicted(harness) == {"w1", "w2"}
+        assert stands(harness) == [("False", "Unschedulable", ALONE)]
         own = "preemption: not eligible due to workload aware preemption enabled"
-        assert all(told.endswith(own) for told in members_told(rig))
-        said = {event.about: event.note for event in rig.events.told if event.reason == "Preempted"}
+        assert all(told.endswith(own) for told in members_told(harness))
+        said = {event.about: event.note for event in harness.events.recorded if event.reason == "Preempted"}
         assert said == dict.fromkeys(("w1", "w2"), "Preempted by podgroup uid-of-gang on node cluster")
-        (patch,) = rig.sent("PATCH", "/pods/w1/status")
+        (patch,) = harness.sent("PATCH", "/pods/w1/status")
         assert patch["status"]["conditions"][0]["message"] == (
             "default-scheduler: preempting to accommodate a higher priority podgroup"
         )
-        rig.deliver_deletion(*theirs)
-        rig.clock.advance(30)
-        await rig.idle()
-        assert set(rig.bound()) == {"a", "b"}
-        assert stands(rig)[-1][:2] == ("True", "Scheduled")
+        harness.deliver_deletion(*theirs)
+        harness.clock.advance(30)
+        await harness.idle()
+        assert set(harness.bound()) == {"a", "b"}
+        assert stands(harness)[-1][:2] == ("True", "Scheduled")
 
 
 @async_test
@@ -148,9 +148,9 @@ async def test_the_priority_of_a_unit_is_that_of_its_group() -> None:
     unit = group("unit", 1, 10, disruption_mode="PodGroup")
     async with run_live_scheduler(
         *NODES, of("unit", weak("u1", "n1")), unit, group(), *strong("a", "b"), gates=GATES
-    ) as rig:
-        assert evicted(rig) == set()
-        assert stands(rig)[-1][2] == f"{ALONE}, No preemption victims found for incoming preemptor"
+    ) as harness:
+        assert evicted(harness) == set()
+        assert stands(harness)[-1][2] == f"{ALONE}, No preemption victims found for incoming preemptor"
 
 
 @async_test
@@ -226,11 +226,11 @@ TOPOLOGY = PodGroupSchedulingConstraints(topology=(TopologyConstraint(key="zone"
 async def test_why_nobody_has_to_go(asking: PodGroup, fields: dict[str, Any], why: str) -> None:
     async with run_live_scheduler(
         *NODES, weak("w1", "n1"), weak("w2", "n2"), asking, *strong("a", "b", **fields), gates=GATES
-    ) as rig:
-        assert (rig.bound(), evicted(rig)) == ({}, set())
-        assert stands(rig) == [("False", "Unschedulable", f"{ALONE}, {why}")]
-        assert [info.name for info in rig.live.engine.cache.pods()] == ["w1", "w2"]
-        counts = rig.live.engine.snapshot().nodes.pod_count
+    ) as harness:
+        assert (harness.bound(), evicted(harness)) == ({}, set())
+        assert stands(harness) == [("False", "Unschedulable", f"{ALONE}, {why}")]
+        assert [info.name for info in harness.live.engine.cache.pods()] == ["w1", "w2"]
+        counts = harness.live.engine.snapshot().nodes.pod_count
         assert list(counts[:2]) == [1, 1]
 
 
@@ -239,22 +239,22 @@ async def test_without_the_plugin_nobody_preempts() -> None:
     config = f"{CONFIG}profiles: [{{plugins: {{multiPoint: {{disabled: [{{name: DefaultPreemption}}]}}}}}}]"
     async with run_live_scheduler(
         *NODES, weak("w1", "n1"), group(), *strong("a", "b"), gates=GATES, config=config
-    ) as rig:
-        assert evicted(rig) == set()
+    ) as harness:
+        assert evicted(harness) == set()
         told = "default preemption plugin is not registered, workload aware preemption is disabled"
-        assert stands(rig) == [("False", "Unschedulable", f"{ALONE}, {told}")]
+        assert stands(harness) == [("False", "Unschedulable", f"{ALONE}, {told}")]
 
 
 @async_test
 async def test_all_of_it_is_held_back_while_victims_are_told() -> None:
     pods = strong("a", "b")
-    async with run_live_scheduler(*NODES, weak("w1", "n1"), weak("w2", "n2"), group(), gates=GATES) as rig:
-        plugin = rig.live.engine.framework("default-scheduler").profile.instances["DefaultPreemption"]
+    async with run_live_scheduler(*NODES, weak("w1", "n1"), weak("w2", "n2"), group(), gates=GATES) as harness:
+        plugin = harness.live.engine.framework("default-scheduler").profile.instances["DefaultPreemption"]
         plugin.groups_preempt = True
         plugin.on_preemption_started(group())
-        rig.deliver(*pods)
-        await rig.idle()
-        assert [rig.pool(pod) for pod in pods] == [SubQueue.UNSCHEDULABLE] * 2
+        harness.deliver(*pods)
+        await harness.idle()
+        assert [harness.pool(pod) for pod in pods] == [SubQueue.UNSCHEDULABLE] * 2
         told = plugin.pre_enqueue(pods[0])
         assert told.message == "waiting for the preemption for this pod group to be finished"
         plugin.on_preemption_finished(group())
@@ -263,16 +263,16 @@ async def test_all_of_it_is_held_back_while_victims_are_told() -> None:
 
 @async_test
 async def test_all_of_it_is_tried_again_after_a_pause_where_a_victim_cannot_be_deleted() -> None:
-    async with run_live_scheduler(*NODES, weak("w1", "n1"), weak("w2", "n2"), group(), gates=GATES) as rig:
-        rig.objects["/api/v1/namespaces/default/pods/w1"] = weak("w1", "n1")
-        rig.fail_next("DELETE", "/pods/w1", status(403, "Forbidden"))
-        rig.deliver(*strong("a", "b"))
-        await rig.asked("DELETE", "/pods/w1")
-        await wait_until(lambda: rig.count("DELETE", "/pods/w1") == 2, tick=lambda: rig.clock.advance(0.1))
-        await rig.idle()
-        assert rig.clock.monotonic_s() >= 10.0
+    async with run_live_scheduler(*NODES, weak("w1", "n1"), weak("w2", "n2"), group(), gates=GATES) as harness:
+        harness.objects["/api/v1/namespaces/default/pods/w1"] = weak("w1", "n1")
+        harness.fail_next("DELETE", "/pods/w1", status(403, "Forbidden"))
+        harness.deliver(*strong("a", "b"))
+        await harness.wait_for_request("DELETE", "/pods/w1")
+        await wait_until(lambda: harness.count("DELETE", "/pods/w1") == 2, tick=lambda: harness.clock.advance(0.1))
+        await harness.idle()
+        assert harness.clock.monotonic_s() >= 10.0
         assert (
-            not rig.live.engine.framework("default-scheduler")
+            not harness.live.engine.framework("default-scheduler")
             .profile.instances["DefaultPreemption"]
             .is_preempting("uid-of-gang")
         )
@@ -282,9 +282,9 @@ async def test_all_of_it_is_tried_again_after_a_pause_where_a_victim_cannot_be_d
 async def test_what_is_only_tried_leaves_no_record() -> None:
     async with run_live_scheduler(
         *NODES, weak("w1", "n1"), weak("w2", "n2"), group(), *strong("a", "b"), gates=GATES
-    ) as rig:
-        await rig.asked("DELETE", "", times=2)
-        records = list(rig.live.engine.records)
+    ) as harness:
+        await harness.wait_for_request("DELETE", "", times=2)
+        records = list(harness.live.engine.records)
         assert [record.node for record in records] == [None, None]
 
 
@@ -294,21 +294,21 @@ async def test_others_have_their_turn_and_see_everybody() -> None:
     seen: list[int] = []
     async with run_live_scheduler(
         *NODES, *(weak(f"w{n}", "n1", "100m") for n in range(5)), weak("w9", "n2"), gates=GATES
-    ) as rig:
-        assert rig.live.pod_group_cycle is not None
-        preemption = rig.live.pod_group_cycle.preemption
+    ) as harness:
+        assert harness.live.pod_group_cycle is not None
+        preemption = harness.live.pod_group_cycle.preemption
         assert preemption is not None
         preemption.slice_s = -1.0
 
         class Clock:
-            monotonic_s, now = rig.clock.monotonic_s, rig.clock.now
+            monotonic_s, now = harness.clock.monotonic_s, harness.clock.now
 
             async def sleep(self, _: float) -> None:
-                seen.append(int(rig.live.engine.cache.snapshot().nodes.pod_count.sum()))
+                seen.append(int(harness.live.engine.cache.snapshot().nodes.pod_count.sum()))
 
         preemption.clock = Clock()  # type: ignore[assignment]
-        rig.deliver(group(), *strong("a", "b"))
-        await rig.asked("DELETE", "", times=6)
+        harness.deliver(group(), *strong("a", "b"))
+        await harness.wait_for_request("DELETE", "", times=6)
         assert seen == [6] * 6
 
 
@@ -327,9 +327,9 @@ async def test_who_looks_while_an_extender_is_asked_sees_everybody() -> None:
 
     config = f"{CONFIG}extenders: [{{urlPrefix: 'http://x', filterVerb: f, nodeCacheCapable: true}}]"
     objects = weak("w1", "n1"), weak("w2", "n2", "100m"), group(), *strong("a", "b")
-    async with run_live_scheduler(*NODES, *objects, gates=GATES, config=config, prepare=extended) as rig:
-        await rig.asked("DELETE", "", times=2)
-        assert evicted(rig) == {"w1", "w2"}
+    async with run_live_scheduler(*NODES, *objects, gates=GATES, config=config, prepare=extended) as harness:
+        await harness.wait_for_request("DELETE", "", times=2)
+        assert evicted(harness) == {"w1", "w2"}
         assert len(seen) > 2, "it is asked about trials too"
         assert set(seen) == {2}
 
@@ -351,6 +351,6 @@ async def test_nobody_acts_on_what_is_only_tried() -> None:
     config = f"{CONFIG}profiles: [{{plugins: {{multiPoint: {{enabled: [{{name: Acting}}]}}}}}}]"
     registry = known_plugins().with_plugins(Acting)
     objects = weak("w1", "n1"), weak("w2", "n2"), group(), *strong("a", "b")
-    async with run_live_scheduler(*NODES, *objects, gates=GATES, config=config, registry=registry) as rig:
-        await rig.asked("DELETE", "", times=2)
+    async with run_live_scheduler(*NODES, *objects, gates=GATES, config=config, registry=registry) as harness:
+        await harness.wait_for_request("DELETE", "", times=2)
         assert sorted(Acting.asked) == ["a", "b"]

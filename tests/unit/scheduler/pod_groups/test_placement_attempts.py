@@ -49,8 +49,8 @@ def node(name: str, zone: str, cpu: str = "2") -> Node:
     return make_node(name, cpu=cpu, labels={ZONE: zone})
 
 
-def stands(rig: LiveSchedulerHarness) -> list[tuple[str, str, str]]:
-    told = [patch["status"]["conditions"][-1] for patch in rig.sent("PATCH", "/podgroups/ring/status")]
+def stands(harness: LiveSchedulerHarness) -> list[tuple[str, str, str]]:
+    told = [patch["status"]["conditions"][-1] for patch in harness.sent("PATCH", "/podgroups/ring/status")]
     return [(each["status"], each["reason"], each["message"]) for each in told]
 
 
@@ -60,32 +60,32 @@ SPLIT = (node("x1", "x", "1"), node("y1", "y", "1"), node("z1", "z", "1"), node(
 
 @async_test
 async def test_they_stay_within_one_domain() -> None:
-    async with run_live_scheduler(*SPLIT, ring(), member("a", cpu="1"), member("b", cpu="1"), gates=GATES) as rig:
-        assert set(rig.bound().values()) == {"z1", "z2"}
-        assert stands(rig) == [("True", "Scheduled", "")]
-        assert rig.live.engine.cache.pod_count == 2  # nothing of the other trials is left
+    async with run_live_scheduler(*SPLIT, ring(), member("a", cpu="1"), member("b", cpu="1"), gates=GATES) as harness:
+        assert set(harness.bound().values()) == {"z1", "z2"}
+        assert stands(harness) == [("True", "Scheduled", "")]
+        assert harness.live.engine.cache.pod_count == 2  # nothing of the other trials is left
 
 
 @async_test
 async def test_without_the_gate_they_go_anywhere() -> None:
     nodes = SPLIT[:2]
     pods = member("a", cpu="1"), member("b", cpu="1")
-    async with run_live_scheduler(*nodes, ring(), *pods, gates=GATES[:2]) as rig:
-        assert rig.bound().keys() == {"a", "b"}
+    async with run_live_scheduler(*nodes, ring(), *pods, gates=GATES[:2]) as harness:
+        assert harness.bound().keys() == {"a", "b"}
 
 
 @async_test
 async def test_no_placement_will_do() -> None:
     pods = [member(name, cpu="1") for name in "abc"]
-    async with run_live_scheduler(*SPLIT, ring(3), *pods, gates=GATES, settings=IN_ORDER) as rig:
-        assert rig.bound() == {}
-        assert rig.live.engine.cache.pod_count == 0
+    async with run_live_scheduler(*SPLIT, ring(3), *pods, gates=GATES, settings=IN_ORDER) as harness:
+        assert harness.bound() == {}
+        assert harness.live.engine.cache.pod_count == 0
         told = "0/3 placements are available, first placement status: pod group is unschedulable"
-        assert stands(rig) == [("False", "Unschedulable", told)]
-        said = [event.note for event in rig.events.told]
+        assert stands(harness) == [("False", "Unschedulable", told)]
+        said = [event.note for event in harness.events.recorded]
         refused = [each for each in said if each.startswith("0/1 nodes are available: 1 Insufficient cpu.")]
         assert (len(said), len(refused)) == (3, 2), said  # of the first placement, and its one node
-        latest = rig.live.engine.records.latest("default/c")
+        latest = harness.live.engine.records.latest("default/c")
         assert latest is not None
         assert latest.nodes == 1
 
@@ -94,49 +94,51 @@ async def test_no_placement_will_do() -> None:
 async def test_nobody_preempts_for_one_placement() -> None:
     """On each placement anew somebody would have to go."""
     weak, strong = make_pod("weak", cpu="1", node="x1"), member("strong", cpu="1", priority=9)
-    async with run_live_scheduler(node("x1", "x", "1"), weak, ring(1), strong, gates=GATES) as rig:
-        (event,) = rig.events.told
+    async with run_live_scheduler(node("x1", "x", "1"), weak, ring(1), strong, gates=GATES) as harness:
+        (event,) = harness.events.recorded
         assert event.note.endswith("not eligible due to placement-based pod group scheduling limitation")
-        assert rig.sent("DELETE", "/pods/weak") == []
+        assert harness.sent("DELETE", "/pods/weak") == []
 
 
 @async_test
 async def test_a_group_without_a_topology_is_told_of_placements_too() -> None:
     async with run_live_scheduler(
         *SPLIT, ring(9, None), *(member(str(n), cpu="1") for n in range(9)), gates=GATES
-    ) as rig:
-        assert rig.bound() == {}
+    ) as harness:
+        assert harness.bound() == {}
         told = "0/1 placements are available, first placement status: pod group is unschedulable"
-        assert stands(rig) == [("False", "Unschedulable", told)]
-        assert any(event.note.startswith("0/4 nodes are available: 4 Insufficient cpu.") for event in rig.events.told)
+        assert stands(harness) == [("False", "Unschedulable", told)]
+        assert any(
+            event.note.startswith("0/4 nodes are available: 4 Insufficient cpu.") for event in harness.events.recorded
+        )
 
 
 @async_test
 async def test_no_node_has_the_key() -> None:
     kept = replace_fields(member("a"), status={"nominated_node_name": "x1"})
-    async with run_live_scheduler(*SPLIT, ring(1, "rack"), kept, gates=GATES) as rig:
-        assert rig.bound() == {}
-        assert stands(rig) == [("False", "Unschedulable", "no feasible placements found")]
-        assert {event.note for event in rig.events.told} == {"no feasible placements found"}
-        assert all("nominatedNodeName" not in each["status"] for each in rig.sent("PATCH", "/pods/a/status"))
+    async with run_live_scheduler(*SPLIT, ring(1, "rack"), kept, gates=GATES) as harness:
+        assert harness.bound() == {}
+        assert stands(harness) == [("False", "Unschedulable", "no feasible placements found")]
+        assert {event.note for event in harness.events.recorded} == {"no feasible placements found"}
+        assert all("nominatedNodeName" not in each["status"] for each in harness.sent("PATCH", "/pods/a/status"))
 
 
 @async_test
 async def test_members_that_came_later_join_the_others() -> None:
     big = node("x1", "x", "8"), node("y1", "y", "8")
-    async with run_live_scheduler(*big, ring(1), member("old", node="y1", cpu="1"), gates=GATES) as rig:
-        rig.deliver(member("new", cpu="1"))
-        await rig.idle()
-        assert rig.bound() == {"new": "y1"}
+    async with run_live_scheduler(*big, ring(1), member("old", node="y1", cpu="1"), gates=GATES) as harness:
+        harness.deliver(member("new", cpu="1"))
+        await harness.idle()
+        assert harness.bound() == {"new": "y1"}
 
 
 @async_test
 async def test_members_in_two_domains_are_an_error() -> None:
     apart = member("p", node="x1", cpu="0"), member("q", node="y1", cpu="0")
-    async with run_live_scheduler(*SPLIT, ring(1), *apart, gates=GATES) as rig:
-        rig.deliver(member("new"))
-        await rig.idle()
-        ((status, reason, message),) = stands(rig)
+    async with run_live_scheduler(*SPLIT, ring(1), *apart, gates=GATES) as harness:
+        harness.deliver(member("new"))
+        await harness.idle()
+        ((status, reason, message),) = stands(harness)
         assert (status, reason) == ("False", "SchedulerError")
         assert message.startswith("cannot determine domain for already scheduled pods: more than 1 domain found")
 
@@ -149,8 +151,8 @@ def test_the_fuller_placement_is_better(fuller: str) -> None:
         taken = make_pod("there", node=f"{fuller}0", cpu="6")
         async with run_live_scheduler(
             *nodes, taken, ring(), member("a", cpu="2"), member("b", cpu="2"), gates=GATES
-        ) as rig:
-            assert {each[0] for each in rig.bound().values()} == {fuller}
+        ) as harness:
+            assert {each[0] for each in harness.bound().values()} == {fuller}
 
     tried()
 
@@ -161,8 +163,8 @@ async def test_more_members_are_better_than_a_fuller_placement() -> None:
     and what it has of memory)."""
     nodes = node("small", "x", "2"), node("large", "y", "5")
     pods = [member(name, cpu="1") for name in "abcd"]
-    async with run_live_scheduler(*nodes, ring(2), *pods, gates=GATES) as rig:
-        assert rig.bound() == dict.fromkeys("abcd", "large")
+    async with run_live_scheduler(*nodes, ring(2), *pods, gates=GATES) as harness:
+        assert harness.bound() == dict.fromkeys("abcd", "large")
 
 
 @pytest.mark.parametrize(("settings", "expected"), [(IN_ORDER, {"a"}), (None, {"a", "b"})])
@@ -173,16 +175,16 @@ def test_ties_are_left_to_chance(settings: BayplanSettings | None, expected: set
 
     @async_test
     async def tried() -> None:
-        async with run_live_scheduler(*nodes, gates=GATES, settings=settings) as rig:
+        async with run_live_scheduler(*nodes, gates=GATES, settings=settings) as harness:
             for number in numbers:
                 name = f"ring-{number}"
                 group = replace_fields(ring(1, f"key-{number}"), metadata={"name": name, "uid": name})
                 pod = replace_fields(
                     make_pod(f"p{number}"), spec={"scheduling_group": PodSchedulingGroup(pod_group_name=name)}
                 )
-                rig.deliver(group, pod)
-            await rig.idle()
-            found = rig.bound()
+                harness.deliver(group, pod)
+            await harness.idle()
+            found = harness.bound()
             assert len(found) == len(numbers)
             assert {node_name[0] for node_name in found.values()} == expected
 
@@ -262,8 +264,8 @@ async def test_pre_filter_sees_all_nodes_and_filter_those_of_the_placement() -> 
     registry, config = with_plugin(watching)
     async with run_live_scheduler(
         *SPLIT, ring(1), member("a", cpu="0"), gates=GATES, registry=registry, config=config, settings=IN_ORDER
-    ) as rig:
-        assert rig.bound().keys() == {"a"}
+    ) as harness:
+        assert harness.bound().keys() == {"a"}
     assert watching.at_pre_filter == {4}
     assert watching.at_filter == [("x1",), ("y1",), ("z1", "z2")]
 
@@ -274,9 +276,9 @@ async def test_what_pre_filter_leaves_out_is_told_of_the_placement() -> None:
     pods = member("a", cpu="2"), member("b", cpu="2")
     async with run_live_scheduler(
         *SPLIT[2:], node("w1", "w"), ring(2), *pods, gates=GATES, registry=registry, config=config, settings=IN_ORDER
-    ) as rig:
-        assert rig.bound() == {}
-        (said,) = {event.note for event in rig.events.told}
+    ) as harness:
+        assert harness.bound() == {}
+        (said,) = {event.note for event in harness.events.recorded}
         why = "1 Insufficient cpu, 1 node(s) didn't satisfy plugin(s) [Narrowing]. no new claims to deallocate"
         refused = "preemption: not eligible due to placement-based pod group scheduling limitation"
         assert said == f"0/2 nodes are available: {why}, {refused}"
@@ -285,8 +287,8 @@ async def test_what_pre_filter_leaves_out_is_told_of_the_placement() -> None:
 @async_test
 async def test_a_nominated_node_elsewhere_is_not_looked_at() -> None:
     here = replace_fields(member("a", cpu="1"), status={"nominated_node_name": "x1"})
-    async with run_live_scheduler(*SPLIT, ring(), here, member("b", cpu="1"), gates=GATES) as rig:
-        assert set(rig.bound().values()) == {"z1", "z2"}
+    async with run_live_scheduler(*SPLIT, ring(), here, member("b", cpu="1"), gates=GATES) as harness:
+        assert set(harness.bound().values()) == {"z1", "z2"}
 
 
 @pytest.mark.parametrize(
@@ -305,9 +307,9 @@ def test_scores_that_cannot_be(answer: object, text: str) -> None:
     async def tried() -> None:
         async with run_live_scheduler(
             *SPLIT, ring(1), member("a"), gates=GATES, registry=registry, config=config
-        ) as rig:
-            assert rig.bound() == {}
-            ((status, reason, message),) = stands(rig)
+        ) as harness:
+            assert harness.bound() == {}
+            ((status, reason, message),) = stands(harness)
             assert (status, reason) == ("False", "SchedulerError")
             stage = "applying score defaultWeights on" if answer == 101 else "running"
             assert message.startswith(f"{stage} PlacementScore plugins: {text}")
@@ -318,6 +320,8 @@ def test_scores_that_cannot_be(answer: object, text: str) -> None:
 @async_test
 async def test_a_placement_with_a_node_that_is_not_there() -> None:
     registry, config = with_plugin(Elsewhere(), disabled="TopologyPlacementGenerator")
-    async with run_live_scheduler(*SPLIT, ring(1), member("a"), gates=GATES, registry=registry, config=config) as rig:
+    async with run_live_scheduler(
+        *SPLIT, ring(1), member("a"), gates=GATES, registry=registry, config=config
+    ) as harness:
         told = "failed to assume pod group placement: node moon in placement is not present in snapshot"
-        assert stands(rig) == [("False", "SchedulerError", told)]
+        assert stands(harness) == [("False", "SchedulerError", told)]
