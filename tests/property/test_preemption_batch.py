@@ -283,7 +283,8 @@ def test_weights_follow_the_snapshot(history: list[list[Any]]) -> None:
             assert np.array_equal(getattr(kept, column)(slots), getattr(anew, column)(slots)), column
         where = snapshot.pods.rows[slots].tolist()
         there = [
-            snapshot.nodes.pods[row][place] for row, place in zip(where, anew.list_positions(slots).tolist(), strict=True)
+            snapshot.nodes.pods[row][place]
+            for row, place in zip(where, anew.list_positions(slots).tolist(), strict=True)
         ]
         assert there == [snapshot.pods.infos[slot] for slot in slots.tolist()]
         assert anew.priorities(slots).tolist() == [info.priority for info in there]

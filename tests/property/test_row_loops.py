@@ -28,14 +28,14 @@ def mirror_of(cells: list[Any]) -> FloatColumns:
         np.array([[row[place][of] for row in cells] for place in range(2)], dtype=np.float64) for of in (0, 1)
     )
     mirror.allocatable, mirror.requested, mirror.free, mirror.buffer = has, taken, has - taken, np.empty_like(has)
-    mirror._least = [None, None]
+    mirror._minimum = [None, None]
     return mirror
 
 
 @given(rows, demands, st.tuples(st.integers(1, 100), st.integers(1, 100)))
 def test_least_allocated(cells: list[Any], demand: tuple[int, int], weights: tuple[int, int]) -> None:
     mirror = mirror_of(cells)
-    plain = AllocationScorer(_unused, _unused, of_floats=least_allocated_floats).score_floats(mirror, demand, weights)
+    plain = AllocationScorer(_unused, _unused, float_share=least_allocated_floats).score_floats(mirror, demand, weights)
     scores = np.empty(len(cells))
     row_loops.least_allocated(mirror.free, mirror.allocatable, demand, weights, scores)
     assert plain is not None
@@ -49,7 +49,7 @@ def test_balanced_of_two(cells: list[Any], demand: tuple[int, int]) -> None:
     plugin._offset = offset
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bayplan.plugins.node_resources.balanced_allocation.row_loops.COMPILED", False)
-        plain = plugin._in_floats(mirror, demand)
+        plain = plugin._score_floats(mirror, demand)
     scores = np.empty(len(cells))
     row_loops.balanced_of_two(mirror.requested, mirror.allocatable, demand, offset, scores)
     assert scores.astype(np.int64).tolist() == plain.tolist()

@@ -1,4 +1,4 @@
-"""The one mutable model of the cluster."""
+"""Cache: the mutable model of the cluster."""
 
 from bayplan.cache.cache import Cache, PodSwap
 

@@ -18,16 +18,16 @@ cdef class _SnapshotProgress:
 cdef class Cache:
     cdef object __weakref__
     cdef public object vocabulary, catalog, volumes, devices
-    cdef public object _assumed_ttl_s, _tree, _images, _seen
+    cdef public object _assumed_ttl_s, _tree, _images, _progress
     cdef public CNodeColumns _nodes
     cdef public list _slots, _free_slots, _content
-    cdef public dict _states, _strangers
-    cdef public object _aside
+    cdef public dict _states, _pods_without_node
+    cdef public object _removed_pods
     cdef public CChangeJournal _row_journal, _slot_journal
     cdef public Py_ssize_t assumed_count, _layout, _content_clock
     cpdef assume(self, object info)
-    @cython.locals(row=Py_ssize_t, slot=Py_ssize_t, mine=CNodeColumns, theirs=CNodeColumns, state=_PodState)
-    cdef bint _add_one_pod(self, CSnapshot snapshot, _SnapshotProgress seen)
+    @cython.locals(row=Py_ssize_t, slot=Py_ssize_t, own=CNodeColumns, copies=CNodeColumns, state=_PodState)
+    cdef bint _add_one_pod(self, CSnapshot snapshot, _SnapshotProgress progress)
     cdef Py_ssize_t _row(self, str name)
     @cython.locals(row=Py_ssize_t, state=_PodState)
     cdef _count_pod(self, object info, bint assumed)

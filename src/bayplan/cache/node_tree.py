@@ -1,7 +1,7 @@
-"""The order in which nodes are visited: zones take turns.
+"""Node tree: the order in which nodes are visited, alternating between zones.
 
-Matters only where not all nodes are looked at; then neighbours in the order should not share a zone. Given the same
-history of additions and removals the order is the same, as in kube-scheduler.
+Matters only if the scheduler evaluates a sample of the nodes: consecutive nodes should be in different zones. The order
+follows from the history of additions and removals, as in kube-scheduler.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ZONE_KEYS = ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/
 
 
 def zone_of(node: Node) -> tuple[str, str]:
-    """Region and zone of a node, each empty where no label says so. The older label wins."""
+    """Return region and zone of a node, empty without a label. The older label takes precedence."""
     labels = node.metadata.labels
     region = next((labels[key] for key in _REGION_KEYS if key in labels), "")
     zone = next((labels[key] for key in _ZONE_KEYS if key in labels), "")
@@ -27,7 +27,7 @@ class NodeTree:
     """Node names by zone, both in order of arrival."""
 
     def __init__(self) -> None:
-        self._zones: dict[tuple[str, str], dict[str, None]] = {}  # names as keys: ordered, and quick to remove
+        self._zones: dict[tuple[str, str], dict[str, None]] = {}  # names as keys: ordered, with fast removal
 
     def add(self, node: Node) -> None:
         self._zones.setdefault(zone_of(node), {})[node.name] = None
@@ -40,12 +40,12 @@ class NodeTree:
             del self._zones[zone]
 
     def update(self, old: Node, new: Node) -> None:
-        """A node that changes its zone goes to the end of the new one."""
+        """Update a node. A node that changes its zone moves to the end of the new zone."""
         if zone_of(old) != zone_of(new):
             self.remove(old)
             self.add(new)
 
     def names(self) -> Iterator[str]:
-        """The first of every zone, then the second of every zone, and so on."""
-        for turn in zip_longest(*self._zones.values()):
-            yield from (name for name in turn if name is not None)
+        """Yield the first node of every zone, then the second of every zone, and so on."""
+        for names_of_turn in zip_longest(*self._zones.values()):
+            yield from (name for name in names_of_turn if name is not None)

@@ -1,7 +1,7 @@
-"""Who is counted on no node for a while, and in which order did the pods of those nodes stand before?
+"""Pods that are temporarily removed from their nodes, and the former order of the pods on these nodes.
 
-Asked by the cache while somebody finds out who would fit without some pods. Plugins see the pods of a node in an order,
-so it is the same again once all are back. Cost: one look at the pods of a node whose first pod is set aside.
+Used by the cache while a caller computes what fits without some pods. Plugins see the pods of a node in order, so the
+order is restored with the last pod. Cost: one pass over the pods of a node when its first pod is removed.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ from functools import partial
 from bayplan.snapshot import PodInfo
 
 PodOrder = Callable[[PodInfo], int]
-"""Sorts the pods of a node; those that came meanwhile are the last."""
+"""Sort key for the pods of a node. Pods that were added meanwhile are last."""
 
 
 class RemovedPods:
-    """Pods by uid."""
+    """Removed pods by uid."""
 
     def __init__(self) -> None:
         self._uids: set[str] = set()
-        self._before: dict[str, list[str]] = {}
+        self._uids_by_node: dict[str, list[str]] = {}
 
     def add(self, uid: str, node_name: str, pods: Iterable[PodInfo]) -> None:
-        """`pods`: of its node, itself among them."""
-        self._before.setdefault(node_name, [info.uid for info in pods])
+        """Add a removed pod. `pods`: all pods of its node, including itself."""
+        self._uids_by_node.setdefault(node_name, [info.uid for info in pods])
         self._uids.add(uid)
 
     def remove(self, uid: str) -> bool:
-        """Whether it was here; it no longer is."""
+        """Remove a pod from this set. Returns whether it was in it."""
         if uid not in self._uids:
             return False
         self._uids.discard(uid)
         return True
 
     def orders(self) -> Iterator[tuple[str, PodOrder]]:
-        """Once nobody is left: by node, how its pods stood."""
+        """Yield the former order of the pods by node, once no pod is removed anymore."""
         if self._uids:
             return
-        before, self._before = self._before, {}
-        for name, uids in before.items():
-            places = {uid: place for place, uid in enumerate(uids)}
-            yield name, partial(_place, places)
+        orders_before, self._uids_by_node = self._uids_by_node, {}
+        for name, uids in orders_before.items():
+            positions = {uid: position for position, uid in enumerate(uids)}
+            yield name, partial(_position, positions)
 
 
-def _place(places: Mapping[str, int], info: PodInfo) -> int:
-    return places.get(info.uid, len(places))
+def _position(positions: Mapping[str, int], info: PodInfo) -> int:
+    return positions.get(info.uid, len(positions))

@@ -1,6 +1,6 @@
-"""kube-scheduler's plugins, one a file, and the registry of all of them.
+"""The plugins of kube-scheduler, one module or package each, and the registry of all of them.
 
-Importing this registers nothing: whoever builds a profile calls `default_plugins()` and may add plugins of their own.
+Importing this package registers nothing: `default_plugins()` returns the registry, which the caller may extend.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bayplan.plugins.volume_zone import VolumeZone
 
 
 def default_plugins() -> Registry:
-    """Every plugin we ship, in the order of the default profile; the last four are on by name only."""
+    """Return every shipped plugin, in the order of the default profile. The last four must be enabled by name."""
     return Registry.of(
         SchedulingGates,
         PrioritySort,

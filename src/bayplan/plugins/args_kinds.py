@@ -1,4 +1,4 @@
-"""Which in-tree plugins take arguments? The table that the configuration loader is handed."""
+"""Table of the arguments of in-tree plugins, used by the configuration loader."""
 
 from __future__ import annotations
 

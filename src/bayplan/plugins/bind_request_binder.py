@@ -1,7 +1,7 @@
-"""How does a placement become true? By a BindRequest that the binder carries out.
+"""Creates a BindRequest that the binder executes, instead of binding the pod.
 
-Asked at Bind, in place of DefaultBinder, and before that about nodes: where the binder has lately given this very pod
-up it is not tried again for a while, so that one bad node never starves anybody. Cost: one request a pod.
+Used at Bind in place of DefaultBinder. It also filters nodes: after a failed binding the pod is kept off that node for
+a while, so one bad node does not starve a pod. Cost: one request for each pod.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from bayplan.snapshot import NodeTable
 
 
 class BindRequestBinder:
-    """Has pods bound by the binder."""
+    """Binds pods through the binder."""
 
     name = "BindRequestBinder"
     looks_at_pods = False
-    depends_on = row_local  # of pods that have not failed it says nothing at all, and all others are asked about alone
+    depends_on = row_local  # it rejects nothing for pods without failures, and pods with failures share no answers
     binds_every_pod = True
-    filters_where_it_binds = True  # or a binding that is always refused would be asked for again and again
-    signs_anew = True  # a binding that is given up makes a pod like no other, and nothing of the pod has changed
+    filters_where_it_binds = True  # otherwise a binding that is always refused would be requested repeatedly
+    signs_anew = True  # a failed binding changes the signature of a pod that has not changed
     cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
 
     def __init__(self, handle: Handle) -> None:
@@ -47,15 +47,15 @@ class BindRequestBinder:
         return cls(handle)
 
     def signature(self, pod: Pod) -> Hashable | None:
-        """A pod that has failed before is like no other."""
+        """A pod with a failed binding shares no answers."""
         return None if pod.metadata.uid in self._requests.factory.failures.records else ()
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
         failures = self._requests.factory.failures
         if cycle.pod.uid not in failures.records:
             return SKIP
-        why = failures.backoff_message(cycle.pod.uid)
-        return unresolvable(why) if why else None
+        message = failures.backoff_message(cycle.pod.uid)
+        return unresolvable(message) if message else None
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         excluded = self._requests.factory.failures.excluded_nodes(cycle.pod.uid)
@@ -64,11 +64,11 @@ class BindRequestBinder:
             yield Rejection(mask, EXCLUDED_NODE_REASON, resolvable=False)
 
     async def bind(self, cycle: Cycle, node_name: str) -> Status | None:
-        desk, pod, fields = self._requests.factory, cycle.pod, cycle.find(REQUEST_FIELDS) or {}
+        factory, pod, fields = self._requests.factory, cycle.pod, cycle.find(REQUEST_FIELDS) or {}
         try:
             annotations = self._requests.annotations(cycle, node_name)
-            request = desk.request(pod, node_name, annotations, **fields)
-            desk.observe_created(await self._writes.perform(CreateBindRequest(pod, request)), pod)
+            request = factory.request(pod, node_name, annotations, **fields)
+            factory.observe_created(await self._writes.perform(CreateBindRequest(pod, request)), pod)
         except ApiError as fault:
             return error(fault.details)
         except BayplanError as fault:

@@ -1,6 +1,6 @@
-"""How does a placement become true? By a Binding that the API server accepts.
+"""Binds a pod to its node with a Binding that the API server accepts.
 
-Asked at Bind, in the binding cycle. Cost: one request.
+Called at Bind, in the binding cycle. Cost: one request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DefaultBinder:
         try:
             await self._writes.perform(BindPod(cycle.pod, node_name))
         except ApiError as fault:
-            return error(fault.details)  # in the server's own words, which people look for
+            return error(fault.details)  # the text of the API server, which users search for
         except BayplanError as fault:
             return error(str(fault))
         return None

@@ -1,7 +1,7 @@
-"""Do enough pods of the gang exist to begin, and have enough found a place to go on?
+"""Gates the pods of a gang until enough of them exist, and holds them at Permit until enough have a node.
 
-Asked when a pod is about to enter the queue and, once it has a node, at Permit. Only pods of a PodGroup with a gang
-policy are concerned. Cost: a walk over the group's own pods.
+Called at PreEnqueue and at Permit. It affects only pods of a PodGroup with a gang policy. Cost: a loop over the group's
+own pods.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PERMIT_TIMEOUT_S = 5 * 60.0
 
 
 def pod_group_name(pod: Pod) -> str | None:
-    """The PodGroup that the pod belongs to, if any."""
+    """Return the name of the pod's PodGroup, if any."""
     group = pod.spec.scheduling_group
     return None if group is None else group.pod_group_name
 
@@ -38,14 +38,14 @@ def own_group_key(pod: Pod) -> tuple[str, str | None]:
 
 
 def hint_on_member_add(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """A pod came; of the same group?"""
+    """A pod was added; queue if it is in the same group."""
     assert isinstance(new, Pod)
     name = pod_group_name(pod)
     return queue_hint_if(name is not None and new.namespace == pod.namespace and pod_group_name(new) == name)
 
 
 def hint_on_group_add(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """A group came; the pod's own?"""
+    """A PodGroup was added; queue if it is the pod's group."""
     assert isinstance(new, PodGroup)
     return queue_hint_if(
         pod_group_name(pod) is not None and (new.namespace, new.name) == (pod.namespace, pod_group_name(pod))
@@ -53,7 +53,7 @@ def hint_on_group_add(pod: Pod, old: KubeObject | None, new: KubeObject | None) 
 
 
 class GangScheduling:
-    """Starts the pods of a gang together or not at all."""
+    """Schedules the pods of a gang together or not at all."""
 
     name = "GangScheduling"
     cured_by = (
@@ -90,10 +90,10 @@ class GangScheduling:
             return error(f"failed to get podGroup {pod.namespace}/{name}: {fault}")
         if group.spec.scheduling_policy.gang is None:
             return None
-        mates = self._handle.group_pods(pod.namespace, name)
-        placed = [mate for mate in mates if mate.spec.node_name]
+        members = self._handle.group_pods(pod.namespace, name)
+        placed = [member for member in members if member.spec.node_name]
         if len(placed) < _min_count(group):
-            self._handle.activate({mate.name: mate for mate in mates if not mate.spec.node_name})
+            self._handle.activate({member.name: member for member in members if not member.spec.node_name})
             return PermitWait(PERMIT_TIMEOUT_S, WAITING_FOR_PLACEMENTS)
         self._release(placed)
         return None
@@ -101,14 +101,14 @@ class GangScheduling:
     def _group(self, namespace: str, name: str) -> PodGroup | None:
         return self._handle.catalog.pod_groups.get(f"{namespace}/{name}")
 
-    def _release(self, mates: list[Pod]) -> None:
-        for mate in mates:
-            waiting = self._handle.waiting_pods.get(mate.uid)
+    def _release(self, members: list[Pod]) -> None:
+        for member in members:
+            waiting = self._handle.waiting_pods.get(member.uid)
             if waiting is not None:
                 waiting.allow(self.name)
 
 
 def _min_count(group: PodGroup) -> int:
-    """How many pods the group needs at least: a group without a gang policy needs none."""
+    """Return the minimum number of pods; 0 for a group without a gang policy."""
     gang = group.spec.scheduling_policy.gang
     return 0 if gang is None else gang.min_count

@@ -1,7 +1,7 @@
-"""Go's integer division on whole columns: the fraction is cut off, towards zero.
+"""Go's integer division on whole columns: it truncates towards zero.
 
-NumPy's `//` rounds down, which differs for negative numbers. Those are rare (a product that overflowed, as it does in
-Go), so the correction costs only where they occur.
+NumPy's `//` rounds down, which differs for negative numbers. They are rare (a product that overflowed, as in Go), so
+the correction costs time only where they occur.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from bayplan.snapshot import IntVector
 
 
 def one_quotient(dividend: int, divisor: int) -> int:
-    """The same as `quotient` for one number."""
+    """Return `quotient` for one number."""
     return dividend // divisor if (dividend < 0) == (divisor < 0) else -(-dividend // divisor)
 
 
 def quotient(dividend: IntVector, divisor: IntVector | int) -> IntVector:
-    """`dividend / divisor` as Go computes it for int64."""
+    """Return `dividend / divisor` as Go computes it for int64."""
     down: IntVector = dividend // divisor
     if (dividend >= 0).all() and np.all(np.asarray(divisor) > 0):
         return down

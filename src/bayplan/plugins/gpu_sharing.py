@@ -1,9 +1,9 @@
-"""Which nodes have room on a GPU for a pod that wants a part of one, and which device is it?
+"""Filters nodes for pods that request a share of a GPU, and chooses the devices.
 
-Asked at Filter about pods with KAI's annotations `gpu-fraction` and `gpu-memory`, and, while devices are being reserved
-on a node, about pods that want whole GPUs. At Reserve devices are chosen: groups that are used most come first, then a
-GPU that nobody uses becomes a group of its own. The choice goes with the BindRequest; the binder makes it true. Cost: a
-look at each pod on nodes with GPUs, for such pods; nothing for others.
+Filter handles pods with KAI's annotations `gpu-fraction` and `gpu-memory`, and, while devices are being reserved on a
+node, pods that request whole GPUs. Reserve chooses devices: the fullest GPU groups first, then an idle GPU becomes a
+new group. The BindRequest contains the choice, and the binder applies it. Cost: a check of each pod on nodes with GPUs,
+for such pods; nothing for all other pods.
 """
 
 from __future__ import annotations
@@ -47,40 +47,43 @@ SHARING_IN_PROGRESS = "node(s) had GPUs that are about to be shared"
 
 @dataclass(slots=True)
 class SharedDevices:
-    """The GPUs of one node that are shared, and those that nobody uses."""
+    """The shared and the idle GPUs of one node."""
 
     device_mib: int
     used_mib: dict[str, int] = field(default_factory=dict)  # by group
     idle: int = 0
 
     def fitting(self, share: GpuShare) -> list[str]:
-        """Groups with room for a share, the fullest first."""
-        asked = share.memory_on(self.device_mib)
-        fits = [group for group, used in self.used_mib.items() if used + asked <= self.device_mib]
-        return sorted(fits, key=lambda group: (-self.used_mib[group], group))
+        """Return the groups with room for a share, the fullest first."""
+        requested_mib = share.memory_on(self.device_mib)
+        fitting = [group for group, used in self.used_mib.items() if used + requested_mib <= self.device_mib]
+        return sorted(fitting, key=lambda group: (-self.used_mib[group], group))
 
     def has_room(self, share: GpuShare, pod_slots: int) -> bool:
-        """`pod_slots`: pods that may still come to the node, reservations among them."""
+        """Whether the share fits.
+
+        `pod_slots`: the number of pods that the node can still run, including reservation pods.
+        """
         if share.memory_on(self.device_mib) > self.device_mib:
             return False
-        fresh = share.devices - len(self.fitting(share))
-        return fresh <= self.idle and 1 + max(0, fresh) <= pod_slots
+        new_groups = share.devices - len(self.fitting(share))
+        return new_groups <= self.idle and 1 + max(0, new_groups) <= pod_slots
 
 
 @dataclass(frozen=True, slots=True)
 class AssignedGpuGroups:
-    """What was given to a pod that the API server does not show so yet."""
+    """GPU groups assigned to a pod that the API server does not show yet."""
 
     groups: tuple[str, ...]
     share: GpuShare
 
 
 _REQUESTED_SHARE: StateKey[GpuShare | int] = StateKey("GpuSharing/wanted")
-"""A part of GPUs, or how many whole ones."""
+"""A share of GPUs, or a number of whole GPUs."""
 
 
 class GpuSharing:
-    """Gives out parts of GPUs."""
+    """Assigns shares of GPUs."""
 
     name = "GpuSharing"
     depends_on = row_local
@@ -92,7 +95,7 @@ class GpuSharing:
     )
 
     def __init__(self, handle: Handle) -> None:
-        self._chance = handle.random
+        self._random = handle.random
         self._requests = handle.bind_requests
         self._choices: dict[str, AssignedGpuGroups] = {}  # by the uid of the pod
 
@@ -118,85 +121,83 @@ class GpuSharing:
         return None
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
-        wanted = cycle.get(_REQUESTED_SHARE)
-        full, silent = np.zeros(len(nodes), dtype=np.bool_), np.zeros(len(nodes), dtype=np.bool_)
+        request = cycle.get(_REQUESTED_SHARE)
+        full, without_memory = np.zeros(len(nodes), dtype=np.bool_), np.zeros(len(nodes), dtype=np.bool_)
         for position, node in enumerate(nodes):
             if not node.allocatable(GPU):
-                full[position] = isinstance(wanted, GpuShare)
+                full[position] = isinstance(request, GpuShare)
                 continue
             devices = self._devices(node)
-            if isinstance(wanted, int):
-                full[position] = devices.idle < wanted <= node.free(GPU)  # less than that is for others to say
+            if isinstance(request, int):
+                # other shortages are reported by NodeResourcesFit
+                full[position] = devices.idle < request <= node.free(GPU)
             elif not devices.device_mib:
-                silent[position] = True
+                without_memory[position] = True
             else:
                 slots = node.allocatable("pods") - int(node.columns.pod_count[node.row])
-                full[position] = not devices.has_room(wanted, slots)
-        yield Rejection(full, SHARING_IN_PROGRESS if isinstance(wanted, int) else NO_ROOM)
-        if silent.any():
-            yield Rejection(silent, NO_MEMORY, resolvable=False)
+                full[position] = not devices.has_room(request, slots)
+        yield Rejection(full, SHARING_IN_PROGRESS if isinstance(request, int) else NO_ROOM)
+        if without_memory.any():
+            yield Rejection(without_memory, NO_MEMORY, resolvable=False)
 
     def reserve(self, cycle: Cycle, node_name: str) -> Status | None:
-        wanted, pod = cycle.find(_REQUESTED_SHARE), cycle.pod
-        if not isinstance(wanted, GpuShare):
-            if given := whole_device_spec(pod):
-                add_request_fields(cycle, **given)
+        request, pod = cycle.find(_REQUESTED_SHARE), cycle.pod
+        if not isinstance(request, GpuShare):
+            if fields := whole_device_spec(pod):
+                add_request_fields(cycle, **fields)
             return None
         columns = cycle.snapshot.nodes
-        devices = self._devices(NodeInfo(columns, columns.index[node_name]), spare=pod.uid)
-        known = devices.fitting(wanted)[: wanted.devices]
-        fresh = wanted.devices - len(known)
-        if fresh > devices.idle:
+        devices = self._devices(NodeInfo(columns, columns.index[node_name]), ignored_uid=pod.uid)
+        existing = devices.fitting(request)[: request.devices]
+        new_groups = request.devices - len(existing)
+        if new_groups > devices.idle:
             return unschedulable(NO_ROOM)
-        groups = (*known, *(self._new_group() for _ in range(fresh)))
-        self._choices[pod.uid] = AssignedGpuGroups(groups, wanted)
-        part = ReceivedGpu(wanted.devices, f"{wanted.portion_of(devices.device_mib):.2f}")
-        add_request_fields(cycle, received_resource_type=FRACTION, received_gpu=part, selected_gpu_groups=groups)
+        groups = (*existing, *(self._new_group() for _ in range(new_groups)))
+        self._choices[pod.uid] = AssignedGpuGroups(groups, request)
+        received = ReceivedGpu(request.devices, f"{request.portion_of(devices.device_mib):.2f}")
+        add_request_fields(cycle, received_resource_type=FRACTION, received_gpu=received, selected_gpu_groups=groups)
         return None
 
     def unreserve(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
         self._choices.pop(cycle.pod.uid, None)
 
     async def post_bind(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
-        """The binder has labelled the pod before it bound it: the pod says from now on what it has. Where there is no
-        binder nobody labels it, and our memory is all that there is."""
+        """Drop the choice: the binder has labeled the pod before the binding. Without a binder the choice must stay."""
         if self._requests.factory.tracker is not None:
             self._choices.pop(cycle.pod.uid, None)
 
-    # inside -----------------------------------------------------------------------------------------------------
-
-    def _devices(self, node: NodeInfo, spare: str = "") -> SharedDevices:
-        """How the GPUs of a node are used; `spare`: as if this pod were not there."""
-        found = SharedDevices(gpu_memory_of_node(node.node), idle=node.free(GPU))
-        held: set[str] = set()
+    def _devices(self, node: NodeInfo, ignored_uid: str = "") -> SharedDevices:
+        """Return the use of the GPUs of a node. `ignored_uid`: a pod that does not count."""
+        devices = SharedDevices(gpu_memory_of_node(node.node), idle=node.free(GPU))
+        reserved_groups: set[str] = set()
         reservations = self._requests.factory.reservations
         for info in node.pods:
             if is_reservation(info.pod, reservations):
-                held |= gpu_groups_of(info.pod)
-            elif info.uid != spare and (choice := self._assigned_groups(info)) is not None:
-                taken = choice.share.memory_on(found.device_mib)
+                reserved_groups |= gpu_groups_of(info.pod)
+            elif info.uid != ignored_uid and (choice := self._assigned_groups(info)) is not None:
+                used_mib = choice.share.memory_on(devices.device_mib)
                 for group in choice.groups:
-                    found.used_mib[group] = found.used_mib.get(group, 0) + taken
-        found.idle -= len(found.used_mib.keys() - held)  # their devices are reserved in a moment
-        return found
+                    devices.used_mib[group] = devices.used_mib.get(group, 0) + used_mib
+        devices.idle -= len(devices.used_mib.keys() - reserved_groups)  # their devices will be reserved soon
+        return devices
 
     def _assigned_groups(self, info: PodInfo) -> AssignedGpuGroups | None:
-        """What a pod has: by our own memory, by the request that somebody before us has made, or by its labels."""
+        """Return the groups of a pod: from this plugin's choices, from its BindRequest, or from its labels."""
         pod = info.pod
         try:
             share = requested_share(pod)
         except ObjectError:
-            return None  # nobody gave it anything
+            return None  # the pod has no devices
         if share is None:
             return None
-        told = sorted(gpu_groups_of(pod))
-        if (chosen := self._choices.get(pod.uid)) is not None:
-            if told == sorted(chosen.groups):
+        labeled_groups = sorted(gpu_groups_of(pod))
+        if (own_choice := self._choices.get(pod.uid)) is not None:
+            if labeled_groups == sorted(own_choice.groups):
                 del self._choices[pod.uid]
-            return chosen
-        # A pod that was given up elsewhere may still be labelled with what it was to have there.
-        groups = self._requests.factory.gpu_groups_of(pod) or told
+            return own_choice
+        # The labels may be left over from a failed binding to another node.
+        groups = self._requests.factory.gpu_groups_of(pod) or labeled_groups
         return AssignedGpuGroups(tuple(groups), share) if groups else None
 
     def _new_group(self) -> str:
-        return str(uuid.UUID(int=self._chance.getrandbits(128), version=4))
+        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))

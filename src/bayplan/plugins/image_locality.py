@@ -1,7 +1,7 @@
-"""Which nodes have the pod's images already?
+"""Scores nodes by the images of the pod that they have.
 
-Asked at Score. An image counts by its size, scaled by the share of the nodes that have it, so that one lucky node does
-not get every pod. Cost: for each image of the pod, the rows that have it.
+An image counts by its size, scaled by the share of nodes that have it, so that a single node does not attract every
+pod. Cost: for each image of the pod, the rows that have it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_CONTAINER_THRESHOLD_BYTES = 1000 * MEBIBYTE
 
 
 class ImageLocality:
-    """Prefers nodes that need to pull less."""
+    """Prefers nodes that must pull fewer bytes."""
 
     name = "ImageLocality"
     looks_at_pods = False
@@ -32,7 +32,7 @@ class ImageLocality:
         return tuple(sorted(pod_images(pod))), container_count(pod)
 
     def depends_on(self, cycle: Cycle) -> Hashable:
-        """On images: how many nodes have one is learnt row by row, when something else happens there."""
+        """On images: the node counts of a row change only when the row is updated."""
         return cycle.snapshot.nodes.images_version
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
@@ -40,27 +40,27 @@ class ImageLocality:
         present = np.zeros(len(nodes), dtype=np.int64)
         known = [name for name in pod_images(cycle.pod) if name in nodes.columns.image_rows]
         if not known:
-            return present  # nobody has to pull less than anybody else
+            return present  # no node has any of the images
         for name in known:
-            sizes, holders = nodes.image(name)
-            # Go's order of operations: the share first, then the product, then the cut.
-            present += (sizes * (holders / total_nodes)).astype(np.int64)
+            sizes, node_counts = nodes.image(name)
+            # Go's order of operations: first the share, then the product, then the truncation.
+            present += (sizes * (node_counts / total_nodes)).astype(np.int64)
         scores = np.zeros(len(nodes), dtype=np.int64)
-        ahead = np.flatnonzero(present >= MIN_THRESHOLD_BYTES)  # usually few rows: all others score 0
-        most = MAX_CONTAINER_THRESHOLD_BYTES * container_count(cycle.pod)
-        saved = np.minimum(present[ahead], most) - MIN_THRESHOLD_BYTES
-        scores[ahead] = quotient(MAX_SCORE * saved, most - MIN_THRESHOLD_BYTES)
+        rows = np.flatnonzero(present >= MIN_THRESHOLD_BYTES)  # usually few rows; all other rows score 0
+        max_threshold = MAX_CONTAINER_THRESHOLD_BYTES * container_count(cycle.pod)
+        image_bytes = np.minimum(present[rows], max_threshold) - MIN_THRESHOLD_BYTES
+        scores[rows] = quotient(MAX_SCORE * image_bytes, max_threshold - MIN_THRESHOLD_BYTES)
         return scores
 
     def score(self, cycle: Cycle, node: NodeInfo) -> int:
-        """The same for one node: for bringing what is known of a few rows up to date."""
+        """Score one node, to update a few rows."""
         images = node.images
         if not images:
             return 0
         total_nodes = float(cycle.snapshot.nodes.count)
-        found = [images[name] for name in pod_images(cycle.pod) if name in images]
-        present = sum(int(state.size_bytes * (state.node_count / total_nodes)) for state in found)
+        states = [images[name] for name in pod_images(cycle.pod) if name in images]
+        present = sum(int(state.size_bytes * (state.node_count / total_nodes)) for state in states)
         if present < MIN_THRESHOLD_BYTES:
             return 0
-        most = MAX_CONTAINER_THRESHOLD_BYTES * container_count(cycle.pod)
-        return MAX_SCORE * (min(present, most) - MIN_THRESHOLD_BYTES) // (most - MIN_THRESHOLD_BYTES)
+        max_threshold = MAX_CONTAINER_THRESHOLD_BYTES * container_count(cycle.pod)
+        return MAX_SCORE * (min(present, max_threshold) - MIN_THRESHOLD_BYTES) // (max_threshold - MIN_THRESHOLD_BYTES)

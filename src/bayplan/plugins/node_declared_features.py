@@ -1,6 +1,7 @@
-"""Which nodes declare the features that the pod's spec needs?
+"""Filters nodes by the kubelet features that the pod's spec requires.
 
-Asked at Filter for the few pods that need one. Cost: each distinct set of declared features is looked at once.
+Filter does work only for the few pods that require a feature. Cost: each distinct set of declared features is evaluated
+once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ NEEDED_FEATURES: StateKey[frozenset[str]] = StateKey("PreFilterNodeDeclaredFeatu
 
 
 def needed_features(pod: Pod) -> frozenset[str]:
-    """The features of the kubelet without which the pod would not run as written."""
+    """Return the kubelet features that the pod requires."""
     spec = pod.spec
     needed = set()
     containers = (*spec.containers, *spec.init_containers)
@@ -42,20 +43,20 @@ def needed_features(pod: Pod) -> frozenset[str]:
 
 
 def hint_on_node_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """A node came, or declares other features (or the same in another order: kube-scheduler compares lists)."""
+    """A node was added or declares other features. The order counts too: kube-scheduler compares lists."""
     assert isinstance(new, Node)
     return queue_hint_if(not isinstance(old, Node) or old.status.declared_features != new.status.declared_features)
 
 
 def hint_on_own_update(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
-    """The pod itself was changed so that it needs other features."""
+    """The pod itself changed and requires other features."""
     assert isinstance(old, Pod)
     assert isinstance(new, Pod)
     return queue_hint_if(new.uid == pod.uid and needed_features(old) != needed_features(new))
 
 
 class NodeDeclaredFeatures:
-    """Keeps pods off nodes whose kubelet lacks a feature that they need."""
+    """Keeps pods off nodes whose kubelet lacks a required feature."""
 
     name = "NodeDeclaredFeatures"
     looks_at_pods = False

@@ -1,6 +1,6 @@
-"""Does the pod ask for one node by name?
+"""Filters nodes by the node name in the pod's spec.
 
-Asked at Filter. Cost: nothing for a pod that names no node, else one lookup.
+Cost: nothing for a pod without a node name, otherwise one lookup.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OTHER_NODE = "node(s) didn't match the requested node name"
 
 
 class NodeName:
-    """Keeps a pod that names its node off all others."""
+    """Keeps a pod with a node name off all other nodes."""
 
     name = "NodeName"
     looks_at_pods = False

@@ -1,6 +1,6 @@
-"""On which nodes are the host ports that the pod wants still free?
+"""Filters nodes by the host ports of the pod.
 
-Asked at Filter, for the few pods that want host ports at all. Cost: for each wanted port, the rows that hold it.
+Does work only for pods with host ports. Cost: for each requested port, the rows that use it.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ PORTS_IN_USE = "node(s) didn't have free ports for the requested pod ports"
 WANTED_PORTS: StateKey[tuple[HostPort, ...]] = StateKey("PreFilterNodePorts")
 
 
-def hint_on_pod_delete(wanted: tuple[HostPort, ...], old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """A pod went that was on a node, or had room kept on one, and held one of the wanted ports."""
+def hint_on_pod_delete(ports: tuple[HostPort, ...], old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
+    """A pod with a node or a nomination was deleted that used one of the requested ports."""
     assert isinstance(old, Pod)
     placed = bool(old.spec.node_name or old.status.nominated_node_name)
-    return queue_hint_if(placed and ports_conflict(wanted, host_ports(old)))
+    return queue_hint_if(placed and ports_conflict(ports, host_ports(old)))
 
 
 class NodePorts:
-    """Keeps pods off nodes where somebody holds one of their host ports."""
+    """Keeps pods off nodes where another pod uses one of their host ports."""
 
     name = "NodePorts"
     depends_on = row_local
@@ -73,7 +73,7 @@ class NodePorts:
         yield Rejection(taken, PORTS_IN_USE)
 
     def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
-        """The same for one node: for bringing what is known of a few rows up to date."""
+        """Filter one node, to update a few rows."""
         ports = cycle.find(WANTED_PORTS)
         if ports is None:
             return error(f'reading "{WANTED_PORTS.name}" from cycleState: not found')

@@ -1,6 +1,6 @@
-"""Which nodes are cordoned, and does the pod mind?
+"""Filters out cordoned nodes, unless the pod tolerates the unschedulable taint.
 
-Asked at Filter. Cost: one toleration check and one look at a column of flags.
+Cost: one toleration check and one column of flags.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ UNSCHEDULABLE_REASON = "node(s) were unschedulable"
 
 
 def hint_on_node_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """A node came open, or was opened."""
+    """A schedulable node was added, or a node was uncordoned."""
     assert isinstance(new, Node)
-    was_closed = old is None or (isinstance(old, Node) and old.spec.unschedulable)
-    return queue_hint_if(was_closed and not new.spec.unschedulable)
+    was_unavailable = old is None or (isinstance(old, Node) and old.spec.unschedulable)
+    return queue_hint_if(was_unavailable and not new.spec.unschedulable)
 
 
 def hint_on_own_update(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """The pod itself got the toleration that it lacked."""
+    """The pod itself got the toleration for the taint."""
     assert isinstance(new, Pod)
     return queue_hint_if(new.uid == pod.uid and tolerated(UNSCHEDULABLE, new.spec.tolerations))
 

@@ -1,7 +1,7 @@
-"""Which pods belong to a pod group, waiting or placed?
+"""The pods of a pod group, waiting or placed.
 
-Asked by plugins that look at placements of a group, several of them about several placements. Cost: one walk over all
-pods for as long as a cycle lasts; after that the answer is known.
+Used by several plugins that evaluate placements of a group. Cost: one loop over all pods for each cycle; the result is
+cached in the cycle.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class PodGroupName(Protocol):
 
 
 def pod_group_members(handle: Handle, cycle: Cycle, group: PodGroupName) -> Sequence[Pod]:
-    known = cycle.find(_MEMBERS)
-    if known is None or known[:2] != (group.namespace, group.name):
-        known = group.namespace, group.name, handle.group_pods(group.namespace, group.name)
-        cycle.put(_MEMBERS, known)
-    return known[2]
+    cached = cycle.find(_MEMBERS)
+    if cached is None or cached[:2] != (group.namespace, group.name):
+        cached = group.namespace, group.name, handle.group_pods(group.namespace, group.name)
+        cycle.put(_MEMBERS, cached)
+    return cached[2]

@@ -1,6 +1,6 @@
-"""Which placement takes the most pods of a group?
+"""Scores placements by the number of pods of the group.
 
-Asked once for each placement that can take the group. Cost: a walk over the group's own pods.
+Called once for each placement that fits the group. Cost: a loop over the group's own pods.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class PodGroupPodsCount:
         placement: Placement,  # noqa: ARG002
         assigned: Mapping[str, str],
     ) -> int:
-        """Pods that run or are assumed already count as well: differences between placements stay in proportion."""
+        """Pods that run or are assumed count as well, so scores of placements stay proportional."""
         pods = pod_group_members(self._handle, cycle, group)
         return sum(bool(pod.spec.node_name) for pod in pods) + len(assigned)
 
     def normalize_placements(self, cycle: Cycle, group: PodGroupName, scores: Sequence[int]) -> Sequence[int] | Status:  # noqa: ARG002
-        """The fullest placement gets 100."""
-        most = max(scores, default=0)
-        if most <= 0:
+        """Scale the scores so that the best placement gets 100."""
+        highest = max(scores, default=0)
+        if highest <= 0:
             return error(NOTHING_ASSIGNED)
-        return [score * MAX_SCORE // most for score in scores]
+        return [score * MAX_SCORE // highest for score in scores]

@@ -1,7 +1,7 @@
-"""Counts of pods that are kept instead of made anew: how far did they follow, and what happened since?
+"""Cursor into the pod changes of a snapshot, for counts that are updated incrementally.
 
-Spread and affinity count pods by domain. A part that is shared is asked again after every placement, and then only the
-pod that was placed has to be added to what was counted before. Cost: a few operations for each pod that changed.
+Topology spread and inter-pod affinity count pods by domain. A shared evaluation is updated after every placement, and
+then only the placed pod is added to the earlier counts. Cost: a few operations for each changed pod.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _versions = count(1)
 
 
 def next_version() -> int:
-    """A number that no count has had before: two counts of one version are one count."""
+    """Return a unique number. Two counts with one version are the same count."""
     return next(_versions)
 
 
 _MAX_INCREMENTAL_CHANGES = 64
-"""When more pods than this changed, counting all of them is as well."""
+"""If more pods than this changed, counting all of them is not slower."""
 
 
 class JournalCursor:
-    """Up to where a count follows a snapshot. `basis`: whatever else it was made from."""
+    """Position of a count in the changes of a snapshot. `basis`: everything else that the count was computed from."""
 
     __slots__ = ("basis", "layout", "pods", "renewed")
 
@@ -42,11 +42,11 @@ class JournalCursor:
         return JournalCursor(self.layout, self.renewed, self.basis, self.pods)
 
     def invalidate(self) -> None:
-        """The count is no longer right."""
+        """Mark the count as invalid."""
         self.layout = -1
 
     def changes_since(self, snapshot: Snapshot, basis: Hashable) -> list[PodChange] | None:
-        """The pods that came and went since, to be counted now; None where all has to be counted anew."""
+        """Return the pod changes since the last call; None if everything must be counted again."""
         if snapshot.layout != self.layout or snapshot.renewed.end != self.renewed or basis != self.basis:
             return None
         changes = snapshot.pods.changes_since(self.pods)

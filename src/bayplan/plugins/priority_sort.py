@@ -1,6 +1,6 @@
-"""Which of two pods is tried first? The more important one; among equals the one that has waited longer.
+"""Orders the queue by priority, then by queueing time.
 
-Asked by the scheduling queue at every push and pop. Cost: two comparisons.
+Called by the scheduling queue at every push and pop. Cost: two comparisons.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ class PrioritySort:
     name = "PrioritySort"
 
     def less(self, first: QueuedPod, second: QueuedPod) -> bool:
-        mine, theirs = first.pod.priority, second.pod.priority
-        return mine > theirs or (mine == theirs and first.timestamp < second.timestamp)
+        first_priority, second_priority = first.pod.priority, second.pod.priority
+        return first_priority > second_priority or (
+            first_priority == second_priority and first.timestamp < second.timestamp
+        )
 
     def sort_key(self, queued: QueuedPod) -> tuple[int, datetime]:
-        """The same as a value, which spares a call at every comparison."""
+        """Return the same order as a key, which saves a call at every comparison."""
         return -queued.pod.priority, queued.timestamp

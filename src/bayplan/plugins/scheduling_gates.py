@@ -1,6 +1,6 @@
-"""May this pod be tried at all yet? Not while somebody keeps a scheduling gate on it.
+"""Gates pods that have scheduling gates.
 
-Asked when a pod is about to enter the queue. Cost: a look at one list.
+Called at PreEnqueue. Cost: a check of one list.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from bayplan.objects.meta import KubeObject
 
 
 def hint_on_gates_removed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """Gates were taken off a pod; off this one?"""
+    """Scheduling gates were removed from a pod; queue if it is this pod."""
     assert isinstance(new, Pod)
     return queue_hint_if(new.uid == pod.uid)
 
 
 class SchedulingGates:
-    """Holds pods back until their scheduling gates are gone."""
+    """Keeps pods out of the queue until their scheduling gates are removed."""
 
     name = "SchedulingGates"
     cured_by = (

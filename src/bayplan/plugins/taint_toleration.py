@@ -1,7 +1,6 @@
-"""Which nodes have taints that keep the pod away, and which ones that it would rather not meet?
+"""Filters nodes by untolerated taints, and scores them by taints with effect PreferNoSchedule.
 
-Asked at Filter and at Score. Cost: each distinct list of taints in the cluster is looked at once, whatever the number
-of nodes.
+Cost: each distinct list of taints in the cluster is evaluated once, whatever the number of nodes.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from bayplan.snapshot import IntVector, NodeTable
 UNTOLERATED = "node(s) had untolerated taint(s)"
 
 SOFT_TOLERATIONS: StateKey[tuple[Toleration, ...]] = StateKey("PreScoreTaintToleration")
-"""The pod's tolerations that can cover a taint of effect PreferNoSchedule."""
+"""The pod's tolerations that can match a taint with effect PreferNoSchedule."""
 
 
 Tolerations = tuple[Toleration, ...]
 
 
 class TolerationHintInput(NamedTuple):
-    """What a pod tolerates. `keys`: of taints that it may tolerate; None: of any."""
+    """The tolerations of a pod. `keys`: keys of the taints that they can match; None: any key."""
 
     tolerations: Tolerations
     keys: frozenset[str] | None
@@ -48,16 +47,18 @@ def toleration_hint_input(pod: Pod) -> TolerationHintInput:
 
 
 def has_untolerated_taint(node: Node, tolerations: Tolerations) -> bool:
-    """Whether some taint of the node keeps a pod with these tolerations off it."""
+    """Whether a taint of the node is not tolerated."""
     return first_untolerated(node.spec.taints, tolerations) is not None
 
 
-def hint_on_node_change(tolerance: TolerationHintInput, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
-    """A node came, or changed, whose taints the pod can live with now and could not before."""
+def hint_on_node_change(
+    hint_input: TolerationHintInput, old: KubeObject | None, new: KubeObject | None
+) -> QueueingHint:
+    """A node was added or changed whose taints are tolerated now and were not before."""
     assert isinstance(new, Node)
-    tolerations, keys = tolerance
+    tolerations, keys = hint_input
     if keys is not None:
-        for taint in new.spec.taints:  # looked up first: thousands may wait, each for a taint of its own to go
+        for taint in new.spec.taints:  # checked first: thousands of pods may wait, each for a different taint
             if taint.key not in keys and taint.effect in DO_NOT_SCHEDULE:
                 return QueueingHint.SKIP
     if has_untolerated_taint(new, tolerations):
@@ -66,13 +67,13 @@ def hint_on_node_change(tolerance: TolerationHintInput, old: KubeObject | None, 
 
 
 def hint_on_own_update(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """Tolerations can only be added: if they are the pod's own, it is worth another try."""
+    """Tolerations can only be added. If this pod got one, it is retried."""
     assert isinstance(new, Pod)
     return queue_hint_if(new.uid == pod.uid)
 
 
 class TaintToleration:
-    """Keeps pods off nodes whose taints they do not tolerate, and prefers nodes with fewer soft taints."""
+    """Keeps pods off nodes with untolerated taints, and prefers nodes with fewer untolerated soft taints."""
 
     name = "TaintToleration"
     looks_at_pods = False
@@ -95,10 +96,10 @@ class TaintToleration:
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         tolerations = cycle.pod.spec.tolerations
 
-        def intolerable(taints: tuple[Taint, ...]) -> bool:
+        def has_untolerated(taints: tuple[Taint, ...]) -> bool:
             return first_untolerated(taints, tolerations) is not None
 
-        yield Rejection(nodes.where_taints(intolerable), UNTOLERATED, resolvable=False)
+        yield Rejection(nodes.where_taints(has_untolerated), UNTOLERATED, resolvable=False)
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
         soft = tuple(each for each in cycle.pod.spec.tolerations if each.effect in ("", PREFER_NO_SCHEDULE))
@@ -110,11 +111,11 @@ class TaintToleration:
         if tolerations is None:
             return error(f'failed to read "{SOFT_TOLERATIONS.name}" from cycleState: not found')
 
-        def disliked(taints: tuple[Taint, ...]) -> int:
+        def count_untolerated(taints: tuple[Taint, ...]) -> int:
             soft = (taint for taint in taints if taint.effect == PREFER_NO_SCHEDULE)
             return sum(not tolerated(taint, tolerations) for taint in soft)
 
-        return nodes.count_taints(disliked)
+        return nodes.count_taints(count_untolerated)
 
     def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
         return default_normalize(scores, reverse=True)

@@ -1,7 +1,7 @@
-"""On which sets of nodes may a pod group be tried as a whole?
+"""Generates the placements of a pod group: the sets of nodes on which the group may be placed as a whole.
 
-Asked once a group, before its pods are tried: one placement for each value of the group's topology key, or only the one
-where pods of the group run already. Cost: one pass over a column of label ids.
+Called once for each group, before its pods are scheduled. There is one placement for each value of the group's topology
+key, or only the one where pods of the group run already. Cost: one pass over a column of label ids.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ALL_NODES = ""
 
 
 class TopologyPlacementGenerator:
-    """Keeps the pods of a group in one domain of the topology that the group names."""
+    """Keeps the pods of a group in one domain of the group's topology key."""
 
     name = "TopologyPlacementGenerator"
 
@@ -36,11 +36,11 @@ class TopologyPlacementGenerator:
         return cls(handle)
 
     def generate_placements(self, cycle: Cycle, group: PodGroupName) -> Sequence[Placement] | Status:
-        found = self._handle.catalog.pod_groups.get(f"{group.namespace}/{group.name}")
-        if found is None:
+        group_object = self._handle.catalog.pod_groups.get(f"{group.namespace}/{group.name}")
+        if group_object is None:
             return error(f"podgroup.scheduling.k8s.io {quote(group.name)} not found")
         snapshot = cycle.snapshot
-        key = _topology_key(found)
+        key = _topology_key(group_object)
         if key is None:
             return (Placement(ALL_NODES, frozenset(snapshot.nodes.names)),)
         column = snapshot.table.label(key)
@@ -52,7 +52,7 @@ class TopologyPlacementGenerator:
 
 
 def _topology_key(group: PodGroup) -> str | None:
-    """The API allows one constraint at most."""
+    """Return the topology key of the group. The API allows at most one constraint."""
     constraints = group.spec.scheduling_constraints
     return constraints.topology[0].key if constraints is not None and constraints.topology else None
 
@@ -65,7 +65,7 @@ def _placements(snapshot: Snapshot, column: LabelColumn, domains: Sequence[str])
 
 
 def _common_domain(snapshot: Snapshot, column: LabelColumn, placed: Sequence[Pod]) -> str | Status:
-    """Where the group's pods are already; an error if that is not one domain."""
+    """Return the domain of the group's placed pods. An error if it is not exactly one."""
     found = ""
     for pod in placed:
         row = snapshot.nodes.index.get(pod.spec.node_name)
@@ -81,5 +81,5 @@ def _common_domain(snapshot: Snapshot, column: LabelColumn, placed: Sequence[Pod
     return found
 
 
-def _placement_error(why: str) -> Status:
-    return error(f"cannot determine domain for already scheduled pods: {why}")
+def _placement_error(reason: str) -> Status:
+    return error(f"cannot determine domain for already scheduled pods: {reason}")

@@ -1,8 +1,8 @@
-"""May this pod share a node, or the cluster, with the users of the same volumes?
+"""Filters nodes by conflicts with the users of the same volumes.
 
-Two rules: some disks (GCE PD, EBS, iSCSI, RBD) may not be mounted twice on a node, and a ReadWriteOncePod claim has one
-user in the whole cluster. Cost: nothing for pods without such volumes; the second rule is a few lookups. The first
-walks over the pods of the rows that are left (`per_row`), since nobody keeps columns of in-tree disks any more.
+Two rules: some disks (GCE PD, EBS, iSCSI, RBD) cannot be mounted twice on a node, and a ReadWriteOncePod claim has one
+user in the whole cluster. Cost: nothing for pods without such volumes; the second rule needs a few lookups. The first
+rule loops over the pods of the remaining rows (`per_row`), because there are no columns of in-tree disks.
 """
 
 from __future__ import annotations
@@ -46,13 +46,16 @@ READ_WRITE_ONCE_POD = "ReadWriteOncePod"
 
 @dataclass(frozen=True, slots=True)
 class ExclusiveClaims:
-    """The pod's ReadWriteOncePod claims by name, and how often others use them."""
+    """The pod's ReadWriteOncePod claims by name, and the number of their uses by pods on nodes."""
 
     names: frozenset[str]
     uses: int
 
     def after(self, info: PodInfo, sign: int) -> ExclusiveClaims:
-        """The same with one pod more or less. By name alone, so a namesake elsewhere counts: kube-scheduler's way."""
+        """Return the state with one pod more or less.
+
+        A claim of the same name in another namespace counts, as upstream.
+        """
         shared = sum(name in self.names for name in named_claims(info.pod))
         return replace(self, uses=self.uses + sign * shared) if shared else self
 
@@ -61,7 +64,7 @@ STATE: StateKey[ExclusiveClaims] = StateKey("PreFilterVolumeRestrictions")
 
 
 def hint_on_pod_delete(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """A pod went that may have held a disk or claim of ours."""
+    """A pod was deleted that may have used a disk or claim of this pod."""
     assert isinstance(old, Pod)
     if old.namespace != pod.namespace:
         return QueueingHint.SKIP
@@ -69,18 +72,18 @@ def hint_on_pod_delete(pod: Pod, old: KubeObject | None, new: KubeObject | None)
 
 
 def claims_hint_key(pod: Pod) -> ClaimNames | None:
-    """What matters of a pod that has no disk of the guarded kinds; one that has is looked at as a whole."""
+    """Return the claims of a pod without a restricted disk; None otherwise: the hint then reads the whole pod."""
     return None if has_conflicting_disk_type(pod) else claims_by_name(pod)
 
 
 def hint_on_claim_add(claims: ClaimNames, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """A claim came; ours?"""
+    """A claim was added; queue if the pod uses it."""
     assert isinstance(new, PersistentVolumeClaim)
     return queue_hint_if(claims.include(new))
 
 
 class VolumeRestrictions:
-    """Keeps pods from volumes that others hold exclusively."""
+    """Keeps pods off volumes that another pod uses exclusively."""
 
     name = "VolumeRestrictions"
     looks_at_pods = False
@@ -102,7 +105,7 @@ class VolumeRestrictions:
         return cls(handle)
 
     def signature(self, pod: Pod) -> Hashable | None:
-        """Nothing of a pod without claims and disks matters; otherwise answers depend on more than the pod."""
+        """A pod without claims and disks has no dependency; for any other pod answers depend on more than the pod."""
         return None if has_conflicting_disk_type(pod) or any(True for _ in named_claims(pod)) else ()
 
     def pre_filter(self, cycle: Cycle) -> Status | None:

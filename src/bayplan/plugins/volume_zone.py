@@ -1,7 +1,7 @@
-"""Is the node in a zone that the pod's volumes are labelled with?
+"""Filters nodes by the zone and region labels of the pod's volumes.
 
-Reads the zone and region labels of bound volumes in PreFilter, then compares them with the label columns of all nodes.
-Cost: nothing for pods without claims; a few operations over all rows for each labelled volume.
+PreFilter reads the labels of bound volumes; Filter compares them with the label columns of all nodes. Cost: nothing for
+pods without claims; a few operations over all rows for each labeled volume.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STATE: StateKey[ZoneRequirements] = StateKey("PreFilterVolumeZone")
 
 
 def hint_on_storage_class_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """Only a class that waits for pods lets an unbound claim pass here."""
+    """Only a class with WaitForFirstConsumer lets an unbound claim pass this plugin."""
     assert isinstance(new, StorageClass)
     return queue_hint_if(new.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER)
 
@@ -60,7 +60,7 @@ def hint_on_claim_change(claims: ClaimNames, old: KubeObject | None, new: KubeOb
 
 
 def hint_on_volume_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """A new volume, or one that says something else about its zones."""
+    """A volume was added or its zones changed."""
     assert isinstance(new, PersistentVolume)
     return queue_hint_if(not isinstance(old, PersistentVolume) or zone_requirements(old) != zone_requirements(new))
 
@@ -98,53 +98,53 @@ class VolumeZone:
         return cls(handle)
 
     def signature(self, pod: Pod) -> Hashable | None:
-        """A pod that names no claim is not concerned; otherwise answers depend on the claims' volumes."""
+        """A pod without claims has no dependency; otherwise answers depend on the claims' volumes."""
         return None if any(True for _ in named_claims(pod)) else ()
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
-        demands = self._zone_requirements(cycle.pod)
-        if isinstance(demands, Status):
-            return demands
-        if not demands:
+        requirements = self._zone_requirements(cycle.pod)
+        if isinstance(requirements, Status):
+            return requirements
+        if not requirements:
             return SKIP
-        cycle.put(STATE, demands)
+        cycle.put(STATE, requirements)
         return None
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
-        demands = cycle.find(STATE)
-        if demands is None:  # PreFilter is switched off in this profile
+        requirements = cycle.find(STATE)
+        if requirements is None:  # PreFilter is disabled in this profile
             found = self._zone_requirements(cycle.pod)
             if isinstance(found, Status):
                 yield Rejection(np.ones(len(nodes), dtype=np.bool_), found.message, resolvable=False)
                 return
-            demands = found
-        if demands:
-            yield Rejection(_has_topology_labels(nodes) & ~_satisfied(nodes, demands), REASON, resolvable=False)
+            requirements = found
+        if requirements:
+            yield Rejection(_has_topology_labels(nodes) & ~_satisfied(nodes, requirements), REASON, resolvable=False)
 
     def _zone_requirements(self, pod: Pod) -> ZoneRequirements | Status:
-        """What all bound volumes of the pod ask for, or why the pod cannot be placed at all."""
-        demands: list[ZoneRequirement] = []
+        """Return the requirements of all bound volumes of the pod, or why the pod cannot be scheduled."""
+        requirements: list[ZoneRequirement] = []
         for name in named_claims(pod):
             volume = self._volume(pod, name)
             if isinstance(volume, str):
                 return unresolvable(volume)
             if volume is not None:
-                demands.extend(zone_requirements(volume))
-        return tuple(demands)
+                requirements.extend(zone_requirements(volume))
+        return tuple(requirements)
 
     def _volume(self, pod: Pod, name: str) -> PersistentVolume | str | None:
-        """The volume behind a claim, None where it is still to be chosen, or what is wrong."""
+        """Return the volume of a claim, None if it is not yet chosen, or the error."""
         if not name:
             return "PersistentVolumeClaim had no name"
         claim = self._catalog.persistent_volume_claims.get(claim_key(pod.namespace, name))
         if claim is None:
             return claim_not_found(name)
-        bound_to = claim.spec.volume_name
-        if not bound_to:
-            return self._still_unbound(storage_class_of_claim(claim))
-        return self._catalog.persistent_volumes.get(bound_to) or volume_not_found(bound_to)
+        volume_name = claim.spec.volume_name
+        if not volume_name:
+            return self._unbound_claim_error(storage_class_of_claim(claim))
+        return self._catalog.persistent_volumes.get(volume_name) or volume_not_found(volume_name)
 
-    def _still_unbound(self, class_name: str) -> str | None:
+    def _unbound_claim_error(self, class_name: str) -> str | None:
         if not class_name:
             return "PersistentVolumeClaim had no pv name and storageClass name"
         storage_class = self._catalog.storage_classes.get(class_name)
@@ -156,19 +156,22 @@ class VolumeZone:
 
 
 def _has_topology_labels(nodes: NodeTable) -> BoolVector:
-    """Nodes that say where they are; the others are taken for a cluster without zones and let everything in."""
-    zoned = np.zeros(len(nodes), dtype=np.bool_)
+    """Return the nodes with a zone or region label.
+
+    Nodes without one accept every volume, as in a cluster without zones.
+    """
+    has_zone_label = np.zeros(len(nodes), dtype=np.bool_)
     for key in TOPOLOGY_LABELS:
-        zoned |= nodes.label_ids(key) >= 0
-    return zoned
+        has_zone_label |= nodes.label_ids(key) >= 0
+    return has_zone_label
 
 
-def _satisfied(nodes: NodeTable, demands: ZoneRequirements) -> BoolVector:
+def _satisfied(nodes: NodeTable, requirements: ZoneRequirements) -> BoolVector:
     satisfied = np.ones(len(nodes), dtype=np.bool_)
-    for key, values in demands:
+    for key, values in requirements:
         fits = nodes.where_label_in(key, values)
         successor = SUCCESSOR.get(key)
-        if successor is not None:  # an old volume label on a node that has only the new one
+        if successor is not None:  # an old volume label, and a node that has only the new label
             fits |= (nodes.label_ids(key) < 0) & nodes.where_label_in(successor, values)
         satisfied &= fits
     return satisfied

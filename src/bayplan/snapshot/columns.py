@@ -1,9 +1,9 @@
-"""Nodes as columns: what is allocatable, requested and flagged on each row, and which pods are there.
+"""Nodes as columns: allocatable and requested amounts, flags and pods of each row.
 
-The cache keeps one `NodeColumns` that it changes; a snapshot keeps another that copies changed rows (`copy_rows`);
-preemption and nominated pods work on a `fork` of a few rows. All three change rows by the same `add_pod` and
-`remove_pod`, so there is one bookkeeping. Rows are dense: when a node goes, the last row takes its place.
-Matrices are resources by rows, because every reader wants one resource on all rows at once.
+The cache owns one mutable `NodeColumns`. A snapshot owns another one that copies changed rows (`copy_rows`). Preemption
+and nominated pods work on a `fork` of a few rows. All three change rows with the same `add_pod` and `remove_pod`. Rows
+are dense: when a node is removed, the last row takes its place. Matrices are resources by rows, because readers need
+one resource on all rows at once.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ IntMatrix = npt.NDArray[np.int64]
 _Rows = int | npt.NDArray[np.intp]
 
 _MAX_ROWS_IN_PLACE = 4
-"""Up to so many rows are copied one by one, more of them in one go a column."""
+"""Up to this many rows are copied one by one, more of them column by column."""
 
 
-class ImageState(msgspec.Struct, frozen=True, gc=False):  # ten a node: nothing that a collector need look at
-    """An image as one row last saw it. The count is stale by design: kube-scheduler's is, and scores depend on it."""
+# ten for each node, without references that the garbage collector must follow
+class ImageState(msgspec.Struct, frozen=True, gc=False):
+    """An image as one row last saw it. The node count is stale by design, as in kube-scheduler: scores depend on it."""
 
     size_bytes: int
     node_count: int
 
 
 class NodeColumns:
-    """Rows of nodes with everything on them."""
+    """Rows of nodes with their pods, ports and images."""
 
     def __init__(self, vocabulary: InternTables, *, capacity: int = 16) -> None:
         self.vocabulary = vocabulary
@@ -58,13 +59,13 @@ class NodeColumns:
         self.ports: list[set[HostPort]] = []
         self.images: list[dict[str, ImageState]] = []
         self.port_rows: dict[tuple[str, int], dict[int, set[str]]] = {}
-        self._image_rows: dict[str, dict[int, ImageState]] | None = {}  # None: to be made when it is asked for
-        self.images_version = 0  # changes with what some row has, or is seen to have, of images
+        self._image_rows: dict[str, dict[int, ImageState]] | None = {}  # None: built on demand
+        self.images_version = 0  # changes with the images that any row shows
         self._image_columns: dict[str, IntMatrix] = {}
         self.labels = LabelColumns(self.nodes)
         self._set_amount_views(np.zeros((REQUESTS_OFFSET + 2 * len(vocabulary.resources), capacity), dtype=np.int64))
-        self.all_small = True  # no amount of any row was ever negative or at least `SMALL`
-        self._bound = 0  # no row is asked for more than this of anything
+        self.all_small = True  # false after an amount was negative or at least `FLOAT_EXACT_LIMIT`
+        self._upper_bound = 0  # upper bound of the requested amounts on any row
         self.unschedulable: BoolVector = np.zeros(capacity, dtype=np.bool_)
         self.taint_ids: IdVector = np.zeros(capacity, dtype=np.intp)
         self.feature_ids: IdVector = np.zeros(capacity, dtype=np.intp)
@@ -73,20 +74,18 @@ class NodeColumns:
         return self.count
 
     def _set_amount_views(self, amounts: IntMatrix) -> None:
-        """All amounts of a row are one matrix, so that copying or reading a row is one operation."""
+        """Set the amounts matrix and its views. One matrix holds all amounts, so copying a row is one operation."""
         usage = REQUESTS_OFFSET + (len(amounts) - REQUESTS_OFFSET) // 2
         self._amounts = amounts
-        self._usage = amounts[:usage]  # what pods make of a row
-        self._cells: IntMatrix = self._usage  # the same, as C reads it
+        self._usage = amounts[:usage]  # amounts that pods change
+        self._cells: IntMatrix = self._usage  # the same, for compiled code
         self.nonzero: IntMatrix = amounts[0:2]
         self.pod_count: IntVector = amounts[2]
         self.requested: IntMatrix = amounts[REQUESTS_OFFSET:usage]
         self.allocatable: IntMatrix = amounts[usage:]
 
-    # rows -------------------------------------------------------------------------------------------------------
-
     def add_row(self, node: Node) -> int:
-        """A new row for `node`, empty of pods."""
+        """Add a row for `node` without pods."""
         row = self.count
         self._reserve_rows(row + 1)
         self.count += 1
@@ -103,7 +102,7 @@ class NodeColumns:
         return row
 
     def set_node(self, row: int, node: Node) -> None:
-        """Another version of the node of this row."""
+        """Set another version of the node of this row."""
         taints, features = self.vocabulary.taints, self.vocabulary.features
         new_taints = taints.acquire(without_times(node.spec.taints))
         new_features = features.acquire(frozenset(node.status.declared_features))
@@ -113,7 +112,7 @@ class NodeColumns:
         self._set_node_columns(row, node)
 
     def drop_row(self, row: int) -> int:
-        """Take a row out; the last row moves into its place. Returns the row that moved (equal to `row`: none)."""
+        """Remove a row. The last row moves into its place. Returns the row that moved (equal to `row`: none)."""
         self.vocabulary.taints.release(int(self.taint_ids[row]))
         self.vocabulary.features.release(int(self.feature_ids[row]))
         last = self.count - 1
@@ -123,7 +122,7 @@ class NodeColumns:
         return last
 
     def truncate(self, count: int) -> None:
-        """Forget every row from `count` on."""
+        """Drop every row from `count` on."""
         for row in range(count, self.count):
             self._index_ports(row, frozenset())
             self.set_images(row, {})
@@ -133,11 +132,11 @@ class NodeColumns:
         self.count = min(self.count, count)
 
     def copy_rows(self, source: NodeColumns, rows: Mapping[int, dict[str, ImageState]]) -> None:
-        """Make these rows equal to the same rows of `source`, seeing images as given."""
+        """Copy these rows from `source`, with the given images."""
         self._reserve_resources()
         for row in rows:
             if row == self.count:
-                self._append_like(source, row)
+                self._append_copy(source, row)
         if len(rows) <= _MAX_ROWS_IN_PLACE:
             for row in rows:
                 self._copy_numbers(source, row, row)
@@ -145,10 +144,10 @@ class NodeColumns:
             where = np.fromiter(rows, np.intp, len(rows))
             self._copy_numbers(source, where, where)
         for row, images in rows.items():
-            self._copy_rest(source, row, row)
+            self._copy_lists(source, row, row)
             self.set_images(row, images)
 
-    def _append_like(self, source: NodeColumns, row: int) -> None:
+    def _append_copy(self, source: NodeColumns, row: int) -> None:
         self._reserve_rows(row + 1)
         self.count += 1
         self.nodes.append(source.nodes[row])
@@ -159,18 +158,18 @@ class NodeColumns:
         self.labels.put(row, source.nodes[row])
 
     def copy_pods(self, source: NodeColumns, row: int) -> None:
-        """The same where the node is the one that is shown already: only what its pods make of the row."""
+        """Copy only the pods of a row and the amounts that they change, for a row with the same node."""
         usage = source._usage
         if len(usage) > len(self._usage):
             self._reserve_resources()
         self._usage[: len(usage), row] = usage[:, row]
-        self.all_small, self._bound = source.all_small, source._bound
+        self.all_small, self._upper_bound = source.all_small, source._upper_bound
         if source.ports[row] or self.ports[row]:
             self._index_ports(row, source.ports[row])
         self.pods[row] = source.pods[row].copy()
 
     def fork(self, rows: list[int], *, pods: list[list[PodInfo]] | None = None) -> NodeColumns:
-        """A copy of some rows that can be changed freely; ids mean the same as here. `pods`: other lists than these."""
+        """Copy some rows for free modification, with the same ids. `pods`: lists that replace the copied ones."""
         forked = NodeColumns.__new__(NodeColumns)
         where = np.array(rows, dtype=np.intp)
         forked.vocabulary = self.vocabulary
@@ -180,14 +179,14 @@ class NodeColumns:
         forked.index = {name: position for position, name in enumerate(forked.names)}
         forked.pods = [list(self.pods[row]) for row in rows] if pods is None else pods
         forked.ports = [set()] * len(rows)
-        forked.images = [self.images[row] for row in rows]  # replaced, never changed: they need no copy
+        forked.images = [self.images[row] for row in rows]  # replaced, never modified: no copy needed
         forked.port_rows = {}
         forked._image_rows = None
         forked.images_version = self.images_version
         forked._image_columns = {}
         forked.labels = self.labels.fork(forked.nodes, where)
         forked._set_amount_views(self._amounts[:, where])
-        forked.all_small, forked._bound = self.all_small, self._bound
+        forked.all_small, forked._upper_bound = self.all_small, self._upper_bound
         forked.unschedulable = self.unschedulable[where]
         forked.taint_ids = self.taint_ids[where]
         forked.feature_ids = self.feature_ids[where]
@@ -198,7 +197,7 @@ class NodeColumns:
 
     @property
     def image_rows(self) -> dict[str, dict[int, ImageState]]:
-        """For each image the rows that have it. A fork, which is rarely asked, makes it when it is."""
+        """For each image the rows that have it. A fork builds this on demand."""
         if self._image_rows is None:
             self._image_rows = {}
             for row, images in enumerate(self.images):
@@ -207,30 +206,30 @@ class NodeColumns:
         return self._image_rows
 
     def set_images(self, row: int, images: dict[str, ImageState]) -> None:
-        """Row `row` has these images, with these counts."""
-        mine = self.images[row]
-        if mine is images or mine == images:
+        """Set the images of a row with their counts."""
+        old_images = self.images[row]
+        if old_images is images or old_images == images:
             return
         self.images_version += 1
-        for name in mine.keys() - images.keys():
+        for name in old_images.keys() - images.keys():
             rows = self.image_rows[name]
             del rows[row]
             if not rows:
                 del self.image_rows[name]
             if name in self._image_columns:
                 self._image_columns[name][:, row] = 0
-        rows_of, columns = self.image_rows, self._image_columns
+        image_rows, columns = self.image_rows, self._image_columns
         for name, state in images.items():
-            having = rows_of.get(name)
-            if having is None:
-                having = rows_of[name] = {}
-            having[row] = state
+            states_by_row = image_rows.get(name)
+            if states_by_row is None:
+                states_by_row = image_rows[name] = {}
+            states_by_row[row] = state
             if name in columns:
                 columns[name][:, row] = state.size_bytes, state.node_count
         self.images[row] = images
 
     def image_column(self, name: str) -> IntMatrix | None:
-        """Sizes and counts of one image by row; None where no row has it. Made when it is first asked for."""
+        """Return sizes and counts of one image by row; None if no row has it. Built on demand."""
         states = self.image_rows.get(name)
         if not states:
             return None
@@ -249,55 +248,53 @@ class NodeColumns:
                 column[1, rows] = [state.node_count for state in states.values()]
         return column
 
-    # pods -------------------------------------------------------------------------------------------------------
-
     def add_pod(self, row: int, info: PodInfo) -> None:
-        """Count a pod on a row."""
+        """Add a pod to a row."""
         self.pods[row].append(info)
         self.count_pod(row, info)
 
     def count_pod(self, row: int, info: PodInfo) -> None:
-        """The same where the list of pods is the caller's part."""
-        weight = info.row_amounts(self.vocabulary)
-        if len(weight.amounts) > len(self._usage):
+        """Count a pod on a row. The caller maintains the list of pods."""
+        row_amounts = info.row_amounts(self.vocabulary)
+        if len(row_amounts.amounts) > len(self._usage):
             self._reserve_resources()
-        if COMPILED:  # adding numbers is quicker then than asking NumPy to
-            parts = weight.parts
-            for place in range(len(parts)):
-                self._cells[place, row] += parts[place]
+        if COMPILED:  # compiled, adding numbers is faster than NumPy
+            amount_tuple = row_amounts.amount_tuple
+            for index in range(len(amount_tuple)):
+                self._cells[index, row] += amount_tuple[index]
         else:
-            column = self._usage[: len(weight.amounts), row]
-            column += weight.amounts  # past 64 bits it wraps around, as Go's int64 does
-        self._bound += weight.upper_bound
-        if self._bound >= FLOAT_EXACT_LIMIT:
+            column = self._usage[: len(row_amounts.amounts), row]
+            column += row_amounts.amounts  # wraps around at 64 bits, as Go's int64 does
+        self._upper_bound += row_amounts.upper_bound
+        if self._upper_bound >= FLOAT_EXACT_LIMIT:
             self._recompute_upper_bound()
         for port in info.host_ports:
             self._take_port(row, port)
 
     def set_pod(self, row: int, info: PodInfo) -> None:
-        """The same on a snapshot, which replaces lists and does not change them: who holds one holds the old pods."""
+        """Add a pod to a row of a snapshot. The list is copied, because callers may hold the old one."""
         self.pods[row] = self.pods[row].copy()
         self.add_pod(row, info)
 
-    def replace_pod(self, row: int, known: PodInfo, info: PodInfo) -> None:
-        """Another version of a pod that weighs the same and holds the same ports: as if it went and came again."""
+    def replace_pod(self, row: int, old_info: PodInfo, info: PodInfo) -> None:
+        """Replace a pod by a version with equal amounts and ports, as a removal followed by an addition."""
         pods = self.pods[row]
-        if pods[-1] is not known:
-            pods[self._position(row, known)] = pods[-1]
+        if pods[-1] is not old_info:
+            pods[self._position(row, old_info)] = pods[-1]
         pods[-1] = info
 
     def remove_pod(self, row: int, info: PodInfo) -> None:
-        """Take a pod off a row. Its place in the list goes to the last one, as the order of victims expects."""
+        """Remove a pod from a row. The last pod moves to its position, which the order of victims depends on."""
         pods = self.pods[row]
         position = self._position(row, info)
-        gone = pods[position]
+        removed = pods[position]
         pods[position] = pods[-1]
         pods.pop()
-        amounts = gone.row_amounts(self.vocabulary).amounts
+        amounts = removed.row_amounts(self.vocabulary).amounts
         if len(amounts) > len(self._usage):
             self._reserve_resources()
         self._usage[: len(amounts), row] -= amounts
-        for port in gone.host_ports:
+        for port in removed.host_ports:
             self._free_port(row, port)
 
     def _position(self, row: int, info: PodInfo) -> int:
@@ -310,50 +307,48 @@ class NodeColumns:
     def count_pods(
         self, rows: npt.NDArray[np.intp], pods: IntVector | int, requests: IntMatrix, nonzero: IntMatrix
     ) -> None:
-        """Count many pods at once, a sum for each of these rows, each row once; negative sums take them off.
+        """Count many pods at once: a sum for each of these rows, each row once. Negative sums remove pods.
 
-        Lists of pods and ports are the caller's part.
+        The caller maintains the lists of pods and ports.
         """
         self._reserve_resources()
         self.pod_count[rows] += pods
-        self.all_small = False  # nobody scores what is tried out here
+        self.all_small = False  # such a fork is never scored
         self.requested[: len(requests), rows] += requests
         self.nonzero[:, rows] += nonzero
 
     def set_ports_used(self, row: int, info: PodInfo, *, taken: bool) -> None:
-        """A pod that is counted elsewhere holds its ports, or no longer does."""
+        """Add or remove the host ports of a pod that is counted by `count_pods`."""
         for port in info.host_ports:
             (self._take_port if taken else self._free_port)(row, port)
 
     def amounts_key(self, row: int) -> bytes:
-        """Equal for rows that have the same amounts of everything, and of which the same is asked."""
+        """Return a key that is equal for rows with equal allocatable and requested amounts."""
         return self._amounts[:, row].tobytes()
 
-    # inside -----------------------------------------------------------------------------------------------------
-
     def _recompute_upper_bound(self) -> None:
-        """So many pods came that their sum is no longer known to be small anywhere: look."""
+        """Compute the upper bound again: the sum of the added amounts has reached the limit."""
         usage = self._usage[:, : self.count]
-        self._bound = int(usage.max(initial=0))
-        if self._bound >= FLOAT_EXACT_LIMIT // 2 or usage.min(initial=0) < 0:
+        self._upper_bound = int(usage.max(initial=0))
+        if self._upper_bound >= FLOAT_EXACT_LIMIT // 2 or usage.min(initial=0) < 0:
             self.all_small = False
-            self._bound = 0
+            self._upper_bound = 0
 
-    def _large(self, amount: int) -> int:
-        """An amount that floats may not hold exactly, as Go's int64 counts it."""
+    def _exact_amount(self, amount: int) -> int:
+        """Return an amount that a float may not hold exactly, as an int64 of Go."""
         self.all_small = False
         return int64(amount)
 
     def _take_port(self, row: int, port: HostPort) -> None:
-        mine = self.ports[row]
-        if mine:
-            mine.add(port)
+        row_ports = self.ports[row]
+        if row_ports:
+            row_ports.add(port)
         else:  # rows of a fork may share one empty set
             self.ports[row] = {port}
         self.port_rows.setdefault((port.protocol, port.port), {}).setdefault(row, set()).add(port.address)
 
     def _free_port(self, row: int, port: HostPort) -> None:
-        # A set, not a count: of two pods holding one port, either frees it. kube-scheduler does the same.
+        # A set, not a count: of two pods with one port, either frees it. kube-scheduler does the same.
         self.ports[row].discard(port)
         rows = self.port_rows.get((port.protocol, port.port))
         if rows is None or row not in rows:
@@ -365,14 +360,14 @@ class NodeColumns:
                 del self.port_rows[port.protocol, port.port]
 
     def _index_ports(self, row: int, ports: set[HostPort] | frozenset[HostPort]) -> None:
-        mine = self.ports[row]
-        for port in mine - ports:
+        row_ports = self.ports[row]
+        for port in row_ports - ports:
             self._free_port(row, port)
-        for port in ports - mine:
+        for port in ports - row_ports:
             self._take_port(row, port)
 
     def _set_node_columns(self, row: int, node: Node) -> None:
-        """Everything of a row that comes from the node object alone."""
+        """Set everything of a row that comes from the node object alone."""
         self.nodes[row] = node
         self.unschedulable[row] = node.spec.unschedulable
         index = self.vocabulary.resources.index
@@ -380,30 +375,30 @@ class NodeColumns:
         self._reserve_resources()
         self.allocatable[:, row] = 0
         for resource, amount in amounts:
-            self.allocatable[resource, row] = amount if 0 <= amount < FLOAT_EXACT_LIMIT else self._large(amount)
+            self.allocatable[resource, row] = amount if 0 <= amount < FLOAT_EXACT_LIMIT else self._exact_amount(amount)
         self.labels.put(row, node)
 
     def _copy_row(self, source: NodeColumns, origin: int, row: int) -> None:
-        """Row `row` becomes what `origin` is in `source` (images aside)."""
+        """Copy row `origin` of `source` to `row`, without images."""
         self._reserve_resources()
         self._copy_numbers(source, origin, row)
-        self._copy_rest(source, origin, row)
+        self._copy_lists(source, origin, row)
         if source is self:
             self.set_images(row, dict(self.images[origin]))
 
     def _copy_numbers(self, source: NodeColumns, origin: _Rows, row: _Rows) -> None:
-        """What columns hold of a row, or of many at once."""
+        """Copy the columns of one or many rows."""
         resources = source.allocatable.shape[0]
         self.allocatable[:resources, row] = source.allocatable[:, origin]
         self._usage[: len(source._usage), row] = source._usage[:, origin]
         self.all_small &= source.all_small
-        self._bound = source._bound
+        self._upper_bound = source._upper_bound
         self.unschedulable[row] = source.unschedulable[origin]
         self.taint_ids[row] = source.taint_ids[origin]
         self.feature_ids[row] = source.feature_ids[origin]
 
-    def _copy_rest(self, source: NodeColumns, origin: int, row: int) -> None:
-        """What lists hold of a row."""
+    def _copy_lists(self, source: NodeColumns, origin: int, row: int) -> None:
+        """Copy the lists of a row."""
         if self.ports[row] or source.ports[origin]:
             self._index_ports(row, source.ports[origin])
         self.pods[row] = source.pods[origin].copy()
@@ -429,12 +424,12 @@ class NodeColumns:
         capacity = len(self.pod_count)
         if rows <= capacity:
             return
-        grown = max(rows, 2 * capacity)
-        self._set_amount_views(_widened(self._amounts, grown))
+        capacity_needed = max(rows, 2 * capacity)
+        self._set_amount_views(_resize(self._amounts, capacity_needed))
         self._image_columns.clear()
-        self.unschedulable = np.resize(self.unschedulable, grown)
-        self.taint_ids = np.resize(self.taint_ids, grown)
-        self.feature_ids = np.resize(self.feature_ids, grown)
+        self.unschedulable = np.resize(self.unschedulable, capacity_needed)
+        self.taint_ids = np.resize(self.taint_ids, capacity_needed)
+        self.feature_ids = np.resize(self.feature_ids, capacity_needed)
 
     def _reserve_resources(self) -> None:
         missing = len(self.vocabulary.resources.names) - len(self.allocatable)
@@ -443,7 +438,7 @@ class NodeColumns:
             self._set_amount_views(np.concatenate((self._usage, rows, self.allocatable, rows)))
 
 
-def _widened(matrix: IntMatrix, columns: int) -> IntMatrix:
-    wide = np.zeros((matrix.shape[0], columns), dtype=np.int64)
-    wide[:, : matrix.shape[1]] = matrix
-    return wide
+def _resize(matrix: IntMatrix, columns: int) -> IntMatrix:
+    resized = np.zeros((matrix.shape[0], columns), dtype=np.int64)
+    resized[:, : matrix.shape[1]] = matrix
+    return resized

@@ -1,6 +1,6 @@
-"""The words that the columns of one cluster share: resource names, taint lists, feature sets, pod kinds, terms.
+"""Intern tables that the columns of one cluster share: resources, taints, features, pod kinds and affinity terms.
 
-A cache owns one vocabulary; its snapshots and their forks read the same one, so an id means the same everywhere.
+A cache owns one set of tables. Its snapshots and their forks use the same one, so an id has one meaning.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from bayplan.snapshot.interner import Interner
 BoolVector = npt.NDArray[np.bool_]
 IntVector = npt.NDArray[np.int64]
 IdVector = npt.NDArray[np.intp]
-"""Ids that are used to look things up: as wide as NumPy wants them, since it converts all others first."""
+"""Ids used as indexes, in NumPy's index type to avoid conversions."""
 SlotVector = npt.NDArray[np.int32]
-"""Ids of which there are as many as pods."""
+"""Ids with one entry for each pod."""
 
 CPU, MEMORY, EPHEMERAL_STORAGE, PODS = range(4)
 FIXED_RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods")
@@ -30,7 +30,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class NamespacedLabels:
-    """What selectors see of a pod: its namespace and its labels. Equal kinds are one entry in the vocabulary."""
+    """The namespace and the labels of a pod, which is all that selectors read. Equal values have one id."""
 
     __slots__ = ("_hash", "labels", "namespace")
 
@@ -48,12 +48,12 @@ class NamespacedLabels:
 
 @lru_cache(maxsize=4096)
 def shared_namespaced_labels(kind: NamespacedLabels) -> NamespacedLabels:
-    """The first of equal kinds, while it is remembered: what is looked up by itself is found without comparing."""
+    """Return the first of equal values while it is cached: identical objects are found without a comparison."""
     return kind
 
 
 class ResourceNumbers:
-    """Resource names to column numbers. Never shrinks: a cluster knows a few dozen names at most."""
+    """Column numbers of resource names. Never shrinks: a cluster has a few dozen names at most."""
 
     __slots__ = ("_index", "names")
 
@@ -65,7 +65,7 @@ class ResourceNumbers:
         return len(self.names)
 
     def index(self, name: str) -> int:
-        """The column of `name`, made if it is new."""
+        """Return the column of `name`, a new one if needed."""
         number = self._index.get(name)
         if number is None:
             number = self._index[name] = len(self.names)
@@ -73,12 +73,12 @@ class ResourceNumbers:
         return number
 
     def find(self, name: str) -> int:
-        """The column of `name`, or -1 when no node and no pod has ever named it."""
+        """Return the column of `name`, or -1 if no node and no pod has named it."""
         return self._index.get(name, -1)
 
 
 class InternTables:
-    """Every id space of one cluster."""
+    """All intern tables of one cluster."""
 
     __slots__ = ("affinities", "features", "kinds", "resources", "taints")
 
@@ -91,11 +91,11 @@ class InternTables:
 
     @property
     def has_released(self) -> bool:
-        """Whether ids wait to be given out again."""
+        """Whether released ids wait for reuse."""
         return bool(self.kinds.released or self.affinities.released or self.taints.released or self.features.released)
 
     def reuse_released_ids(self) -> None:
-        """Let released ids be given out again; called when every snapshot is up to date."""
+        """Allow reuse of released ids. Called when every snapshot is up to date."""
         self.taints.reuse_released_ids()
         self.features.reuse_released_ids()
         self.kinds.reuse_released_ids()
@@ -103,7 +103,7 @@ class InternTables:
 
 
 class IdPredicate(Generic[K]):
-    """A yes/no answer for each id of an interner, asked once a distinct value: `answers()[ids]` is a whole column."""
+    """A predicate evaluated once for each id of an interner: `answers()[ids]` is a whole column."""
 
     __slots__ = ("_answers", "_cursor", "_interner", "_predicate")
 
@@ -114,14 +114,14 @@ class IdPredicate(Generic[K]):
         self._cursor = 0
 
     def answers(self) -> BoolVector:
-        """Indexed by id; ids that appeared since the last call are asked now."""
+        """Return the results indexed by id. Evaluates ids that are new since the last call."""
         interner = self._interner
-        self._cursor, fresh = interner.since(self._cursor)
+        self._cursor, new_ids = interner.since(self._cursor)
         if len(self._answers) < len(interner):
-            grown = np.zeros(max(len(interner), 2 * len(self._answers)), dtype=np.bool_)
-            grown[: len(self._answers)] = self._answers
-            self._answers = grown
-        for number in fresh:
+            resized = np.zeros(max(len(interner), 2 * len(self._answers)), dtype=np.bool_)
+            resized[: len(self._answers)] = self._answers
+            self._answers = resized
+        for number in new_ids:
             value = interner.values[number]
             self._answers[number] = value is not None and self._predicate(value)
         return self._answers

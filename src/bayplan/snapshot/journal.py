@@ -1,6 +1,6 @@
-"""What changed since a reader last looked: numbers appended by the writer, read from a cursor.
+"""Journal of changed rows or slots: the writer appends numbers, a reader reads from its cursor.
 
-Keeps a bounded tail. A reader that was away for longer is told so and copies everything.
+The journal is bounded. A reader that is too far behind gets None and must copy everything.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from array import array
 
 
 class ChangeJournal:
-    """Numbers (rows or slots) in the order they changed."""
+    """Row or slot numbers in the order of their changes."""
 
     __slots__ = ("_entries", "_limit", "_start", "end")
 
     def __init__(self, limit: int = 65_536) -> None:
-        self._entries = array("q")  # no objects: kept among others that go soon, they would hold on to their memory
+        self._entries = array("q")  # no int objects: among short-lived objects they would keep memory pools in use
         self._start = 0
         self._limit = limit
-        self.end = 0  # the cursor of a reader that has seen everything
+        self.end = 0  # the cursor of an up-to-date reader
 
     def append(self, number: int) -> None:
         self._entries.append(number)
@@ -28,11 +28,13 @@ class ChangeJournal:
             self._start += half
 
     def single_since(self, cursor: int) -> int:
-        """The number noted after `cursor`, where that is exactly one; else -1."""
+        """Return the number appended after `cursor` if there is exactly one, otherwise -1."""
         return self._entries[-1] if self.end - cursor == 1 and cursor >= 0 else -1
 
     def since(self, cursor: int) -> set[int] | None:
-        """The numbers noted after `cursor`; None where they are no longer known and all may have changed."""
+        """Return the numbers appended after `cursor`; None if they are no longer stored and everything may have
+        changed.
+        """
         if cursor < self._start:
             return None
         return set(self._entries[cursor - self._start :]) if cursor < self.end else set()

@@ -1,8 +1,8 @@
-"""Node labels as columns: for a label key, one id a row.
+"""Node labels as columns: for each label key one id for each row.
 
-A column is made when a key is first asked for and kept up to date row by row afterwards, so only keys that selectors
-and topologies really use cost anything. Ids count from 0 in the order values were met; a row without the key has -1.
-A topology domain is simply an id of such a column.
+A column is built when its key is first read and then updated row by row, so only keys that selectors and topologies use
+cost anything. Ids count from 0 in the order of first occurrence; a row without the key has -1. A topology domain is an
+id of such a column.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SLACK = 64
 
 
 class LabelColumn:
-    """The values of one key on all rows."""
+    """The values of one label key on all rows."""
 
     __slots__ = ("ids", "index", "key", "values")
 
@@ -30,26 +30,26 @@ class LabelColumn:
         self.values = values
 
     def find(self, value: str) -> int:
-        """The id of a value, or -1 where no row has it."""
+        """Return the id of a value, or -1 if no row has it."""
         return self.index.get(value, -1)
 
     def value_of(self, row: int) -> str | None:
-        number = int(self.ids[row])
-        return self.values[number] if number >= 0 else None
+        value_id = int(self.ids[row])
+        return self.values[value_id] if value_id >= 0 else None
 
     def put(self, row: int, value: str | None) -> None:
         if value is None:
             self.ids[row] = -1
             return
-        number = self.index.get(value)
-        if number is None:
-            number = self.index[value] = len(self.values)
+        value_id = self.index.get(value)
+        if value_id is None:
+            value_id = self.index[value] = len(self.values)
             self.values.append(value)
-        self.ids[row] = number
+        self.ids[row] = value_id
 
 
 class LabelColumns:
-    """The columns of one table of nodes, made on demand."""
+    """The label columns of one table of nodes, built on demand."""
 
     __slots__ = ("_columns", "_nodes", "_parent", "_rows")
 
@@ -60,7 +60,7 @@ class LabelColumns:
         self._rows: npt.NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
     def fork(self, nodes: Sequence[Node], rows: npt.NDArray[np.intp]) -> LabelColumns:
-        """Columns of some of the rows that share ids with these."""
+        """Return columns of some rows that share ids with these columns."""
         forked = LabelColumns(nodes)
         forked._parent, forked._rows = self, rows
         return forked
@@ -72,15 +72,15 @@ class LabelColumns:
         return column
 
     def put(self, row: int, node: Node) -> None:
-        """Row `row` now shows `node`."""
+        """Set the labels of a row from its node."""
         labels = node.metadata.labels
         for column in self._columns.values():
             if row >= len(column.ids):
-                column.ids = _grown(column.ids, row + 1)
+                column.ids = _resize(column.ids, row + 1)
             column.put(row, labels.get(column.key))
 
     def forget_stale_values(self, count: int) -> None:
-        """Drop columns whose values have mostly gone (nodes come and go); they are made anew when asked for."""
+        """Drop columns with mostly unused values, caused by node churn. They are rebuilt on demand."""
         for key in [key for key, column in self._columns.items() if len(column.values) > 2 * count + _SLACK]:
             del self._columns[key]
 
@@ -98,7 +98,7 @@ class LabelColumns:
         return LabelColumn(key, parent.ids[self._rows], parent.index, parent.values)
 
 
-def _grown(ids: IdVector, at_least: int) -> IdVector:
-    grown = np.full(max(at_least, 2 * len(ids)), -1, dtype=np.intp)
-    grown[: len(ids)] = ids
-    return grown
+def _resize(ids: IdVector, at_least: int) -> IdVector:
+    resized = np.full(max(at_least, 2 * len(ids)), -1, dtype=np.intp)
+    resized[: len(ids)] = ids
+    return resized

@@ -1,8 +1,8 @@
-"""A pod with what is worth computing once: requests as numbers, host ports, parsed affinity terms, claims.
+"""A pod with everything that is worth computing once: numeric requests, host ports, affinity terms, claims.
 
-Made when a pod enters the cache or an attempt; shared by the cache, snapshots and plugins. Requests are the accounted
-ones of a pod that is on a node (resizes in progress included); what a plugin asks of the incoming pod it computes
-from `pod` itself, by the rules of `objects.resources`.
+Built when a pod enters the cache or an attempt; shared by the cache, snapshots and plugins. `requests` are the
+accounted requests of a pod on a node, including resizes in progress. Plugins compute the requests of an incoming pod
+from `pod`, by the rules of `objects.resources`.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from bayplan.snapshot.intern_tables import (
 T = TypeVar("T")
 
 FLOAT_EXACT_LIMIT = 1 << 46
-"""Below this, a hundred times an amount is exact as a float, and so is its whole share of another such amount."""
+"""Below this limit one hundred times an amount is exact as a float, and so are the quotients that scores use."""
 
 REQUESTS_OFFSET = 3
-"""What comes before requests in what pods add to a row: CPU and memory with guesses, and the pod itself."""
+"""Number of amounts before the requests: CPU and memory with defaults, and the pod count."""
 
 
 class RowAmounts(NamedTuple):
-    """What a pod adds to a row, as `NodeColumns` lays it out: guesses, one pod, requests."""
+    """The amounts that a pod adds to a row, in the layout of `NodeColumns`: defaults, one pod, requests."""
 
-    vocabulary: InternTables  # that numbers the resources
+    vocabulary: InternTables  # numbers the resources
     amounts: IntVector
-    upper_bound: int  # none of them is larger; `FLOAT_EXACT_LIMIT` where one is negative
-    parts: tuple[int, ...]  # the amounts again, for whoever adds them one by one
+    upper_bound: int  # upper bound of all amounts; `FLOAT_EXACT_LIMIT` if one is negative
+    amount_tuple: tuple[int, ...]  # the amounts again, for element-wise addition
 
 
 class PodInfo:
-    """One version of one pod, ready for columns; or a later one that `has_same_scheduling_fields`."""
+    """One version of one pod in the form that columns need, or a later version that `has_same_scheduling_fields`."""
 
     def __init__(self, pod: Pod) -> None:
         self.pod = pod
@@ -62,10 +62,9 @@ class PodInfo:
         self.priority = pod.priority
         self.terminating = pod.terminating
         self._computed: dict[Callable[[Pod], Any], Any] = {}  # shared with the pod once it is on a node
-        self._weight: RowAmounts | None = None
-        self.equivalence_classes: dict[
-            str, tuple[int, Any]
-        ] = {}  # by profile: with which pods it shares answers, and since when
+        self._row_amounts: RowAmounts | None = None
+        # by profile: revision of the device classes and equivalence class
+        self.equivalence_classes: dict[str, tuple[int, Any]] = {}
 
     @property
     def key(self) -> str:
@@ -81,7 +80,7 @@ class PodInfo:
 
     @cached_property
     def nonzero(self) -> tuple[int, int]:
-        """CPU (milli) and memory (bytes), with a guess for containers that ask for nothing."""
+        """CPU (milli) and memory (bytes) requests, with kube-scheduler's defaults for containers without requests."""
         return accounted_nonzero(self.pod)
 
     @cached_property
@@ -90,12 +89,12 @@ class PodInfo:
 
     @cached_property
     def affinity(self) -> PodAffinityTerms | None:
-        """The pod's terms about other pods, or None where it has none at all."""
+        """The pod's affinity and anti-affinity terms about other pods, or None."""
         return affinity_terms(self.pod)
 
     @cached_property
     def claim_keys(self) -> tuple[str, ...]:
-        """`namespace/name` of each claim that a volume names directly, once a volume."""
+        """`namespace/name` of each claim that a volume names directly, once for each volume."""
         namespace = self.pod.metadata.namespace
         return tuple(
             f"{namespace}/{volume.persistent_volume_claim.claim_name}"
@@ -108,37 +107,37 @@ class PodInfo:
         return shared_namespaced_labels(NamespacedLabels(self.pod.metadata.namespace, self.pod.metadata.labels))
 
     def bound_to(self, node_name: str) -> PodInfo:
-        """The same pod on a node, with everything that was computed already: none of it depends on the node."""
+        """Return the same pod on a node with all cached values: none of them depends on the node."""
         bound = PodInfo.__new__(PodInfo)
-        known = self.__dict__.copy()
-        known["pod"] = self.pod.bound_to(node_name)
-        known["kinds"] = {}  # a pod that is placed holds on to nothing that was found out for placing it
-        bound.__dict__ = known
+        values = self.__dict__.copy()
+        values["pod"] = self.pod.bound_to(node_name)
+        values["equivalence_classes"] = {}  # a placed pod keeps no equivalence class
+        bound.__dict__ = values
         return bound
 
     def with_new_version(self, pod: Pod) -> PodInfo:
-        """A version of the pod that `has_same_row_amounts`, with everything that was computed for columns."""
-        return self._copy_cached(pod, _OF_COLUMNS)
+        """Return a version of the pod that `has_same_row_amounts`, with all values that columns need."""
+        return self._copy_cached(pod, _COLUMN_ATTRIBUTES)
 
     def with_new_identity(self, pod: Pod) -> PodInfo:
-        """Another pod that differs in its name and uid alone, with everything that was computed of this one."""
+        """Return another pod that differs only in name and uid, with all cached values."""
         other = PodInfo.__new__(PodInfo)
-        known = self.__dict__.copy()
-        known["pod"], known["uid"] = pod, pod.metadata.uid
-        known["_computed"] = self._computed.copy()
-        other.__dict__ = known
+        values = self.__dict__.copy()
+        values["pod"], values["uid"] = pod, pod.metadata.uid
+        values["_computed"] = self._computed.copy()
+        other.__dict__ = values
         return other
 
     def row_amounts(self, vocabulary: InternTables) -> RowAmounts:
-        """What the pod adds to a row."""
-        known = self._weight
-        if known is None or known.vocabulary is not vocabulary:
-            known = self._weight = self._compute_row_amounts(vocabulary)
-        return known
+        """Return the amounts that the pod adds to a row."""
+        amounts = self._row_amounts
+        if amounts is None or amounts.vocabulary is not vocabulary:
+            amounts = self._row_amounts = self._compute_row_amounts(vocabulary)
+        return amounts
 
-    def share_row_amounts(self, known: PodInfo, vocabulary: InternTables) -> None:
-        """Take over the weight of a pod that asks for the same."""
-        self._weight = known.row_amounts(vocabulary)
+    def share_row_amounts(self, source: PodInfo, vocabulary: InternTables) -> None:
+        """Share the row amounts of a pod with the same requests."""
+        self._row_amounts = source.row_amounts(vocabulary)
 
     def _compute_row_amounts(self, vocabulary: InternTables) -> RowAmounts:
         index = vocabulary.resources.index
@@ -147,11 +146,13 @@ class PodInfo:
         amounts[:REQUESTS_OFFSET] = *self.nonzero, 1
         for number, amount in requests:
             amounts[REQUESTS_OFFSET + number] = amount
-        parts = tuple(amounts.tolist())
-        return RowAmounts(vocabulary, amounts, max(parts) if min(parts) >= 0 else FLOAT_EXACT_LIMIT, parts)
+        amount_tuple = tuple(amounts.tolist())
+        return RowAmounts(
+            vocabulary, amounts, max(amount_tuple) if min(amount_tuple) >= 0 else FLOAT_EXACT_LIMIT, amount_tuple
+        )
 
     def cached(self, compute: Callable[[Pod], T]) -> T:
-        """`compute(pod)`, computed once however many ask: of something that depends on nothing but the pod."""
+        """Return `compute(pod)`, cached. `compute` must depend on nothing but the pod."""
         try:
             value: T = self._computed[compute]
         except KeyError:
@@ -159,68 +160,76 @@ class PodInfo:
         return value
 
     def set_cached(self, compute: Callable[[Pod], T], value: T) -> None:
-        """From now on `cached(compute)` is this: what was decided, and the API server does not show yet.
+        """Set the result of `cached(compute)`: a decision that the API server does not show yet.
 
-        The pod on its node says the same, since it shares what was computed.
+        The pod on its node has the same result, because both share cached values.
         """
         self._computed[compute] = value
 
     def delete_cached(self, compute: Callable[[Pod], Any]) -> None:
-        """It was taken back: compute it anew when somebody asks."""
+        """Delete a cached value after a decision is undone."""
         self._computed.pop(compute, None)
 
     def precompute(self, vocabulary: InternTables) -> None:
-        """Compute now what the cache will ask, so that it is there when the pod's turn comes."""
+        """Compute everything that the cache needs, before the pod's attempt."""
         self.row_amounts(vocabulary)
         _ = self.host_ports, self.affinity, self.claim_keys, self.namespaced_labels
-        for compute in _INCOMING:
+        for compute in _INCOMING_REQUESTS:
             self.cached(compute)
 
     def from_same_template(self, pod: Pod) -> PodInfo:
-        """Another pod that `has_same_request_inputs`, with what was computed of requests and ports; the amounts are its
-        own."""
-        other = self._copy_cached(pod, _OF_REQUESTS)
+        """Return another pod that `has_same_request_inputs`, with the cached requests and ports. Amounts are copied."""
+        other = self._copy_cached(pod, _REQUEST_ATTRIBUTES)
         if "requests" in self.__dict__:
             other.__dict__["requests"] = self.requests.copy()
-        for compute in _INCOMING:
+        for compute in _INCOMING_REQUESTS:
             if compute in self._computed:
                 other._computed[compute] = self._computed[compute].copy()
         return other
 
     def _copy_cached(self, pod: Pod, names: Iterable[str]) -> PodInfo:
-        """Another pod, with what was computed of this one under these names."""
+        """Return another pod with these cached values."""
         other = PodInfo(pod)
-        known, given = self.__dict__, other.__dict__
+        values, other_values = self.__dict__, other.__dict__
         for name in names:
-            if name in known:
-                given[name] = known[name]
+            if name in values:
+                other_values[name] = values[name]
         return other
 
 
-_OF_REQUESTS = ("nonzero", "_weight", "host_ports")
-_INCOMING = (filter_requests, fit_score_requests, balanced_requests)
-_OF_COLUMNS = ("requests", "nonzero", "_weight", "host_ports", "affinity", "claim_keys", "kind")
-"""What depends on nothing that `has_same_row_amounts` does not compare. What plugins have computed may depend on
-anything."""
+_REQUEST_ATTRIBUTES = ("nonzero", "_row_amounts", "host_ports")
+_INCOMING_REQUESTS = (filter_requests, fit_score_requests, balanced_requests)
+_COLUMN_ATTRIBUTES = (
+    "requests",
+    "nonzero",
+    "_row_amounts",
+    "host_ports",
+    "affinity",
+    "claim_keys",
+    "namespaced_labels",
+)
+"""Values that depend only on fields that `has_same_row_amounts` compares. Values of plugins may depend on anything."""
 
 
 def has_same_row_amounts(one: Pod, other: Pod) -> bool:
-    """Whether two versions of a pod are the same to columns: they show nothing that is different."""
+    """Whether two versions of a pod are equal in everything that columns contain."""
     return one.spec == other.spec and one.metadata.labels == other.metadata.labels and has_same_usage(one, other)
 
 
 def template_key(pod: Pod) -> tuple[object, ...]:
-    """All of a pod but who it is: its name, uid and version, when it was made, and what its volumes are called where
-    that is all that is known of them. Each pod is given such a volume, of a name like no other, with its account."""
+    """Return everything of a pod except its identity: name, uid, version and creation time.
+
+    Volumes that have only a name are left out too: the service account token volume of each pod has a random name.
+    """
     meta, spec, status = pod.metadata, pod.spec, pod.status
     if spec.volumes:
         spec = replace(spec, volumes=tuple([each for each in spec.volumes if each != Volume(name=each.name)]))
-    belongs = (meta.namespace, meta.labels, meta.annotations, meta.owner_references)
-    return (*belongs, meta.deletion_timestamp, meta.finalizers, spec, status)
+    identity = (meta.namespace, meta.labels, meta.annotations, meta.owner_references)
+    return (*identity, meta.deletion_timestamp, meta.finalizers, spec, status)
 
 
 def has_same_scheduling_fields(one: Pod, other: Pod) -> bool:
-    """Whether two versions of a pod are the same to whoever decides: they differ in their conditions at most."""
+    """Whether two versions of a pod are equal for the scheduler: at most their conditions differ."""
     if one.spec != other.spec or _metadata_key(one.metadata) != _metadata_key(other.metadata):
         return False
     before, after = one.status, other.status

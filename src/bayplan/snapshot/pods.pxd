@@ -8,5 +8,5 @@ cdef class PodColumns:
     cpdef bint holds(self, Py_ssize_t slot)
     cpdef clear_slot(self, Py_ssize_t slot)
     cpdef copy_slot(self, Py_ssize_t slot, object info, Py_ssize_t row, Py_ssize_t kind, Py_ssize_t affinity)
-    cdef _append_change(self, object info, Py_ssize_t row, long long by)
+    cdef _append_change(self, object info, Py_ssize_t row, long long delta)
     cpdef list changes_since(self, Py_ssize_t cursor)

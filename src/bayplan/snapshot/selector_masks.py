@@ -1,7 +1,7 @@
-"""Selectors over columns: which rows of a table match a requirement, a term, a node selector.
+"""Selectors evaluated on columns: the rows of a table that match a requirement, a term or a node selector.
 
-One lookup table over the distinct values of a label key, spread over the rows. `In` costs as much as the selector has
-values, whatever the nodes have; the other operators look at each distinct value once.
+Uses one lookup table over the distinct values of a label key, applied to all rows. The cost of `In` depends on the
+values of the selector, not on the nodes; the other operators evaluate each distinct value once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bayplan.snapshot.table import NodeTable
 
 
 def requirement_mask(nodes: NodeTable, requirement: Requirement) -> BoolVector:
-    """Rows whose label satisfies one requirement."""
+    """Return the rows whose labels satisfy one requirement."""
     match requirement.operator:
         case "In":
             return nodes.where_label_in(requirement.key, requirement.values)
@@ -38,14 +38,14 @@ def requirement_mask(nodes: NodeTable, requirement: Requirement) -> BoolVector:
 
 
 def label_selector_mask(nodes: NodeTable, matcher: LabelMatcher) -> BoolVector:
-    """Rows whose labels a label selector accepts."""
+    """Return the rows whose labels a label selector accepts."""
     if matcher.nothing:
         return np.zeros(len(nodes), dtype=np.bool_)
     return _all_requirements_mask(nodes, matcher.requirements)
 
 
 def node_selector_term_mask(nodes: NodeTable, term: CompiledNodeTerm) -> BoolVector:
-    """Rows that one term of a node selector accepts, by labels and by name."""
+    """Return the rows that one term of a node selector accepts, by labels and by name."""
     if term.errors:
         return np.zeros(len(nodes), dtype=np.bool_)
     mask = _all_requirements_mask(nodes, term.requirements)
@@ -55,7 +55,7 @@ def node_selector_term_mask(nodes: NodeTable, term: CompiledNodeTerm) -> BoolVec
 
 
 def node_selector_mask(nodes: NodeTable, selector: NodeSelectorMatcher) -> BoolVector:
-    """Rows that any term accepts."""
+    """Return the rows that any term accepts."""
     mask = np.zeros(len(nodes), dtype=np.bool_)
     for term in selector.terms:
         mask |= node_selector_term_mask(nodes, term)
@@ -63,7 +63,7 @@ def node_selector_mask(nodes: NodeTable, selector: NodeSelectorMatcher) -> BoolV
 
 
 def required_affinity_mask(nodes: NodeTable, affinity: RequiredNodeAffinity) -> BoolVector:
-    """Rows that a pod's `nodeSelector` and required node affinity accept."""
+    """Return the rows that a pod's `nodeSelector` and required node affinity accept."""
     mask = label_selector_mask(nodes, affinity.labels)
     if affinity.selector is not None:
         mask &= node_selector_mask(nodes, affinity.selector)

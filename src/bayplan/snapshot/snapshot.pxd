@@ -4,7 +4,7 @@ from bayplan.snapshot.pods cimport PodColumns as CPodColumns
 
 cdef class Snapshot:
     cdef object __weakref__
-    cdef public object vocabulary, catalog, order, follower
+    cdef public object vocabulary, catalog, order, cache_progress
     cdef public CNodeColumns nodes
     cdef public CPodColumns pods
     cdef public CChangeJournal touched, renewed

@@ -1,4 +1,4 @@
-"""The cluster as one attempt sees it: frozen columns of nodes and pods, and the catalog they were read with."""
+"""Snapshot: the cluster during one attempt, as frozen columns of nodes and pods plus the catalog."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from bayplan.snapshot.table import NodeTable, RowVector
 
 
 class Snapshot:
-    """Columns that only `Cache.refresh` changes, and never during an attempt."""
+    """Columns that only `Cache.refresh` changes, never during an attempt."""
 
     def __init__(self, vocabulary: InternTables, catalog: Catalog) -> None:
         self.vocabulary = vocabulary
         self.catalog = catalog
         self.nodes = NodeColumns(vocabulary)
         self.pods = PodColumns(vocabulary)
-        self.order: RowVector = np.zeros(0, dtype=np.intp)  # rows, zones taking turns: the order of sampling
-        self.touched = ChangeJournal()  # rows in the order they were refreshed: their pods or their node changed
-        self.renewed = ChangeJournal()  # those of them that show another version of their node, or another node
-        self.follower: object = None  # the cache's own note about how far this snapshot has come
+        # rows alternating between zones: the order in which nodes are visited
+        self.order: RowVector = np.zeros(0, dtype=np.intp)
+        self.touched = ChangeJournal()  # rows in the order of their updates: their pods or their node changed
+        self.renewed = ChangeJournal()  # the subset with another node object
+        self.cache_progress: object = None  # the progress record of the cache for this snapshot
         self.generation = 0
-        self.layout = 0  # changes when rows were added, dropped or moved
+        self.layout = 0  # changes when rows are added, removed or moved
 
     @property
     def table(self) -> NodeTable:
-        """All nodes."""
+        """A table of all nodes."""
         return NodeTable(self.nodes)
 
     def rows_named(self, names: Iterable[str]) -> RowVector:
-        """The rows of nodes of these names, as far as they are there, in order."""
+        """Return the rows of the existing nodes with these names, in order."""
         return np.flatnonzero(self.table.where_named(names))
 
     @property
     def nodes_version(self) -> int:
-        """Another one whenever a node has come, gone or changed."""
+        """Changes whenever a node is added, removed or changed."""
         return self.renewed.end
 
     def __len__(self) -> int:

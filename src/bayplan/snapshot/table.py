@@ -1,8 +1,8 @@
 """What a plugin sees of the nodes: all rows at once (`NodeTable`), or one of them (`NodeInfo`).
 
-A table is a view of columns, whole or narrowed to some rows; everything it returns has one entry a row of the table,
-in its order, so a plugin need not know which of the two it was given. Whole columns are returned without copying, and
-refuse to be written: whoever wants to change one copies it.
+A table is a view of columns, complete or restricted to some rows. Everything that it returns has one entry for each row
+of the table, in its order, so a plugin need not know which kind it has. Complete columns are returned without a copy
+and are read-only: a plugin that changes one must copy it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ V = TypeVar("V", bound=Any)
 
 
 class NodeInfo:
-    """One node with what is on it."""
+    """One node with its pods, ports and images."""
 
     __slots__ = ("columns", "row")
 
@@ -73,23 +73,23 @@ class NodeInfo:
         return NodeTable(self.columns, np.array([self.row], dtype=np.intp))
 
     def allocatable(self, resource: str) -> int:
-        """Milli-CPUs, bytes or a count; 0 for what the node does not have."""
+        """Return milli-CPUs, bytes or a count; 0 if the node does not have the resource."""
         return self._amount(self.columns.allocatable, resource)
 
     def requested(self, resource: str) -> int:
-        """What the pods on the node ask for."""
+        """Return the sum of the requests of the pods on the node."""
         return self._amount(self.columns.requested, resource)
 
     def free(self, resource: str) -> int:
         return self.allocatable(resource) - self.requested(resource)
 
     def _amount(self, matrix: npt.NDArray[np.int64], resource: str) -> int:
-        number = self.columns.vocabulary.resources.find(resource)
-        return int(matrix[number, self.row]) if 0 <= number < matrix.shape[0] else 0
+        index = self.columns.vocabulary.resources.find(resource)
+        return int(matrix[index, self.row]) if 0 <= index < matrix.shape[0] else 0
 
 
 class NodeTable:
-    """Rows of nodes, one entry a row in everything it returns."""
+    """Rows of nodes. Everything that it returns has one entry for each row."""
 
     __slots__ = ("_rows", "columns")
 
@@ -101,7 +101,7 @@ class NodeTable:
         return self.columns.count if self._rows is None else len(self._rows)
 
     def __iter__(self) -> Iterator[NodeInfo]:
-        """Node by node: for what cannot be said of all rows at once."""
+        """Iterate over single nodes, for plugins that cannot process all rows at once."""
         return (NodeInfo(self.columns, row) for row in self.rows.tolist())
 
     def __getitem__(self, position: int) -> NodeInfo:
@@ -117,7 +117,7 @@ class NodeTable:
 
     @property
     def no_rows_mask(self) -> BoolVector:
-        """A mask of no entry at all; the same one for equally long tables."""
+        """A mask without any entry set. Tables of equal length share one object."""
         return _empty_mask(len(self))
 
     @property
@@ -131,13 +131,11 @@ class NodeTable:
         return names if self._rows is None else [names[row] for row in self._rows.tolist()]
 
     def restricted_to(self, keep: BoolVector) -> NodeTable:
-        """The entries where `keep` is true; the table itself where that is all of them."""
+        """Return the entries where `keep` is true; the table itself if these are all."""
         return self if keep.all() else NodeTable(self.columns, self.rows[keep])
 
-    # columns ----------------------------------------------------------------------------------------------------
-
     def column_at_rows(self, column: npt.NDArray[V]) -> npt.NDArray[V]:
-        """A column over all rows, as this table sees it. A whole one is the column itself, and cannot be written."""
+        """Return the entries of this table in a column over all rows. A complete column is a read-only view."""
         if self._rows is not None:
             return column[self._rows]
         view = column[: self.columns.count]
@@ -152,7 +150,7 @@ class NodeTable:
 
     @property
     def nonzero_cpu(self) -> IntVector:
-        """Milli-CPUs asked for, with a guess for containers that ask for none."""
+        """Milli-CPU requests, with kube-scheduler's default for containers without a request."""
         return self.column_at_rows(self.columns.nonzero[0])
 
     @property
@@ -167,34 +165,32 @@ class NodeTable:
     def unschedulable(self) -> BoolVector:
         return self.column_at_rows(self.columns.unschedulable)
 
-    # questions --------------------------------------------------------------------------------------------------
-
     def label(self, key: str) -> LabelColumn:
-        """The column of a label key over all rows; `label_ids` narrows it to this table."""
+        """Return the column of a label key over all rows; `label_ids` restricts it to this table."""
         return self.columns.labels.column(key)
 
     def label_ids(self, key: str) -> IdVector:
-        """For each entry the id of the label's value, -1 where the node lacks the key."""
+        """Return the id of the label's value for each entry, -1 if the node lacks the key."""
         return self.column_at_rows(self.label(key).ids)
 
     def where_label(self, key: str, accepts: Callable[[str], bool]) -> BoolVector:
-        """Entries that have the key with an accepted value. Asked once a distinct value."""
+        """Return the entries that have the key with an accepted value. Evaluated once for each distinct value."""
         column = self.label(key)
         answers = np.fromiter((accepts(value) for value in column.values), dtype=np.bool_, count=len(column.values))
         return _answers_by_id(answers, self.label_ids(key))
 
     def where_label_in(self, key: str, values: Iterable[str]) -> BoolVector:
-        """Entries whose label has one of the values. Cost does not depend on how many values the nodes have."""
+        """Return the entries whose label has one of the values. The cost does not depend on the values of the nodes."""
         column = self.label(key)
         answers = np.zeros(len(column.values), dtype=np.bool_)
         for value in values:
-            number = column.find(value)
-            if number >= 0:
-                answers[number] = True
+            index = column.find(value)
+            if index >= 0:
+                answers[index] = True
         return _answers_by_id(answers, self.label_ids(key))
 
     def where_named(self, names: Iterable[str]) -> BoolVector:
-        """Entries of these names."""
+        """Return the entries with these names."""
         mask = np.zeros(self.columns.count, dtype=np.bool_)
         for name in names:
             row = self.columns.index.get(name)
@@ -203,50 +199,56 @@ class NodeTable:
         return self.column_at_rows(mask)
 
     def where_taints(self, accepts: Callable[[tuple[Taint, ...]], bool]) -> BoolVector:
-        """Entries whose taints satisfy the predicate. Asked once a distinct list of taints."""
-        return self._where(self.columns.vocabulary.taints, self.columns.taint_ids, accepts)
+        """Return the entries whose taints satisfy the predicate. Evaluated once for each distinct list of taints."""
+        return self._matches(self.columns.vocabulary.taints, self.columns.taint_ids, accepts)
 
     def count_taints(self, count: Callable[[tuple[Taint, ...]], int]) -> IntVector:
-        """A number for each entry from its taints, computed once a distinct list."""
+        """Return a number for each entry from its taints, computed once for each distinct list."""
         taints = self.columns.vocabulary.taints
         answers = np.zeros(len(taints), dtype=np.int64)
-        for number, value in taints.items():
-            answers[number] = count(value)
+        for index, value in taints.items():
+            answers[index] = count(value)
         return answers[self.column_at_rows(self.columns.taint_ids)]
 
     def where_features(self, accepts: Callable[[frozenset[str]], bool]) -> BoolVector:
-        """Entries whose declared features satisfy the predicate."""
-        return self._where(self.columns.vocabulary.features, self.columns.feature_ids, accepts)
+        """Return the entries whose declared features satisfy the predicate."""
+        return self._matches(self.columns.vocabulary.features, self.columns.feature_ids, accepts)
 
     def where_port_taken(self, port: HostPort) -> BoolVector:
-        """Entries where some pod holds a host port that conflicts with this one."""
+        """Return the entries where a pod holds a host port that conflicts with this one."""
         mask = np.zeros(self.columns.count, dtype=np.bool_)
-        holders = self.columns.port_rows.get((port.protocol, port.port), {})
+        ports_by_row = self.columns.port_rows.get((port.protocol, port.port), {})
         if port.address == ANY_ADDRESS:
-            mask[list(holders)] = True
+            mask[list(ports_by_row)] = True
         else:
-            mask[[row for row, taken in holders.items() if port.address in taken or ANY_ADDRESS in taken]] = True
+            mask[
+                [
+                    row
+                    for row, addresses in ports_by_row.items()
+                    if port.address in addresses or ANY_ADDRESS in addresses
+                ]
+            ] = True
         return self.column_at_rows(mask)
 
     def image(self, name: str) -> tuple[IntVector, IntVector]:
-        """For each entry the size of an image and on how many nodes it is; zeros where the node lacks it."""
+        """Return the size of an image and its number of nodes for each entry; zeros if the node lacks it."""
         column = self.columns.image_column(name)
         if column is None:
-            nothing = np.zeros(len(self), dtype=np.int64)
-            return nothing, nothing
+            zeros = np.zeros(len(self), dtype=np.int64)
+            return zeros, zeros
         return self.column_at_rows(column[0]), self.column_at_rows(column[1])
 
-    def _where(self, interner: Interner[Any], ids: IdVector, accepts: Callable[[Any], bool]) -> BoolVector:
+    def _matches(self, interner: Interner[Any], ids: IdVector, accepts: Callable[[Any], bool]) -> BoolVector:
         answers = np.zeros(len(interner), dtype=np.bool_)
-        for number, value in interner.items():
-            answers[number] = accepts(value)
+        for index, value in interner.items():
+            answers[index] = accepts(value)
         return answers[self.column_at_rows(ids)]
 
     def _resource(self, matrix: npt.NDArray[np.int64], resource: str) -> IntVector:
-        number = self.columns.vocabulary.resources.find(resource)
-        if number < 0 or number >= matrix.shape[0]:
+        index = self.columns.vocabulary.resources.find(resource)
+        if index < 0 or index >= matrix.shape[0]:
             return np.zeros(len(self), dtype=np.int64)
-        return self.column_at_rows(matrix[number])
+        return self.column_at_rows(matrix[index])
 
 
 @lru_cache(maxsize=64)
@@ -257,5 +259,5 @@ def _empty_mask(length: int) -> BoolVector:
 
 
 def _answers_by_id(answers: BoolVector, ids: IdVector) -> BoolVector:
-    """An answer for each id, with false for id -1."""
+    """Return the result for each id; False for id -1."""
     return np.append(answers, False)[ids]

@@ -1,4 +1,4 @@
-"""What may be said to DefaultPreemption: on how many nodes it looks for victims."""
+"""Arguments of DefaultPreemption: the number of candidate nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_PERCENTAGE = 100
 
 
 class DefaultPreemptionArgs(ConfigStruct, frozen=True):
-    """The dry run looks at the larger of a share of the nodes and an absolute number of them."""
+    """The dry run evaluates the larger of a percentage of the nodes and an absolute number."""
 
     min_candidate_nodes_percentage: Annotated[Int32, NO_OMIT_EMPTY] = 10
     min_candidate_nodes_absolute: Annotated[Int32, NO_OMIT_EMPTY] = 100

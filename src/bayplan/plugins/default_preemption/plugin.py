@@ -1,11 +1,11 @@
-"""May a pod that fits nowhere push weaker ones out, and whom?
+"""Preempts lower-priority pods for a pod that fits no node.
 
-Asked at PostFilter, and at PreEnqueue while evictions for the pod are under way. Decides only: the answer carries
-intents, and whoever performs them tells the plugin by `on_preemption_started`, `on_waiting_for_victim` and
-`on_preemption_finished` how far it is. Cost: that of the dry run (`framework.preemption`), on the nodes where removing
-pods can help.
+Runs at PostFilter, and at PreEnqueue while evictions for the pod are in progress. It only decides: the result contains
+intents. The component that executes them reports its progress with `on_preemption_started`, `on_waiting_for_victim` and
+`on_preemption_finished`. Cost: that of the dry run (`framework.preemption`), on the nodes where evictions can help.
 
-kube-scheduler reads the pod anew from its lister first. Here an attempt is not interrupted, so the cycle's is it.
+kube-scheduler first reads the pod from its lister again. Here an attempt is not interrupted, so the cycle's pod is
+current.
 """
 
 from __future__ import annotations
@@ -71,25 +71,25 @@ PREFIX = "preemption: "
 
 
 def never_queue(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """The registration lets a gated pod be looked at again; whether it is worth it, those who rejected it say."""
+    """The registration only reactivates gated pods; the hints of the rejecting plugins decide about the rest."""
     return QueueingHint.SKIP
 
 
 class DefaultPreemption:
-    """Finds weaker pods whose going makes room, and holds their preemptor back until they were told to go."""
+    """Finds lower-priority pods whose eviction makes room, and gates the preemptor until they are deleted."""
 
     name = "DefaultPreemption"
     ARGS = default_preemption_args.ARGS
     cured_by = (ClusterEventWithHint(EventResource.POD, ActionType.DELETE, never_queue, hint_key=no_hint_key),)
 
     def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
-        self.extenders: Sequence[PreemptionExtender] = ()  # set by whoever has some
-        self.groups_preempt = False  # set where groups make room for all of them at once
-        self.groups_placed = False  # set where groups are tried placement by placement
+        self.extenders: Sequence[PreemptionExtender] = ()  # set by the scheduler
+        self.groups_preempt = False  # whether pod groups preempt as a whole
+        self.groups_placed = False  # whether pod groups are scheduled by placement
         self._args = args
         self._handle = handle
-        self._weights = PreemptionColumns()  # of the snapshot that attempts share
-        self._preempting: dict[str, Callable[[], bool] | None] = {}  # uid -> is the last victim leaving?
+        self._weights = PreemptionColumns()  # follow the snapshot that attempts share
+        self._preempting: dict[str, Callable[[], bool] | None] = {}  # uid -> whether the last victim is terminating
 
     @classmethod
     def factory(cls, args: DefaultPreemptionArgs, handle: Handle) -> DefaultPreemption:
@@ -98,44 +98,43 @@ class DefaultPreemption:
             raise ConfigError(aggregate(errors), stage="profile")
         return cls(args, handle)
 
-    # PreEnqueue -------------------------------------------------------------------------------------------------
-
     def pre_enqueue(self, pod: Pod) -> Status | None:
         if self.groups_preempt and pod.spec.scheduling_group is not None:
-            group = self._group_of(pod)
-            waits = group is not None and self.is_preempting(group.metadata.uid)
-            return unresolvable(GROUP_WAITING) if waits else None
+            group = self._pod_group(pod)
+            is_waiting = group is not None and self.is_preempting(group.metadata.uid)
+            return unresolvable(GROUP_WAITING) if is_waiting else None
         return unresolvable(WAITING_FOR_PREEMPTION) if self.is_preempting(pod.uid) else None
 
-    def _group_of(self, pod: Pod) -> PodGroup | None:
+    def _pod_group(self, pod: Pod) -> PodGroup | None:
         name = pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group is not None else ""
         return self._handle.catalog.pod_groups.get(f"{pod.namespace}/{name}")
 
     def is_preempting(self, uid: str) -> bool:
-        """Whether evictions for this pod or group are under way. The last victim counts only until it is seen leaving.
+        """Whether evictions for this pod or group are in progress. The last victim counts only until it is terminating.
 
-        Its deletion may be seen before the call that deletes it returns; a preemptor held back until then would sleep
-        through the very event that it waits for.
+        Its deletion may be observed before the delete call returns. A preemptor gated until then would miss the event
+        that it waits for.
         """
         if uid not in self._preempting:
             return False
-        last_leaves = self._preempting[uid]
-        return last_leaves is None or not last_leaves()
+        is_last_terminating = self._preempting[uid]
+        return is_last_terminating is None or not is_last_terminating()
 
     def on_preemption_started(self, preemptor: KubeObject) -> None:
-        """Evictions for the pod, or for a whole group, have begun."""
+        """Record that evictions for the pod, or for a whole group, have started."""
         self._preempting[preemptor.metadata.uid] = None
 
-    def on_waiting_for_victim(self, preemptor: KubeObject, last_leaves: Callable[[], bool]) -> None:
-        """Only the last victim is left; `last_leaves` says whether it is known to be terminating or gone."""
+    def on_waiting_for_victim(self, preemptor: KubeObject, is_last_terminating: Callable[[], bool]) -> None:
+        """Record that only the last victim is left.
+
+        `is_last_terminating` returns whether it is terminating or deleted.
+        """
         if preemptor.metadata.uid in self._preempting:
-            self._preempting[preemptor.metadata.uid] = last_leaves
+            self._preempting[preemptor.metadata.uid] = is_last_terminating
 
     def on_preemption_finished(self, preemptor: KubeObject) -> None:
-        """All of it is done, or given up."""
+        """Record that all evictions have succeeded or failed."""
         self._preempting.pop(preemptor.metadata.uid, None)
-
-    # PostFilter -------------------------------------------------------------------------------------------------
 
     def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterResult:
         return run_steps(self.post_filter_asking(cycle, diagnosis))
@@ -143,18 +142,20 @@ class DefaultPreemption:
     def post_filter_asking(
         self, cycle: Cycle, diagnosis: Diagnosis
     ) -> Generator[ExtenderQuestion, ExtenderAnswer, PostFilterResult]:
-        """The same where extenders have to be waited for."""
+        """Run PostFilter, and yield a question for each extender."""
         candidates = self.candidates(cycle, diagnosis)
         if isinstance(candidates, PostFilterResult):
             return candidates
-        left = yield from extender_steps(candidates, cycle.pod, self.extenders, cycle.snapshot.nodes)
-        return self.select_node(cycle, left)
+        remaining = yield from extender_steps(candidates, cycle.pod, self.extenders, cycle.snapshot.nodes)
+        return self.select_node(cycle, remaining)
 
     def candidates(self, cycle: Cycle, diagnosis: Diagnosis) -> Mapping[str, Victims] | PostFilterResult:
-        """Victims by node; or the answer, where there is nothing left to choose from."""
-        refusal = self._group_member_status(cycle.pod) or _ineligibility(cycle, diagnosis, self._handle.nominator)
-        if refusal:
-            return _result_without_victims(unschedulable(refusal))
+        """Return victims by node, or the result if there is no candidate."""
+        reason = self._group_ineligibility_reason(cycle.pod) or _ineligibility_reason(
+            cycle, diagnosis, self._handle.nominator
+        )
+        if reason:
+            return _result_without_victims(unschedulable(reason))
         found = self._search(cycle, diagnosis)
         if found.candidates:
             return found.candidates
@@ -162,12 +163,14 @@ class DefaultPreemption:
             return _result_without_victims(error(found.errors))
         return _result_without_victims(unschedulable(found.sentence(diagnosis.names)), nominate="")
 
-    def _group_member_status(self, pod: Pod) -> str:
-        """Why a pod of a group makes no room for itself: it would, over again, on each placement, or the group does."""
+    def _group_ineligibility_reason(self, pod: Pod) -> str:
+        """Return why a pod of a group does not preempt: each placement would preempt again, or the group preempts as a
+        whole.
+        """
         if pod.spec.scheduling_group is None:
             return ""
         if self.groups_placed:
-            group = self._group_of(pod)
+            group = self._pod_group(pod)
             if group is None:
                 return NO_GROUP
             if group.spec.scheduling_constraints is not None:
@@ -175,7 +178,7 @@ class DefaultPreemption:
         return GROUP_PREEMPTS if self.groups_preempt else ""
 
     def select_node(self, cycle: Cycle, candidates: RemainingCandidates) -> PostFilterResult:
-        """Choose among the candidates that are left, and say what is to be done."""
+        """Choose one of the remaining candidates, and return the intents."""
         if isinstance(candidates, Status):
             return _result_without_victims(candidates)
         if not candidates:
@@ -184,10 +187,10 @@ class DefaultPreemption:
         victims = candidates[node_name]
         nominations = self._handle.nominator
         writes: tuple[object, ...] = ()
-        if not all(victim.terminating for victim in victims.pods):  # else nothing is needed of anybody
-            leaving = nominations.terminating_victims_on(node_name)
-            evicted = victim_evictions(cycle.pod, node_name, victims, self.name, leaving)
-            writes = (*nominations_to_clear(cycle.pod, nominations.on_node(node_name)), *evicted)
+        if not all(victim.terminating for victim in victims.pods):  # otherwise nothing must be written
+            terminating = nominations.terminating_victims_on(node_name)
+            evictions = victim_evictions(cycle.pod, node_name, victims, self.name, terminating)
+            writes = (*nominations_to_clear(cycle.pod, nominations.on_node(node_name)), *evictions)
         return PostFilterResult(SUCCESS, nominated_node_name=node_name, victims=victims.pods, writes=writes)
 
     def _search(self, cycle: Cycle, diagnosis: Diagnosis) -> PreemptionSearchResult:
@@ -195,22 +198,22 @@ class DefaultPreemption:
         if not rows:
             return PreemptionSearchResult()
         handle, args = self._handle, self._args
-        wanted = candidate_count(
+        max_candidates = candidate_count(
             len(rows), percentage=args.min_candidate_nodes_percentage, absolute=args.min_candidate_nodes_absolute
         )
         budgets = compile_budgets(handle.catalog.table(PodDisruptionBudget).values())
-        leaving_from, refused_on = handle.nominator.terminating_victims_on, handle.nominator.refused_on
+        terminating_victims_on, refused_on = handle.nominator.terminating_victims_on, handle.nominator.refused_on
         dry_run = DryRun(
-            cycle, handle.filter_runner, budgets, handle.clock.now(), self._weights, leaving_from, refused_on
+            cycle, handle.filter_runner, budgets, handle.clock.now(), self._weights, terminating_victims_on, refused_on
         )
-        return dry_run.search(rows, max_candidates=wanted, offset=handle.random.randrange(len(rows)))
+        return dry_run.search(rows, max_candidates=max_candidates, offset=handle.random.randrange(len(rows)))
 
 
-def _ineligibility(cycle: Cycle, diagnosis: Diagnosis, nominations: PodNominator) -> str:
-    """Why the pod may not preempt; empty where it may.
+def _ineligibility_reason(cycle: Cycle, diagnosis: Diagnosis, nominations: PodNominator) -> str:
+    """Return why the pod may not preempt; empty if it may.
 
-    A victim counts as leaving from the moment at which its deletion is sent: the watch may show it, and the nomination
-    of the preemptor, only later.
+    A victim counts as terminating once its deletion is sent: the watch shows it, and the nomination of the preemptor,
+    only later.
     """
     pod, nodes = cycle.pod, cycle.snapshot.nodes
     if pod.spec.preemption_policy == "Never":
@@ -220,14 +223,14 @@ def _ineligibility(cycle: Cycle, diagnosis: Diagnosis, nominations: PodNominator
         return ""
     row = nodes.index.get(nominated)
     status = diagnosis.absent if row is None else diagnosis.status(row)
-    if row is None or status.code is Code.UNRESOLVABLE:  # its nomination came to nothing: it may try elsewhere
+    if row is None or status.code is Code.UNRESOLVABLE:  # the nomination failed: the pod may try other nodes
         return ""
-    leaving = nominations.terminating_victims_on(nominated)
-    weaker = (info for info in nodes.pods[row] if info.priority < cycle.info.priority)
-    still_there = any(info.uid in leaving or is_terminating_by_preemption(info.pod) for info in weaker)
-    return VICTIM_TERMINATING if still_there else ""
+    terminating = nominations.terminating_victims_on(nominated)
+    lower_priority = (info for info in nodes.pods[row] if info.priority < cycle.info.priority)
+    has_victims = any(info.uid in terminating or is_terminating_by_preemption(info.pod) for info in lower_priority)
+    return VICTIM_TERMINATING if has_victims else ""
 
 
 def _result_without_victims(status: Status, *, nominate: str | None = None) -> PostFilterResult:
-    """An answer without victims. Whoever reads the event must see whose words these are."""
+    """Build a result without victims. The prefix shows in the event that preemption wrote the message."""
     return PostFilterResult(Status(status.code, (f"{PREFIX}{status.message}",)), nominated_node_name=nominate)

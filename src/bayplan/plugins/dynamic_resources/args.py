@@ -1,4 +1,4 @@
-"""What may be said to DynamicResources: how long it may search a node for devices, and wait for them to be ready."""
+"""Arguments of DynamicResources: limits for the search of devices on a node, and for the wait until they are ready."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ DEFAULT_BINDING_TIMEOUT = GoDuration.of_seconds(600)
 
 class DynamicResourcesArgs(ConfigStruct, frozen=True):
     filter_timeout: GoDuration | None = None
-    """A search that takes longer fails the pod; 0 means no limit."""
+    """A longer search fails the pod; 0 means no limit."""
     binding_timeout: GoDuration | None = None
 
 
 def apply_defaults(args: DynamicResourcesArgs) -> DynamicResourcesArgs:
-    # `or` would take an explicit 0 for nothing given.
+    # `or` would treat an explicit 0 as missing.
     filter_timeout = DEFAULT_FILTER_TIMEOUT if args.filter_timeout is None else args.filter_timeout
     binding_timeout = DEFAULT_BINDING_TIMEOUT if args.binding_timeout is None else args.binding_timeout
     return replace(args, filter_timeout=filter_timeout, binding_timeout=binding_timeout)

@@ -1,7 +1,7 @@
-"""What DynamicResources knows of one pod during one attempt, and its verdict on one node.
+"""State of DynamicResources for one pod in one attempt, and the device allocation on each node.
 
-Made by PreFilter, filled by Filter, read by everything after it. The verdict on a node depends on nothing that other
-pods on the node could change, so it is found once a node and attempt, also where preemption asks again.
+PreFilter creates it, Filter fills it, and all later points read it. The result for a node does not depend on other pods
+of the node, so it is computed once for each node and attempt, also for preemption.
 """
 
 from __future__ import annotations
@@ -25,33 +25,34 @@ STALE_SPECIAL_CLAIM = "cannot schedule extended resource claim"
 NO_RESOURCE = "cannot fit resource"
 UNAVAILABLE = "resourceclaim not available on the node"
 
-MAX_ALTERNATIVES = 8  # of a request; the first one chosen is worth this much, the last 1
+MAX_ALTERNATIVES = 8  # of a request; the first alternative scores this much, the last one 1
 
 
 @dataclass(slots=True)
 class NodeClaimAllocation:
-    """What one node can do for the pod."""
+    """Result of the device allocation on one node."""
 
     rejection: Status | None = None
-    allocation: Allocation | None = None  # None where nothing had to be allocated
+    allocation: Allocation | None = None  # None if no claim had to be allocated
     special: ResourceClaim | None = None  # the special claim as this node needs it
     mappings: tuple[ContainerExtendedResourceRequest, ...] = ()
 
 
 @dataclass(slots=True)
 class ClaimState:
-    """The pod's claims, its own first, the special one for extended resources last."""
+    """The pod's claims in order; the special claim for extended resources is last."""
 
     pod: Pod | None = None
     claims: list[ResourceClaim] = field(default_factory=list)
     has_special: bool = False
-    resources: Mapping[str, int] = field(default_factory=dict)  # extended resources that the pod asks for
-    classes: Mapping[str, DeviceClass] = field(default_factory=dict)  # behind extended resources
-    where: dict[int, NodeSelectorMatcher] = field(default_factory=dict)  # nodes on which an allocated claim can be used
-    allocator: Allocator | None = None  # None where every claim is allocated
-    unavailable: set[int] = field(default_factory=set)  # allocated claims that some node could not use
+    resources: Mapping[str, int] = field(default_factory=dict)  # extended resources that the pod requests
+    classes: Mapping[str, DeviceClass] = field(default_factory=dict)  # device classes of extended resources
+    # nodes on which an allocated claim is usable
+    node_selectors: dict[int, NodeSelectorMatcher] = field(default_factory=dict)
+    allocator: Allocator | None = None  # None if every claim is allocated
+    unavailable: set[int] = field(default_factory=set)  # allocated claims that are not usable on some node
     node_allocations: dict[str, NodeClaimAllocation] = field(default_factory=dict)  # by node name
-    granted: dict[int, AllocationResult] = field(default_factory=dict)  # by Reserve, for claims to be written
+    granted: dict[int, AllocationResult] = field(default_factory=dict)  # set by Reserve, for claims to be written
     reserved: dict[int, ResourceClaim] = field(default_factory=dict)  # claims whose devices Reserve holds
 
     @property
@@ -69,29 +70,29 @@ class ClaimState:
     def is_special(self, number: int) -> bool:
         return self.has_special and number == len(self.claims) - 1
 
-    def to_allocate(self, verdict: NodeClaimAllocation) -> list[ResourceClaim]:
-        """The claims that a node's allocation is for, in its order."""
+    def to_allocate(self, node_allocation: NodeClaimAllocation) -> list[ResourceClaim]:
+        """Return the claims that a node's allocation covers, in order."""
         claims = [claim for claim in self.claims if claim.status.allocation is None]
-        if verdict.special is not None:
-            claims[-1] = verdict.special
+        if node_allocation.special is not None:
+            claims[-1] = node_allocation.special
         return claims
 
     @property
     def ranks_nodes(self) -> bool:
-        """Whether some claim has alternatives, so that nodes can be better or worse."""
+        """Whether a claim has alternatives, so that scores of nodes can differ."""
         return any(request.first_available for claim in self.claims for request in claim.spec.devices.requests)
 
     def score(self, node_name: str) -> int:
-        """How good the alternatives are that the node's allocation uses; 0 if nothing is allocated in this attempt."""
-        verdict = self.node_allocations.get(node_name)
-        if verdict is None or verdict.allocation is None:
+        """Score the alternatives that the node's allocation uses; 0 if this attempt allocates nothing."""
+        node_allocation = self.node_allocations.get(node_name)
+        if node_allocation is None or node_allocation.allocation is None:
             return 0
         score = allocated = 0
         for claim in self.claims:
             if claim.status.allocation is not None:
                 granted = frozenset(result.request for result in claim.status.allocation.devices.results)
             else:
-                granted = verdict.allocation.allocated_request_names(allocated)
+                granted = node_allocation.allocation.allocated_request_names(allocated)
                 allocated += 1
             score += _alternative_score(claim, granted)
         return score
@@ -101,17 +102,17 @@ STATE: StateKey[ClaimState] = StateKey("DynamicResources")
 
 
 def _alternative_score(claim: ResourceClaim, granted: frozenset[str]) -> int:
-    """The earlier an alternative is in its list, the more it is worth."""
+    """Score the allocated alternatives. Earlier alternatives in a list score more."""
     return sum(
-        MAX_ALTERNATIVES - place
+        MAX_ALTERNATIVES - position
         for request in claim.spec.devices.requests
-        for place, alternative in enumerate(request.first_available)
+        for position, alternative in enumerate(request.first_available)
         if f"{request.name}/{alternative.name}" in granted
     )
 
 
 class NodeAllocator:
-    """Judges nodes for one pod; `timer` gives each search its own limit."""
+    """Allocates devices on nodes for one pod. `timer` returns the time limit of each search."""
 
     def __init__(
         self, state: ClaimState, now: datetime, binding_timeout: timedelta, timer: Callable[[], Callable[[], bool]]
@@ -123,67 +124,68 @@ class NodeAllocator:
         self.unallocated = state.to_allocate(NodeClaimAllocation())
 
     def allocate(self, node: Node) -> NodeClaimAllocation:
-        verdict = self.state.node_allocations.get(node.name)
-        if verdict is None:
-            verdict = self.state.node_allocations[node.name] = self._allocate_on_node(node)
-        return verdict
+        node_allocation = self.state.node_allocations.get(node.name)
+        if node_allocation is None:
+            node_allocation = self.state.node_allocations[node.name] = self._allocate_on_node(node)
+        return node_allocation
 
     def _allocate_on_node(self, node: Node) -> NodeClaimAllocation:
         state = self.state
-        verdict = self._special(node) if state.has_special else NodeClaimAllocation()
-        if verdict.rejection is not None or (verdict.special is None and not state.own_claims):
-            return verdict
-        unavailable = self._unavailable(node)
+        node_allocation = self._allocate_special_claim(node) if state.has_special else NodeClaimAllocation()
+        if node_allocation.rejection is not None or (node_allocation.special is None and not state.own_claims):
+            return node_allocation
+        unavailable = self._unavailable_claims(node)
         if state.allocator is not None:
-            self._allocate(state.allocator, node, verdict)
-        if verdict.rejection is None and unavailable:
+            self._allocate(state.allocator, node, node_allocation)
+        if node_allocation.rejection is None and unavailable:
             state.unavailable.update(unavailable)
-            verdict.rejection, verdict.allocation = unresolvable(UNAVAILABLE), None
-        return verdict
+            node_allocation.rejection, node_allocation.allocation = unresolvable(UNAVAILABLE), None
+        return node_allocation
 
-    def _special(self, node: Node) -> NodeClaimAllocation:
-        """What the node leaves to devices of the pod's extended resources. What it has itself is not our business."""
+    def _allocate_special_claim(self, node: Node) -> NodeClaimAllocation:
+        """Build the special claim for the extended resources that the node itself does not have."""
         state, claim = self.state, self.state.special
         assert claim is not None
         if claim.spec.devices.requests:
             return NodeClaimAllocation(unresolvable(STALE_SPECIAL_CLAIM))
-        offered = node.status.allocatable
-        ours = []
+        allocatable = node.status.allocatable
+        resources_from_devices = []
         for name in state.resources:
-            if name in state.classes and not parse_quantity(offered.get(name, 0)).value():
-                ours.append(name)
-            elif name not in offered:
+            if name in state.classes and not parse_quantity(allocatable.get(name, 0)).value():
+                resources_from_devices.append(name)
+            elif name not in allocatable:
                 return NodeClaimAllocation(unresolvable(NO_RESOURCE))
-        if claim.status.allocation is not None or not (ours or state.own_claims):
+        if claim.status.allocation is not None or not (resources_from_devices or state.own_claims):
             return NodeClaimAllocation()
         assert state.pod is not None
-        need = extended_resources.special_claim_requests(state.pod, ours, state.classes)
+        special_requests = extended_resources.special_claim_requests(state.pod, resources_from_devices, state.classes)
         return NodeClaimAllocation(
-            special=extended_resources.with_requests(claim, need.requests), mappings=need.mappings
+            special=extended_resources.with_requests(claim, special_requests.requests),
+            mappings=special_requests.mappings,
         )
 
-    def _unavailable(self, node: Node) -> list[int]:
-        """The allocated claims that cannot be used from the node."""
+    def _unavailable_claims(self, node: Node) -> list[int]:
+        """Return the numbers of the allocated claims that are not usable on the node."""
         return [
             number
             for number, claim in enumerate(self.state.claims)
-            if claim.status.allocation is not None and not self._usable(number, claim, node)
+            if claim.status.allocation is not None and not self._is_usable(number, claim, node)
         ]
 
-    def _usable(self, number: int, claim: ResourceClaim, node: Node) -> bool:
-        where = self.state.where.get(number)
-        if where is not None and not where.matches(node.labels, node.name):
+    def _is_usable(self, number: int, claim: ResourceClaim, node: Node) -> bool:
+        node_selector = self.state.node_selectors.get(number)
+        if node_selector is not None and not node_selector.matches(node.labels, node.name):
             return False
         return may_become_ready(claim, self.now, self.binding_timeout)
 
-    def _allocate(self, allocator: Allocator, node: Node, verdict: NodeClaimAllocation) -> None:
-        claims = self.unallocated if verdict.special is None else self.state.to_allocate(verdict)
+    def _allocate(self, allocator: Allocator, node: Node, node_allocation: NodeClaimAllocation) -> None:
+        claims = self.unallocated if node_allocation.special is None else self.state.to_allocate(node_allocation)
         try:
             outcome = allocator.allocate(node, claims, timer=self.timer)
         except DeviceError as fault:
-            verdict.rejection = error(str(fault))
+            node_allocation.rejection = error(str(fault))
             return
         if isinstance(outcome, NotAllocatable):
-            verdict.rejection = unresolvable(outcome.reason)
+            node_allocation.rejection = unresolvable(outcome.reason)
         else:
-            verdict.allocation = outcome
+            node_allocation.allocation = outcome

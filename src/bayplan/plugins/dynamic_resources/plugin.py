@@ -1,9 +1,9 @@
-"""Are there devices for the pod's claims on this node, and which ones does it get?
+"""Allocates devices for the pod's resource claims.
 
-PreFilter collects the claims; Filter searches devices, on the rows that are left, because a search cannot be said of
-all rows at once; Score prefers nodes where earlier alternatives of `firstAvailable` were granted; Reserve holds the
-devices in memory; PreBind writes allocations and reservations and waits for devices that must be made ready.
-Pods without claims and without extended resources that a DeviceClass stands behind are skipped.
+PreFilter collects the claims. Filter searches devices on the remaining rows, because a search cannot run for all rows
+at once. Score prefers nodes with earlier alternatives of `firstAvailable`. Reserve holds the devices in memory. PreBind
+writes allocations and reservations, and waits until the devices are ready. Pods without claims, and without extended
+resources of a DeviceClass, are skipped.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ NO_STATE = "not found"
 
 
 def has_no_claims(pod: Pod) -> bool | None:
-    """Pods without claims are all alike; one that has some is looked at as a whole."""
+    """Return True for pods without claims, which are all alike; None for any other pod."""
     return None if pod.spec.resource_claims else True
 
 
 class DynamicResources:
-    """Gives devices to claims."""
+    """Allocates devices for resource claims."""
 
     name = "DynamicResources"
     looks_at_pods = False
@@ -101,8 +101,9 @@ class DynamicResources:
         self._handle = handle
         self._selectors = DeviceSelectors()
         self._classes = ExtendedResourceClasses(handle.catalog)
-        self._memo = AllocationMemo()
-        self._withdrawn: set[str] = set()  # uids of claims whose reservation was taken back and not written again
+        self._allocation_memo = AllocationMemo()
+        # uids of claims whose reservation was removed and not written again
+        self._released_reservations: set[str] = set()
         self._index = PoolIndex(())
         self._index_revision = -1
         self.cured_by = (
@@ -112,11 +113,11 @@ class DynamicResources:
             ClusterEventWithHint(
                 EventResource.RESOURCE_CLAIM,
                 ActionType.ADD | ActionType.UPDATE,
-                self._claim_changed,
+                self._hint_on_claim_change,
                 hint_key=has_no_claims,
             ),
             ClusterEventWithHint(
-                EventResource.POD, ActionType.UPDATE_POD_GENERATED_CLAIM, self._pod_changed, hint_key=no_hint_key
+                EventResource.POD, ActionType.UPDATE_POD_GENERATED_CLAIM, self._hint_on_pod_change, hint_key=no_hint_key
             ),
             ClusterEventWithHint(EventResource.DEVICE_CLASS, ActionType.ADD | ActionType.UPDATE),
             ClusterEventWithHint(EventResource.RESOURCE_SLICE, ActionType.ADD | ActionType.UPDATE),
@@ -133,7 +134,7 @@ class DynamicResources:
         return devices
 
     def signature(self, pod: Pod) -> Hashable | None:
-        """Pods that want devices never share answers: each takes some away from the next."""
+        """Pods that request devices share no answers: each allocation changes the next one."""
         if pod.spec.resource_claims or extended_resources.uses_classes(
             extended_resources.extended_requests(pod), self._classes.get()
         ):
@@ -142,8 +143,8 @@ class DynamicResources:
 
     # hints
 
-    def _claim_changed(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
-        """A claim was deallocated, or one of the pod's own is there or has changed; not while the pod lacks claims."""
+    def _hint_on_claim_change(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
+        """A claim was deallocated, or a claim of the pod was added or changed. Skip while a claim is missing."""
         assert isinstance(new, ResourceClaim)
         claims = pod_claims(pod, self._devices.claims)
         if isinstance(claims, ClaimProblem):
@@ -151,14 +152,14 @@ class DynamicResources:
         before = old if isinstance(old, ResourceClaim) else None
         if before is not None and before.status.allocation is not None and new.status.allocation is None:
             return QueueingHint.QUEUE
-        uses = any(claim.metadata.uid == new.metadata.uid for claim in claims)
-        return queue_hint_if(uses and (before is None or before.status != new.status))
+        is_used = any(claim.metadata.uid == new.metadata.uid for claim in claims)
+        return queue_hint_if(is_used and (before is None or before.status != new.status))
 
-    def _pod_changed(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG002
-        """The pod was told the names of its generated claims."""
+    def _hint_on_pod_change(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG002
+        """The pod got the names of its generated claims."""
         assert isinstance(new, Pod)
-        own = new.uid == pod.uid
-        return queue_hint_if(own and not isinstance(pod_claims(new, self._devices.claims), ClaimProblem))
+        is_own = new.uid == pod.uid
+        return queue_hint_if(is_own and not isinstance(pod_claims(new, self._devices.claims), ClaimProblem))
 
     # PreEnqueue and PreFilter
 
@@ -169,30 +170,30 @@ class DynamicResources:
         return unresolvable(claims.text) if isinstance(claims, ClaimProblem) else None
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
-        cycle.put(STATE, ClaimState())  # without claims until we know better: what follows may refuse the pod
+        cycle.put(STATE, ClaimState())  # without claims until PreFilter succeeds: a later step may reject the pod
         pod, devices = cycle.pod, self._devices
-        own = pod_claims(pod, devices.claims)
-        if isinstance(own, ClaimProblem):
-            return unresolvable(own.text)
-        state = ClaimState(pod=pod, claims=list(own))
+        own_claims = pod_claims(pod, devices.claims)
+        if isinstance(own_claims, ClaimProblem):
+            return unresolvable(own_claims.text)
+        state = ClaimState(pod=pod, claims=list(own_claims))
         self._add_special(state, pod)
         if not state.claims:
             return SKIP
         for number, claim in enumerate(state.claims):
-            refused = self._check(state, number, claim)
-            if refused is not None:
-                return refused
+            rejection = self._check(state, number, claim)
+            if rejection is not None:
+                return rejection
         if state.unallocated:
             catalog = self._handle.catalog
-            self._memo.begin(catalog.revision(DeviceClass))
+            self._allocation_memo.begin(catalog.revision(DeviceClass))
             state.allocator = Allocator(
-                self._pools(), catalog.device_classes, devices.in_use, self._selectors, self._memo
+                self._pools(), catalog.device_classes, devices.in_use, self._selectors, self._allocation_memo
             )
         cycle.put(STATE, state)
         return None
 
     def _add_special(self, state: ClaimState, pod: Pod) -> None:
-        """One more claim for a pod that asks for devices by way of extended resources."""
+        """Add the special claim of a pod that requests devices through extended resources."""
         requests, classes = extended_resources.extended_requests(pod), self._classes.get()
         if requests and extended_resources.uses_classes(requests, classes):
             claim = extended_resources.find_special_claim(pod, self._devices.claims.values())
@@ -204,26 +205,28 @@ class DynamicResources:
         if allocation is not None:
             if allocation.node_selector is not None:
                 try:
-                    state.where[number] = compile_node_selector(allocation.node_selector).checked()
+                    state.node_selectors[number] = compile_node_selector(allocation.node_selector).checked()
                 except SelectorError as fault:
                     return error(fault.reason)
             return None
         if self._handle.devices.pending(claim.metadata.uid) is not None:
             return unresolvable(f"resource claim {claim.key} is in the process of being allocated")
         if state.is_special(number):
-            return None  # what it asks for depends on the node
+            return None  # its requests depend on the node
         checks = (self._check_request(claim, request) for request in claim.spec.devices.requests)
         return next((status for status in checks if status is not None), None)
 
     def _check_request(self, claim: ResourceClaim, request: DeviceRequest) -> Status | None:
-        """Every class that is mentioned must exist."""
+        """Check that every device class of a request exists."""
         if request.exactly is not None:
-            mentioned = [(request.name, request.exactly.device_class_name)]
+            requested_classes = [(request.name, request.exactly.device_class_name)]
         else:
-            mentioned = [(f"{request.name}/{sub.name}", sub.device_class_name) for sub in request.first_available]
-        if not mentioned:
+            requested_classes = [
+                (f"{request.name}/{sub.name}", sub.device_class_name) for sub in request.first_available
+            ]
+        if not requested_classes:
             return unresolvable(f"resource claim {claim.key}, request {request.name}: unknown request type")
-        for name, class_name in mentioned:
+        for name, class_name in requested_classes:
             if not class_name:
                 return error(f"request {name}: unsupported request type")
             if class_name not in self._handle.catalog.device_classes:
@@ -231,7 +234,7 @@ class DynamicResources:
         return None
 
     def _pools(self) -> PoolIndex:
-        """The index of all slices, made again when one has changed."""
+        """Return the index of all slices, rebuilt after a change."""
         catalog = self._handle.catalog
         revision = catalog.revision(ResourceSlice)
         if revision != self._index_revision:
@@ -248,19 +251,21 @@ class DynamicResources:
             return
         if not state.claims:
             return
-        judge = NodeAllocator(state, self._handle.clock.now(), timedelta(seconds=self._binding_timeout_s), self._timer)
-        refused: dict[Status, list[int]] = {}
+        allocator = NodeAllocator(
+            state, self._handle.clock.now(), timedelta(seconds=self._binding_timeout_s), self._timer
+        )
+        rejected: dict[Status, list[int]] = {}
         for position, node in enumerate(nodes):
-            status = judge.allocate(node.node).rejection
+            status = allocator.allocate(node.node).rejection
             if status is not None:
-                refused.setdefault(status, []).append(position)
-        for status, positions in refused.items():
+                rejected.setdefault(status, []).append(position)
+        for status, positions in rejected.items():
             mask = np.zeros(len(nodes), dtype=np.bool_)
             mask[positions] = True
             yield Rejection(mask, status.message, code=status.code)
 
     def _timer(self) -> Callable[[], bool]:
-        """A fresh limit for one search."""
+        """Return a new time limit for one search."""
         if not self._filter_timeout_s:
             return lambda: False
         now = self._handle.clock.monotonic_s
@@ -281,10 +286,11 @@ class DynamicResources:
     # PostFilter
 
     def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterResult | Status:  # noqa: ARG002
-        """Give up one allocation that no node could use, if nobody else uses it."""
+        """Deallocate one claim that no node can use, if no other pod uses it."""
         state = cycle.find(STATE)
         if state is None:
-            return error(NO_STATE)  # an earlier PreFilter refused the pod before ours ran; ends PostFilter as upstream
+            # an earlier PreFilter rejected the pod before this plugin ran; ends PostFilter, as upstream
+            return error(NO_STATE)
         if not state.claims:
             return unschedulable(NOTHING_TO_DEALLOCATE)
         for number in sorted(state.unavailable):
@@ -301,20 +307,20 @@ class DynamicResources:
         state = cycle.find(STATE)
         if state is None:
             return error(NO_STATE)
-        verdict = state.node_allocations.get(node_name)
+        node_allocation = state.node_allocations.get(node_name)
         numbers = state.unallocated
         if not numbers:
             _add_request_fields(cycle, state)
             return None
-        if verdict is None or verdict.allocation is None:
+        if node_allocation is None or node_allocation.allocation is None:
             if all(state.is_special(number) for number in numbers):
-                return None  # the node has the extended resources itself
+                return None  # the node itself has the extended resources
             return error("claim allocation not found for node")
-        claims = state.to_allocate(verdict)
-        results = verdict.allocation.results(claims)
+        claims = state.to_allocate(node_allocation)
+        results = node_allocation.allocation.results(claims)
         for number, claim, result in zip(numbers, claims, results, strict=True):
             if state.is_special(number) and not claim.spec.devices.requests:
-                continue  # the node has the extended resources itself; there is nothing to write
+                continue  # the node itself has the extended resources; nothing to write
             state.granted[number] = result
             state.reserved[number] = claim
             self._handle.devices.begin(claim, result)
@@ -327,21 +333,21 @@ class DynamicResources:
             return
         devices, pod = self._handle.devices, cycle.pod
         for number, claim in enumerate(state.claims):
-            held = state.reserved.get(number)
-            if held is not None and devices.finish(held.metadata.uid):
+            reserved_claim = state.reserved.get(number)
+            if reserved_claim is not None and devices.finish(reserved_claim.metadata.uid):
                 devices.restore(claim.key)
             if state.is_special(number):
                 if not extended_resources.is_in_memory(claim):
                     devices.restore(claim.key)
-                    self._withdraw(claim_intents.DeleteClaim(claim))
+                    self._release(claim_intents.DeleteClaim(claim))
             elif claim.status.allocation is not None and is_reserved_for(claim, pod):
-                self._withdraw(claim_intents.UnreserveClaim(claim, pod))
+                self._release(claim_intents.UnreserveClaim(claim, pod))
 
-    def _withdraw(self, intent: claim_intents.UnreserveClaim | claim_intents.DeleteClaim) -> None:
-        """Take a reservation back. The next attempt writes it again, although the claim may still show it then."""
-        if len(self._withdrawn) > _SWEEP_THRESHOLD:
-            self._withdrawn &= {claim.metadata.uid for claim in self._devices.claims.values()}
-        self._withdrawn.add(intent.claim.metadata.uid)
+    def _release(self, intent: claim_intents.UnreserveClaim | claim_intents.DeleteClaim) -> None:
+        """Remove a reservation. The next attempt writes it again, even if the claim still shows it."""
+        if len(self._released_reservations) > _SWEEP_THRESHOLD:
+            self._released_reservations &= {claim.metadata.uid for claim in self._devices.claims.values()}
+        self._released_reservations.add(intent.claim.metadata.uid)
         self._handle.writes.submit(intent)
 
     # PreBind
@@ -358,7 +364,7 @@ class DynamicResources:
             return error(NO_STATE)
         try:
             for number, claim in enumerate(state.claims):
-                if not is_reserved_for(claim, cycle.pod) or claim.metadata.uid in self._withdrawn:
+                if not is_reserved_for(claim, cycle.pod) or claim.metadata.uid in self._released_reservations:
                     await self._bind(state, number, cycle.pod, node_name)
             await self._wait_until_ready(state, cycle.pod, node_name)
         except BayplanError as fault:
@@ -366,30 +372,32 @@ class DynamicResources:
         return None
 
     async def _bind(self, state: ClaimState, number: int, pod: Pod, node_name: str) -> None:
-        """Write the reservation, and the allocation if there is one. What we hold in memory is over then, either way:
-        the written claim holds the devices, or nobody does."""
-        claim, allocation, held = state.claims[number], state.granted.get(number), state.reserved.get(number)
+        """Write the reservation, and the allocation if there is one.
+
+        The in-memory allocation ends then in any case: either the written claim holds the devices, or nothing does.
+        """
+        claim, allocation, reserved_claim = state.claims[number], state.granted.get(number), state.reserved.get(number)
         if state.is_special(number) and allocation is None and not claim.spec.devices.requests:
             return
         perform = self._handle.writes.perform
         try:
-            if held is not None and extended_resources.is_in_memory(held):
-                claim = await perform(claim_intents.CreateSpecialClaim(held, pod))
+            if reserved_claim is not None and extended_resources.is_in_memory(reserved_claim):
+                claim = await perform(claim_intents.CreateSpecialClaim(reserved_claim, pod))
                 state.claims[number] = claim
             now = self._handle.clock.now()
             claim = await perform(claim_intents.ReserveClaim(claim, pod, now, allocation))
             state.claims[number] = claim
-            self._withdrawn.discard(claim.metadata.uid)
+            self._released_reservations.discard(claim.metadata.uid)
             self._handle.devices.assume(claim)
         finally:
-            if held is not None:
-                self._handle.devices.finish(held.metadata.uid)
+            if reserved_claim is not None:
+                self._handle.devices.finish(reserved_claim.metadata.uid)
         if state.is_special(number):
             mappings = state.node_allocations[node_name].mappings
             await perform(claim_intents.RecordSpecialClaim(pod, claim.name, mappings))
 
     async def _wait_until_ready(self, state: ClaimState, pod: Pod, node_name: str) -> None:
-        """Wait for devices that must be made ready for this node."""
+        """Wait until the devices are ready for this node."""
         if not any(map(has_binding_conditions, state.claims)):
             return
         keys = tuple(claim.key for claim in state.claims if not extended_resources.is_in_memory(claim))
@@ -408,12 +416,12 @@ class DynamicResources:
 
 
 def _add_request_fields(cycle: Cycle, state: ClaimState) -> None:
-    """What the binder is to write to the claims of a pod that it binds, unless PreBind does."""
+    """Add the allocations that the binder must write, unless PreBind writes them."""
     entries = entries_by_claim(cycle.pod)
-    given = tuple(
+    allocations = tuple(
         ClaimAllocation(entries[claim.name], state.granted.get(number) or claim.status.allocation)
         for number, claim in enumerate(state.claims)
         if claim.name in entries and not state.is_special(number)
     )
-    if given:
-        add_request_fields(cycle, resource_claim_allocations=given)
+    if allocations:
+        add_request_fields(cycle, resource_claim_allocations=allocations)

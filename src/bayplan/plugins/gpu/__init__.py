@@ -1,6 +1,6 @@
-"""Policies for shared GPUs, one a file: each filters, scores and gives out devices; a profile enables one by name.
+"""Policies for shared GPUs, one module each: each filters, scores and assigns devices. A profile enables one by name.
 
-They are those that Weng et al., "Beware of Fragmentation" (USENIX ATC '23), compare. kube-scheduler has none of them.
+They are the policies that Weng et al., "Beware of Fragmentation" (USENIX ATC '23), compare. kube-scheduler has none.
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ from bayplan.plugins.gpu.random_policy import GpuRandom
 
 
 def gpu_policies() -> tuple[type[Any], ...]:
-    """All of them, in the order in which they were published."""
+    """Return all policies, in the order of their publication."""
     return GpuRandom, GpuDotProduct, GpuClustering, GpuPacking, GpuBestFit, GpuFragmentation

@@ -1,4 +1,4 @@
-"""Which node would have the least left? CPU and GPU count by their share of the largest node."""
+"""Scores nodes by the amount left after the placement, relative to the largest node; the smallest wins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bayplan.snapshot import IntVector, NodeTable, RowVector
 
 _GPU_SCALE = MAX_CPU_MILLI // MAX_GPU_MILLI
 _UNITS_PER_POINT = 2 * MAX_CPU_MILLI // MAX_SCORE
-"""So much that is left of both together costs one point."""
+"""The sum of remaining CPU and GPU that costs one point."""
 
 
 class GpuBestFit(BasicGpuPolicy):
@@ -27,8 +27,8 @@ class GpuBestFit(BasicGpuPolicy):
     reads_cpu = True
 
     def score_rows(
-        self, cycle: Cycle, nodes: NodeTable, ask: GpuMilliRequest, gpus: GpuColumns, rows: RowVector
+        self, cycle: Cycle, nodes: NodeTable, request: GpuMilliRequest, gpus: GpuColumns, rows: RowVector
     ) -> IntVector:
-        left = free_cpu(nodes) - requested_cpu(cycle) + (gpus.total[rows] - ask.total) * _GPU_SCALE
-        scores: IntVector = MAX_SCORE + (-left) // _UNITS_PER_POINT
+        remaining = free_cpu(nodes) - requested_cpu(cycle) + (gpus.total[rows] - request.total) * _GPU_SCALE
+        scores: IntVector = MAX_SCORE + (-remaining) // _UNITS_PER_POINT
         return scores

@@ -1,4 +1,4 @@
-"""Where are pods of the same kind? Those that share a device keep apart from those with one, or two, of their own."""
+"""Scores nodes by the kinds of their GPU pods: pods with a share, with one, or with several whole devices."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from bayplan.plugins.gpu.shared_gpu_policy import MAX_GPU_MILLI, BasicGpuPolicy
 from bayplan.snapshot import IntVector, NodeTable, RowVector
 
 _STEP = 25
-"""How much better each step is: strangers only, nobody, its kind among others, its kind alone."""
+"""Points for each step: only other kinds, no GPU pods, the pod's kind among other kinds, only the pod's kind."""
 
 
 class GpuClustering(BasicGpuPolicy):
-    """Prefers nodes whose GPU pods are of the pod's own kind, and of equal ones those with less left."""
+    """Prefers nodes whose GPU pods are of the pod's kind, and among equal ones those with less free."""
 
     name = "GpuClustering"
     scores_plain_pods = False
 
     def score_rows(
-        self, cycle: Cycle, nodes: NodeTable, ask: GpuMilliRequest, gpus: GpuColumns, rows: RowVector
+        self, cycle: Cycle, nodes: NodeTable, request: GpuMilliRequest, gpus: GpuColumns, rows: RowVector
     ) -> IntVector:
         del cycle, nodes
         users = gpus.users[rows]
-        kind = 0 if ask.shares else min(ask.count, users.shape[1] - 1)
+        kind = 0 if request.shares else min(request.count, users.shape[1] - 1)
         kinds = np.count_nonzero(users, axis=1)
         has_own = users[:, kind] > 0
         step = np.where(has_own, np.where(kinds == 1, 3, 2), np.where(kinds == 0, 1, 0))

@@ -1,4 +1,4 @@
-"""What may be said to GpuFragmentation: which pods usually come."""
+"""Arguments of GpuFragmentation: the typical pods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bayplan.plugins.gpu.typical_pods import GpuPodShape, TypicalPods
 
 
 class TypicalPod(ConfigStruct, frozen=True):
-    """One kind of pod, and how many there are of it for each of the others."""
+    """One kind of typical pod. `pods`: its number relative to all other kinds."""
 
     cpu_milli: Int64 = 0
     gpu_milli: Int64 = 0
@@ -25,23 +25,23 @@ class GpuFragmentationArgs(ConfigStruct, frozen=True):
 
 def validate(args: GpuFragmentationArgs, path: FieldPath) -> list[FieldError]:
     errors: list[FieldError] = []
-    listed = path.child("typicalPods")
+    pods_path = path.child("typicalPods")
     if not args.typical_pods:
-        errors.append(required(listed, "which pods usually come has to be told"))
+        errors.append(required(pods_path, "list at least one typical pod"))
     for position, pod in enumerate(args.typical_pods):
-        place = listed.index(position)
+        pod_path = pods_path.index(position)
         if pod.cpu_milli < 0:
-            errors.append(invalid(place.child("cpuMilli"), pod.cpu_milli, "must be 0 or more"))
+            errors.append(invalid(pod_path.child("cpuMilli"), pod.cpu_milli, "must be 0 or more"))
         if not 0 <= pod.gpu_milli <= DEVICE_MILLI:
-            errors.append(invalid(place.child("gpuMilli"), pod.gpu_milli, f"must be between 0 and {DEVICE_MILLI}"))
+            errors.append(invalid(pod_path.child("gpuMilli"), pod.gpu_milli, f"must be between 0 and {DEVICE_MILLI}"))
         if pod.gpu_count < 0:
-            errors.append(invalid(place.child("gpuCount"), pod.gpu_count, "must be 0 or more"))
+            errors.append(invalid(pod_path.child("gpuCount"), pod.gpu_count, "must be 0 or more"))
         if pod.gpu_count > 1 and pod.gpu_milli != DEVICE_MILLI:
             errors.append(
-                invalid(place.child("gpuMilli"), pod.gpu_milli, f"must be {DEVICE_MILLI} where gpuCount is above 1")
+                invalid(pod_path.child("gpuMilli"), pod.gpu_milli, f"must be {DEVICE_MILLI} where gpuCount is above 1")
             )
         if pod.pods < 1:
-            errors.append(invalid(place.child("pods"), pod.pods, "must be 1 or more"))
+            errors.append(invalid(pod_path.child("pods"), pod.pods, "must be 1 or more"))
     return errors
 
 

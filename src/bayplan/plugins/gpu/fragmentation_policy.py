@@ -1,8 +1,8 @@
-"""Which node loses least of what typical pods could use? Fragmentation gradient descent.
+"""Fragmentation gradient descent: prefers nodes that lose the least capacity for typical pods.
 
-A cluster of shared GPUs fills up with remainders that nobody can use. This policy knows which pods usually come, and
-puts each pod where the remainders grow least, or shrink most. The scores are coarse on purpose: nodes that are nearly
-as good count as equal, and are filled one after another.
+Shared GPUs fill up with remainders that no pod can use. This policy knows the typical pods, and places each pod where
+the remainders grow least. Scores are coarse on purpose: nodes with nearly equal scores count as equal, and are filled
+one after another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bayplan.snapshot import IntVector, NodeTable, RowVector
 
 
 class GpuFragmentation(SharedGpuPolicy[FragmentColumns]):
-    """Prefers nodes, and devices, where typical pods can still use the most afterwards."""
+    """Prefers nodes, and devices, on which typical pods can use the most afterwards."""
 
     name = "GpuFragmentation"
     reads_cpu = True
@@ -38,25 +38,25 @@ class GpuFragmentation(SharedGpuPolicy[FragmentColumns]):
         return cls(handle, FragmentColumns(TypicalGroups(typical_pods(args))))
 
     def score_rows(
-        self, cycle: Cycle, nodes: NodeTable, ask: GpuMilliRequest, gpus: FragmentColumns, rows: RowVector
+        self, cycle: Cycle, nodes: NodeTable, request: GpuMilliRequest, gpus: FragmentColumns, rows: RowVector
     ) -> IntVector:
         cpu = free_cpu(nodes) - requested_cpu(cycle)
         fits = cpu >= 0
-        if ask.count:
-            fits &= gpus.fitting(rows, ask)
+        if request.count:
+            fits &= gpus.fitting(rows, request)
         scores = np.zeros(len(rows), dtype=np.int64)
-        (places,) = fits.nonzero()
-        if len(places) == len(rows):
-            scores = gpus.scored(gpus.gains(rows, cpu, ask).max(axis=1))
-        elif len(places):
-            scores[places] = gpus.scored(gpus.gains(rows[places], cpu[places], ask).max(axis=1))
+        (positions,) = fits.nonzero()
+        if len(positions) == len(rows):
+            scores = gpus.scored(gpus.gains(rows, cpu, request).max(axis=1))
+        elif len(positions):
+            scores[positions] = gpus.scored(gpus.gains(rows[positions], cpu[positions], request).max(axis=1))
         return scores
 
-    def devices_for(self, cycle: Cycle, ask: GpuMilliRequest, row: int) -> DeviceIndexes:
-        """The first of those that gave the node its score."""
-        if not ask.shares or self.gpus.most.item(row) < ask.milli:
-            return tightest_devices(self.gpus.row_left(row), ask)
+    def devices_for(self, cycle: Cycle, request: GpuMilliRequest, row: int) -> DeviceIndexes:
+        """Return the first device that gives the node its score."""
+        if not request.shares or self.gpus.largest.item(row) < request.milli:
+            return tightest_devices(self.gpus.row_left(row), request)
         rows = np.array([row], dtype=np.intp)
         cpu = free_cpu(NodeTable(cycle.snapshot.nodes, rows)) - requested_cpu(cycle)
-        scores = self.gpus.scored(self.gpus.gains(rows, cpu, ask)[0])
+        scores = self.gpus.scored(self.gpus.gains(rows, cpu, request)[0])
         return (int(scores.argmax()),)

@@ -1,10 +1,10 @@
-"""What does a pod ask of the GPUs of a node, and which of them was it given?
+"""GPU requests of pods and the devices assigned to them, read from annotations.
 
-Devices are shared in thousandths, as Alibaba's open traces and their simulator have it: a pod says how many devices it
-wants (`gpu-count`), how much of each (`gpu-milli`, out of 1000) and which models will do (`gpu-card-model`, joined by
-`|`); a node says how many devices it has and, by a label, of which model. A pod that was placed carries the numbers of
-its devices (`gpu-index`, joined by `-`): whoever starts its containers reads them there, and so does a scheduler that
-starts anew. A part of a device is a part of one device; who wants several gets whole ones.
+Devices are shared in thousandths, as in Alibaba's open traces and their simulator. A pod requests a number of devices
+(`gpu-count`), an amount of each (`gpu-milli`, out of 1000) and the accepted models (`gpu-card-model`, joined by `|`). A
+node has a number of devices and a label with their model. A placed pod has the numbers of its devices (`gpu-index`,
+joined by `-`), which the container runtime and a restarted scheduler read. A share belongs to a single device; a pod
+with several devices gets whole ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_DEVICES = 64
 
 @dataclass(frozen=True, slots=True)
 class GpuMilliRequest:
-    """`milli` of each of `count` devices of one of the `models` (none: of any). No device: a pod that only computes."""
+    """`milli` of each of `count` devices of one of the `models` (empty: any). A count of 0: no GPU request."""
 
     milli: int = 0
     count: int = 0
@@ -40,7 +40,7 @@ class GpuMilliRequest:
 
     @property
     def shares(self) -> bool:
-        """Whether it wants a part of a device."""
+        """Whether the pod requests a share of a device."""
         return self.count > 0 and self.milli < DEVICE_MILLI
 
     @property
@@ -59,11 +59,11 @@ DeviceIndexes = tuple[int, ...]
 
 
 class InvalidGpuRequest(ValueError):
-    """Annotations that ask for what no node can have. The text says what was expected."""
+    """Invalid GPU annotations of a pod. The text says what is expected."""
 
 
 def gpu_request(pod: Pod) -> GpuMilliRequest:
-    """What the pod asks for; `InvalidGpuRequest` where its annotations make no sense."""
+    """Return the pod's request. Raises `InvalidGpuRequest` for invalid annotations."""
     annotations = pod.metadata.annotations
     if GPU_COUNT not in annotations and GPU_MILLI not in annotations:
         return NO_GPU_REQUEST
@@ -79,7 +79,7 @@ def gpu_request(pod: Pod) -> GpuMilliRequest:
 
 
 def gpu_request_or_none(pod: Pod) -> GpuMilliRequest:
-    """The same of a pod that is on a node already, where nonsense holds nothing."""
+    """Return the request of a pod on a node; invalid annotations count as no request."""
     try:
         return gpu_request(pod)
     except InvalidGpuRequest:
@@ -87,13 +87,13 @@ def gpu_request_or_none(pod: Pod) -> GpuMilliRequest:
 
 
 def assigned_devices(pod: Pod) -> DeviceIndexes:
-    """The devices that the pod says it was given."""
+    """Return the devices in the pod's annotation."""
     numbers = pod.metadata.annotations.get(GPU_INDEX, "").split("-")
     return tuple(sorted({int(number) for number in numbers if number.isdecimal() and len(number) < 4}))
 
 
 def device_count(node: Node) -> int:
-    """How many devices a node has."""
+    """Return the number of devices of a node."""
     try:
         count = parse_quantity(node.status.allocatable.get(GPU_COUNT, 0)).value()
     except QuantityError:
@@ -105,12 +105,12 @@ def device_model(node: Node) -> str:
     return node.metadata.labels.get(GPU_MODEL, "")
 
 
-def request_annotations(ask: GpuMilliRequest) -> dict[str, str]:
-    """How a pod says what it asks for."""
-    if not ask.count:
+def request_annotations(request: GpuMilliRequest) -> dict[str, str]:
+    """Return the annotations of a request."""
+    if not request.count:
         return {}
-    said = {GPU_MILLI: str(ask.milli), GPU_COUNT: str(ask.count)}
-    return said | ({GPU_MODEL: ask.models} if ask.models else {})
+    annotations = {GPU_MILLI: str(request.milli), GPU_COUNT: str(request.count)}
+    return annotations | ({GPU_MODEL: request.models} if request.models else {})
 
 
 def index_text(devices: DeviceIndexes) -> str:

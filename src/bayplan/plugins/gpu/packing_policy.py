@@ -1,4 +1,4 @@
-"""Where do GPUs that are in use have room? Untouched nodes are kept for pods that need all of one."""
+"""Scores nodes so that used GPUs are filled first; unused nodes stay free for pods that need all of one."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ _UNITS_PER_POINT = DEVICE_MILLI // 10
 
 
 class GpuPacking(BasicGpuPolicy):
-    """Prefers the fullest device that has room, then a free device of a node in use, then the smallest free node."""
+    """Prefers the fullest device with room, then a free device of a used node, then the smallest unused node."""
 
     name = "GpuPacking"
     scores_plain_pods = False
 
     def score_rows(
-        self, cycle: Cycle, nodes: NodeTable, ask: GpuMilliRequest, gpus: GpuColumns, rows: RowVector
+        self, cycle: Cycle, nodes: NodeTable, request: GpuMilliRequest, gpus: GpuColumns, rows: RowVector
     ) -> IntVector:
         del cycle, nodes
         devices = gpus.devices[rows]
-        if ask.shares:
-            left = gpus.left[rows]
-            least = np.where(left >= ask.milli, left, DEVICE_MILLI).min(axis=1)
-            in_use: IntVector = np.where(least < DEVICE_MILLI, MAX_SCORE - least // _UNITS_PER_POINT, _FRESH_DEVICE)
+        if request.shares:
+            remaining = gpus.remaining[rows]
+            smallest = np.where(remaining >= request.milli, remaining, DEVICE_MILLI).min(axis=1)
+            in_use: IntVector = np.where(
+                smallest < DEVICE_MILLI, MAX_SCORE - smallest // _UNITS_PER_POINT, _FRESH_DEVICE
+            )
         else:
-            in_use = np.full(len(rows), _NODE_IN_USE - ask.count, dtype=np.int64)
+            in_use = np.full(len(rows), _NODE_IN_USE - request.count, dtype=np.int64)
         return np.where(gpus.free[rows] == devices, _FRESH_NODE - devices, in_use)

@@ -1,4 +1,4 @@
-"""No opinion at all: the yardstick that every policy for shared GPUs is measured against."""
+"""Scores all nodes equally: the baseline for the other policies."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from bayplan.snapshot import IntVector, NodeTable, RowVector
 
 
 class GpuRandom(BasicGpuPolicy):
-    """Any node that has room, and any device of it. Equal scores are left to the scheduler's own tie break."""
+    """Any node with room, and any device of it. The scheduler breaks the tie."""
 
     name = "GpuRandom"
 
     def score_rows(
-        self, cycle: Cycle, nodes: NodeTable, ask: GpuMilliRequest, gpus: GpuColumns, rows: RowVector
+        self, cycle: Cycle, nodes: NodeTable, request: GpuMilliRequest, gpus: GpuColumns, rows: RowVector
     ) -> IntVector:
-        del cycle, nodes, ask, gpus
+        del cycle, nodes, request, gpus
         return np.zeros(len(rows), dtype=np.int64)
 
-    def devices_for(self, cycle: Cycle, ask: GpuMilliRequest, row: int) -> DeviceIndexes:
+    def devices_for(self, cycle: Cycle, request: GpuMilliRequest, row: int) -> DeviceIndexes:
         del cycle
-        left = self.gpus.row_left(row)
-        if not ask.shares:
-            return tightest_devices(left, ask)
-        fitting = [number for number, amount in enumerate(left) if amount >= ask.milli]
+        remaining = self.gpus.row_left(row)
+        if not request.shares:
+            return tightest_devices(remaining, request)
+        fitting = [number for number, amount in enumerate(remaining) if amount >= request.milli]
         return (self._handle.random.choice(fitting),) if fitting else ()

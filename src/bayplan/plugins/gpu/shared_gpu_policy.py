@@ -1,9 +1,9 @@
-"""Which nodes have the GPUs that a pod asks for, and which devices does it get there?
+"""Base class of the policies for shared GPUs: filters nodes and assigns devices.
 
-What all policies for shared GPUs have in common: the filter, the choice of devices at Reserve, the annotation that
-tells of it at PreBind. A policy adds the score, and may choose devices by itself. One of them is enabled in a profile;
-devices that one profile gave away are seen by all others, because the pod itself tells of them.
-Cost: one comparison of columns a pod for the filter, one pass over the devices of one node for Reserve.
+It contains the filter, the choice of devices at Reserve, and the annotation with the devices at PreBind. A policy adds
+the score, and may choose devices itself. A profile enables one policy. Other profiles see the assigned devices, because
+the pod carries them. Cost: one comparison of columns for each pod at Filter, one pass over the devices of one node at
+Reserve.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ NO_FREE = "node(s) had too few free GPUs"
 
 MAX_CPU_MILLI = 128_000
 MAX_GPU_MILLI = 8 * DEVICE_MILLI
-"""What policies that weigh CPU against GPU measure both with: the largest node of the cluster they were made for."""
+"""The largest node of the cluster that the policies were designed for. Scales of CPU and GPU amounts."""
 
 _SKIP = Status(Code.SKIP)
 
@@ -79,9 +79,9 @@ class SharedGpuPolicy(Generic[C]):
         ),
     )
     reads_cpu = False
-    """Whether its scores depend on the CPU that the pod asks for."""
+    """Whether the scores depend on the CPU request of the pod."""
     scores_plain_pods = True
-    """Whether it has an opinion about pods that ask for no GPU."""
+    """Whether the policy scores pods without a GPU request."""
 
     def __init__(self, handle: Handle, gpus: C) -> None:
         self._handle = handle
@@ -89,60 +89,62 @@ class SharedGpuPolicy(Generic[C]):
 
     def signature(self, pod: Pod) -> Hashable | None:
         try:
-            ask = gpu_request(pod)
+            request = gpu_request(pod)
         except InvalidGpuRequest:
             return None
-        return ask, cpu_milli(pod) if self.reads_cpu else 0
+        return request, cpu_milli(pod) if self.reads_cpu else 0
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
-        """Refuse what no node can have; a pod that asks for no GPU may go anywhere."""
+        """Reject pods with an invalid request. A pod without a GPU request skips Filter."""
         try:
-            ask = cycle.info.cached(gpu_request)
+            request = cycle.info.cached(gpu_request)
         except InvalidGpuRequest as fault:
             return unresolvable(str(fault))
-        return None if ask.count else _SKIP
+        return None if request.count else _SKIP
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
-        ask = cycle.info.cached(gpu_request)
+        request = cycle.info.cached(gpu_request)
         gpus, rows = self.gpus.of(nodes, cycle.snapshot)
-        if ask.accepted and (other := ~gpus.accepting(rows, ask)).any():
-            yield Rejection(other, OTHER_MODEL, resolvable=False)
-        lacking = gpus.lacking(rows, ask)
+        if request.accepted and (other_model := ~gpus.accepting(rows, request)).any():
+            yield Rejection(other_model, OTHER_MODEL, resolvable=False)
+        lacking = gpus.lacking(rows, request)
         if not lacking.any():
             return
-        few = gpus.devices[rows] < ask.count
-        if few.any():
-            yield Rejection(few, TOO_FEW, resolvable=False)
-            lacking &= ~few
+        too_few_rows = gpus.devices[rows] < request.count
+        if too_few_rows.any():
+            yield Rejection(too_few_rows, TOO_FEW, resolvable=False)
+            lacking &= ~too_few_rows
             if not lacking.any():
                 return
-        yield Rejection(lacking, NO_DEVICE_WITH_ROOM if ask.shares else NO_FREE)
+        yield Rejection(lacking, NO_DEVICE_WITH_ROOM if request.shares else NO_FREE)
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
-        ask = cycle.info.cached(gpu_request)
-        if not ask.count and not self.scores_plain_pods:
+        request = cycle.info.cached(gpu_request)
+        if not request.count and not self.scores_plain_pods:
             return np.zeros(len(nodes), dtype=np.int64)
         gpus, rows = self.gpus.of(nodes, cycle.snapshot)
-        scores = self.score_rows(cycle, nodes, ask, gpus, rows)
+        scores = self.score_rows(cycle, nodes, request, gpus, rows)
         return np.minimum(np.maximum(scores, 0), MAX_SCORE)
 
     @abstractmethod
-    def score_rows(self, cycle: Cycle, nodes: NodeTable, ask: GpuMilliRequest, gpus: C, rows: RowVector) -> IntVector:
-        """How good each row is; what is said of rows where the pod does not fit is no matter."""
+    def score_rows(
+        self, cycle: Cycle, nodes: NodeTable, request: GpuMilliRequest, gpus: C, rows: RowVector
+    ) -> IntVector:
+        """Score each row. Rows on which the pod does not fit may have any score."""
 
-    def devices_for(self, cycle: Cycle, ask: GpuMilliRequest, row: int) -> DeviceIndexes:
-        """The devices of a node that the pod gets; none where it does not fit."""
+    def devices_for(self, cycle: Cycle, request: GpuMilliRequest, row: int) -> DeviceIndexes:
+        """Return the devices of a node for the pod; empty if it does not fit."""
         del cycle
-        return tightest_devices(self.gpus.row_left(row), ask)
+        return tightest_devices(self.gpus.row_left(row), request)
 
     def reserve(self, cycle: Cycle, node_name: str) -> Status | None:
-        ask = cycle.info.cached(gpu_request)
-        if not ask.count:
+        request = cycle.info.cached(gpu_request)
+        if not request.count:
             return None
         self.gpus.follow(cycle.snapshot)
-        devices = self.devices_for(cycle, ask, cycle.snapshot.nodes.index[node_name])
+        devices = self.devices_for(cycle, request, cycle.snapshot.nodes.index[node_name])
         if not devices:
-            return Status(Code.UNSCHEDULABLE, (NO_DEVICE_WITH_ROOM if ask.shares else NO_FREE,))
+            return Status(Code.UNSCHEDULABLE, (NO_DEVICE_WITH_ROOM if request.shares else NO_FREE,))
         set_assigned_devices(cycle.info, devices)
         return None
 
@@ -155,7 +157,7 @@ class SharedGpuPolicy(Generic[C]):
         return PreBindPreFlightResult() if _request_of(cycle).count else _SKIP
 
     async def pre_bind(self, cycle: Cycle, node_name: str) -> Status | None:
-        """Write down which devices the pod was given, before anything starts it."""
+        """Write the assigned devices to the pod's annotation before the binding."""
         del node_name
         if not _request_of(cycle).count:
             return None
@@ -168,7 +170,7 @@ class SharedGpuPolicy(Generic[C]):
 
 
 class BasicGpuPolicy(SharedGpuPolicy[GpuColumns]):
-    """A policy that looks at what is left of devices and needs no arguments."""
+    """A policy that uses only the free amounts of devices and has no arguments."""
 
     @classmethod
     def factory(cls, args: object, handle: Handle) -> Self:
@@ -177,7 +179,7 @@ class BasicGpuPolicy(SharedGpuPolicy[GpuColumns]):
 
 
 def cpu_milli(pod: Pod) -> int:
-    """The CPU that a pod asks for."""
+    """Return the CPU request of a pod."""
     return filter_requests(pod).get(CPU, 0)
 
 
@@ -186,9 +188,9 @@ def requested_cpu(cycle: Cycle) -> int:
 
 
 def free_cpu(nodes: NodeTable) -> IntVector:
-    """The CPU that each node has left."""
-    left: IntVector = nodes.allocatable(CPU) - nodes.requested(CPU)
-    return left
+    """Return the free CPU of each node."""
+    remaining: IntVector = nodes.allocatable(CPU) - nodes.requested(CPU)
+    return remaining
 
 
 def _request_of(cycle: Cycle) -> GpuMilliRequest:

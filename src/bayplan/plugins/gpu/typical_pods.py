@@ -1,8 +1,7 @@
-"""Which pods usually come, and how many of them a node with so much CPU left would do for.
+"""Typical pods, and how many of them a node with a given amount of free CPU could run.
 
-Counted in whole pods, so that what is computed from it is exact and the same on every machine. Typical pods that want
-the same of the same number of devices are one group; how many of a group a node has the model and the CPU for is looked
-up in a table a model.
+Counts are whole pods, so all results are exact and equal on every machine. Typical pods with equal device requests form
+one group. A table for each GPU model contains how many pods of a group fit the model and the CPU of a node.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ _COVERED_PERCENT = 95
 
 DEVICE = 1 << 32
 AMOUNT = DEVICE - 1
-"""Offers count devices above this bit and what is left on them, in thousandths, below: both are added up at once."""
+"""An offer holds the number of devices above this bit and their free thousandths below it, so one sum adds both."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class GpuPodShape:
-    """What of a pod matters for fragments."""
+    """The properties of a pod that matter for fragmentation."""
 
     cpu_milli: int
     gpu_milli: int
@@ -42,26 +41,29 @@ class GpuPodShape:
 
 @dataclass(frozen=True, slots=True)
 class TypicalPods:
-    """Shapes with how many pods have them, the most frequent first."""
+    """Pod shapes with their numbers of pods, the most frequent first."""
 
     counts: tuple[tuple[GpuPodShape, int], ...]
 
     @classmethod
     def of(cls, shapes: Iterable[GpuPodShape]) -> TypicalPods:
-        """The most frequent shapes that together cover 95 % of the pods; of equally frequent ones the larger first."""
+        """Build from shapes: the most frequent ones that cover 95 % of the pods.
+
+        Of equally frequent ones the larger first.
+        """
         return cls.most_of(Counter(shapes))
 
     @classmethod
     def most_of(cls, counted: Mapping[GpuPodShape, int]) -> TypicalPods:
-        """The same of shapes that were counted already."""
+        """Build from counted shapes."""
         ordered = sorted(counted.items(), key=lambda each: (each[1], each[0]), reverse=True)
-        pods, covered, kept = sum(counted.values()), 0, []
+        pods, covered, selected = sum(counted.values()), 0, []
         for shape, count in ordered:
             if covered * 100 >= pods * _COVERED_PERCENT:
                 break
-            kept.append((shape, count))
+            selected.append((shape, count))
             covered += count
-        return cls(tuple(kept))
+        return cls(tuple(selected))
 
     @property
     def covered(self) -> int:
@@ -69,20 +71,20 @@ class TypicalPods:
 
 
 class TypicalGroups:
-    """Typical pods with GPUs, in groups by what they ask of devices.
+    """Typical pods with GPUs, grouped by their device requests.
 
-    `offers[left, group]` is what a device with so much left offers to a group; `needed[group]` is what must be offered.
+    `offers[remaining, group]`: what a device with this free amount offers a group. `needed[group]`: what a pod needs.
     """
 
     def __init__(self, typical: TypicalPods) -> None:
-        self.covered = typical.covered  # all typical pods, those without GPUs too
+        self.covered = typical.covered  # all typical pods, also without GPUs
         with_gpu = [(shape, count) for shape, count in typical.counts if shape.request.total]
-        asks = sorted({(shape.gpu_milli, shape.gpu_count) for shape, _ in with_gpu})
-        self.offers = _usable_amounts([milli for milli, _ in asks])
-        self.needed: IntVector = np.array([devices * DEVICE for _, devices in asks], dtype=np.int64)
+        device_requests = sorted({(shape.gpu_milli, shape.gpu_count) for shape, _ in with_gpu})
+        self.offers = _usable_amounts([milli for milli, _ in device_requests])
+        self.needed: IntVector = np.array([devices * DEVICE for _, devices in device_requests], dtype=np.int64)
         self.cpus: IntVector = np.array(sorted({shape.cpu_milli for shape, _ in with_gpu}), dtype=np.int64)
         self.thresholds = _thresholds(self.covered)
-        groups = {ask: number for number, ask in enumerate(asks)}
+        groups = {device_request: number for number, device_request in enumerate(device_requests)}
         ranks = {cpu: number for number, cpu in enumerate(self.cpus.tolist(), 1)}
         self._counts = [
             (ranks[shape.cpu_milli], groups[shape.gpu_milli, shape.gpu_count], shape.request, count)
@@ -93,23 +95,26 @@ class TypicalGroups:
         return len(self.needed)
 
     def table(self, model: str) -> IntMatrix:
-        """How many typical pods of each group this model will do for: row n counts those with the n lowest CPUs."""
+        """Count the typical pods of each group that accept this model.
+
+        Row n counts those with the n lowest CPU requests.
+        """
         table: IntMatrix = np.zeros((len(self.cpus) + 1, len(self)), dtype=np.int64)
-        for rank, group, ask, count in self._counts:
-            if not ask.models or model in ask.accepted:
+        for rank, group, device_request, count in self._counts:
+            if not device_request.models or model in device_request.accepted:
                 table[rank, group] += count
         return table.cumsum(axis=0)
 
 
-def _usable_amounts(asked: list[int]) -> IntMatrix:
-    """By what is left of a device, and by group: the device and what is left of it where that will do, else nothing."""
-    left = np.arange(DEVICE_MILLI + 1, dtype=np.int64)[:, None]
-    offers: IntMatrix = (left + DEVICE) * (left >= np.array(asked, dtype=np.int64))
+def _usable_amounts(milli_requests: list[int]) -> IntMatrix:
+    """For each free amount and group: the device and its free amount if it is sufficient, otherwise nothing."""
+    remaining = np.arange(DEVICE_MILLI + 1, dtype=np.int64)[:, None]
+    offers: IntMatrix = (remaining + DEVICE) * (remaining >= np.array(milli_requests, dtype=np.int64))
     return offers
 
 
 def _thresholds(covered: int) -> IntVector:
-    """From which gain on each score is given. Logarithms are Decimal's: they are the same on every machine."""
+    """Return the lowest gain of each score. Decimal logarithms are equal on every machine."""
     with localcontext() as context:
         context.prec = 40
         points = [(Decimal(score) / (MAX_SCORE - score)).ln() * DEVICE_MILLI * covered for score in range(1, MAX_SCORE)]

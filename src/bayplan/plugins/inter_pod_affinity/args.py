@@ -1,4 +1,4 @@
-"""What may be said to InterPodAffinity: what other pods' required terms are worth, and whether preferred ones count."""
+"""Arguments of InterPodAffinity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_WEIGHT = 100
 
 class InterPodAffinityArgs(ConfigStruct, frozen=True):
     hard_pod_affinity_weight: Annotated[Int32, NO_OMIT_EMPTY] = 1
-    """The score of a required affinity term of a pod that is already there."""
+    """Weight of a required affinity term of an existing pod."""
     ignore_preferred_terms_of_existing_pods: Annotated[bool, NO_OMIT_EMPTY] = False
 
 

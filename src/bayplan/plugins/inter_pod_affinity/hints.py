@@ -1,7 +1,7 @@
-"""May an event cure a pod that InterPodAffinity rejected?
+"""Queueing hints of InterPodAffinity.
 
-Asked by the queue, once for all parked pods of one stance: namespace, labels and terms are all that counts. Cost: the
-terms held against the one or two objects of the event.
+The queue calls them once for all unschedulable pods with the same hint input: namespace, labels and terms. Cost: the
+terms are matched with the one or two objects of the event.
 """
 
 from __future__ import annotations
@@ -19,59 +19,63 @@ _NO_VALUES: frozenset[str] = frozenset()
 
 
 class AffinityHintInput(NamedTuple):
-    """What a pod says of other pods, and what others can say of it."""
+    """Everything of a pod that the hints read."""
 
     namespace: str
     labels: frozenset[tuple[str, str]]
     terms: PodAffinityTerms
     key: str = ""
     values: frozenset[str] = _NO_VALUES
-    """A label that every pod has which this one must be near, and what it may say; no key: nothing is known."""
+    """A label that every pod has which a required term matches, with its possible values. Empty key: unknown."""
 
 
 def affinity_hint_input(pod: Pod) -> AffinityHintInput:
     terms = affinity_terms(pod) or _NO_TERMS
     labels = frozenset(pod.metadata.labels.items())
     for term in terms.required:
-        for wanted in term.selector.requirements:
-            if wanted.operator == "In":
-                return AffinityHintInput(pod.metadata.namespace, labels, terms, wanted.key, wanted.values)
+        for requirement in term.selector.requirements:
+            if requirement.operator == "In":
+                return AffinityHintInput(pod.metadata.namespace, labels, terms, requirement.key, requirement.values)
     return AffinityHintInput(pod.metadata.namespace, labels, terms)
 
 
 def hint_on_pod_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
-    """A pod came, went or got other labels."""
+    """A pod was added, removed or relabeled."""
     if isinstance(old, Pod) and isinstance(new, Pod) and new.uid == pod.uid:
         return QueueingHint.QUEUE
     return hint_on_other_pod_change(affinity_hint_input(pod), old, new)
 
 
-def hint_on_other_pod_change(stance: AffinityHintInput, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
-    """The same for a pod that is not the one that changed. Only pods that take room somewhere count."""
+def hint_on_other_pod_change(
+    hint_input: AffinityHintInput, old: KubeObject | None, new: KubeObject | None
+) -> QueueingHint:
+    """A pod other than the rejected one changed. Only pods on a node or with a nomination count."""
     if old is None:
         assert isinstance(new, Pod)
         meta = new.metadata
-        if stance.key and meta.labels.get(stance.key) not in stance.values:
-            return QueueingHint.SKIP  # looked up first: pods come all the time, and thousands may wait for one
-        return queue_hint_if(_is_on_node(new) and matches_all(stance.terms.required, new))
+        if hint_input.key and meta.labels.get(hint_input.key) not in hint_input.values:
+            return QueueingHint.SKIP  # checked first: pods are added frequently, and thousands may wait
+        return queue_hint_if(_is_on_node(new) and matches_all(hint_input.terms.required, new))
     assert isinstance(old, Pod)
-    terms = stance.terms
+    terms = hint_input.terms
     if not _is_on_node(old) or (isinstance(new, Pod) and not _is_on_node(new)):
         return QueueingHint.SKIP
     if isinstance(new, Pod):
-        came = not matches_all(terms.required, old) and matches_all(terms.required, new)
-        left = matches_all(terms.required_anti, old) and not matches_all(terms.required_anti, new)
-        return queue_hint_if(came or left)
+        matches_now = not matches_all(terms.required, old) and matches_all(terms.required, new)
+        matches_no_longer = matches_all(terms.required_anti, old) and not matches_all(terms.required_anti, new)
+        return queue_hint_if(matches_now or matches_no_longer)
     if matches_all(terms.required_anti, old):
         return QueueingHint.QUEUE
-    theirs = (affinity_terms(old) or _NO_TERMS).required_anti
-    return queue_hint_if(bool(theirs) and _terms_match(theirs, stance.namespace, dict(stance.labels)))
+    existing_terms = (affinity_terms(old) or _NO_TERMS).required_anti
+    return queue_hint_if(
+        bool(existing_terms) and _terms_match(existing_terms, hint_input.namespace, dict(hint_input.labels))
+    )
 
 
-def hint_on_node_change(stance: AffinityHintInput, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
-    """A node came, or moved into or out of a domain that a required term speaks of."""
+def hint_on_node_change(hint_input: AffinityHintInput, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
+    """A node was added, or moved into or out of a domain of a required term."""
     assert isinstance(new, Node)
-    terms = stance.terms
+    terms = hint_input.terms
     labels = new.metadata.labels
     before = old.metadata.labels if isinstance(old, Node) else None
     for term in terms.required:
@@ -89,7 +93,7 @@ def hint_on_node_change(stance: AffinityHintInput, old: KubeObject | None, new: 
 
 
 def matches_all(terms: tuple[AffinityTerm, ...], pod: Pod) -> bool:
-    """Whether the pod is meant by every term; no terms mean nobody."""
+    """Whether every term matches the pod; False without terms."""
     return bool(terms) and _terms_match(terms, pod.metadata.namespace, pod.metadata.labels)
 
 

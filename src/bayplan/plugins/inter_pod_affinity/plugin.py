@@ -1,8 +1,8 @@
-"""Which nodes are near the pods that this one wants to be near, and far from those it avoids, both ways round?
+"""Filters and scores nodes by affinity and anti-affinity between the pod and the pods on nodes, in both directions.
 
-Required terms are counted at PreFilter and checked at Filter, preferred ones (and what the pods already there prefer)
-at PreScore. Terms of existing pods are evaluated once a distinct set of terms, terms of the incoming pod once a
-distinct kind of pod; counts by domain come from sums over columns. No Python loop over nodes or pods.
+Required terms are counted at PreFilter and checked at Filter. Preferred terms, also those of pods on nodes, are counted
+at PreScore. Terms of existing pods are evaluated once for each distinct set of terms, terms of the incoming pod once
+for each distinct kind of pod. Counts by domain are sums over columns. No Python loop over nodes or pods.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NO_LABELS: Mapping[str, str] = {}
 
 
 class DomainCounts:
-    """A number for each value of each topology key: how many pods, or how much a node there is liked."""
+    """A number for each value of each topology key: a count of pods, or a sum of weights."""
 
     __slots__ = ("by_key",)
 
@@ -60,14 +60,14 @@ class DomainCounts:
         self.by_key = by_key if by_key is not None else {}
 
     def of(self, column: LabelColumn) -> IntVector:
-        """The counts of one key, by value id; the last entry, where rows without the key point, stays 0."""
-        wanted = len(column.values) + 1
+        """Return the counts of one key by value id. The last entry, used by rows without the key, stays 0."""
+        length = len(column.values) + 1
         counts = self.by_key.get(column.key)
-        if counts is None or len(counts) < wanted:
-            grown = np.zeros(wanted, dtype=np.int64)
+        if counts is None or len(counts) < length:
+            resized = np.zeros(length, dtype=np.int64)
             if counts is not None:
-                grown[: len(counts) - 1] = counts[:-1]
-            counts = self.by_key[column.key] = grown
+                resized[: len(counts) - 1] = counts[:-1]
+            counts = self.by_key[column.key] = resized
         return counts
 
     def add_rows(self, nodes: NodeTable, key: str, per_row: IntVector) -> None:
@@ -76,37 +76,40 @@ class DomainCounts:
         counts = self.of(nodes.label(key))
         touched = per_row.nonzero()[0]
         where = ids[touched]
-        keyed = where >= 0
-        np.add.at(counts, where[keyed], per_row[touched[keyed]])
+        has_key = where >= 0
+        np.add.at(counts, where[has_key], per_row[touched[has_key]])
 
-    def add_node(self, columns: NodeColumns, labels: Mapping[str, str], key: str, by: int) -> None:
+    def add_node(self, columns: NodeColumns, labels: Mapping[str, str], key: str, delta: int) -> None:
         """Add to the domain of one node."""
         value = labels.get(key)
         if value is not None:
             column = columns.labels.column(key)
-            self.of(column)[column.find(value)] += by
+            self.of(column)[column.find(value)] += delta
 
-    def shift(self, columns: NodeColumns, labels: Mapping[str, str], key: str, by: int) -> bool:
-        """The same; whether the domain came to have somebody, or has nobody any more, and has other nodes too."""
+    def shift(self, columns: NodeColumns, labels: Mapping[str, str], key: str, delta: int) -> bool:
+        """Add to the domain of one node.
+
+        Returns whether its count became positive or zero and it has other nodes too.
+        """
         value = labels.get(key)
         if value is None:
             return False
         column = columns.labels.column(key)
         counts, domain = self.of(column), column.find(value)
         before = counts.item(domain)
-        counts[domain] = before + by
-        if (before > 0) == (before + by > 0):
+        counts[domain] = before + delta
+        if (before > 0) == (before + delta > 0):
             return False
         return int(np.count_nonzero(column.ids[: columns.count] == domain)) > 1
 
     def at(self, node: NodeInfo, key: str) -> int:
-        """What one node reads for a key; 0 without it."""
+        """Return the count of one node's domain for a key; 0 without the key."""
         column = node.columns.labels.column(key)
         domain = column.ids.item(node.row)
         return self.of(column).item(domain) if domain >= 0 else 0
 
     def on(self, nodes: NodeTable, key: str) -> IntVector:
-        """What each entry of a table reads for one key; 0 without the key."""
+        """Return the count of each entry's domain for one key; 0 without the key."""
         counts = self.of(nodes.label(key))
         return counts[nodes.label_ids(key)]
 
@@ -120,7 +123,7 @@ class DomainCounts:
 
 @dataclass(slots=True)
 class RequiredState:
-    """Counts for the required terms: of pods already there against us, and of ours for and against them."""
+    """Counts for the required terms of existing pods against this pod, and of this pod about existing pods."""
 
     terms: PodAffinityTerms
     cursor: JournalCursor
@@ -141,16 +144,16 @@ class RequiredState:
 
     @property
     def is_relevant(self) -> bool:
-        """Whether any node can be turned down."""
+        """Whether any node can be rejected."""
         return bool(self.terms.required or self.terms.required_anti or self.existing_anti.any)
 
 
 @dataclass(slots=True)
 class PreferredState:
-    """How much nodes are liked by domain, and whether anything was ever counted: sums that cancel out still count."""
+    """Weights by domain, and whether any term was ever counted: weights that sum to 0 still count."""
 
     terms: PodAffinityTerms
-    bookmark: JournalCursor
+    cursor: JournalCursor
     counts: DomainCounts = field(default_factory=DomainCounts)
     any_entry: bool = False
     version: int = field(default_factory=next_version)
@@ -160,7 +163,7 @@ class PreferredState:
         self.counts.add_rows(nodes, key, weight * pods_by_row)
 
     def add_node(self, node: NodeInfo, key: str, weight: int) -> None:
-        """One pod more on a node."""
+        """Count one more pod on a node."""
         self.any_entry |= key in node.labels
         self.counts.add_node(node.columns, node.labels, key, weight)
         self.version = next_version()
@@ -172,10 +175,10 @@ PREFERRED: StateKey[PreferredState] = StateKey("PreScoreInterPodAffinity")
 
 @dataclass(slots=True)
 class NoMatchingPods:
-    """Nothing was found to filter by; or nobody who is liked by the pod, which has these terms, or likes it."""
+    """State of a pod without any matching pod: no required term rejects a node, or no preferred term counts."""
 
     terms: PodAffinityTerms
-    bookmark: JournalCursor
+    cursor: JournalCursor
 
 
 NO_REQUIRED_MATCHES: StateKey[NoMatchingPods] = StateKey("PreFilterInterPodAffinity/quiet")
@@ -183,7 +186,7 @@ NO_PREFERRED_MATCHES: StateKey[NoMatchingPods] = StateKey("PreScoreInterPodAffin
 
 
 class InterPodAffinity:
-    """Places pods near some pods and away from others."""
+    """Places pods near some pods and away from other pods."""
 
     name = "InterPodAffinity"
     cured_by = (
@@ -215,45 +218,48 @@ class InterPodAffinity:
         return pod.metadata.namespace, frozenset(pod.metadata.labels.items()), affinity_terms(pod)
 
     def depends_on(self, cycle: Cycle) -> Hashable:
-        """On pods that come to count, or no longer do, in domains of more than one node; on labels."""
+        """On pods that start or cease to match in domains with more than one node, and on namespace labels."""
         snapshot = cycle.snapshot
         pods = snapshot.pods
-        required, unfiltered, unliked = (
+        required, no_required, no_preferred = (
             cycle.find(REQUIRED),
             cycle.find(NO_REQUIRED_MATCHES),
             cycle.find(NO_PREFERRED_MATCHES),
         )
         if required is not None and not self._update_required(cycle, required):
             return object()
-        if unfiltered is not None and not self._still_no_matches(cycle, unfiltered, self._is_rejected_by):
+        if no_required is not None and not self._is_still_unmatched(cycle, no_required, self._is_rejected_by):
             return object()
-        if unliked is not None and not self._still_no_matches(cycle, unliked, self._is_preferred):
+        if no_preferred is not None and not self._is_still_unmatched(cycle, no_preferred, self._is_preferred):
             return object()
-        seen = pods.affinity_version if required is None and unfiltered is None else 0  # nobody has terms
-        return seen, required and required.version, snapshot.renewed.end, self._catalog.revision(Namespace)
+        # 0: no pod has terms
+        affinity_version = pods.affinity_version if required is None and no_required is None else 0
+        return affinity_version, required and required.version, snapshot.renewed.end, self._catalog.revision(Namespace)
 
     def scores_depend_on(self, cycle: Cycle) -> Hashable:
-        """On every pod that is liked, or likes."""
-        liked = cycle.find(PREFERRED)
-        return liked.version if liked is not None and self._update_preferred(cycle, liked) else object()
+        """On every pod that a preferred term matches."""
+        preferred_state = cycle.find(PREFERRED)
+        return (
+            preferred_state.version
+            if preferred_state is not None and self._update_preferred(cycle, preferred_state)
+            else object()
+        )
 
     def sits_out(self, cycle: Cycle) -> bool:
-        """Where nobody has terms."""
+        """True if no pod has affinity terms."""
         if cycle.info.affinity is not None or cycle.snapshot.pods.affinity_users:
             return False
         for key in (REQUIRED, PREFERRED, NO_REQUIRED_MATCHES, NO_PREFERRED_MATCHES):
             cycle.delete(key)
         return True
 
-    # filtering --------------------------------------------------------------------------------------------------
-
     def pre_filter(self, cycle: Cycle) -> Status | None:
-        known = cycle.find(REQUIRED)
-        if known is not None and self._update_required(cycle, known) and known.is_relevant:
+        cached = cycle.find(REQUIRED)
+        if cached is not None and self._update_required(cycle, cached) and cached.is_relevant:
             return None
         cycle.delete(REQUIRED)
         cycle.delete(NO_REQUIRED_MATCHES)
-        terms = self._resolved(cycle.info.affinity or _NO_TERMS)
+        terms = self._resolve_namespaces(cycle.info.affinity or _NO_TERMS)
         state = RequiredState(terms, self._journal_cursor(cycle))
         self._count_existing(cycle, state.existing_anti)
         if not state.is_relevant:
@@ -271,51 +277,51 @@ class InterPodAffinity:
         return None
 
     @property
-    def _registers_events(self) -> bool:
-        """Whether terms of pods on some rows do not count: then counts are made anew each time."""
+    def _ignores_some_rows(self) -> bool:
+        """Whether terms of pods on some rows do not count: counts are then computed again each time."""
         return self.affinity_events is not None or self.anti_affinity_events is not None
 
     def _journal_cursor(self, cycle: Cycle) -> JournalCursor:
         return JournalCursor.at(cycle.snapshot, self._catalog.revision(Namespace))
 
     def _update_required(self, cycle: Cycle, state: RequiredState) -> bool:
-        """Count the pods that came and went since; false where that does not do."""
+        """Count the pods that were added and removed meanwhile. Returns False if everything must be counted again."""
         changes = state.cursor.changes_since(cycle.snapshot, self._catalog.revision(Namespace))
-        if changes is None or self._registers_events:
+        if changes is None or self._ignores_some_rows:
             return False
-        for info, row, by in changes:
-            if self._shift(cycle, state, info, NodeInfo(cycle.snapshot.nodes, row), by):
-                state.version = next_version()  # on other rows than this one, which is asked about anyway
+        for info, row, delta in changes:
+            if self._shift(cycle, state, info, NodeInfo(cycle.snapshot.nodes, row), delta):
+                state.version = next_version()  # for other rows than this one, which is evaluated anyway
         return True
 
-    def _still_no_matches(
-        self, cycle: Cycle, quiet: NoMatchingPods, breaks: Callable[[Pod, NoMatchingPods, PodInfo], bool]
+    def _is_still_unmatched(
+        self, cycle: Cycle, no_matching: NoMatchingPods, breaks: Callable[[Pod, NoMatchingPods, PodInfo], bool]
     ) -> bool:
-        """Whether the pods that came and went since are of no matter."""
-        changes = quiet.bookmark.changes_since(cycle.snapshot, self._catalog.revision(Namespace))
+        """Whether no added or removed pod matches any term."""
+        changes = no_matching.cursor.changes_since(cycle.snapshot, self._catalog.revision(Namespace))
         if changes is None:
             return False
-        if self._registers_events and (
+        if self._ignores_some_rows and (
             cycle.info.affinity is not None or any(info.affinity is not None for info, _, _ in changes)
         ):
             return False
-        if any(breaks(cycle.pod, quiet, info) for info, _, _ in changes):
-            quiet.bookmark.invalidate()
+        if any(breaks(cycle.pod, no_matching, info) for info, _, _ in changes):
+            no_matching.cursor.invalidate()
             return False
         return True
 
-    def _is_rejected_by(self, pod: Pod, quiet: NoMatchingPods, info: PodInfo) -> bool:  # noqa: ARG002
-        """Whether a pod's terms keep ours away."""
+    def _is_rejected_by(self, pod: Pod, no_matching: NoMatchingPods, info: PodInfo) -> bool:  # noqa: ARG002
+        """Whether the required anti-affinity of an existing pod rejects this pod."""
         terms = info.affinity
         labels_of = self._catalog.namespace_labels
         return terms is not None and any(term.matches_pod(pod, labels_of) for term in terms.required_anti)
 
-    def _is_preferred(self, pod: Pod, quiet: NoMatchingPods, info: PodInfo) -> bool:
-        """Whether a pod likes or dislikes ours, or the other way."""
+    def _is_preferred(self, pod: Pod, no_matching: NoMatchingPods, info: PodInfo) -> bool:
+        """Whether a preferred term of either pod matches the other one."""
         if info.affinity is not None and self._reverse_preferences(pod, info.affinity):
             return True
-        own = (*quiet.terms.preferred, *quiet.terms.preferred_anti)
-        return any(matches_all((weighted.term,), info.pod) for weighted in own)
+        own_terms = (*no_matching.terms.preferred, *no_matching.terms.preferred_anti)
+        return any(matches_all((weighted.term,), info.pod) for weighted in own_terms)
 
     def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> None:
         self._shift(cycle, cycle.get(REQUIRED), info, node, 1)
@@ -328,20 +334,20 @@ class InterPodAffinity:
         if state is None:
             yield Rejection.from_error(nodes, f'error reading "{REQUIRED.name}" from cycleState: not found')
             return
-        lonely = self._matches_no_existing_pod(cycle, state, nodes) if state.terms.required else nodes.no_rows_mask
-        yield Rejection(lonely, AFFINITY, resolvable=False)
+        no_match = self._no_match_mask(cycle, state, nodes) if state.terms.required else nodes.no_rows_mask
+        yield Rejection(no_match, AFFINITY, resolvable=False)
         keys = [term.topology_key for term in state.terms.required_anti]
-        disliked = _and_not(_any_counted(state.anti_affinity, nodes, keys), lonely)
-        yield Rejection(disliked, ANTI_AFFINITY)
-        unwelcome = _and_not(_any_counted(state.existing_anti, nodes, state.existing_anti.by_key), lonely)
-        yield Rejection(_and_not(unwelcome, disliked), EXISTING_ANTI_AFFINITY)
+        anti_affinity_rows = _and_not(_any_counted(state.anti_affinity, nodes, keys), no_match)
+        yield Rejection(anti_affinity_rows, ANTI_AFFINITY)
+        existing_anti_rows = _and_not(_any_counted(state.existing_anti, nodes, state.existing_anti.by_key), no_match)
+        yield Rejection(_and_not(existing_anti_rows, anti_affinity_rows), EXISTING_ANTI_AFFINITY)
 
     def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
-        """The same for one node: for bringing what is known of a few rows up to date."""
+        """Filter one node, to update a few rows."""
         state = cycle.find(REQUIRED)
         if state is None:
             return error(f'error reading "{REQUIRED.name}" from cycleState: not found')
-        if state.terms.required and self._matches_no_existing_pod(cycle, state, node.single_row_table).any():
+        if state.terms.required and self._no_match_mask(cycle, state, node.single_row_table).any():
             return Status(Code.UNRESOLVABLE, (AFFINITY,))
         if any(state.anti_affinity.at(node, term.topology_key) > 0 for term in state.terms.required_anti):
             return Status(Code.UNSCHEDULABLE, (ANTI_AFFINITY,))
@@ -349,22 +355,23 @@ class InterPodAffinity:
             return Status(Code.UNSCHEDULABLE, (EXISTING_ANTI_AFFINITY,))
         return None
 
-    def _matches_no_existing_pod(self, cycle: Cycle, state: RequiredState, nodes: NodeTable) -> BoolVector:
-        """Nodes that lack a term's key or have no matching pod in its domain.
+    def _no_match_mask(self, cycle: Cycle, state: RequiredState, nodes: NodeTable) -> BoolVector:
+        """Return the nodes that lack a term's key or have no matching pod in its domain.
 
-        The first pod of a group would find nobody: where no pod anywhere matches, it may match its own terms.
+        The first pod of a group matches no existing pod: if no pod in the cluster matches, the pod may match its own
+        terms.
         """
         first = not state.affinity.any and matches_all(state.terms.required, cycle.pod)
-        lonely: BoolVector | None = None
+        no_match: BoolVector | None = None
         for term in state.terms.required:
             key = term.topology_key
-            alone = nodes.label_ids(key) < 0 if first else state.affinity.on(nodes, key) <= 0
-            lonely = alone if lonely is None else lonely | alone
-        assert lonely is not None
-        return lonely
+            keyless_or_empty = nodes.label_ids(key) < 0 if first else state.affinity.on(nodes, key) <= 0
+            no_match = keyless_or_empty if no_match is None else no_match | keyless_or_empty
+        assert no_match is not None
+        return no_match
 
     def _count_existing(self, cycle: Cycle, counts: DomainCounts) -> None:
-        """Pods already there whose required anti-affinity means us, by their terms' domains."""
+        """Count existing pods whose required anti-affinity matches this pod, by the domains of their terms."""
         snapshot, pod = cycle.snapshot, cycle.pod
         for number, terms in snapshot.pods.affinity_terms():
             matching = [term for term in terms.required_anti if term.matches_pod(pod, self._catalog.namespace_labels)]
@@ -376,97 +383,99 @@ class InterPodAffinity:
                     counts.add_rows(snapshot.table, term.topology_key, per_row)
 
     def _matching_by_row(self, cycle: Cycle, terms: tuple[AffinityTerm, ...]) -> IntVector:
-        """How many pods that match all of our terms each row has."""
+        """Count the pods on each row that match all of these terms."""
         pods = cycle.snapshot.pods
 
-        def meant(kind: NamespacedLabels) -> bool:
+        def matches(kind: NamespacedLabels) -> bool:
             return all(term.matches(kind.namespace, kind.labels, _NO_LABELS) for term in terms)
 
-        return pods.count_by_row(pods.matching(("affinity", terms), meant), len(cycle.snapshot))
+        return pods.count_by_row(pods.matching(("affinity", terms), matches), len(cycle.snapshot))
 
-    def _shift(self, cycle: Cycle, state: RequiredState, info: PodInfo, node: NodeInfo, by: int) -> bool:
-        """One pod more or less on a node; whether answers about other nodes may change."""
+    def _shift(self, cycle: Cycle, state: RequiredState, info: PodInfo, node: NodeInfo, delta: int) -> bool:
+        """Count one pod more or less on a node. Returns whether answers about other nodes may change."""
         columns, labels = node.columns, node.labels
-        matters = False
+        other_rows_affected = False
         for term in (info.affinity or _NO_TERMS).required_anti:
             if term.matches_pod(cycle.pod, self._catalog.namespace_labels):
-                matters |= state.existing_anti.shift(columns, labels, term.topology_key, by)
+                other_rows_affected |= state.existing_anti.shift(columns, labels, term.topology_key, delta)
         if state.terms.required and matches_all(state.terms.required, info.pod):
-            lonely = not state.affinity.any
+            no_match = not state.affinity.any
             for term in state.terms.required:
-                matters |= state.affinity.shift(columns, labels, term.topology_key, by)
-            matters |= lonely != (not state.affinity.any)  # the first of a group may go anywhere
+                other_rows_affected |= state.affinity.shift(columns, labels, term.topology_key, delta)
+            # the first pod of a group may be placed anywhere
+            other_rows_affected |= no_match != (not state.affinity.any)
         for term in state.terms.required_anti:
             if matches_all((term,), info.pod):
-                matters |= state.anti_affinity.shift(columns, labels, term.topology_key, by)
-        return matters
-
-    # scoring ----------------------------------------------------------------------------------------------------
+                other_rows_affected |= state.anti_affinity.shift(columns, labels, term.topology_key, delta)
+        return other_rows_affected
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
-        known = cycle.find(PREFERRED)
-        if known is not None and self._update_preferred(cycle, known):
+        cached = cycle.find(PREFERRED)
+        if cached is not None and self._update_preferred(cycle, cached):
             return None
         cycle.delete(PREFERRED)
         cycle.delete(NO_PREFERRED_MATCHES)
-        own = self._resolved(cycle.info.affinity or _NO_TERMS)
-        if self._ignores_preferred and not (own.preferred or own.preferred_anti):
+        own_terms = self._resolve_namespaces(cycle.info.affinity or _NO_TERMS)
+        if self._ignores_preferred and not (own_terms.preferred or own_terms.preferred_anti):
             return SKIP
-        liked = PreferredState(own, self._journal_cursor(cycle))
+        preferred_state = PreferredState(own_terms, self._journal_cursor(cycle))
         table = cycle.snapshot.table
-        for weighted in own.preferred:
+        for weighted in own_terms.preferred:
             matching = self._matching_by_row(cycle, (weighted.term,))
-            liked.add_by_row(table, weighted.term.topology_key, weighted.weight, matching)
-        for weighted in own.preferred_anti:
+            preferred_state.add_by_row(table, weighted.term.topology_key, weighted.weight, matching)
+        for weighted in own_terms.preferred_anti:
             matching = self._matching_by_row(cycle, (weighted.term,))
-            liked.add_by_row(table, weighted.term.topology_key, -weighted.weight, matching)
+            preferred_state.add_by_row(table, weighted.term.topology_key, -weighted.weight, matching)
         pods = cycle.snapshot.pods
         for number, terms in pods.affinity_terms():
-            wanted = self._reverse_preferences(cycle.pod, terms)
-            if wanted:
+            term_weights = self._reverse_preferences(cycle.pod, terms)
+            if term_weights:
                 per_row = pods.count_by_row(pods.with_affinity(number), len(cycle.snapshot))
-                if self.affinity_events is not None and not (own.preferred or own.preferred_anti):
+                if self.affinity_events is not None and not (own_terms.preferred or own_terms.preferred_anti):
                     per_row = per_row * self.affinity_events
-                for key, weight in wanted:
-                    liked.add_by_row(table, key, weight, per_row)
-        if not liked.any_entry:
-            cycle.put(NO_PREFERRED_MATCHES, NoMatchingPods(own, liked.bookmark))
+                for key, weight in term_weights:
+                    preferred_state.add_by_row(table, key, weight, per_row)
+        if not preferred_state.any_entry:
+            cycle.put(NO_PREFERRED_MATCHES, NoMatchingPods(own_terms, preferred_state.cursor))
             return SKIP
-        cycle.put(PREFERRED, liked)
+        cycle.put(PREFERRED, preferred_state)
         return None
 
-    def _update_preferred(self, cycle: Cycle, liked: PreferredState) -> bool:
-        """Count the pods that came since; false where one went, since it may have been the only one that counted."""
-        changes = liked.bookmark.changes_since(cycle.snapshot, self._catalog.revision(Namespace))
-        if changes is None or self._registers_events:
+    def _update_preferred(self, cycle: Cycle, preferred_state: PreferredState) -> bool:
+        """Count the pods added meanwhile.
+
+        Returns False if a matching pod was removed: it may have been the only one.
+        """
+        changes = preferred_state.cursor.changes_since(cycle.snapshot, self._catalog.revision(Namespace))
+        if changes is None or self._ignores_some_rows:
             return False
-        for info, row, by in changes:
-            wanted = [
+        for info, row, delta in changes:
+            key_weights = [
                 (weighted.term.topology_key, sign * weighted.weight)
-                for sign, terms in ((1, liked.terms.preferred), (-1, liked.terms.preferred_anti))
+                for sign, terms in ((1, preferred_state.terms.preferred), (-1, preferred_state.terms.preferred_anti))
                 for weighted in terms
                 if matches_all((weighted.term,), info.pod)
             ]
             if info.affinity is not None:
-                wanted += self._reverse_preferences(cycle.pod, info.affinity)
-            if wanted and by < 0:
-                liked.bookmark.invalidate()
+                key_weights += self._reverse_preferences(cycle.pod, info.affinity)
+            if key_weights and delta < 0:
+                preferred_state.cursor.invalidate()
                 return False
-            for key, weight in wanted:
-                liked.add_node(NodeInfo(cycle.snapshot.nodes, row), key, weight)
+            for key, weight in key_weights:
+                preferred_state.add_node(NodeInfo(cycle.snapshot.nodes, row), key, weight)
         return True
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector | Status:
-        liked = cycle.find(PREFERRED)
-        if liked is None:
+        preferred_state = cycle.find(PREFERRED)
+        if preferred_state is None:
             return error(f'failed to read "{PREFERRED.name}" from cycleState: not found')
         total = np.zeros(len(nodes), dtype=np.int64)
-        for key in liked.counts.by_key:
-            total += liked.counts.on(nodes, key)
+        for key in preferred_state.counts.by_key:
+            total += preferred_state.counts.on(nodes, key)
         return total
 
     def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
-        """The least liked node gets 0, the most liked 100; the quotient is taken first, as upstream takes it."""
+        """Scale the lowest score to 0 and the highest to 100. The quotient is computed first, as upstream does."""
         lowest, highest = int(scores.min()), int(scores.max())
         if highest == lowest:
             return np.zeros(len(scores), dtype=np.int64)
@@ -475,27 +484,27 @@ class InterPodAffinity:
         return final
 
     def _reverse_preferences(self, pod: Pod, terms: PodAffinityTerms) -> list[tuple[str, int]]:
-        """What a pod with these terms thinks of us: its preferred ones, and its required affinity at a fixed weight."""
-        wanted: list[tuple[str, int]] = []
+        """Return the weights by topology key that a pod with these terms gives to this pod: preferred and required
+        terms.
+        """
+        key_weights: list[tuple[str, int]] = []
         labels_of = self._catalog.namespace_labels
         if self._hard_weight:
-            wanted += [
+            key_weights += [
                 (term.topology_key, self._hard_weight) for term in terms.required if term.matches_pod(pod, labels_of)
             ]
-        wanted += _term_weights(terms.preferred, 1, pod, labels_of)
-        wanted += _term_weights(terms.preferred_anti, -1, pod, labels_of)
-        return wanted
+        key_weights += _term_weights(terms.preferred, 1, pod, labels_of)
+        key_weights += _term_weights(terms.preferred_anti, -1, pod, labels_of)
+        return key_weights
 
-    # terms ------------------------------------------------------------------------------------------------------
+    def _resolve_namespaces(self, terms: PodAffinityTerms) -> PodAffinityTerms:
+        """Replace namespace selectors in the pod's own terms by the matching namespaces.
 
-    def _resolved(self, terms: PodAffinityTerms) -> PodAffinityTerms:
-        """The pod's own terms with namespace selectors turned into namespaces.
-
-        The selector stays in the term and is evaluated once more, against no labels at all: kube-scheduler 1.36 does
-        so, which makes a selector of only NotIn and DoesNotExist mean every namespace.
+        The selector stays in the term and is evaluated once more, with no labels: kube-scheduler 1.36 does the same. A
+        selector with only NotIn and DoesNotExist therefore matches every namespace.
         """
 
-        def widened(term: AffinityTerm) -> AffinityTerm:
+        def resolve(term: AffinityTerm) -> AffinityTerm:
             if term.namespace_selector.nothing or term.namespace_selector.everything:
                 return term
             named = frozenset(
@@ -506,36 +515,36 @@ class InterPodAffinity:
             return AffinityTerm(term.topology_key, term.selector, term.namespaces | named, term.namespace_selector)
 
         def weighted(items: tuple[WeightedTerm, ...]) -> tuple[WeightedTerm, ...]:
-            return tuple(WeightedTerm(item.weight, widened(item.term)) for item in items)
+            return tuple(WeightedTerm(item.weight, resolve(item.term)) for item in items)
 
         return PodAffinityTerms(
-            required=tuple(map(widened, terms.required)),
+            required=tuple(map(resolve, terms.required)),
             preferred=weighted(terms.preferred),
-            required_anti=tuple(map(widened, terms.required_anti)),
+            required_anti=tuple(map(resolve, terms.required_anti)),
             preferred_anti=weighted(terms.preferred_anti),
         )
 
 
 def _any_counted(counts: DomainCounts, nodes: NodeTable, keys: Iterable[str]) -> BoolVector:
-    """Entries in a domain that has something; asked of domains first, which most often are fewer."""
+    """Return the entries in a domain with a positive count. Domains are checked first, because there are fewer."""
     found = nodes.no_rows_mask
     for key in keys:
-        some = counts.of(nodes.label(key)) > 0
-        if some.any():
-            here = some[nodes.label_ids(key)]
-            found = here if found is nodes.no_rows_mask else found | here
+        counted = counts.of(nodes.label(key)) > 0
+        if counted.any():
+            rows_of_key = counted[nodes.label_ids(key)]
+            found = rows_of_key if found is nodes.no_rows_mask else found | rows_of_key
     return found
 
 
-def _and_not(mask: BoolVector, others: BoolVector) -> BoolVector:
-    """The entries of one mask that another one leaves; most often one of them is empty."""
-    return mask if not mask.any() or not others.any() else mask & ~others
+def _and_not(mask: BoolVector, excluded: BoolVector) -> BoolVector:
+    """Return the entries of one mask without those of another one. Often one of them is empty."""
+    return mask if not mask.any() or not excluded.any() else mask & ~excluded
 
 
 def _term_weights(
     terms: Iterable[WeightedTerm], sign: int, pod: Pod, labels_of: NamespaceLabels
 ) -> Iterator[tuple[str, int]]:
-    """Topology key and signed weight of each term that means the pod."""
+    """Yield topology key and signed weight of each term that matches the pod."""
     for weighted in terms:
         if weighted.term.matches_pod(pod, labels_of):
             yield weighted.term.topology_key, sign * weighted.weight

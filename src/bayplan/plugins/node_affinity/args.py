@@ -1,4 +1,4 @@
-"""What may be said to NodeAffinity: an affinity that every pod of the profile gets on top of its own."""
+"""Arguments of NodeAffinity: a node affinity that is added to every pod of the profile."""
 
 from __future__ import annotations
 

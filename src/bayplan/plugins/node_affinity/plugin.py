@@ -1,8 +1,7 @@
-"""Which nodes do the pod's node selector and node affinity allow, and which do they prefer?
+"""Filters and scores nodes by the pod's node selector and node affinity.
 
-Asked at PreFilter (can the names of nodes be told at once?), Filter and Score. A profile may add an affinity of its
-own to every pod. Cost: selectors are compiled once an attempt; each requirement is one lookup over a column of label
-ids.
+PreFilter narrows the nodes if the terms name them. A profile may add an affinity to every pod. Cost: selectors are
+compiled once for each attempt; each requirement is one lookup over a column of label ids.
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ ENFORCED_MISMATCH = "node(s) didn't match scheduler-enforced node affinity"
 CONFLICT = "pod affinity terms conflict"
 
 REQUIRED: StateKey[RequiredNodeAffinity] = StateKey("PreFilterNodeAffinity")
-"""What the pod demands of its node, compiled."""
+"""The pod's required node affinity, compiled."""
 PREFERRED: StateKey[tuple[PreferredTerm, ...]] = StateKey("PreScoreNodeAffinity")
-"""What the pod prefers, compiled."""
+"""The pod's preferred terms, compiled."""
 
 
 class NodeAffinity:
-    """Keeps pods on the nodes that they select, and draws them to those that they prefer."""
+    """Keeps pods on the nodes that they select, and prefers the nodes that they prefer."""
 
     name = "NodeAffinity"
     looks_at_pods = False
@@ -76,7 +75,7 @@ class NodeAffinity:
         changes = ActionType.ADD | ActionType.UPDATE_NODE_LABEL
         return (
             ClusterEventWithHint.with_hint_key(
-                EventResource.NODE, changes, required_node_affinity, self._node_matches_now
+                EventResource.NODE, changes, required_node_affinity, self._hint_on_node_change
             ),
         )
 
@@ -132,14 +131,18 @@ class NodeAffinity:
     def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
         return default_normalize(scores)
 
-    def _node_matches_now(
+    def _hint_on_node_change(
         self, affinity: RequiredNodeAffinity, old: KubeObject | None, new: KubeObject | None
     ) -> QueueingHint:
-        """A node came, or got labels, that match now and did not before. The added affinity does not ask for before."""
+        """A node was added or relabeled that matches now and did not before.
+
+        The added affinity is checked for now only.
+        """
         assert isinstance(new, Node)
         labels = new.metadata.labels
-        for wanted in affinity.labels.requirements:  # looked up first: thousands may wait for a node of their own
-            if wanted.operator == "In" and labels.get(wanted.key) not in wanted.values:
+        # checked first: thousands of pods may wait, each for a different node
+        for requirement in affinity.labels.requirements:
+            if requirement.operator == "In" and labels.get(requirement.key) not in requirement.values:
                 return QueueingHint.SKIP
         if self._added is not None and not self._added.matches(new.labels, new.name):
             return QueueingHint.SKIP
@@ -153,7 +156,7 @@ def _node_affinity(pod: Pod) -> core.NodeAffinity | None:
 
 
 def _preferred_terms(pod: Pod) -> tuple[PreferredTerm, ...] | None:
-    """The pod's preferences, or None where it has none at all; raises `SelectorError` for a malformed one."""
+    """Return the pod's preferred terms, or None. Raises `SelectorError` for a malformed term."""
     affinity = _node_affinity(pod)
     if affinity is None or not affinity.preferred:
         return None
@@ -161,7 +164,7 @@ def _preferred_terms(pod: Pod) -> tuple[PreferredTerm, ...] | None:
 
 
 def _matches(affinity: RequiredNodeAffinity, node: Node) -> bool:
-    """Whether a node matches; a malformed term that might have decided it raises, so that the pod is tried again."""
+    """Whether a node matches. Raises for a malformed term that may decide, so that the pod is retried."""
     meta, selector = node.metadata, affinity.selector
     if affinity.matches(meta.labels, meta.name):
         return True
@@ -171,13 +174,13 @@ def _matches(affinity: RequiredNodeAffinity, node: Node) -> bool:
 
 
 def _required_node_names(terms: tuple[NodeSelectorTerm, ...]) -> frozenset[str] | None:
-    """The only nodes that the terms can match, if every term tells names; None if one leaves the name open."""
+    """Return the only node names that the terms can match; None if a term does not name nodes."""
     names: frozenset[str] = frozenset()
     for term in terms:
-        wanted = [
+        name_sets = [
             frozenset(field.values) for field in term.match_fields if field.key == NAME_FIELD and field.operator == "In"
         ]
-        if not wanted:
+        if not name_sets:
             return None
-        names |= frozenset.intersection(*wanted)
+        names |= frozenset.intersection(*name_sets)
     return names if terms else None

@@ -1,8 +1,8 @@
-"""How good is a node that will be this full?
+"""Scoring strategies of NodeResourcesFit: score of a node by its allocation with the pod.
 
-Three ways to say it: the emptier the better, the fuller the better, or a curve of one's own. Asked by NodeResourcesFit
-with one column a resource. Cost: a few integer operations a resource over all rows; the arithmetic is Go's int64,
-overflow and truncation included.
+The strategies are LeastAllocated, MostAllocated and RequestedToCapacityRatio. They get one column for each resource.
+Cost: a few integer operations for each resource over all rows. The arithmetic is Go's int64, including overflow and
+truncation.
 """
 
 from __future__ import annotations
@@ -26,68 +26,71 @@ from bayplan.snapshot import FLOAT_EXACT_LIMIT, BoolVector, IntVector
 _FLOAT_MAX_SCORE = float(MAX_SCORE)
 
 ShareFunction = Callable[[IntVector, IntVector], IntVector]
-"""`share(requested, capacity)`: 0 to 100 for one resource, where the capacity is never 0."""
+"""`share(requested, capacity)`: 0 to 100 for one resource. The capacity is never 0."""
 
 FloatShareFunction = Callable[[FloatColumns, Demand], FloatMatrix]
-"""The same in floats, for all resources and rows at once. Exact where amounts are below `SMALL`: a share that is no
-whole number is further from the next one than floats of that size are apart."""
+"""The same in floats, for all resources and rows at once.
+
+Exact for amounts below `FLOAT_EXACT_LIMIT`: a share that is not whole is further from the next whole number than the
+float precision of that size.
+"""
 
 RowLoop = Callable[[FloatMatrix, FloatMatrix, Demand, Sequence[int], FloatVector], None]
-"""The whole score as one loop over the rows."""
+"""Computes the whole score in one loop over the rows."""
 
 ScalarShareFunction = Callable[[int, int], int]
 """The same for one row."""
 
 
 class AllocationScorer:
-    """The weighted average of what a strategy says of each resource."""
+    """The weighted average of a strategy's scores for each resource."""
 
     def __init__(
         self,
         share: ShareFunction,
-        share_of_one: ScalarShareFunction,
+        scalar_share: ScalarShareFunction,
         *,
-        of_floats: FloatShareFunction | None = None,
+        float_share: FloatShareFunction | None = None,
         loop: RowLoop | None = None,
         ignore_zero: bool = False,
     ) -> None:
         self._share = share
         self._loop = loop if row_loops.COMPILED else None
-        self._share_of_floats = of_floats
-        self._share_of_one = share_of_one
+        self._float_share = float_share
+        self._scalar_share = scalar_share
         self._ignore_zero = ignore_zero
 
-    def score_floats(self, mirror: FloatColumns, demand: Demand, weights: Sequence[int]) -> IntVector | None:
-        """One score a row of the mirror; None where the strategy has no way with floats, or the pod asks too much."""
-        if self._share_of_floats is None or not demand or not all(0 <= amount < FLOAT_EXACT_LIMIT for amount in demand):
+    def score_floats(self, columns: FloatColumns, demand: Demand, weights: Sequence[int]) -> IntVector | None:
+        """Score each row of float columns; None if the strategy has no float version, or a request is too large."""
+        if self._float_share is None or not demand or not all(0 <= amount < FLOAT_EXACT_LIMIT for amount in demand):
             return None
         if self._loop is not None:
-            scores: FloatVector = mirror.desk[0]
-            self._loop(mirror.free, mirror.allocatable, demand, weights, scores)
+            scores: FloatVector = columns.buffer[0]
+            self._loop(columns.free, columns.allocatable, demand, weights, scores)
             return scores.astype(np.int64)
-        shares = self._share_of_floats(mirror, demand)
+        shares = self._float_share(columns, demand)
         total: FloatVector = shares[0]
         if weights[0] != 1:
             total *= weights[0]
         for share, weight in zip(shares[1:], weights[1:], strict=True):
             total += share if weight == 1 else share * weight
-        whole = sum(weights)
-        if whole & (whole - 1):
-            total /= whole
-        elif whole > 1:  # a power of two: its inverse is exact, and multiplying is faster
-            total *= 1 / whole
+        weight_sum = sum(weights)
+        if weight_sum & (weight_sum - 1):
+            total /= weight_sum
+        elif weight_sum > 1:  # a power of two: its inverse is exact, and multiplication is faster
+            total *= 1 / weight_sum
         return total.astype(np.int64)
 
     def score(self, columns: Iterable[ResourceColumn], rows: int) -> IntVector:
-        """One score a row. A resource that a row does not have counts for nothing there."""
+        """Score each row. A resource that a row does not have does not count there."""
         total = np.zeros(rows, dtype=np.int64)
-        weights: IntVector | int = 0  # one number as long as every resource counts on every row
+        weights: IntVector | int = 0  # one number while every resource counts on every row
         for column in columns:
             counts: BoolVector = column.allocatable != 0
-            everywhere = bool(counts.all())
-            capacity = column.allocatable if everywhere else np.where(counts, column.allocatable, 1)
+            all_rows = bool(counts.all())
+            capacity = column.allocatable if all_rows else np.where(counts, column.allocatable, 1)
             share = self._share(column.requested, capacity)
-            if everywhere and not self._ignore_zero:
+            if all_rows and not self._ignore_zero:
                 total += share * column.weight
                 weights = weights + column.weight
                 continue
@@ -96,17 +99,17 @@ class AllocationScorer:
             weight = np.where(counts, column.weight, 0)
             total += share * weight
             weights = weights + weight
-        divisor = np.maximum(weights, 1)  # where no resource counts the total is 0 as well
+        divisor = np.maximum(weights, 1)  # if no resource counts, the total is 0 as well
         return round_half_up(total, divisor) if self._ignore_zero else quotient(total, divisor)
 
     def score_one(self, cells: Iterable[ResourceCell]) -> int:
-        """The same for one row."""
+        """Score one row."""
         total = weights = 0
-        share_of_one = self._share_of_one
+        scalar_share = self._scalar_share
         for weight, allocatable, allocated, demand in cells:
             if allocatable == 0:
                 continue
-            share = share_of_one(allocated + demand, allocatable)
+            share = scalar_share(allocated + demand, allocatable)
             if self._ignore_zero and share <= 0:
                 continue
             total += share * weight
@@ -117,10 +120,10 @@ class AllocationScorer:
 
 
 def allocation_scorer(strategy: ScoringStrategy) -> AllocationScorer:
-    """The scorer that valid arguments ask for."""
+    """Return the scorer of valid arguments."""
     if strategy.type == LEAST_ALLOCATED:
         return AllocationScorer(
-            least_allocated, least_allocated_one, of_floats=least_allocated_floats, loop=row_loops.least_allocated
+            least_allocated, least_allocated_one, float_share=least_allocated_floats, loop=row_loops.least_allocated
         )
     if strategy.type == MOST_ALLOCATED:
         return most_allocated_scorer()
@@ -130,12 +133,12 @@ def allocation_scorer(strategy: ScoringStrategy) -> AllocationScorer:
 
 
 def most_allocated_scorer() -> AllocationScorer:
-    return AllocationScorer(most_allocated, most_allocated_one, of_floats=most_allocated_floats)
+    return AllocationScorer(most_allocated, most_allocated_one, float_share=most_allocated_floats)
 
 
 @lru_cache(maxsize=256)
 def demand_column(demand: Demand) -> FloatMatrix:
-    """A demand as what is added to columns of amounts."""
+    """Return a demand as a column vector."""
     return np.array(demand, dtype=np.float64)[:, np.newaxis]
 
 
@@ -144,11 +147,11 @@ def least_allocated(requested: IntVector, capacity: IntVector) -> IntVector:
     return np.where(requested > capacity, 0, free)
 
 
-def least_allocated_floats(mirror: FloatColumns, demand: Demand) -> FloatMatrix:
-    share: FloatMatrix = np.subtract(mirror.free, demand_column(demand), out=mirror.desk)
+def least_allocated_floats(columns: FloatColumns, demand: Demand) -> FloatMatrix:
+    share: FloatMatrix = np.subtract(columns.free, demand_column(demand), out=columns.buffer)
     share *= _FLOAT_MAX_SCORE
-    share /= mirror.allocatable
-    if not mirror.fits_everywhere(demand):
+    share /= columns.allocatable
+    if not columns.fits_everywhere(demand):
         np.maximum(share, 0.0, out=share)
     return np.floor(share, out=share)
 
@@ -165,12 +168,12 @@ def most_allocated(requested: IntVector, capacity: IntVector) -> IntVector:
     return quotient(np.minimum(requested, capacity) * MAX_SCORE, capacity)
 
 
-def most_allocated_floats(mirror: FloatColumns, demand: Demand) -> FloatMatrix:
-    share: FloatMatrix = np.add(mirror.requested, demand_column(demand), out=mirror.desk)
-    if not mirror.fits_everywhere(demand):
-        np.minimum(share, mirror.allocatable, out=share)
+def most_allocated_floats(columns: FloatColumns, demand: Demand) -> FloatMatrix:
+    share: FloatMatrix = np.add(columns.requested, demand_column(demand), out=columns.buffer)
+    if not columns.fits_everywhere(demand):
+        np.minimum(share, columns.allocatable, out=share)
     share *= _FLOAT_MAX_SCORE
-    share /= mirror.allocatable
+    share /= columns.allocatable
     return np.floor(share, out=share)
 
 
@@ -179,7 +182,7 @@ def most_allocated_one(requested: int, capacity: int) -> int:
 
 
 def shape_function(shape: Sequence[UtilizationShapePoint]) -> ShareFunction:
-    """A curve through the points of a shape. Utilizations are whole percents, so the curve is a table."""
+    """Return a curve through the points of a shape. Utilizations are whole percents, so the curve is a table."""
     curve = np.array([_interpolate(shape, utilization) for utilization in range(MAX_UTILIZATION + 1)], dtype=np.int64)
 
     def share(requested: IntVector, capacity: IntVector) -> IntVector:
@@ -191,7 +194,7 @@ def shape_function(shape: Sequence[UtilizationShapePoint]) -> ShareFunction:
 
 
 def scalar_shape_function(shape: Sequence[UtilizationShapePoint]) -> ScalarShareFunction:
-    """The same curve for one number."""
+    """Return the same curve for one number."""
     curve = [_interpolate(shape, utilization) for utilization in range(MAX_UTILIZATION + 1)]
 
     def share(requested: int, capacity: int) -> int:
@@ -204,13 +207,13 @@ def scalar_shape_function(shape: Sequence[UtilizationShapePoint]) -> ScalarShare
 
 
 def round_half_up(dividend: IntVector, divisor: IntVector | int) -> IntVector:
-    """The nearest whole number, halves up: for numbers that are not negative, what Go's `math.Round` gives."""
+    """Round halves up. For numbers that are not negative this equals Go's `math.Round`."""
     nearest: IntVector = (2 * dividend + divisor) // (2 * divisor)
     return nearest
 
 
 def _interpolate(shape: Sequence[UtilizationShapePoint], utilization: int) -> int:
-    """The score at one utilization, on a straight line between its neighbours, cut towards zero."""
+    """Interpolate the score at one utilization linearly, truncated towards zero."""
     scale = MAX_SCORE // MAX_CUSTOM_SCORE
     if utilization <= shape[0].utilization:
         return shape[0].score * scale

@@ -1,8 +1,8 @@
-"""On which nodes would the pod even out how much of each resource is taken?
+"""Scores nodes by how much the pod balances the allocation of their resources.
 
-Asked at Score by pods that ask for any of the configured resources. A node's balance is 1 minus the standard deviation
-of the taken shares; the score is by how much the pod improves it. Cost: some float operations a resource over all rows,
-in Go's order, so that every bit is Go's.
+Runs at Score for pods that request any configured resource. The balance of a node is 1 minus the standard deviation of
+the allocated shares; the score is its improvement by the pod. Cost: some float operations for each resource over all
+rows, in Go's order, so that every bit is equal.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ SCORED_REQUESTS: StateKey[Demand] = StateKey("PreScoreNodeResourcesBalancedAlloc
 
 
 class NodeResourcesBalancedAllocation:
-    """Prefers nodes whose resources the pod brings into balance."""
+    """Prefers nodes whose resource allocation the pod balances."""
 
     name = "NodeResourcesBalancedAllocation"
     depends_on = amounts_local
-    scores_improvement = True  # score what the pod improves; False: how balanced the node is with it, as before 1.36
+    scores_improvement = True  # score the improvement; False: the balance with the pod, as before 1.36
     ARGS = balanced_allocation_args.ARGS
 
     def __init__(self, args: NodeResourcesBalancedAllocationArgs, handle: Handle) -> None:
-        self._columns = ResourceColumns(args.resources, handle, guess=False)
+        self._columns = ResourceColumns(args.resources, handle, use_default_requests=False)
         self._classes = ExtendedResourceClasses(handle.catalog)
-        self._mirror = self._columns.float_columns(self._row_changed)
-        # For each row of the mirror what its balance of now comes to: half + (half + after - before) / 2 is
+        self._float_columns = self._columns.float_columns(self._update_offsets)
+        # For each row the contribution of its current balance: half + (half + after - before) / 2 is
         # (after + 3 * half - before) / 2.
         self._offset: IntVector = np.zeros(0, dtype=np.int64)
 
@@ -62,20 +62,20 @@ class NodeResourcesBalancedAllocation:
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
         demand = self._demand(cycle)
-        if not any(demand):  # such pods would all be sent to one node
+        if not any(demand):  # such pods would all be placed on one node
             return SKIP
         cycle.put(SCORED_REQUESTS, demand)
         return None
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
         demand = cycle.find(SCORED_REQUESTS)
-        if demand is None:  # PreScore is off in this profile
+        if demand is None:  # PreScore is disabled in this profile
             demand = self._demand(cycle)
         if not any(demand):
             return np.zeros(len(nodes), dtype=np.int64)
-        mirror = self._mirror
-        if mirror is not None and nodes.is_all_of(cycle.snapshot) and mirror.follow(cycle.snapshot):
-            return self._in_floats(mirror, demand)
+        float_columns = self._float_columns
+        if float_columns is not None and nodes.is_all_of(cycle.snapshot) and float_columns.follow(cycle.snapshot):
+            return self._score_floats(float_columns, demand)
         columns = list(self._columns.of(nodes, demand))
         capacities = [_Capacity.of(column.allocatable) for column in columns]
         after = balance(
@@ -89,15 +89,15 @@ class NodeResourcesBalancedAllocation:
         half = MAX_SCORE // 2
         return half + quotient(half + after - before, 2)
 
-    def _in_floats(self, mirror: FloatColumns, demand: Demand) -> IntVector:
-        """The same for all rows of a mirror, with the balance as it is now at hand."""
+    def _score_floats(self, float_columns: FloatColumns, demand: Demand) -> IntVector:
+        """Score all rows with float columns and the cached current balance."""
         if row_loops.COMPILED and self.scores_improvement and len(demand) == 2:
-            scores: FloatVector = mirror.desk[0]
-            row_loops.balanced_of_two(mirror.requested, mirror.allocatable, demand, self._offset, scores)
+            scores: FloatVector = float_columns.buffer[0]
+            row_loops.balanced_of_two(float_columns.requested, float_columns.allocatable, demand, self._offset, scores)
             return scores.astype(np.int64)
-        values = np.add(mirror.requested, demand_column(demand), out=mirror.desk)
-        values /= mirror.allocatable
-        if not mirror.fits_everywhere(demand):
+        values = np.add(float_columns.requested, demand_column(demand), out=float_columns.buffer)
+        values /= float_columns.allocatable
+        if not float_columns.fits_everywhere(demand):
             np.minimum(values, 1.0, out=values)
         if len(values) == 2:
             gain = _balanced(_half_distance(values[0], values[1], out=values[0]))
@@ -105,27 +105,31 @@ class NodeResourcesBalancedAllocation:
             gain = balance([_UsageShare(value, None) for value in values], values.shape[1])
         if not self.scores_improvement:
             return gain
-        gain += self._offset  # what is halved is at least 0, since both balances are between 50 and 100
+        gain += self._offset  # the value is at least 0, because both balances are between 50 and 100
         gain >>= 1
         return gain
 
-    def _row_changed(self, columns: NodeColumns, rows: Collection[int] | None) -> None:
-        """The mirror has changed, and with it the balance of these rows."""
-        mirror = self._mirror
-        assert mirror is not None
+    def _update_offsets(self, columns: NodeColumns, rows: Collection[int] | None) -> None:
+        """Update the current balance of changed rows."""
+        float_columns = self._float_columns
+        assert float_columns is not None
         if rows is None:
             shares = [
                 _UsageShare(np.minimum(t / h, 1.0), None)
-                for h, t in zip(mirror.allocatable, mirror.requested, strict=True)
+                for h, t in zip(float_columns.allocatable, float_columns.requested, strict=True)
             ]
             self._offset = _THRICE_HALF - balance(shares, columns.count)
             return
         for row in rows:
-            pairs = zip(mirror.allocatable[:, row].tolist(), mirror.requested[:, row].tolist(), strict=True)
-            self._offset[row] = _THRICE_HALF - balance_of_row([min(taken / has, 1.0) for has, taken in pairs])
+            pairs = zip(
+                float_columns.allocatable[:, row].tolist(), float_columns.requested[:, row].tolist(), strict=True
+            )
+            self._offset[row] = _THRICE_HALF - balance_of_row(
+                [min(requested / allocatable, 1.0) for allocatable, requested in pairs]
+            )
 
     def score(self, cycle: Cycle, node: NodeInfo) -> int:
-        """The same for one node: for bringing what is known of a few rows up to date."""
+        """Score one node, to update a few rows."""
         demand = cycle.find(SCORED_REQUESTS)
         if demand is None:
             demand = self._demand(cycle)
@@ -134,10 +138,18 @@ class NodeResourcesBalancedAllocation:
         cells = self._columns.at(node, demand)
         if cells is None:
             return int(self.score_nodes(cycle, node.single_row_table)[0])
-        after = balance_of_row([min((taken + more) / has, 1.0) for _, has, taken, more in cells if has])
+        after = balance_of_row(
+            [
+                min((allocated + demand_amount) / allocatable, 1.0)
+                for _, allocatable, allocated, demand_amount in cells
+                if allocatable
+            ]
+        )
         if not self.scores_improvement:
             return after
-        before = balance_of_row([min(taken / has, 1.0) for _, has, taken, _ in cells if has])
+        before = balance_of_row(
+            [min(allocated / allocatable, 1.0) for _, allocatable, allocated, _ in cells if allocatable]
+        )
         half = MAX_SCORE // 2
         return half + one_quotient(half + after - before, 2)
 
@@ -147,34 +159,36 @@ class NodeResourcesBalancedAllocation:
 
 @dataclass(frozen=True, slots=True)
 class _UsageShare:
-    """How much of one resource is taken, at most 1; 0 where a row does not have it. `known` None: all rows do."""
+    """The allocated share of one resource, at most 1; 0 for a row without it. `has_resource` None: all rows have it."""
 
     value: FloatVector
-    known: BoolVector | None
+    has_resource: BoolVector | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Capacity:
-    """What the rows have of one resource, ready to be divided by."""
+    """The capacity of one resource on all rows, as a divisor."""
 
     amount: FloatVector
-    known: BoolVector | None
+    has_resource: BoolVector | None
 
     @classmethod
     def of(cls, allocatable: IntVector) -> _Capacity:
         if allocatable.all():
             return cls(allocatable.astype(np.float64), None)
-        known: BoolVector = allocatable != 0
-        return cls(np.where(known, allocatable, 1).astype(np.float64), known)
+        has_resource: BoolVector = allocatable != 0
+        return cls(np.where(has_resource, allocatable, 1).astype(np.float64), has_resource)
 
-    def share(self, taken: IntVector) -> _UsageShare:
-        value = taken / self.amount
+    def share(self, allocated: IntVector) -> _UsageShare:
+        value = allocated / self.amount
         np.minimum(value, 1.0, out=value)
-        return _UsageShare(value if self.known is None else np.where(self.known, value, 0.0), self.known)
+        return _UsageShare(
+            value if self.has_resource is None else np.where(self.has_resource, value, 0.0), self.has_resource
+        )
 
 
 def balance_of_row(shares: list[float]) -> int:
-    """The balance of one row from the taken shares of the resources that it has."""
+    """Return the balance of one row from the allocated shares of its resources."""
     deviation = 0.0
     if len(shares) == 2:
         deviation = abs((shares[0] - shares[1]) / 2)
@@ -191,20 +205,20 @@ def balance_of_row(shares: list[float]) -> int:
 
 
 def balance(shares: list[_UsageShare], rows: int) -> IntVector:
-    """50 to 100 for each row; 100 where fewer than two resources count."""
-    everywhere = all(share.known is None for share in shares)
-    return _balanced(_deviation(shares, rows) if everywhere else _deviation_by_row(shares))
+    """Return 50 to 100 for each row; 100 if fewer than two resources count."""
+    all_rows = all(share.has_resource is None for share in shares)
+    return _balanced(_deviation(shares, rows) if all_rows else _deviation_by_row(shares))
 
 
 def _balanced(deviation: FloatVector) -> IntVector:
-    """The balance from the deviation, which is used up."""
+    """Return the balance from the deviation. Overwrites the deviation."""
     np.subtract(1.0, deviation, out=deviation)
     deviation *= float(MAX_SCORE)
     return deviation.astype(np.int64)
 
 
 def _deviation(shares: list[_UsageShare], rows: int) -> FloatVector:
-    """The standard deviation on rows that have every resource; for two, half of their distance is the same."""
+    """Return the standard deviation on rows with all resources. For two resources it is half of their difference."""
     if len(shares) < 2:
         return np.zeros(rows)
     if len(shares) == 2:
@@ -219,22 +233,22 @@ def _half_distance(one: FloatVector, other: FloatVector, out: FloatVector | None
 
 
 def _deviation_by_row(shares: list[_UsageShare]) -> FloatVector:
-    """The same where the number of resources differs from row to row."""
+    """Return the standard deviation if the number of resources differs by row."""
     count = np.zeros(len(shares[0].value))
-    difference = np.zeros(len(count))  # of the first two that count
+    difference = np.zeros(len(count))  # of the first two resources that count
     for share in shares:
-        known = share.known if share.known is not None else np.ones(len(count), dtype=np.bool_)
-        signed = np.where(count == 0, share.value, difference - share.value)
-        difference = np.where(known & (count < 2), signed, difference)
-        count += known
-    of_two = np.where(count == 2, np.abs(difference / 2), 0.0)
+        has_resource = share.has_resource if share.has_resource is not None else np.ones(len(count), dtype=np.bool_)
+        next_difference = np.where(count == 0, share.value, difference - share.value)
+        difference = np.where(has_resource & (count < 2), next_difference, difference)
+        count += has_resource
+    two_resources = np.where(count == 2, np.abs(difference / 2), 0.0)
     if not (count > 2).any():
-        return of_two
-    return np.where(count > 2, _standard_deviation(shares, np.maximum(count, 1.0)), of_two)
+        return two_resources
+    return np.where(count > 2, _standard_deviation(shares, np.maximum(count, 1.0)), two_resources)
 
 
 def _standard_deviation(shares: list[_UsageShare], count: FloatVector | np.float64) -> FloatVector:
-    """Of the population. Adding the 0 of a resource that a row lacks changes no bit of a sum."""
+    """Population standard deviation. Adding 0 for a missing resource changes no bit of a sum."""
     total = np.zeros(len(shares[0].value))
     for share in shares:
         total = total + share.value
@@ -243,6 +257,6 @@ def _standard_deviation(shares: list[_UsageShare], count: FloatVector | np.float
     for share in shares:
         distance = share.value - mean
         square = distance * distance
-        squares = squares + (square if share.known is None else np.where(share.known, square, 0.0))
+        squares = squares + (square if share.has_resource is None else np.where(share.has_resource, square, 0.0))
     deviation: FloatVector = np.sqrt(squares / count)
     return deviation

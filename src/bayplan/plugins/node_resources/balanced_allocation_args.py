@@ -1,4 +1,4 @@
-"""What may be said to NodeResourcesBalancedAllocation: between which resources to keep the balance."""
+"""Arguments of NodeResourcesBalancedAllocation: the resources to balance."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def apply_defaults(args: NodeResourcesBalancedAllocationArgs) -> NodeResourcesBa
 
 
 def validate(args: NodeResourcesBalancedAllocationArgs, path: FieldPath) -> list[FieldError]:
-    """The balance is between equals, so every weight must be 1."""
+    """Validate that names are unique and every weight is 1: all resources count equally."""
     errors: list[FieldError] = []
     seen: set[str] = set()
     for position, spec in enumerate(args.resources):
-        place = path.child("resources").index(position)
+        resource_path = path.child("resources").index(position)
         if spec.name in seen:
-            errors.append(duplicate(place.child("name"), spec.name))
+            errors.append(duplicate(resource_path.child("name"), spec.name))
         seen.add(spec.name)
         if spec.weight != 1:
-            errors.append(invalid(place.child("weight"), spec.weight, "must be 1"))
+            errors.append(invalid(resource_path.child("weight"), spec.weight, "must be 1"))
     return errors
 
 

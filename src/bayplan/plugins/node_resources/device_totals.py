@@ -1,8 +1,8 @@
-"""How many devices of a class does each node see, and how many of them are taken?
+"""Counts the devices of a DeviceClass on each node, in total and allocated.
 
-Asked by the scorers of resources for an extended resource that a DeviceClass stands behind; hardly anybody configures
-one. Every published slice counts, also one of a pool that is incomplete: this is a score, not an allocation.
-Cost: one mask of nodes a slice (a device, where devices say for themselves which nodes reach them).
+Used to score an extended resource that a DeviceClass provides, which few users configure. Every published slice counts,
+also of an incomplete pool: this is a score, not an allocation. Cost: one node mask for each slice, or for each device
+if devices select nodes themselves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bayplan.snapshot.selector_masks import node_selector_mask
 
 
 class DeviceTotals:
-    """Counts devices on whole tables; slices are prepared once a change."""
+    """Counts devices on whole tables. Slices are prepared once after a change."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
@@ -32,33 +32,33 @@ class DeviceTotals:
         self._slices: tuple[PublishedSlice, ...] = ()
 
     def of(self, device_class: DeviceClass, nodes: NodeTable) -> tuple[IntVector, IntVector]:
-        """For each entry the devices of the class, and those that somebody holds; zeros where they cannot be told."""
+        """Return the devices of the class and the allocated ones for each entry; zeros if they are unknown."""
         self._handle.devices.sync(self._handle.catalog)
         total = np.zeros(len(nodes), dtype=np.int64)
-        taken = np.zeros(len(nodes), dtype=np.int64)
-        unclear = np.zeros(len(nodes), dtype=np.bool_)
+        allocated = np.zeros(len(nodes), dtype=np.int64)
+        unknown = np.zeros(len(nodes), dtype=np.bool_)
         for published in self._published():
-            for devices, mask, broken in _visible(published, nodes):
-                unclear |= broken
+            for devices, mask, unknown_mask in _visible(published, nodes):
+                unknown |= unknown_mask
                 if not mask.any():
                     continue
                 try:
-                    found = [device for device in devices if self._selectors.in_class(device_class, device)]
+                    class_devices = [device for device in devices if self._selectors.in_class(device_class, device)]
                 except DeviceError:
-                    unclear |= mask
+                    unknown |= mask
                     continue
-                total[mask] += len(found)
-                taken[mask] += sum(self._handle.devices.in_use.is_allocated(device.id) for device in found)
-        total[unclear] = taken[unclear] = 0
-        return total, taken
+                total[mask] += len(class_devices)
+                allocated[mask] += sum(self._handle.devices.in_use.is_allocated(device.id) for device in class_devices)
+        total[unknown] = allocated[unknown] = 0
+        return total, allocated
 
     def _published(self) -> tuple[PublishedSlice, ...]:
         revision = self._handle.catalog.revision(ResourceSlice)
         if revision != self._revision:
-            known = {published.name: published for published in self._slices}
+            cached = {published.name: published for published in self._slices}
             self._slices = tuple(
                 published
-                if (published := known.get(item.name)) is not None and published.slice is item
+                if (published := cached.get(item.name)) is not None and published.slice is item
                 else PublishedSlice(item)
                 for item in self._handle.catalog.resource_slices.values()
             )
@@ -69,31 +69,33 @@ class DeviceTotals:
 def _visible(
     published: PublishedSlice, nodes: NodeTable
 ) -> Iterable[tuple[tuple[PoolDevice, ...], BoolVector, BoolVector]]:
-    """Devices, the entries that reach them, and the entries for which that cannot be told."""
+    """Yield devices, the entries that can access them, and the entries for which access is unknown."""
     spec = published.slice.spec
     if not spec.per_device_node_selection:
-        mask, broken = _entries_reached(nodes, spec.node_name, spec.all_nodes, spec.node_selector, otherwise=True)
-        yield published.devices, mask, broken
+        mask, unknown_mask = _entries_reached(nodes, spec.node_name, spec.all_nodes, spec.node_selector, default=True)
+        yield published.devices, mask, unknown_mask
         return
     for each in published.devices:
         device = each.device
-        mask, broken = _entries_reached(
-            nodes, device.node_name, device.all_nodes, device.node_selector, otherwise=False
+        mask, unknown_mask = _entries_reached(
+            nodes, device.node_name, device.all_nodes, device.node_selector, default=False
         )
-        yield (each,), mask, broken
+        yield (each,), mask, unknown_mask
 
 
 def _entries_reached(
-    nodes: NodeTable, node_name: str | None, all_nodes: bool | None, selector: NodeSelector | None, *, otherwise: bool
+    nodes: NodeTable, node_name: str | None, all_nodes: bool | None, selector: NodeSelector | None, *, default: bool
 ) -> tuple[BoolVector, BoolVector]:
-    """Entries that a place names (`otherwise` where it names none), and entries for which a malformed selector leaves
-    it open."""
-    nobody = np.zeros(len(nodes), dtype=np.bool_)
+    """Return the entries that a slice or device selects (`default` without a selection).
+
+    The second mask contains the entries for which a malformed selector leaves it unknown.
+    """
+    no_entries = np.zeros(len(nodes), dtype=np.bool_)
     if all_nodes:
-        return ~nobody, nobody
+        return ~no_entries, no_entries
     if node_name:
-        return nodes.where_named((node_name,)), nobody
+        return nodes.where_named((node_name,)), no_entries
     if selector is None:
-        return np.full(len(nodes), otherwise, dtype=np.bool_), nobody
+        return np.full(len(nodes), default, dtype=np.bool_), no_entries
     matcher = compile_node_selector(selector)
-    return (nobody, ~nobody) if matcher.errors else (node_selector_mask(nodes, matcher), nobody)
+    return (no_entries, ~no_entries) if matcher.errors else (node_selector_mask(nodes, matcher), no_entries)

@@ -1,9 +1,9 @@
-"""Which nodes have room for the pod, and which are filled as the profile likes it?
+"""Filters nodes by free resources, and scores them by their allocation.
 
-Asked at Filter by every pod, and at Score. Cost: one comparison of columns for each resource that the pod asks for,
-and a few integer operations for each resource that is scored.
+Filter runs for every pod. Cost: one comparison of columns for each requested resource, and a few integer operations for
+each scored resource.
 
-Also asked at PlacementScore, once for each set of nodes that can take a pod group as a whole: the fuller the better.
+PlacementScore runs once for each set of nodes that fits a pod group: fuller sets score higher.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ TOO_MANY_PODS = "Too many pods"
 _FIRST = (CPU, MEMORY, EPHEMERAL_STORAGE)
 
 RequestList = list[tuple[str, int]]
-"""Resources and amounts, in the order in which reasons are given."""
+"""Resources and amounts, in the order of the reasons."""
 
 RequestTuple = tuple[tuple[str, int], ...]
-"""The same as a value."""
+"""The same, hashable."""
 
 REQUESTS: StateKey[RequestList] = StateKey("PreFilterNodeResourcesFit")
-"""What the pod must find free."""
+"""The requests that must be free on a node."""
 SCORED_REQUESTS: StateKey[Demand] = StateKey("PreScoreNodeResourcesFit")
 
 
@@ -70,7 +70,7 @@ def insufficient(resource: str) -> str:
 
 
 class NodeResourcesFit:
-    """Keeps pods off nodes without room for them, and scores nodes by how full they would be."""
+    """Keeps pods off nodes without enough free resources, and scores nodes by their allocation."""
 
     name = "NodeResourcesFit"
     depends_on = amounts_local
@@ -81,13 +81,13 @@ class NodeResourcesFit:
         self._ignored_groups = frozenset(args.ignored_resource_groups)
         self._classes = ExtendedResourceClasses(handle.catalog)
         self._handle = handle
-        self._columns = ResourceColumns(args.strategy.resources, handle, guess=True)
+        self._columns = ResourceColumns(args.strategy.resources, handle, use_default_requests=True)
         self._scorer = allocation_scorer(args.strategy)
-        self._fullest = most_allocated_scorer()
-        self._mirror = self._columns.float_columns()
-        self._room = MinimumFree()
+        self._placement_scorer = most_allocated_scorer()
+        self._float_columns = self._columns.float_columns()
+        self._minimum_free = MinimumFree()
         self._weights = [spec.weight for spec in args.strategy.resources]
-        self._offer: NodeCapacityChange | None = None  # of the node event that was asked about last
+        self._last_change: NodeCapacityChange | None = None  # the change of the last node event
 
     @property
     def cured_by(self) -> tuple[ClusterEventWithHint, ...]:
@@ -120,14 +120,14 @@ class NodeResourcesFit:
         return cls(args, handle)
 
     def signature(self, pod: Pod) -> Hashable | None:
-        """None where devices may stand in for a resource: then answers depend on more than columns."""
+        """None if a DeviceClass may provide a resource: answers then depend on more than columns."""
         requests = filter_requests(pod)
         if any(amount and self._has_class(name) for name, amount in requests.items()):
             return None
         return frozenset(requests.items()), self._columns.demand(fit_score_requests(pod))
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
-        cycle.put(REQUESTS, self._checked(cycle.info.cached(filter_requests)))
+        cycle.put(REQUESTS, self._required_requests(cycle.info.cached(filter_requests)))
         return None
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
@@ -136,39 +136,40 @@ class NodeResourcesFit:
             text = f'error reading "{REQUESTS.name}" from cycleState: not found'
             yield Rejection.from_error(nodes, text)
             return
-        room = self._room if nodes.is_all_of(cycle.snapshot) else None
-        if room is not None:
-            room.follow(cycle.snapshot)
-        if room is None or room.of(nodes.columns, _PODS) < 1:
+        minimum_free = self._minimum_free if nodes.is_all_of(cycle.snapshot) else None
+        if minimum_free is not None:
+            minimum_free.follow(cycle.snapshot)
+        if minimum_free is None or minimum_free.of(nodes.columns, _PODS) < 1:
             yield Rejection(nodes.pod_count + 1 > nodes.allocatable(PODS), TOO_MANY_PODS)
         for name, amount in requests:
             number = nodes.columns.vocabulary.resources.find(name)
-            known = 0 <= number < len(nodes.columns.requested)  # others may have named it since these columns were made
-            if room is None or not known or amount > room.of(nodes.columns, number):
-                yield from self._lacking_mask(name, amount, nodes)
+            # a resource may have been added after these columns were built
+            is_known = 0 <= number < len(nodes.columns.requested)
+            if minimum_free is None or not is_known or amount > minimum_free.of(nodes.columns, number):
+                yield from self._insufficient_rejections(name, amount, nodes)
 
     def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
-        """The same for one node: for bringing what is known of a few rows up to date."""
+        """Filter one node, to update a few rows."""
         requests = cycle.find(REQUESTS)
         if requests is None:
             return error(f'error reading "{REQUESTS.name}" from cycleState: not found')
         reasons = []
-        never = False
+        exceeds_allocatable = False
         columns, row = node.columns, node.row
         find = columns.vocabulary.resources.find
         if columns.pod_count.item(row) + 1 > columns.allocatable.item(_PODS, row):
             reasons.append(TOO_MANY_PODS)
         for name, amount in requests:
             number = find(name)
-            known = 0 <= number < columns.allocatable.shape[0]
-            allocatable = columns.allocatable.item(number, row) if known else 0
-            requested = columns.requested.item(number, row) if known else 0
+            is_known = 0 <= number < columns.allocatable.shape[0]
+            allocatable = columns.allocatable.item(number, row) if is_known else 0
+            requested = columns.requested.item(number, row) if is_known else 0
             if amount > allocatable - requested and not (allocatable <= 0 and self._has_class(name)):
                 reasons.append(insufficient(name))
-                never |= amount > allocatable
+                exceeds_allocatable |= amount > allocatable
         if not reasons:
             return None
-        return Status(Code.UNRESOLVABLE if never else Code.UNSCHEDULABLE, reasons)
+        return Status(Code.UNRESOLVABLE if exceeds_allocatable else Code.UNSCHEDULABLE, reasons)
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
         cycle.put(SCORED_REQUESTS, self._demand(cycle))
@@ -176,16 +177,20 @@ class NodeResourcesFit:
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
         demand = cycle.find(SCORED_REQUESTS)
-        if demand is None:  # PreScore is off in this profile
+        if demand is None:  # PreScore is disabled in this profile
             demand = self._demand(cycle)
-        if self._mirror is not None and nodes.is_all_of(cycle.snapshot) and self._mirror.follow(cycle.snapshot):
-            scores = self._scorer.score_floats(self._mirror, demand, self._weights)
+        if (
+            self._float_columns is not None
+            and nodes.is_all_of(cycle.snapshot)
+            and self._float_columns.follow(cycle.snapshot)
+        ):
+            scores = self._scorer.score_floats(self._float_columns, demand, self._weights)
             if scores is not None:
                 return scores
         return self._scorer.score(self._columns.of(nodes, demand), len(nodes))
 
     def score(self, cycle: Cycle, node: NodeInfo) -> int:
-        """The same for one node."""
+        """Score one node."""
         demand = cycle.find(SCORED_REQUESTS)
         if demand is None:
             demand = self._demand(cycle)
@@ -197,25 +202,28 @@ class NodeResourcesFit:
     def score_placement(
         self, cycle: Cycle, group: PodGroupName, placement: Placement, assigned: Mapping[str, str]
     ) -> int:
-        """How full the nodes will be together. Whatever is liked of single nodes, groups are to leave few gaps."""
+        """Score how full the nodes will be together.
+
+        The strategy applies to single nodes; groups should leave few gaps.
+        """
         members = {pod.key: pod for pod in pod_group_members(self._handle, cycle, group)}
-        asked = [self._columns.demand(fit_score_requests(members[key])) for key in assigned if key in members]
-        together = tuple(map(sum, zip(self._columns.demand({}), *asked, strict=True)))
+        demands = [self._columns.demand(fit_score_requests(members[key])) for key in assigned if key in members]
+        total_demand = tuple(map(sum, zip(self._columns.demand({}), *demands, strict=True)))
         nodes = NodeTable(cycle.snapshot.nodes, cycle.snapshot.rows_named(placement.node_names))
-        return self._fullest.score_one(self._columns.with_demand(nodes, together))
+        return self._placement_scorer.score_one(self._columns.with_demand(nodes, total_demand))
 
     def _demand(self, cycle: Cycle) -> Demand:
         return self._columns.demand(cycle.info.cached(fit_score_requests))
 
-    def _checked(self, requests: Mapping[str, int]) -> RequestList:
-        """The requests that a node must have room for."""
-        others = [name for name in requests if name not in _FIRST]
-        if others:
-            others = sorted(name for name in others if not self._ignores(name))
-        return [(name, requests[name]) for name in (*_FIRST, *others) if requests.get(name)]
+    def _required_requests(self, requests: Mapping[str, int]) -> RequestList:
+        """Return the requests that Filter must check."""
+        other_names = [name for name in requests if name not in _FIRST]
+        if other_names:
+            other_names = sorted(name for name in other_names if not self._ignores(name))
+        return [(name, requests[name]) for name in (*_FIRST, *other_names) if requests.get(name)]
 
     def _has_class(self, name: str) -> bool:
-        """Whether devices may stand behind a resource."""
+        """Whether a DeviceClass may provide a resource."""
         return name not in _FIRST and name in self._classes.get()
 
     def _ignores(self, name: str) -> bool:
@@ -223,47 +231,52 @@ class NodeResourcesFit:
             return False
         return name in self._ignored or name.partition("/")[0] in self._ignored_groups
 
-    def _lacking_mask(self, name: str, amount: int, nodes: NodeTable) -> Iterator[Rejection]:
-        """Nodes without room, apart from each other: those that others could make room on, and those too small."""
+    def _insufficient_rejections(self, name: str, amount: int, nodes: NodeTable) -> Iterator[Rejection]:
+        """Yield the nodes without enough free, split by whether evictions can help or the node is too small."""
         allocatable = nodes.allocatable(name)
-        short: BoolVector = amount > allocatable - nodes.requested(name)
-        if self._has_class(name):  # devices serve it where the node itself has none
-            short = short & (allocatable > 0)
-        if not short.any():
+        insufficient_rows: BoolVector = amount > allocatable - nodes.requested(name)
+        if self._has_class(name):  # devices provide it if the node does not have it
+            insufficient_rows = insufficient_rows & (allocatable > 0)
+        if not insufficient_rows.any():
             return
-        never = short & (amount > allocatable)
-        yield Rejection(short & ~never, insufficient(name))
-        yield Rejection(never, insufficient(name), resolvable=False)
+        exceeds_allocatable = insufficient_rows & (amount > allocatable)
+        yield Rejection(insufficient_rows & ~exceeds_allocatable, insufficient(name))
+        yield Rejection(exceeds_allocatable, insufficient(name), resolvable=False)
 
     def _hint_on_node_change(
-        self, demands: RequestTuple, old: KubeObject | None, new: KubeObject | None
+        self, requests: RequestTuple, old: KubeObject | None, new: KubeObject | None
     ) -> QueueingHint:
-        """A node came or grew, and the pod would fit on it if it were empty. Ignored resources are not ignored here."""
-        offer = self._offer
-        if offer is None or offer.new is not new or offer.old is not old:
-            offer = self._offer = NodeCapacityChange.of(old, new)
-        offered = offer.amounts
-        served = False
-        for name, amount in demands:
-            there = offered.get(name, 0)
-            if amount > there:
-                if there > 0 or not self._has_class(name):
+        """A node was added or grew, and the pod fits if it is empty.
+
+        Ignored resources are checked here, as upstream.
+        """
+        change = self._last_change
+        if change is None or change.new is not new or change.old is not old:
+            change = self._last_change = NodeCapacityChange.of(old, new)
+        amounts = change.amounts
+        from_devices = False
+        for name, amount in requests:
+            available = amounts.get(name, 0)
+            if amount > available:
+                if available > 0 or not self._has_class(name):
                     return QueueingHint.SKIP
-                served = True
-        if offered.get(PODS, 0) < 1:
+                from_devices = True
+        if amounts.get(PODS, 0) < 1:
             return QueueingHint.SKIP
-        grown = offer.grown
-        return queue_hint_if(grown is None or served or PODS in grown or any(name in grown for name, _ in demands))
+        increased = change.increased
+        return queue_hint_if(
+            increased is None or from_devices or PODS in increased or any(name in increased for name, _ in requests)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacityChange:
-    """What a node that came or changed has, and of what it has more than before; None: all of it is new."""
+    """Allocatable resources of an added or changed node, and those that increased; None: all are new."""
 
     old: KubeObject | None
     new: KubeObject | None
     amounts: Mapping[str, int]
-    grown: frozenset[str] | None
+    increased: frozenset[str] | None
 
     @classmethod
     def of(cls, old: KubeObject | None, new: KubeObject | None) -> NodeCapacityChange:
@@ -272,26 +285,26 @@ class NodeCapacityChange:
         if not isinstance(old, Node):
             return cls(old, new, amounts, None)
         before = allocatable_amounts(old.status.allocatable)
-        grown = frozenset(name for name, amount in amounts.items() if amount > before.get(name, 0))
-        return cls(old, new, amounts, grown)
+        increased = frozenset(name for name, amount in amounts.items() if amount > before.get(name, 0))
+        return cls(old, new, amounts, increased)
 
 
 def requested_amounts(pod: Pod) -> RequestTuple:
-    """What the pod needs a node to have."""
+    """Return the amounts that the pod requests of a node."""
     return tuple(sorted((name, amount) for name, amount in filter_requests(pod).items() if amount))
 
 
 def named_resources(pod: Pod) -> tuple[frozenset[str], ...]:
-    """The resources that the pod takes from a node, those that its parts name, and those that it names as a whole."""
+    """Return the resources that the pod requests in total, in its containers and at pod level."""
     spec = pod.spec
-    lists = [each.resources.requests for each in (*spec.containers, *spec.init_containers)]
-    taken = frozenset(name for name, amount in accounted_requests(pod).items() if amount)
-    whole = frozenset(spec.resources.requests) if spec.resources is not None else frozenset()
-    return taken, frozenset().union(spec.overhead, *lists), whole
+    container_requests = [each.resources.requests for each in (*spec.containers, *spec.init_containers)]
+    requested_names = frozenset(name for name, amount in accounted_requests(pod).items() if amount)
+    pod_level = frozenset(spec.resources.requests) if spec.resources is not None else frozenset()
+    return requested_names, frozenset().union(spec.overhead, *container_requests), pod_level
 
 
 def hint_on_pod_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
-    """A pod that had a place went, or asks for less of something that this pod asks for."""
+    """A pod with a node was deleted, or reduced a request for a resource that this pod requests."""
     assert isinstance(old, Pod)
     if not isinstance(new, Pod):
         return queue_hint_if(bool(old.spec.node_name or old.status.nominated_node_name))
@@ -300,15 +313,17 @@ def hint_on_pod_change(pod: Pod, old: KubeObject | None, new: KubeObject | None)
     if not new.spec.node_name:
         return QueueingHint.SKIP
     before, after = accounted_requests(old), accounted_requests(new)
-    wanted = (name for name, amount in accounted_requests(pod).items() if amount)
-    return queue_hint_if(any(before.get(name, 0) > after.get(name, 0) for name in wanted))
+    requested = (name for name, amount in accounted_requests(pod).items() if amount)
+    return queue_hint_if(any(before.get(name, 0) > after.get(name, 0) for name in requested))
 
 
 def hint_on_device_class_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
-    """A class came, or was given another resource name, that this pod asks for."""
+    """A DeviceClass was added, or got another resource name, that this pod requests."""
     assert isinstance(new, DeviceClass)
     requests = pod_requests(pod)
-    serves = new.spec.extended_resource_name
+    resource_name = new.spec.extended_resource_name
     if isinstance(old, DeviceClass):
-        return queue_hint_if((old.spec.extended_resource_name or "") != (serves or "") and serves in requests)
-    return queue_hint_if(DEVICE_CLASS_PREFIX + new.name in requests or serves in requests)
+        return queue_hint_if(
+            (old.spec.extended_resource_name or "") != (resource_name or "") and resource_name in requests
+        )
+    return queue_hint_if(DEVICE_CLASS_PREFIX + new.name in requests or resource_name in requests)

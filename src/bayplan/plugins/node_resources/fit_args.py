@@ -1,4 +1,4 @@
-"""What may be said to NodeResourcesFit: which resources not to check, and how to score what is left."""
+"""Arguments of NodeResourcesFit: ignored resources and the scoring strategy."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class NodeResourcesFitArgs(ConfigStruct, frozen=True):
 
     @property
     def strategy(self) -> ScoringStrategy:
-        """The scoring strategy; after defaulting there always is one."""
+        """The scoring strategy; always set after defaulting."""
         return self.scoring_strategy or _DEFAULT_STRATEGY
 
 
 def apply_defaults(args: NodeResourcesFitArgs) -> NodeResourcesFitArgs:
-    """The type of a strategy is filled in only where the whole strategy is absent."""
+    """The strategy type is defaulted only if the whole strategy is absent."""
     strategy = args.strategy
     return replace(args, scoring_strategy=replace(strategy, resources=with_weights(strategy.resources)))
 
@@ -71,10 +71,10 @@ def _resources(names: tuple[str, ...], path: FieldPath) -> Iterator[FieldError]:
 
 def _groups(groups: tuple[str, ...], path: FieldPath) -> Iterator[FieldError]:
     for position, group in enumerate(groups):
-        place = path.index(position)
+        group_path = path.index(position)
         if "/" in group:
-            yield invalid(place, group, "resource group name can't contain '/'")
-        yield from (invalid(place, group, problem) for problem in label_key_problems(group))
+            yield invalid(group_path, group, "resource group name can't contain '/'")
+        yield from (invalid(group_path, group, problem) for problem in label_key_problems(group))
 
 
 def _strategy(strategy: ScoringStrategy, path: FieldPath) -> Iterator[FieldError]:

@@ -11,22 +11,22 @@ cdef class SnapshotCursor:
     cpdef start_over(self)
 
 cdef class MinimumFree:
-    cdef public SnapshotCursor _follower
-    cdef public dict _free, _least
+    cdef public SnapshotCursor _cursor
+    cdef public dict _free, _minimum
     @cython.locals(columns=CNodeColumns)
     cpdef follow(self, CSnapshot snapshot)
     cpdef object of(self, CNodeColumns columns, Py_ssize_t number)
 
 cdef class FloatColumns:
     cdef public tuple _sources
-    cdef public object _changed
-    cdef public SnapshotCursor _follower
+    cdef public object _on_change
+    cdef public SnapshotCursor _cursor
     cdef public bint _usable
-    cdef public object allocatable, requested, free, desk
-    cdef public list _least
+    cdef public object allocatable, requested, free, buffer
+    cdef public list _minimum
     cpdef bint fits_everywhere(self, object demand)
     @cython.locals(columns=CNodeColumns)
     cpdef bint follow(self, CSnapshot snapshot)
     cdef _copy_all(self, CNodeColumns columns)
     cdef _copy_rows(self, CNodeColumns columns, object rows)
-    cdef _set_left(self, Py_ssize_t place, Py_ssize_t row, double left)
+    cdef _set_free(self, Py_ssize_t index, Py_ssize_t row, double free)

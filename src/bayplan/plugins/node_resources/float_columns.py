@@ -1,9 +1,9 @@
-"""What is computed of amounts on all rows again and again, kept at hand and following one snapshot.
+"""Derived columns of resource amounts that follow one snapshot.
 
-Columns of amounts are whole numbers. Shares of them are computed faster from floats, which are exact as long as every
-amount is small (`SMALL`), and converting a column costs as much as dividing it: `FloatColumns` has them converted. Most
-pods find room everywhere: `MinimumFree` knows how little of a resource any row has left, which says so without looking.
-Both bring up to date the rows that changed: a few assignments after a placement.
+Amounts are integers. Shares are computed faster from floats, which are exact for small amounts (`FLOAT_EXACT_LIMIT`).
+Converting a column costs as much as a division, so `FloatColumns` caches the converted columns. Most pods fit on all
+nodes: `MinimumFree` caches the smallest free amount of a resource, which proves this without a scan. Both update only
+the changed rows: a few assignments after a placement.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ FloatVector = npt.NDArray[np.float64]
 FloatMatrix = npt.NDArray[np.float64]
 
 RowsChanged = Callable[[NodeColumns, Collection[int] | None], None]
-"""Told of rows of a mirror that changed; None: of all."""
+"""Called with the changed rows of float columns; None: all rows."""
 
 _MAX_ROWS_IN_PLACE = 64
-"""When more rows than this changed, whole columns are converted."""
+"""If more rows than this changed, whole columns are converted."""
 
 
 class SnapshotCursor:
-    """Which rows of one snapshot have changed since it was last asked."""
+    """Returns the changed rows of one snapshot since the last call."""
 
     __slots__ = ("_cursor", "_layout", "_snapshot")
 
@@ -38,7 +38,7 @@ class SnapshotCursor:
         self._cursor = 0
 
     def changed(self, snapshot: Snapshot) -> Collection[int] | None:
-        """None: all of them, or so many that looking at all of them is as well."""
+        """Return the changed rows; None for all rows, or for so many that a full update is not slower."""
         rows: Collection[int] | None = None
         touched = snapshot.touched
         if self._layout == snapshot.layout and self._snapshot is not None and self._snapshot() is snapshot:
@@ -54,87 +54,90 @@ class SnapshotCursor:
 
 
 class MinimumFree:
-    """How little of a resource the fullest row has left."""
+    """The smallest free amount of a resource on any row."""
 
     def __init__(self) -> None:
-        self._follower = SnapshotCursor()
+        self._cursor = SnapshotCursor()
         self._free: dict[int, IntVector] = {}
-        self._least: dict[int, int] = {}
+        self._minimum: dict[int, int] = {}
 
     def follow(self, snapshot: Snapshot) -> None:
         columns = snapshot.nodes
-        rows = self._follower.changed(snapshot)
+        rows = self._cursor.changed(snapshot)
         if rows is None:
             self._free.clear()
-            self._least.clear()
+            self._minimum.clear()
             return
-        for number, free in self._free.items():
+        for number, free_column in self._free.items():
             for row in rows:
-                left = _free_amount(columns, number, row)
-                known = self._least.get(number)
-                if known is not None and left <= known:
-                    self._least[number] = left
-                elif free.item(row) == known:  # it was the fullest, perhaps
-                    del self._least[number]
-                free[row] = left
+                free = _free_amount(columns, number, row)
+                minimum = self._minimum.get(number)
+                if minimum is not None and free <= minimum:
+                    self._minimum[number] = free
+                elif free_column.item(row) == minimum:  # this row may have been the minimum
+                    del self._minimum[number]
+                free_column[row] = free
 
     def of(self, columns: NodeColumns, number: int) -> int:
-        """Of the resource with this number, or of places for pods."""
-        least = self._least.get(number)
-        if least is None:
+        """Return the minimum of the resource with this number, or of free pod slots."""
+        minimum = self._minimum.get(number)
+        if minimum is None:
             free = self._free.get(number)
             if free is None:
                 count = columns.count
-                taken = columns.pod_count if number == PODS else columns.requested[number]
-                free = self._free[number] = columns.allocatable[number, :count] - taken[:count]
-            least = self._least[number] = int(free.min())
-        return least
+                requested = columns.pod_count if number == PODS else columns.requested[number]
+                free = self._free[number] = columns.allocatable[number, :count] - requested[:count]
+            minimum = self._minimum[number] = int(free.min())
+        return minimum
 
 
 def _free_amount(columns: NodeColumns, number: int, row: int) -> int:
-    taken = columns.pod_count.item(row) if number == PODS else columns.requested.item(number, row)
-    return columns.allocatable.item(number, row) - taken
+    requested = columns.pod_count.item(row) if number == PODS else columns.requested.item(number, row)
+    return columns.allocatable.item(number, row) - requested
 
 
 class FloatColumns:
-    """What rows have of some resources, what is taken of it and left: `allocatable[i]`, `requested[i]`, `free[i]`, one
-    entry a row.
+    """Allocatable, requested and free amounts of some resources: `allocatable[i]`, `requested[i]` and `free[i]`, by
+    row.
 
-    `changed(columns, rows)` tells whoever keeps something of their own for each row; None: all rows.
+    `changed(columns, rows)` is called for owners of further columns; None: all rows.
     """
 
     def __init__(
         self,
         numbers: Sequence[int],
-        guessed: Sequence[bool],
+        use_default_requests: Sequence[bool],
         changed: RowsChanged | None = None,
     ) -> None:
-        self._sources = tuple(zip(numbers, guessed, strict=True))
-        self._changed = changed
-        self._follower = SnapshotCursor()
+        self._sources = tuple(zip(numbers, use_default_requests, strict=True))
+        self._on_change = changed
+        self._cursor = SnapshotCursor()
         self._usable = False
         self.allocatable: FloatMatrix = np.zeros((0, 0))
         self.requested: FloatMatrix = np.zeros((0, 0))
         self.free: FloatMatrix = np.zeros((0, 0))
-        self.desk: FloatMatrix = np.zeros((0, 0))  # as large as these, for whoever computes: nothing stays on it
-        self._least: list[float | None] = []  # what the fullest row has left; None: to be looked for
+        self.buffer: FloatMatrix = np.zeros((0, 0))  # scratch space of the same shape for computations
+        self._minimum: list[float | None] = []  # the smallest free amount of each resource; None: unknown
 
     def fits_everywhere(self, demand: Sequence[int]) -> bool:
-        """Whether every row has so much left of everything."""
-        for place, amount in enumerate(demand):
-            least = self._least[place]
-            if least is None:
-                least = self._least[place] = self.free[place].min().item() if self.free.shape[1] else 0.0
-            if amount > least:
+        """Whether every row has these amounts free."""
+        for index, amount in enumerate(demand):
+            minimum = self._minimum[index]
+            if minimum is None:
+                minimum = self._minimum[index] = self.free[index].min().item() if self.free.shape[1] else 0.0
+            if amount > minimum:
                 return False
         return True
 
     def follow(self, snapshot: Snapshot) -> bool:
-        """Catch up; false where floats would not do: an amount is too large, or a row lacks a resource."""
+        """Update the columns.
+
+        Returns False if floats cannot be used: an amount is too large, or a row lacks a resource.
+        """
         columns = snapshot.nodes
         if not columns.all_small:
             return False
-        rows = self._follower.changed(snapshot)
+        rows = self._cursor.changed(snapshot)
         if rows is None:
             self._copy_all(columns)
         elif rows:
@@ -147,35 +150,38 @@ class FloatColumns:
             [columns.allocatable[number, :count] for number, _ in self._sources], dtype=np.float64
         )
         self.requested = np.array(
-            [(columns.nonzero if guess else columns.requested)[number, :count] for number, guess in self._sources],
+            [
+                (columns.nonzero if use_default_request else columns.requested)[number, :count]
+                for number, use_default_request in self._sources
+            ],
             dtype=np.float64,
         )
         self.free = self.allocatable - self.requested
-        self.desk = np.empty_like(self.free)
-        self._least = [None] * len(self._sources)
+        self.buffer = np.empty_like(self.free)
+        self._minimum = [None] * len(self._sources)
         self._usable = bool(self.allocatable.all())
-        if self._changed is not None and self._usable:
-            self._changed(columns, None)
+        if self._on_change is not None and self._usable:
+            self._on_change(columns, None)
 
     def _copy_rows(self, columns: NodeColumns, rows: Collection[int]) -> None:
         for row in rows:
-            for place, (number, guess) in enumerate(self._sources):
-                has = columns.allocatable.item(number, row)
-                if not has or not self._usable:  # whether others still lack it has to be looked at as a whole
-                    self._follower.start_over()
+            for index, (number, use_default_request) in enumerate(self._sources):
+                allocatable = columns.allocatable.item(number, row)
+                if not allocatable or not self._usable:  # whether another row still lacks it needs a full update
+                    self._cursor.start_over()
                     self._usable = False
                     return
-                taken = (columns.nonzero if guess else columns.requested).item(number, row)
-                self.allocatable[place, row] = has
-                self.requested[place, row] = taken
-                self._set_left(place, row, float(has - taken))
-        if self._changed is not None:
-            self._changed(columns, rows)
+                requested = (columns.nonzero if use_default_request else columns.requested).item(number, row)
+                self.allocatable[index, row] = allocatable
+                self.requested[index, row] = requested
+                self._set_free(index, row, float(allocatable - requested))
+        if self._on_change is not None:
+            self._on_change(columns, rows)
 
-    def _set_left(self, place: int, row: int, left: float) -> None:
-        least = self._least[place]
-        if least is not None and left <= least:
-            self._least[place] = left
-        elif self.free.item(place, row) == least:  # it was the fullest, perhaps
-            self._least[place] = None
-        self.free[place, row] = left
+    def _set_free(self, index: int, row: int, free: float) -> None:
+        minimum = self._minimum[index]
+        if minimum is not None and free <= minimum:
+            self._minimum[index] = free
+        elif self.free.item(index, row) == minimum:  # this row may have been the minimum
+            self._minimum[index] = None
+        self.free[index, row] = free

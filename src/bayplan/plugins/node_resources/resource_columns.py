@@ -1,8 +1,8 @@
-"""How much of each scored resource do the nodes have, and how much of it will be taken with the pod there?
+"""Allocatable and allocated amounts of the scored resources.
 
-Asked by the two plugins that score resources, once an attempt each. They agree on which resources count and differ in
-what they take as given to pods: one guesses for containers that ask for nothing, the other does not.
-Cost: columns are returned as they are; only a resource that devices stand behind is counted.
+Used by the two plugins that score resources, once in each attempt. They use the same resources and differ in the
+requests of pods: one adds default requests for containers without requests, the other does not. Cost: columns are
+returned without a copy; only resources that devices provide are counted.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from bayplan.plugins.node_resources.resource_specs import ResourceSpec
 from bayplan.snapshot import IntVector, NodeInfo, NodeTable
 
 Demand = tuple[int, ...]
-"""What the pod asks for, in the order of the configured resources."""
+"""The requests of the pod, in the order of the configured resources."""
 
 
 class ResourceColumn(NamedTuple):
-    """One resource on all rows of a table. Where `allocatable` is 0 the row does not have it."""
+    """One resource on all rows of a table. A row with `allocatable` 0 does not have it."""
 
     weight: int
     allocatable: IntVector
@@ -34,67 +34,72 @@ class ResourceColumn(NamedTuple):
 
     @property
     def requested(self) -> IntVector:
-        """What will be taken once the pod is there."""
+        """The allocated amount including the pod."""
         return self.allocated + self.demand
 
 
 ResourceCell = tuple[int, int, int, int]
-"""The same on one row: weight, allocatable, allocated, demand."""
+"""One resource on one row: weight, allocatable, allocated, demand."""
 
 _FIXED = {CPU: 0, MEMORY: 1, EPHEMERAL_STORAGE: 2}
-"""Resources that every cluster has, by the number of their column."""
+"""Resources that every cluster has, with the number of their column."""
 
 _WITH_DEFAULT_REQUEST = {CPU: 0, MEMORY: 1}
-"""Resources with a column of guesses for containers that ask for nothing, by its number."""
+"""Resources with a column of requests including defaults, with its number."""
 
 
 class ResourceColumns:
     """The configured resources of one plugin."""
 
-    def __init__(self, specs: Sequence[ResourceSpec], handle: Handle, *, guess: bool) -> None:
+    def __init__(self, specs: Sequence[ResourceSpec], handle: Handle, *, use_default_requests: bool) -> None:
         self._specs = tuple(specs)
-        self._guess = guess
+        self._use_default_requests = use_default_requests
         self._only_fixed = all(spec.name in _FIXED for spec in self._specs)
         self._classes = ExtendedResourceClasses(handle.catalog)
         self._devices = DeviceTotals(handle)
 
     def float_columns(self, changed: RowsChanged | None = None) -> FloatColumns | None:
-        """The resources as floats, where these are resources that every cluster has."""
+        """Return the resources as floats, if every cluster has them."""
         if not self._only_fixed:
             return None
         numbers = [_FIXED[spec.name] for spec in self._specs]
         return FloatColumns(
-            numbers, [self._guess and spec.name in _WITH_DEFAULT_REQUEST for spec in self._specs], changed
+            numbers,
+            [self._use_default_requests and spec.name in _WITH_DEFAULT_REQUEST for spec in self._specs],
+            changed,
         )
 
     def demand(self, requests: Mapping[str, int]) -> Demand:
         return tuple(requests.get(spec.name, 0) for spec in self._specs)
 
     def of(self, nodes: NodeTable, demand: Demand) -> Iterator[ResourceColumn]:
-        """The resources that count for a pod: not those of other people's domains that it does not ask for."""
+        """Yield the columns of the resources that count for a pod: extended resources only if the pod requests them."""
         for spec, amount in zip(self._specs, demand, strict=True):
             if amount or not is_scalar_resource(spec.name):
                 allocatable, allocated = self._columns(nodes, spec.name)
                 yield ResourceColumn(spec.weight, allocatable, allocated, amount)
 
     def with_demand(self, nodes: NodeTable, demand: Demand) -> Iterator[ResourceCell]:
-        """The same of all rows together, as if they were one node. Devices stand in for nothing here."""
+        """Yield the sums over all rows, as if they were one node. Devices do not count here."""
         for spec, amount in zip(self._specs, demand, strict=True):
             if amount or not is_scalar_resource(spec.name):
-                allocatable, allocated = self._resource_on_node(nodes, spec.name)
-                there = allocatable != 0
-                yield spec.weight, int(allocatable.sum()), int(allocated[there].sum()), amount
+                allocatable, allocated = self._node_columns(nodes, spec.name)
+                has_resource = allocatable != 0
+                yield spec.weight, int(allocatable.sum()), int(allocated[has_resource].sum()), amount
 
     def at(self, node: NodeInfo, demand: Demand) -> list[ResourceCell] | None:
-        """The same for one row, as plain numbers; None where devices may stand in, which only columns can say."""
+        """Return the cells of one row; None if devices may provide a resource, which only columns support."""
         if not self._only_fixed:
             return self._cells(node, demand)
         columns, row = node.columns, node.row
-        allocatable, guessed = columns.allocatable, columns.nonzero if self._guess else columns.requested
+        allocatable, nonzero_requests = (
+            columns.allocatable,
+            columns.nonzero if self._use_default_requests else columns.requested,
+        )
         cells = []
         for spec, amount in zip(self._specs, demand, strict=True):
             number = _FIXED[spec.name]
-            allocated = guessed if number < 2 else columns.requested  # guesses are numbered alike
+            allocated = nonzero_requests if number < 2 else columns.requested  # both matrices use these numbers
             cells.append((spec.weight, allocatable.item(number, row), allocated.item(number, row), amount))
         return cells
 
@@ -103,12 +108,12 @@ class ResourceColumns:
         cells = []
         for spec, amount in zip(self._specs, demand, strict=True):
             name = spec.name
-            if name in _WITH_DEFAULT_REQUEST and self._guess:
+            if name in _WITH_DEFAULT_REQUEST and self._use_default_requests:
                 allocated = columns.nonzero.item(_WITH_DEFAULT_REQUEST[name], row)
             elif name in _FIXED:
                 allocated = node.requested(name)
             elif not is_scalar_resource(name):
-                continue  # nobody has any of it
+                continue  # no node has it
             elif amount == 0:
                 continue
             elif is_dra_extended_resource_name(name) and name in self._classes.get():
@@ -119,31 +124,31 @@ class ResourceColumns:
         return cells
 
     def _columns(self, nodes: NodeTable, name: str) -> tuple[IntVector, IntVector]:
-        allocatable, allocated = self._resource_on_node(nodes, name)
+        allocatable, allocated = self._node_columns(nodes, name)
         if name in _FIXED or not is_scalar_resource(name):
             return allocatable, allocated
-        return self._with_devices(nodes, name, allocatable, allocated)
+        return self._add_devices(nodes, name, allocatable, allocated)
 
-    def _resource_on_node(self, nodes: NodeTable, name: str) -> tuple[IntVector, IntVector]:
-        """What nodes have by themselves."""
-        if self._guess and name == CPU:
+    def _node_columns(self, nodes: NodeTable, name: str) -> tuple[IntVector, IntVector]:
+        """Return the amounts of the nodes themselves, without devices."""
+        if self._use_default_requests and name == CPU:
             return nodes.allocatable(CPU), nodes.nonzero_cpu
-        if self._guess and name == MEMORY:
+        if self._use_default_requests and name == MEMORY:
             return nodes.allocatable(MEMORY), nodes.nonzero_memory
         if name in _FIXED:
             return nodes.allocatable(name), nodes.requested(name)
-        if not is_scalar_resource(name):  # `pods` and names that mean nothing: no node has any
-            nothing = np.zeros(len(nodes), dtype=np.int64)
-            return nothing, nothing
+        if not is_scalar_resource(name):  # `pods` and invalid names: no node has any
+            zeros = np.zeros(len(nodes), dtype=np.int64)
+            return zeros, zeros
         return nodes.allocatable(name), nodes.requested(name)
 
-    def _with_devices(
+    def _add_devices(
         self, nodes: NodeTable, name: str, allocatable: IntVector, allocated: IntVector
     ) -> tuple[IntVector, IntVector]:
-        """Devices stand in on rows that do not have the resource by themselves."""
+        """Add devices on rows that do not have the resource themselves."""
         device_class = self._classes.get().get(name) if is_dra_extended_resource_name(name) else None
         if device_class is None:
             return allocatable, allocated
-        total, taken = self._devices.of(device_class, nodes)
-        counted = (allocatable == 0) & (total > 0)
-        return np.where(counted, total, allocatable), np.where(counted, taken, allocated)
+        total, allocated_devices = self._devices.of(device_class, nodes)
+        from_devices = (allocatable == 0) & (total > 0)
+        return np.where(from_devices, total, allocatable), np.where(from_devices, allocated_devices, allocated)

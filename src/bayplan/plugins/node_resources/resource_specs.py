@@ -1,4 +1,4 @@
-"""What several plugins' arguments share: weighted resources, and the shape of a score over utilization."""
+"""Configuration types shared by several plugins: weighted resources, and the shape of a score over utilization."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MAX_RESOURCE_WEIGHT = 100
 
 
 class ResourceSpec(ConfigStruct, frozen=True):
-    """A resource and how much it counts."""
+    """A resource and its weight."""
 
     name: Annotated[str, NO_OMIT_EMPTY] = ""
     weight: Int64 = 0
 
 
 class UtilizationShapePoint(ConfigStruct, frozen=True):
-    """The score at one utilization; between two points it runs in a straight line."""
+    """The score at one utilization. Scores between two points are interpolated linearly."""
 
     utilization: Annotated[Int32, NO_OMIT_EMPTY] = 0
     score: Annotated[Int32, NO_OMIT_EMPTY] = 0
@@ -33,7 +33,7 @@ DEFAULT_RESOURCES = (ResourceSpec("cpu", 1), ResourceSpec("memory", 1))
 
 
 def with_weights(resources: tuple[ResourceSpec, ...]) -> tuple[ResourceSpec, ...]:
-    """The resources, or cpu and memory where none are given; a weight of 0 counts as 1."""
+    """Return the resources with weights of 0 replaced by 1; cpu and memory if there are none."""
     return tuple(replace(spec, weight=spec.weight or 1) for spec in resources or DEFAULT_RESOURCES)
 
 

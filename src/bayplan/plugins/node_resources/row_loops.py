@@ -1,9 +1,9 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
-"""What do all rows score, row by row? Plain loops over what `amount_mirror` has at hand.
+"""Scores of all rows in plain loops over `float_columns`.
 
-Asked by the two plugins that score resources, where this module is compiled: then one pass over the rows takes a third
-of what NumPy needs for eight of them. Uncompiled it is slow, and asked by nobody but the tests, which hold the loops
-against NumPy: every operation is the same, in the same order, so that every bit is.
+Used by the two plugins that score resources if this module is compiled: one pass over the rows then takes a third of
+the time of eight NumPy operations. Uncompiled it is slow and only used by tests, which compare it with NumPy. Both
+perform the same operations in the same order, so every bit is equal.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ COMPILED = not __file__.endswith(".py")
 
 
 def least_allocated(
-    left: FloatMatrix, has: FloatMatrix, demand: tuple[int, ...], weights: Sequence[int], scores: FloatVector
+    free: FloatMatrix, allocatable: FloatMatrix, demand: tuple[int, ...], weights: Sequence[int], scores: FloatVector
 ) -> None:
-    """The weighted average of the share that is left of each resource, from 0 to 100; `scores` is filled."""
-    rows, whole = scores.shape[0], sum(weights)
+    """Fill `scores` with the weighted average of the free share of each resource, from 0 to 100."""
+    rows, weight_sum = scores.shape[0], sum(weights)
     for row in range(rows):
         scores[row] = 0.0
-    for place in range(len(demand)):
-        amount, weight = demand[place], weights[place]
+    for index in range(len(demand)):
+        amount, weight = demand[index], weights[index]
         for row in range(rows):
-            share = (left[place, row] - amount) * 100.0 / has[place, row] // 1.0
+            share = (free[index, row] - amount) * 100.0 / allocatable[index, row] // 1.0
             scores[row] += (share if share > 0.0 else 0.0) * weight
     for row in range(rows):
-        scores[row] = scores[row] / whole
+        scores[row] = scores[row] / weight_sum
 
 
 def balanced_of_two(
-    taken: FloatMatrix, has: FloatMatrix, demand: tuple[int, ...], offset: IntVector, scores: FloatVector
+    requested: FloatMatrix, allocatable: FloatMatrix, demand: tuple[int, ...], offset: IntVector, scores: FloatVector
 ) -> None:
-    """By how much the pod improves the balance of two resources, given `offset`, which the balance of now is in."""
+    """Fill `scores` with the improvement of the balance of two resources. `offset` contains the current balance."""
     first, second = demand
     for row in range(scores.shape[0]):
-        one = (taken[0, row] + first) / has[0, row]
-        other = (taken[1, row] + second) / has[1, row]
-        one = one if one < 1.0 else 1.0
-        other = other if other < 1.0 else 1.0
-        distance = (one - other) * 0.5
+        first_share = (requested[0, row] + first) / allocatable[0, row]
+        second_share = (requested[1, row] + second) / allocatable[1, row]
+        first_share = first_share if first_share < 1.0 else 1.0
+        second_share = second_share if second_share < 1.0 else 1.0
+        distance = (first_share - second_share) * 0.5
         distance = distance if distance > 0.0 else -distance
         scores[row] = ((1.0 - distance) * 100.0 // 1.0 + offset[row]) * 0.5 // 1.0

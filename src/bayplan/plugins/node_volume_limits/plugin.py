@@ -1,9 +1,9 @@
-"""Can the node attach the pod's volumes on top of those that it has?
+"""Filters nodes by the number of volumes that they can attach.
 
-Drivers publish how many volumes a node can attach in its CSINode. Cost: nothing for pods without claims or in-tree
-disks. For the others the pod's own volumes are worked out once. Which volumes a node's pods share depends on claims
-and volumes that change without the node, so there is no column of what is attached; but there is one of what could be
-at most (`attach_columns`), and only the rows that are left and may come near a limit are walked over (`per_row`).
+Drivers publish in the CSINode how many volumes a node can attach. Cost: nothing for pods without claims or in-tree
+disks. For other pods the volumes of the pod are determined once. The volumes shared by the pods of a node depend on
+claims and volumes that change without the node, so there is no column of exact counts. There is a column of upper
+bounds (`attach_bounds`); only remaining rows near a limit are counted in a loop (`per_row`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ REASON = "node(s) exceed max volume count"
 
 
 def hint_on_csi_node_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """Some driver can attach more than before; one without a number counts as none."""
+    """A driver can attach more volumes than before. A driver without a number counts as 0."""
     assert isinstance(old, CsiNode)
     assert isinstance(new, CsiNode)
     before = attach_limits(old)
@@ -58,7 +58,7 @@ def hint_on_csi_node_change(pod: Pod, old: KubeObject | None, new: KubeObject | 
 
 
 def hint_on_pod_delete(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """A pod went that was, or was about to be, on a node with something attached."""
+    """A pod with an attachable volume was deleted that was on a node or nominated to one."""
     assert isinstance(old, Pod)
     placed = old.spec.node_name or old.status.nominated_node_name
     return queue_hint_if(bool(placed) and any(is_attachable(volume) for volume in old.spec.volumes))
@@ -70,21 +70,21 @@ def hint_on_claim_add(claims: ClaimNames, old: KubeObject | None, new: KubeObjec
 
 
 def has_claims(pod: Pod) -> bool | None:
-    """Whether any volume names a claim; a pod with in-tree disks is looked at as a whole."""
+    """Return whether a volume names a claim; None for a pod with in-tree disks, which hints read as a whole."""
     if any(inline_plugin(volume) is not None for volume in pod.spec.volumes):
         return None
     return any(volume.persistent_volume_claim is not None for volume in pod.spec.volumes)
 
 
 def hint_on_attachment_delete(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """A volume was detached somewhere: of interest to claims, and to in-tree disks of the same driver."""
+    """A volume was detached. It matters for claims, and for in-tree disks of the same driver."""
     assert isinstance(old, VolumeAttachment)
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
             return QueueingHint.QUEUE
         plugin = inline_plugin(volume)
         if plugin is not None and plugin.migrated:
-            inline_handle(volume)  # raises where the disk has no translation, which is worth another try
+            inline_handle(volume)  # raises for a disk without a translation, which counts as Queue
         if plugin is not None and plugin.driver == old.spec.attacher:
             return QueueingHint.QUEUE
     return QueueingHint.SKIP
@@ -118,7 +118,7 @@ class NodeVolumeLimits:
         return cls(handle)
 
     def signature(self, pod: Pod) -> Hashable | None:
-        """A pod with nothing to attach is not concerned; otherwise answers depend on claims and volumes."""
+        """A pod without attachable volumes has no dependency; otherwise answers depend on claims and volumes."""
         return None if any(is_attachable(volume) for volume in pod.spec.volumes) else ()
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
@@ -127,21 +127,21 @@ class NodeVolumeLimits:
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         if not cycle.pod.spec.volumes:
             return
-        whole = nodes.columns is cycle.snapshot.nodes  # else a fork of a few rows, of which no columns are kept
-        if whole:
+        is_snapshot = nodes.columns is cycle.snapshot.nodes  # false for a fork of a few rows, which has no columns
+        if is_snapshot:
             self._columns.update(cycle.snapshot)
             with_csi_node = nodes.column_at_rows(self._columns.with_csi_node)
         else:
-            known = self._columns.limits.get()
-            with_csi_node = np.fromiter((name in known for name in nodes.names), np.bool_, len(nodes))
+            limits = self._columns.limits.get()
+            with_csi_node = np.fromiter((name in limits for name in nodes.names), np.bool_, len(nodes))
         for migrated, mask in ((False, ~with_csi_node), (True, with_csi_node)):
             if mask.any():
-                yield from self._reject_full_nodes(cycle.pod, nodes, mask, migrated=migrated, whole=whole)
+                yield from self._reject_full_nodes(cycle.pod, nodes, mask, migrated=migrated, is_snapshot=is_snapshot)
 
     def _reject_full_nodes(
-        self, pod: Pod, nodes: NodeTable, mask: BoolVector, *, migrated: bool, whole: bool
+        self, pod: Pod, nodes: NodeTable, mask: BoolVector, *, migrated: bool, is_snapshot: bool
     ) -> Iterator[Rejection]:
-        """The rejections among rows that agree in whether they have a CSINode."""
+        """Yield the rejections among rows that all have a CSINode, or all have none."""
         try:
             new = new_volumes(pod, self._lookup, migrated=migrated)
         except MissingClaimError as missing:
@@ -152,23 +152,25 @@ class NodeVolumeLimits:
             return
         if not new or not migrated:
             return
-        if whole:
+        if is_snapshot:
             mask = mask & nodes.column_at_rows(self._columns.needs_counting(set(new.values()), len(new)))
-        yield from self._count(new, nodes, mask, whole=whole)
+        yield from self._count(new, nodes, mask, is_snapshot=is_snapshot)
 
-    def _count(self, new: Attached, nodes: NodeTable, mask: BoolVector, *, whole: bool) -> Iterator[Rejection]:
-        """Count exactly what is attached to the rows in question."""
-        full = np.zeros(len(nodes), dtype=np.bool_)
+    def _count(self, new: Attached, nodes: NodeTable, mask: BoolVector, *, is_snapshot: bool) -> Iterator[Rejection]:
+        """Count the attached volumes of these rows exactly."""
+        full_rows = np.zeros(len(nodes), dtype=np.bool_)
         for position in np.flatnonzero(mask).tolist():
             node = nodes[position]
-            volumes = self._columns.volumes(node.row) if whole else attachable_volumes(info.pod for info in node.pods)
+            volumes = (
+                self._columns.volumes(node.row) if is_snapshot else attachable_volumes(info.pod for info in node.pods)
+            )
             try:
-                full[position] = self._is_full(new, node.name, volumes)
+                full_rows[position] = self._is_full(new, node.name, volumes)
             except VolumeError as fault:
-                broken = np.zeros(len(nodes), dtype=np.bool_)
-                broken[position] = True
-                yield Rejection(broken, str(fault), code=Code.ERROR)
-        yield Rejection(full, REASON)
+                error_rows = np.zeros(len(nodes), dtype=np.bool_)
+                error_rows[position] = True
+                yield Rejection(error_rows, str(fault), code=Code.ERROR)
+        yield Rejection(full_rows, REASON)
 
     def _is_full(self, new: Attached, node_name: str, volumes: Iterable[AttachableVolume]) -> bool:
         limits = self._columns.limits.get()[node_name]

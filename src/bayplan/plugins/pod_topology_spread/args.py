@@ -1,4 +1,4 @@
-"""What may be said to PodTopologySpread: the constraints of pods that have none of their own."""
+"""Arguments of PodTopologySpread: default constraints for pods without constraints."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class PodTopologySpreadArgs(ConfigStruct, frozen=True):
 
     @property
     def constraints(self) -> tuple[core.TopologySpreadConstraint, ...]:
-        """The given constraints as those of a pod."""
+        """The configured constraints as those of a pod."""
         return tuple(
             msgspec.convert(encode_v1(constraint), core.TopologySpreadConstraint)
             for constraint in self.default_constraints

@@ -1,7 +1,7 @@
-"""Which spread constraints hold for a pod: its own, or the defaults of the profile.
+"""The spread constraints of a pod: its own, or the defaults of the profile.
 
-Defaults need to know which pods belong together: that follows from the services that select the pod and from the
-controller that owns it. A pod that belongs to nothing gets no defaults.
+Defaults apply to the pods of one service or controller: the services that select the pod, and the controller that owns
+it. A pod without both gets no defaults.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SYSTEM_DEFAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class SpreadConstraint:
-    """One constraint, ready to be evaluated."""
+    """One compiled constraint."""
 
     max_skew: int
     topology_key: str
@@ -45,17 +45,17 @@ class SpreadConstraint:
     honors_taints: bool
 
     def counts(self, pod: Pod) -> bool:
-        """Whether the pod itself is one of those that are spread."""
+        """Whether the constraint's selector matches the pod itself."""
         return self.selector.matches(pod.metadata.labels)
 
     def is_counted(self, pod: Pod) -> bool:
-        """Whether a pod that runs is counted: an empty selector, which suits the pod itself, counts nobody."""
+        """Whether a pod on a node counts. An empty selector matches the pod itself but counts no pod."""
         selector = self.selector
         return not selector.everything and not selector.nothing and self.counts(pod)
 
 
 def own_constraints(pod: Pod, action: str) -> tuple[SpreadConstraint, ...]:
-    """The pod's constraints of one kind. Raises `SelectorError` where a selector is malformed."""
+    """Return the pod's constraints of one kind. Raises `SelectorError` for a malformed selector."""
     return tuple(
         _constraint(raw, _own_selector(raw, pod))
         for raw in pod.spec.topology_spread_constraints
@@ -66,7 +66,7 @@ def own_constraints(pod: Pod, action: str) -> tuple[SpreadConstraint, ...]:
 def default_constraints(
     defaults: Iterable[TopologySpreadConstraint], pod: Pod, catalog: Catalog, action: str
 ) -> tuple[SpreadConstraint, ...]:
-    """The profile's constraints of one kind, for the pods that belong together with this one."""
+    """Return the profile's default constraints of one kind, with the selector of the pod's services and owner."""
     wanted = [raw for raw in defaults if raw.when_unsatisfiable == action]
     if not wanted:
         return ()
@@ -75,7 +75,7 @@ def default_constraints(
 
 
 def default_selector(pod: Pod, catalog: Catalog) -> LabelMatcher:
-    """The selector of the pod's services and owner together; of everything where it has neither."""
+    """Return the combined selector of the pod's services and owner; a selector of everything if it has neither."""
     labels: dict[str, str] = {}
     namespace = pod.metadata.namespace
     for service in catalog.services.values():
@@ -100,17 +100,17 @@ def default_selector(pod: Pod, catalog: Catalog) -> LabelMatcher:
 
 
 def _merged_selector(labels: dict[str, str], selector: LabelSelector | None) -> LabelMatcher:
-    """Labels and the requirements of a selector; a selector of nothing, or a malformed one, adds nothing."""
+    """Combine labels with the requirements of a selector. A malformed selector, or one of nothing, adds nothing."""
     base = selector_from_map(labels)
     try:
-        more = compile_label_selector(selector)
+        compiled = compile_label_selector(selector)
     except SelectorError:
         return base
-    return base.narrowed(more.requirements)
+    return base.narrowed(compiled.requirements)
 
 
 def _own_selector(raw: TopologySpreadConstraint, pod: Pod) -> LabelMatcher:
-    """The constraint's selector with the pod's values of its `matchLabelKeys`."""
+    """Return the constraint's selector with the pod's values of its `matchLabelKeys`."""
     if raw.label_selector is None:
         return NOTHING
     labels = pod.metadata.labels

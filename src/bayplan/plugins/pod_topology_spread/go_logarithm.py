@@ -1,8 +1,8 @@
-"""The natural logarithm as Go computes it, to the last bit.
+"""Natural logarithm with the same bits as Go's `math.Log`.
 
-Spread weighs a topology by the logarithm of its size and rounds afterwards, so a last bit that differs can become a
-point of score. C libraries differ from Go (and from one another) for some arguments; these dozen operations, in this
-order, do not. The method is the classic one of FreeBSD's libm: reduce to [sqrt(2)/2, sqrt(2)], then a polynomial.
+Topology spread weighs a topology by the logarithm of its size and rounds later, so a different last bit can change a
+score. C libraries differ from Go for some arguments; this sequence of operations does not. The method is that of
+FreeBSD's libm: reduction to [sqrt(2)/2, sqrt(2)], then a polynomial.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HALF_SQRT2 = math.sqrt(2) / 2
 
 
 def natural_log(value: float) -> float:
-    """ln(value) for a positive, finite value."""
+    """Return ln(value) for a positive, finite value."""
     mantissa, exponent = math.frexp(value)
     if mantissa < _HALF_SQRT2:
         mantissa *= 2

@@ -1,6 +1,6 @@
-"""May an event cure a pod that PodTopologySpread rejected?
+"""Queueing hints of PodTopologySpread.
 
-Asked by the queue, once for all parked pods of one stance: the namespace and the hard constraints are all that counts.
+The queue calls them once for all unschedulable pods with the same hint input: namespace and hard constraints.
 """
 
 from __future__ import annotations
@@ -14,58 +14,60 @@ from bayplan.plugins.pod_topology_spread.constraints import SpreadConstraint
 
 
 class SpreadHintInput(NamedTuple):
-    """All that hints look at in a pod."""
+    """Everything of a pod that the hints read."""
 
     namespace: str
     constraints: tuple[SpreadConstraint, ...]
 
 
-def hint_on_own_update(stance: SpreadHintInput, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
-    """The pod itself changed: it may count now, or tolerate a taint that keeps nodes out of the count."""
-    retolerated = isinstance(old, Pod) and isinstance(new, Pod) and old.spec.tolerations != new.spec.tolerations
-    if retolerated and any(constraint.honors_taints for constraint in stance.constraints):
+def hint_on_own_update(hint_input: SpreadHintInput, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
+    """The pod itself changed: it may count now, or tolerate a taint that excludes nodes from the count."""
+    tolerations_changed = isinstance(old, Pod) and isinstance(new, Pod) and old.spec.tolerations != new.spec.tolerations
+    if tolerations_changed and any(constraint.honors_taints for constraint in hint_input.constraints):
         return QueueingHint.QUEUE
-    return _count_changes(stance, old, new)
+    return _count_changes(hint_input, old, new)
 
 
-def hint_on_other_pod_change(stance: SpreadHintInput, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
-    """Another pod came, went or changed. Only those of the namespace count that take room somewhere."""
+def hint_on_other_pod_change(
+    hint_input: SpreadHintInput, old: KubeObject | None, new: KubeObject | None
+) -> QueueingHint:
+    """Another pod was added, removed or changed. Only pods of the namespace with a node or a nomination count."""
     pods = (each for each in (old, new) if isinstance(each, Pod))
     return (
-        _count_changes(stance, old, new)
-        if all(_is_counted(each, stance.namespace) for each in pods)
+        _count_changes(hint_input, old, new)
+        if all(_is_counted(each, hint_input.namespace) for each in pods)
         else QueueingHint.SKIP
     )
 
 
-def hint_on_node_change(stance: SpreadHintInput, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
-    """A node came or went, moved to another domain, or its taints changed."""
-    keys = [constraint.topology_key for constraint in stance.constraints]
+def hint_on_node_change(hint_input: SpreadHintInput, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
+    """A node was added or removed, moved to another domain, or its taints changed."""
+    keys = [constraint.topology_key for constraint in hint_input.constraints]
 
-    def keyed(node: KubeObject | None) -> bool:
+    def has_all_keys(node: KubeObject | None) -> bool:
         return isinstance(node, Node) and all(key in node.metadata.labels for key in keys)
 
     if not isinstance(old, Node) or not isinstance(new, Node):
-        return queue_hint_if(keyed(old) or keyed(new))
-    if keyed(old) != keyed(new):
+        return queue_hint_if(has_all_keys(old) or has_all_keys(new))
+    if has_all_keys(old) != has_all_keys(new):
         return QueueingHint.QUEUE
-    if not keyed(new):
+    if not has_all_keys(new):
         return QueueingHint.SKIP
     moved = any(old.metadata.labels[key] != new.metadata.labels[key] for key in keys)
     return queue_hint_if(moved or old.spec.taints != new.spec.taints)
 
 
-def _count_changes(stance: SpreadHintInput, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
-    """Whether some constraint counts a pod more, or one less."""
+def _count_changes(hint_input: SpreadHintInput, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
+    """Queue if a constraint counts one pod more or less."""
     if isinstance(old, Pod) and isinstance(new, Pod):
         if old.metadata.labels == new.metadata.labels:
             return QueueingHint.SKIP
-        return queue_hint_if(any(each.counts(old) != each.counts(new) for each in stance.constraints))
+        return queue_hint_if(any(each.counts(old) != each.counts(new) for each in hint_input.constraints))
     changed = new or old
     assert isinstance(changed, Pod)
-    return queue_hint_if(any(each.counts(changed) for each in stance.constraints))
+    return queue_hint_if(any(each.counts(changed) for each in hint_input.constraints))
 
 
 def _is_counted(changed: Pod, namespace: str) -> bool:
-    settled = bool(changed.spec.node_name or changed.status.nominated_node_name)
-    return settled and changed.metadata.namespace == namespace
+    has_node = bool(changed.spec.node_name or changed.status.nominated_node_name)
+    return has_node and changed.metadata.namespace == namespace

@@ -1,9 +1,9 @@
-"""How crowded are the domains of each node by pods that should be spread, and what is that worth?
+"""Scores of soft topology spread constraints.
 
-Soft constraints charge a row with the pods of its domains: of the row itself for the hostname, of all rows with its
-value for any other key. A charge is kept and follows the pods that come and go. With all rows as candidates, and one
-constraint of each sort at most, a row's score depends on two small numbers, its own count and its domain; then scores
-are computed for each pair of them (`_ScoreGroups`) and only handed out to the rows. Cost: two `take` over all rows.
+A soft constraint counts matching pods for each row: the pods of the row itself for the hostname, the pods of all rows
+in the row's domain for any other key. Counts are updated incrementally. If all rows are candidates, and there is at
+most one constraint of each sort, a row's score depends only on its own count and its domain. Scores are then computed
+for each pair of these (`_ScoreGroups`) and assigned to the rows. Cost: two `take` over all rows.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _MAX_CACHED_LABELS = 1024
 
 
 def domain_sums(ids: IdVector, amounts: IntVector, domains: int) -> IntVector:
-    """What each domain has of the amounts of its rows; the last stands for rows without the key, and has nothing."""
-    keyed = ids >= 0
-    if not keyed.all():
-        ids, amounts = ids[keyed], amounts[keyed]
+    """Sum the amounts of the rows of each domain. The last entry stands for rows without the key and stays 0."""
+    has_key = ids >= 0
+    if not has_key.all():
+        ids, amounts = ids[has_key], amounts[has_key]
     return np.bincount(ids, weights=amounts, minlength=domains).astype(np.int64)
 
 
 class HostCount:
-    """A row is charged with its own pods."""
+    """Counts of the matching pods on each row."""
 
     __slots__ = ("constraint", "counts", "weight")
 
@@ -46,12 +46,12 @@ class HostCount:
     def on(self, nodes: NodeTable) -> IntVector:
         return nodes.column_at_rows(self.counts)
 
-    def shift(self, row: int, by: int) -> None:
-        self.counts[row] = self.counts.item(row) + by
+    def shift(self, row: int, delta: int) -> None:
+        self.counts[row] = self.counts.item(row) + delta
 
 
 class DomainCount:
-    """A row is charged with the pods of its domain."""
+    """Counts of the matching pods in the domain of each row."""
 
     __slots__ = ("constraint", "counts", "ids", "included", "weight")
 
@@ -60,80 +60,87 @@ class DomainCount:
     ) -> None:
         self.constraint = constraint
         self.weight = weight
-        self.counts = counts  # by domain; the last entry, where rows without the key point, stays 0
+        self.counts = counts  # by domain; the last entry, used by rows without the key, stays 0
         self.ids = ids  # the domain of each row
         self.included = included  # rows whose pods count
 
     def on(self, nodes: NodeTable) -> IntVector:
         return self.counts[nodes.column_at_rows(self.ids)]
 
-    def shift(self, row: int, by: int) -> None:
+    def shift(self, row: int, delta: int) -> None:
         domain = self.ids.item(row)
         if domain >= 0 and self.included.item(row):
-            self.counts[domain] = self.counts.item(domain) + by
+            self.counts[domain] = self.counts.item(domain) + delta
 
 
 class SoftState:
-    """What Score needs. `version` changes whenever a count does; `covers_all_rows`: the candidates were all rows."""
+    """State of Score. `version` changes with every count. `covers_all_rows`: the candidates are all rows."""
 
-    __slots__ = ("_counted", "_groups", "bookmark", "charges", "covers_all_rows", "requires_all", "version")
+    __slots__ = ("_counted", "_groups", "covers_all_rows", "cursor", "requires_all", "topology_counts", "version")
 
     def __init__(
-        self, charges: tuple[HostCount | DomainCount, ...], requires_all: bool, bookmark: JournalCursor, *, whole: bool
+        self,
+        topology_counts: tuple[HostCount | DomainCount, ...],
+        requires_all: bool,
+        cursor: JournalCursor,
+        *,
+        covers_all_rows: bool,
     ) -> None:
-        self.charges = charges
+        self.topology_counts = topology_counts
         self.requires_all = requires_all
-        self.bookmark = bookmark
-        self.covers_all_rows = whole
+        self.cursor = cursor
+        self.covers_all_rows = covers_all_rows
         self.version = next_version()
         self._groups: _ScoreGroups | None = None
         self._counted: dict[NamespacedLabels, list[bool]] = {}
 
     def is_for(self, cycle: Cycle, nodes: NodeTable) -> bool:
-        """Whether it was counted for these candidates."""
+        """Whether the state is valid for these candidates."""
         return self.covers_all_rows and nodes.is_all_of(cycle.snapshot)
 
     def follow(self, snapshot: Snapshot, basis: Hashable, namespace: str) -> bool:
-        """Count the pods that came and went since; false where that does not do."""
-        changes = self.bookmark.changes_since(snapshot, basis)
+        """Count the pods added and removed meanwhile. Returns False if everything must be counted again."""
+        changes = self.cursor.changes_since(snapshot, basis)
         if changes is None:
             return False
-        for info, row, by in changes:
+        for info, row, delta in changes:
             if not info.terminating and info.pod.metadata.namespace == namespace:
-                self._shift(info, row, by)
+                self._shift(info, row, delta)
         return True
 
-    def _shift(self, info: PodInfo, row: int, by: int) -> None:
-        """A pod of the namespace came or went."""
+    def _shift(self, info: PodInfo, row: int, delta: int) -> None:
+        """Count an added or removed pod of the namespace."""
         counted = self._counted.get(info.namespaced_labels)
         if counted is None:
             if len(self._counted) >= _MAX_CACHED_LABELS:
                 self._counted.clear()
             counted = self._counted[info.namespaced_labels] = [
-                charge.constraint.is_counted(info.pod) for charge in self.charges
+                topology_count.constraint.is_counted(info.pod) for topology_count in self.topology_counts
             ]
         if True not in counted:
             return
         self.version = next_version()
-        for charge, counts in zip(self.charges, counted, strict=True):
+        for topology_count, counts in zip(self.topology_counts, counted, strict=True):
             if counts:
-                charge.shift(row, by)
-                if self._groups is not None and not self._groups.shift(charge, row, by):
+                topology_count.shift(row, delta)
+                if self._groups is not None and not self._groups.shift(topology_count, row, delta):
                     self._groups = None
 
     def scores(self, nodes: NodeTable) -> IntVector:
-        """More is worse, until they are normalised."""
+        """Return the raw scores. Higher is worse until they are normalized."""
         total = np.zeros(len(nodes))
-        for charge in self.charges:
+        for topology_count in self.topology_counts:
             total += np.where(
-                nodes.label_ids(charge.constraint.topology_key) >= 0, _terms(charge, charge.on(nodes)), 0.0
+                nodes.label_ids(topology_count.constraint.topology_key) >= 0,
+                _terms(topology_count, topology_count.on(nodes)),
+                0.0,
             )
         scores = _rounded(total)
         scores[self._ignored(nodes)] = 0
         return scores
 
     def normalized(self, nodes: NodeTable, scores: IntVector) -> IntVector:
-        """The least crowded get most; candidates that were ignored get nothing."""
+        """Scale the scores: the lowest raw score becomes the highest. Ignored candidates get 0."""
         ignored = self._ignored(nodes)
         compared = scores[~ignored]
         final = _normalized(scores, compared)
@@ -141,7 +148,7 @@ class SoftState:
         return final
 
     def score_groups(self, nodes: NodeTable) -> ScoreGroups | None:
-        """The normalised scores by group; None where rows are not so easily grouped."""
+        """Return the normalized scores by group; None if rows cannot be grouped."""
         if not self.covers_all_rows or not nodes.is_whole:
             return None
         if self._groups is None:
@@ -149,18 +156,18 @@ class SoftState:
         return None if self._groups is None else self._groups.scores()
 
     def _ignored(self, nodes: NodeTable) -> BoolVector:
-        """Candidates that lack a key where all keys are required: they get no score at all."""
+        """Return the candidates that lack a key although all keys are required. They get no score."""
         ignored = np.zeros(len(nodes), dtype=np.bool_)
         if self.requires_all:
-            for charge in self.charges:
-                ignored |= nodes.label_ids(charge.constraint.topology_key) < 0
+            for topology_count in self.topology_counts:
+                ignored |= nodes.label_ids(topology_count.constraint.topology_key) < 0
         return ignored
 
 
 class _ScoreGroups:
-    """Rows by their own count and their domain: those that agree in both have one score."""
+    """Rows grouped by their own count and their domain. Rows of one group have one score."""
 
-    __slots__ = ("_by_domain", "_by_level", "_charged", "_domain", "_host", "_of_row", "_population", "_size")
+    __slots__ = ("_by_domain", "_by_level", "_domain", "_host", "_of_row", "_population", "_raw_scores", "_size")
 
     def __init__(
         self, host: HostCount | None, domain: DomainCount | None, levels: int, of_row: RowVector, groups: int
@@ -176,23 +183,28 @@ class _ScoreGroups:
         self._size = groups
         numbers, counts = np.unique(of_row, return_counts=True)
         self._population: dict[int, int] = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-        self._charged = {group: self._count_group(group) for group in self._population}  # before it is normalised
+        self._raw_scores = {group: self._raw_score(group) for group in self._population}  # before normalization
 
-    def _count_group(self, group: int) -> int:
+    def _raw_score(self, group: int) -> int:
         levels = len(self._by_level)
         total = self._by_domain[group // levels] + self._by_level[group % levels]
-        whole = int(total)
-        return whole + (total - whole >= 0.5)
+        whole_number = int(total)
+        return whole_number + (total - whole_number >= 0.5)
 
     @classmethod
     def of(cls, state: SoftState, nodes: NodeTable) -> _ScoreGroups | None:
-        """None where rows are not so easily grouped."""
-        hosts = [charge for charge in state.charges if isinstance(charge, HostCount)]
-        domains = [charge for charge in state.charges if isinstance(charge, DomainCount)]
+        """Build the groups; None if rows cannot be grouped."""
+        hosts = [topology_count for topology_count in state.topology_counts if isinstance(topology_count, HostCount)]
+        domains = [
+            topology_count for topology_count in state.topology_counts if isinstance(topology_count, DomainCount)
+        ]
         if len(hosts) > 1 or len(domains) > 1 or not len(nodes):
             return None
-        missing = [(nodes.label_ids(charge.constraint.topology_key) < 0).any() for charge in state.charges]
-        if any(missing) and (state.requires_all or (hosts and missing[state.charges.index(hosts[0])])):
+        missing = [
+            (nodes.label_ids(topology_count.constraint.topology_key) < 0).any()
+            for topology_count in state.topology_counts
+        ]
+        if any(missing) and (state.requires_all or (hosts and missing[state.topology_counts.index(hosts[0])])):
             return None
         host, domain = next(iter(hosts), None), next(iter(domains), None)
         levels = int(host.counts.max()) + 2 if host is not None else 1
@@ -207,62 +219,62 @@ class _ScoreGroups:
             of_row += host.counts
         return cls(host, domain, levels, of_row, levels * values)
 
-    def shift(self, charge: HostCount | DomainCount, row: int, by: int) -> bool:
-        """A count has changed; false where there is no group for it."""
-        if charge is self._domain:
-            self._count_domain(charge, charge.ids.item(row))
+    def shift(self, topology_count: HostCount | DomainCount, row: int, delta: int) -> bool:
+        """Update a changed count. Returns False if there is no group for it."""
+        if topology_count is self._domain:
+            self._update_domain(topology_count, topology_count.ids.item(row))
             return True
         group = self._of_row.item(row)
-        if not 0 <= group % len(self._by_level) + by < len(self._by_level):
+        if not 0 <= group % len(self._by_level) + delta < len(self._by_level):
             return False
         population = self._population
-        if group + by in population:
-            population[group + by] += 1
+        if group + delta in population:
+            population[group + delta] += 1
         else:
-            population[group + by] = 1
-            self._charged[group + by] = self._count_group(group + by)
+            population[group + delta] = 1
+            self._raw_scores[group + delta] = self._raw_score(group + delta)
         population[group] -= 1
         if not population[group]:
-            del population[group], self._charged[group]
-        self._of_row[row] = group + by
+            del population[group], self._raw_scores[group]
+        self._of_row[row] = group + delta
         return True
 
-    def _count_domain(self, charge: DomainCount, domain: int) -> None:
+    def _update_domain(self, topology_count: DomainCount, domain: int) -> None:
         if domain < 0:
             return
-        self._by_domain[domain] = _term(charge, charge.counts.item(domain))
+        self._by_domain[domain] = _term(topology_count, topology_count.counts.item(domain))
         levels = len(self._by_level)
         for group in range(domain * levels, (domain + 1) * levels):
             if group in self._population:
-                self._charged[group] = self._count_group(group)
+                self._raw_scores[group] = self._raw_score(group)
 
     def scores(self) -> ScoreGroups:
-        """One by one: rows fall into a dozen groups, usually."""
-        charged = self._charged
-        least, most = min(charged.values()), max(charged.values())
+        """Return the normalized scores by group, computed in Python: usually there are about a dozen groups."""
+        raw_scores = self._raw_scores
+        lowest, highest = min(raw_scores.values()), max(raw_scores.values())
         final = [MAX_SCORE] * self._size
-        if not most:
+        if not highest:
             return ScoreGroups(final, self._of_row, MAX_SCORE, MAX_SCORE)
-        for group, score in charged.items():
-            final[group] = MAX_SCORE * (most + least - score) // most
-        return ScoreGroups(final, self._of_row, MAX_SCORE * least // most, MAX_SCORE)
+        for group, score in raw_scores.items():
+            final[group] = MAX_SCORE * (highest + lowest - score) // highest
+        return ScoreGroups(final, self._of_row, MAX_SCORE * lowest // highest, MAX_SCORE)
 
 
-def _term(charge: HostCount | DomainCount, count: int) -> float:
-    return count * charge.weight + (charge.constraint.max_skew - 1)
+def _term(topology_count: HostCount | DomainCount, count: int) -> float:
+    return count * topology_count.weight + (topology_count.constraint.max_skew - 1)
 
 
-def _terms(charge: HostCount | DomainCount, counts: IntVector) -> FloatVector:
+def _terms(topology_count: HostCount | DomainCount, counts: IntVector) -> FloatVector:
     terms: FloatVector = counts.astype(np.float64)
-    terms *= charge.weight
-    terms += charge.constraint.max_skew - 1
+    terms *= topology_count.weight
+    terms += topology_count.constraint.max_skew - 1
     return terms
 
 
 def _rounded(total: FloatVector) -> IntVector:
-    """To the nearest whole number: never negative, so that half goes up, as in Go."""
-    whole = np.floor(total)
-    return (whole + (total - whole >= 0.5)).astype(np.int64)
+    """Round to the nearest whole number. Values are not negative, so halves round up, as in Go."""
+    whole_number = np.floor(total)
+    return (whole_number + (total - whole_number >= 0.5)).astype(np.int64)
 
 
 def _normalized(scores: IntVector, compared: IntVector) -> IntVector:

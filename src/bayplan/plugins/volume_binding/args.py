@@ -1,4 +1,4 @@
-"""What may be said to VolumeBinding: how long to wait for volumes to be bound."""
+"""Arguments of VolumeBinding: the time limit for binding volumes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHAPE_REFUSED = "unexpected field `shape`, remove it or turn on the feature gat
 class VolumeBindingArgs(ConfigStruct, frozen=True):
     bind_timeout_seconds: Annotated[Int64, NO_OMIT_EMPTY] = 600
     shape: tuple[UtilizationShapePoint, ...] | None = None
-    """Known so that it can be refused by name: scoring by storage capacity is off in 1.36."""
+    """Decoded only to be rejected by name: scoring by storage capacity is disabled in 1.36."""
 
 
 def validate(args: VolumeBindingArgs, path: FieldPath) -> list[FieldError]:

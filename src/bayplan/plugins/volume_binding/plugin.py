@@ -1,9 +1,9 @@
-"""Can the pod's claims be served on this node, and what must be bound or made for that?
+"""Finds volumes for the pod's claims on each node, and binds or provisions them.
 
-PreFilter sorts the claims; Filter decides; Reserve assumes the decision in memory; PreBind writes it and waits until
-the volume controller has followed. Bound volumes are compared with the label columns of all nodes at once. Claims that
-wait for a node are decided once for all nodes that agree in the labels that matter: a handful of decisions where
-volumes belong to zones, one a node (on the rows that are left) where they are local.
+PreFilter classifies the claims, Filter checks nodes, Reserve assumes the decision in memory, and PreBind writes it and
+waits for the volume controller. Bound volumes are compared with the label columns of all nodes at once. Unbound claims
+with WaitForFirstConsumer are decided once for all nodes with equal relevant labels: a few decisions for zonal volumes,
+one for each remaining node for local volumes.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ NO_STATE = "not found"
 
 @dataclass(slots=True)
 class VolumeBindingState:
-    """What is known of the pod's volumes in this attempt. Shared by clones: it does not depend on other pods."""
+    """The pod's volumes in this attempt. Clones share it, because it does not depend on other pods."""
 
-    decider: VolumeFinder | None = None
-    filtered: bool = False  # a profile without our Filter has nothing to reserve or bind
+    finder: VolumeFinder | None = None
+    filtered: bool = False  # a profile without this Filter has nothing to reserve or bind
     all_bound: bool = False
     node_name: str = ""
-    info: PodVolumes | None = None  # what was decided, then assumed, then written for `node_name`
+    info: PodVolumes | None = None  # the decision for `node_name`, which is then assumed and written
 
 
 STATE: StateKey[VolumeBindingState] = StateKey("VolumeBinding")
 
 
 def hint_on_storage_class_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """A new class, or one that allows other topologies."""
+    """A class was added or its allowed topologies changed."""
     assert isinstance(new, StorageClass)
     return queue_hint_if(not isinstance(old, StorageClass) or old.allowed_topologies != new.allowed_topologies)
 
@@ -85,7 +85,7 @@ def hint_on_claim_change(claims: ClaimNames, old: KubeObject | None, new: KubeOb
 
 
 def hint_on_csi_node_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """A new CSINode, or one that has migrated other plugins."""
+    """A CSINode was added or its migrated plugins changed."""
     assert isinstance(new, CsiNode)
     if not isinstance(old, CsiNode):
         return QueueingHint.QUEUE
@@ -98,15 +98,15 @@ def inline_drivers(pod: Pod) -> frozenset[str]:
 
 
 def hint_on_csi_driver_change(drivers: frozenset[str], old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
-    """A driver stopped publishing capacities. Asked of inline CSI volumes, which is where kube-scheduler looks."""
+    """A driver stopped publishing capacities. Checked for inline CSI volumes only, as in kube-scheduler."""
     assert isinstance(old, CsiDriver)
     assert isinstance(new, CsiDriver)
-    stopped = bool(old.spec.storage_capacity) and not new.spec.storage_capacity
-    return queue_hint_if(stopped and new.name in drivers)
+    capacity_disabled = bool(old.spec.storage_capacity) and not new.spec.storage_capacity
+    return queue_hint_if(capacity_disabled and new.name in drivers)
 
 
 def hint_on_capacity_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
-    """A new pool of storage, or one that can give larger volumes than before."""
+    """A storage capacity was added, or allows larger volumes than before."""
     assert isinstance(new, CsiStorageCapacity)
     if not isinstance(old, CsiStorageCapacity):
         return QueueingHint.QUEUE
@@ -115,7 +115,7 @@ def hint_on_capacity_change(pod: Pod, old: KubeObject | None, new: KubeObject | 
 
 
 class VolumeBinding:
-    """Finds volumes for claims, and has the missing ones made, on the node that the pod goes to."""
+    """Finds or provisions volumes for the pod's claims on the selected node."""
 
     name = "VolumeBinding"
     looks_at_pods = False
@@ -160,10 +160,8 @@ class VolumeBinding:
         return cls(args, handle)
 
     def signature(self, pod: Pod) -> Hashable | None:
-        """A pod without claims is not concerned; otherwise answers depend on claims, volumes and assumptions."""
+        """A pod without claims has no dependency; otherwise answers depend on claims, volumes and assumptions."""
         return None if any(True for _ in claim_uses(pod)) else ()
-
-    # PreFilter and Filter ---------------------------------------------------------------------------------------
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
         reason = claims_error(cycle.pod, self._lookup)
@@ -184,71 +182,67 @@ class VolumeBinding:
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         state = cycle.find(STATE)
-        if state is None or state.decider is None:
+        if state is None or state.finder is None:
             yield Rejection.from_error(nodes, NO_STATE)
             return
         state.filtered = True
-        verdict = RowRejections(len(nodes))
-        self._check_bound_claims(state.decider, nodes, verdict)
-        only = state.decider.only_delayed_claims
-        if only is not None:
-            decide_single_delayed_claim(*only, nodes, verdict)
-        elif state.decider.waits:
-            decide_delayed_claims(state.decider, nodes, verdict)
-        yield from verdict.rejections()
-        # Whoever shares answers stops at the first that broke, and asks again on the pod's own: that is counted.
-        if verdict.broken.any():
+        row_rejections = RowRejections(len(nodes))
+        self._check_bound_claims(state.finder, nodes, row_rejections)
+        single_claim = state.finder.only_delayed_claims
+        if single_claim is not None:
+            decide_single_delayed_claim(*single_claim, nodes, row_rejections)
+        elif state.finder.waits:
+            decide_delayed_claims(state.finder, nodes, row_rejections)
+        yield from row_rejections.rejections()
+        # A shared evaluation stops at the first error and evaluates the pod alone: that run counts the failure.
+        if row_rejections.error_rows.any():
             self._handle.volumes.on_failure(VolumeBindingStage.FIND)
 
-    def _check_bound_claims(self, decider: VolumeFinder, nodes: NodeTable, verdict: RowRejections) -> None:
-        """The first bound volume that a node cannot have decides for that node."""
+    def _check_bound_claims(self, finder: VolumeFinder, nodes: NodeTable, row_rejections: RowRejections) -> None:
+        """Reject rows by the first bound volume that is not reachable."""
         undecided = np.ones(len(nodes), dtype=np.bool_)
-        for volume in decider.bound:
+        for volume in finder.bound:
             if volume.missing:
-                verdict.add(VOLUME_MISSING, undecided)
+                row_rejections.add(VOLUME_MISSING, undecided)
                 return
-            fits = self._check_reachable(volume, nodes, undecided, verdict)
-            verdict.add(AFFINITY_CONFLICT, undecided & ~fits & ~verdict.broken)
-            undecided = undecided & fits
+            reachable = self._check_reachable(volume, nodes, undecided, row_rejections)
+            row_rejections.add(AFFINITY_CONFLICT, undecided & ~reachable & ~row_rejections.error_rows)
+            undecided = undecided & reachable
 
     def _check_reachable(
-        self, volume: BoundVolume, nodes: NodeTable, undecided: BoolVector, verdict: RowRejections
+        self, volume: BoundVolume, nodes: NodeTable, undecided: BoolVector, row_rejections: RowRejections
     ) -> BoolVector:
-        """The rows from which a volume can be reached."""
-        fits = where_any(nodes, conjunctions([volume.nodes(migrated=False)]))
+        """Return the rows from which a volume is reachable."""
+        reachable = where_any(nodes, conjunctions([volume.nodes(migrated=False)]))
         if volume.plugin is None:
-            return fits
+            return reachable
         migrated = nodes.where_named(self._migrated.get().get(volume.plugin.name, ())) & undecided
         if not migrated.any():
-            return fits
+            return reachable
         try:
-            return np.where(migrated, where_any(nodes, conjunctions([volume.nodes(migrated=True)])), fits)
+            return np.where(migrated, where_any(nodes, conjunctions([volume.nodes(migrated=True)])), reachable)
         except VolumeError as fault:
-            verdict.add_error(str(fault), migrated)
-            return fits & ~migrated
-
-    # Score ------------------------------------------------------------------------------------------------------
+            row_rejections.add_error(str(fault), migrated)
+            return reachable & ~migrated
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status:  # noqa: ARG002
-        """Storage capacity is not scored: the gate StorageCapacityScoring is off in this version."""
+        """Storage capacity is not scored: the feature gate StorageCapacityScoring is disabled in this version."""
         return SKIP
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:  # noqa: ARG002
         return np.zeros(len(nodes), dtype=np.int64)
-
-    # Reserve and PreBind ----------------------------------------------------------------------------------------
 
     def reserve(self, cycle: Cycle, node_name: str) -> Status | None:
         state = cycle.find(STATE)
         if state is None:
             return error(NO_STATE)
         assumptions = self._handle.volumes
-        if state.decider is None or not state.filtered or all_bound(cycle.pod, assumptions.claims):
+        if state.finder is None or not state.filtered or all_bound(cycle.pod, assumptions.claims):
             state.all_bound = True
             return None
         columns = cycle.snapshot.nodes
         try:
-            _, state.info = state.decider.find_pod_volumes(node_name, columns.nodes[columns.index[node_name]].labels)
+            _, state.info = state.finder.find_pod_volumes(node_name, columns.nodes[columns.index[node_name]].labels)
             state.node_name = node_name
             state.info = assume_pod_volumes(state.info, node_name, assumptions)
         except VolumeError as fault:
@@ -272,9 +266,9 @@ class VolumeBinding:
         return PreBindPreFlightResult(allow_parallel=True)
 
     async def pre_bind(self, cycle: Cycle, node_name: str) -> Status | None:
-        ready = self.pre_bind_preflight(cycle, node_name)
-        if isinstance(ready, Status):
-            return None if ready.code is Code.SKIP else ready
+        preflight = self.pre_bind_preflight(cycle, node_name)
+        if isinstance(preflight, Status):
+            return None if preflight.code is Code.SKIP else preflight
         try:
             written = await self._write_bindings(cycle.get(STATE))
             await self._wait_until_bound(cycle, node_name, written)
@@ -284,18 +278,18 @@ class VolumeBinding:
         return None
 
     async def _write_bindings(self, state: VolumeBindingState) -> PodVolumes:
-        """Write what was assumed; the state has what is to be taken back if the rest cannot be."""
+        """Write the assumed bindings. The state stores what must be reverted after a failure."""
         assert state.info is not None
 
-        def noted(info: PodVolumes) -> None:
+        def record_info(info: PodVolumes) -> None:
             state.info = info
 
-        return await bind_api_update(state.info, self._handle.writes.perform, self._handle.volumes, noted)
+        return await bind_api_update(state.info, self._handle.writes.perform, self._handle.volumes, record_info)
 
     async def _wait_until_bound(self, cycle: Cycle, node_name: str, written: PodVolumes) -> None:
-        """Wait until the volume controller and the provisioners have done their part."""
+        """Wait until the volume controller and the provisioners have bound the volumes."""
 
-        def look() -> tuple[Node | None, CsiNode | None]:
+        def read_node() -> tuple[Node | None, CsiNode | None]:
             columns = cycle.snapshot.nodes
             row = columns.index.get(node_name)
             return columns.nodes[row] if row is not None else None, self._lookup.csi_nodes.get(node_name)
@@ -306,13 +300,13 @@ class VolumeBinding:
             written,
             self._handle.writes.perform,
             self._handle.volumes,
-            look=look,
+            read_node=read_node,
             timeout_s=self._timeout_s,
         )
 
 
 def _nodes_by_migrated_plugin(lookup: VolumeLookup) -> dict[str, set[str]]:
-    """For each in-tree plugin the nodes that have handed it over to a CSI driver."""
+    """Return for each in-tree plugin the nodes on which it is migrated to a CSI driver."""
     nodes: dict[str, set[str]] = {}
     for name, csi_node in lookup.csi_nodes.items():
         for plugin in migrated_on(csi_node):

@@ -1,8 +1,8 @@
-"""On which rows can a pod's volumes be had? VolumeBinding's questions, asked of many rows at once.
+"""Filters rows by the pod's volumes, for many rows at once.
 
-A single claim that waits for a node, by far the most common case, is judged on label columns alone. Several claims
-compete for the same volumes, so they are decided by `VolumeFinder`, once for all rows that agree in the labels that
-matter; where volumes are local that is once a row, on the rows that are left.
+A single unbound claim with WaitForFirstConsumer, the most frequent case, is evaluated on label columns. Several claims
+compete for the same volumes: `VolumeFinder` decides once for all rows with equal relevant labels. For local volumes
+that is once for each remaining row.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Conjunction = tuple[Requirement, ...]
 
 
 class _NodeAnswer(NamedTuple):
-    """Why a node is out: a reason, or the text of what broke."""
+    """Why a node is rejected: a reason, or the text of an error."""
 
     text: str
-    broken: bool = False
+    is_error: bool = False
 
 
 class RowRejections:
-    """Reasons by row, told in kube-scheduler's order; a row that broke has no other reason."""
+    """Reasons by row, in kube-scheduler's order. A row with an error has no other reason."""
 
     def __init__(self, count: int) -> None:
         self._masks = {
@@ -46,10 +46,10 @@ class RowRejections:
             for reason in (AFFINITY_CONFLICT, BIND_CONFLICT, NOT_ENOUGH_SPACE, VOLUME_MISSING)
         }
         self._faults: dict[str, BoolVector] = {}
-        self.broken: BoolVector = np.zeros(count, dtype=np.bool_)
+        self.error_rows: BoolVector = np.zeros(count, dtype=np.bool_)
 
     def add_answer(self, answer: _NodeAnswer, mask: BoolVector) -> None:
-        if answer.broken:
+        if answer.is_error:
             self.add_error(answer.text, mask)
         else:
             self.add(answer.text, mask)
@@ -58,65 +58,65 @@ class RowRejections:
         self._masks[reason] |= mask
 
     def add_error(self, text: str, mask: BoolVector) -> None:
-        fresh = mask & ~self.broken
-        self._faults[text] = self._faults[text] | fresh if text in self._faults else fresh
-        self.broken = self.broken | fresh
+        new_errors = mask & ~self.error_rows
+        self._faults[text] = self._faults[text] | new_errors if text in self._faults else new_errors
+        self.error_rows = self.error_rows | new_errors
 
     def rejections(self) -> Iterator[Rejection]:
         for text, mask in self._faults.items():
             yield Rejection(mask, text, code=Code.ERROR)
         for reason, mask in self._masks.items():
-            yield Rejection(mask & ~self.broken, reason, resolvable=False)
+            yield Rejection(mask & ~self.error_rows, reason, resolvable=False)
 
 
 def decide_single_delayed_claim(
-    candidates: CandidateVolumes, provisioning: ProvisioningCheck, nodes: NodeTable, verdict: RowRejections
+    candidates: CandidateVolumes, provisioning: ProvisioningCheck, nodes: NodeTable, row_rejections: RowRejections
 ) -> None:
-    """Decide about a single claim that waits for a node, on all rows at once."""
+    """Evaluate a single unbound claim on all rows at once."""
     try:
         candidates.check()
     except VolumeError as fault:
-        verdict.add_error(str(fault), np.ones(len(nodes), dtype=np.bool_))
+        row_rejections.add_error(str(fault), np.ones(len(nodes), dtype=np.bool_))
         return
-    unserved = ~where_any(nodes, conjunctions(candidates.reaches()))
+    without_volume = ~where_any(nodes, conjunctions(candidates.reaches()))
     allowed = _where_topology(nodes, provisioning.topology)
-    verdict.add(BIND_CONFLICT, unserved & ~allowed)
+    row_rejections.add(BIND_CONFLICT, without_volume & ~allowed)
     if provisioning.pools is not None:
-        room = where_any(nodes, (pool.requirements for pool in provisioning.pools if not pool.nothing))
-        verdict.add(NOT_ENOUGH_SPACE, unserved & allowed & ~room)
+        has_capacity = where_any(nodes, (pool.requirements for pool in provisioning.pools if not pool.nothing))
+        row_rejections.add(NOT_ENOUGH_SPACE, without_volume & allowed & ~has_capacity)
 
 
-def decide_delayed_claims(decider: VolumeFinder, nodes: NodeTable, verdict: RowRejections) -> None:
-    """Decide about the claims that wait for a node, once a group of rows that cannot differ."""
-    open_rows = ~verdict.broken
-    selected = decider.selected_nodes
+def decide_delayed_claims(finder: VolumeFinder, nodes: NodeTable, row_rejections: RowRejections) -> None:
+    """Evaluate several unbound claims, once for each group of rows with equal relevant labels."""
+    open_rows = ~row_rejections.error_rows
+    selected = finder.selected_nodes
     if selected:
-        chosen = nodes.where_named(selected if len(selected) == 1 else ())
-        verdict.add(BIND_CONFLICT, ~chosen)
-        open_rows &= chosen
-    left = nodes.restricted_to(open_rows)
-    _, first, members = np.unique(_groups(left, decider.label_keys()), return_index=True, return_inverse=True)
-    answers = [_answer(decider, left[position]) for position in first.tolist()]
+        selected_rows = nodes.where_named(selected if len(selected) == 1 else ())
+        row_rejections.add(BIND_CONFLICT, ~selected_rows)
+        open_rows &= selected_rows
+    remaining = nodes.restricted_to(open_rows)
+    _, first, members = np.unique(_groups(remaining, finder.label_keys()), return_index=True, return_inverse=True)
+    answers = [_evaluate_node(finder, remaining[position]) for position in first.tolist()]
     for answer in dict.fromkeys(answers):
         if answer is None:
             continue
-        agreeing = np.fromiter((other == answer for other in answers), dtype=np.bool_, count=len(answers))
+        same_answer = np.fromiter((each == answer for each in answers), dtype=np.bool_, count=len(answers))
         mask = np.zeros(len(nodes), dtype=np.bool_)
-        mask[open_rows] = agreeing[members]
-        verdict.add_answer(answer, mask)
+        mask[open_rows] = same_answer[members]
+        row_rejections.add_answer(answer, mask)
 
 
-def _answer(decider: VolumeFinder, node: NodeInfo) -> _NodeAnswer | None:
-    """What one node says about the claims that wait; None where nothing speaks against it."""
+def _evaluate_node(finder: VolumeFinder, node: NodeInfo) -> _NodeAnswer | None:
+    """Return why a node is rejected; None if it is accepted."""
     try:
-        reason, _ = decider.find_pod_volumes(node.name, node.labels)
+        reason, _ = finder.find_pod_volumes(node.name, node.labels)
     except VolumeError as fault:
-        return _NodeAnswer(str(fault), broken=True)
+        return _NodeAnswer(str(fault), is_error=True)
     return _NodeAnswer(reason) if reason is not None else None
 
 
 def _groups(nodes: NodeTable, keys: frozenset[str]) -> IntVector:
-    """A number a row; rows with equal numbers have equal values under all the keys."""
+    """Return a group number for each row. Rows with equal numbers have equal values for all keys."""
     groups: IntVector = np.zeros(len(nodes), dtype=np.int64)
     for key in sorted(keys):
         ids = nodes.label_ids(key).astype(np.int64) + 1
@@ -126,7 +126,7 @@ def _groups(nodes: NodeTable, keys: frozenset[str]) -> IntVector:
 
 
 def _where_topology(nodes: NodeTable, topology: TopologyMatcher | None) -> BoolVector:
-    """The rows for which a class makes volumes."""
+    """Return the rows for which a storage class provisions volumes."""
     if topology is None:
         return np.zeros(len(nodes), dtype=np.bool_)
     if not topology.terms:
@@ -135,7 +135,7 @@ def _where_topology(nodes: NodeTable, topology: TopologyMatcher | None) -> BoolV
 
 
 def conjunctions(selectors: Iterable[NodeSelectorMatcher | None]) -> Iterator[Conjunction]:
-    """Several affinities, any of which will do, as one list of alternatives. Fields of nodes are left out."""
+    """Yield the alternatives of several node affinities as one list. Requirements on node fields are left out."""
     for selector in selectors:
         if selector is None:
             yield ()
@@ -144,20 +144,20 @@ def conjunctions(selectors: Iterable[NodeSelectorMatcher | None]) -> Iterator[Co
 
 
 def where_any(nodes: NodeTable, alternatives: Iterable[Conjunction]) -> BoolVector:
-    """The rows where all requirements of some alternative hold.
+    """Return the rows where all requirements of any alternative hold.
 
-    Alternatives that only name values of one label, as those of local volumes do, are asked together.
+    Alternatives with values of a single label, as those of local volumes, are evaluated together.
     """
     mask = np.zeros(len(nodes), dtype=np.bool_)
-    named: dict[str, set[str]] = {}
+    values_by_key: dict[str, set[str]] = {}
     for alternative in dict.fromkeys(alternatives):
         if not alternative:
             return np.ones(len(nodes), dtype=np.bool_)
         if len(alternative) == 1 and alternative[0].operator == "In":
-            named.setdefault(alternative[0].key, set()).update(alternative[0].values)
+            values_by_key.setdefault(alternative[0].key, set()).update(alternative[0].values)
         else:
             mask |= _where_all(nodes, alternative)
-    for key, values in named.items():
+    for key, values in values_by_key.items():
         mask |= nodes.where_label_in(key, values)
     return mask
 
