@@ -1,4 +1,4 @@
-"""Nodes in the cache: the order of visiting, images, and what a snapshot copies."""
+"""Nodes in the cache: visiting order, images, and the rows that a snapshot copies."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def visited(snapshot: Snapshot) -> list[str]:
         pytest.param({OLD_ZONE: "", ZONE: "new"}, ("", ""), id="empty-is-a-value"),
     ],
 )
-def test_where_a_node_is(labels: dict[str, str], zone: tuple[str, str]) -> None:
+def test_zone_of_a_node(labels: dict[str, str], zone: tuple[str, str]) -> None:
     assert zone_of(make_node(labels=labels)) == zone
 
 
-def test_zones_take_turns_in_order_of_arrival() -> None:
+def test_nodes_alternate_between_zones_in_order_of_arrival() -> None:
     tree = NodeTree()
     for name, zone in (("a1", "a"), ("a2", "a"), ("b1", "b"), ("a3", "a"), ("c1", "c"), ("b2", "b")):
         tree.add(in_zone(name, zone))
     assert list(tree.names()) == ["a1", "b1", "c1", "a2", "b2", "a3"]
 
 
-def test_an_emptied_zone_loses_its_turn() -> None:
+def test_an_empty_zone_is_skipped() -> None:
     tree = NodeTree()
     for name, zone in (("a1", "a"), ("b1", "b"), ("b2", "b")):
         tree.add(in_zone(name, zone))
@@ -78,7 +78,7 @@ def test_other_labels_do_not_change_the_order() -> None:
     assert list(tree.names()) == ["x", "y"]
 
 
-def test_a_removed_stranger_is_no_matter() -> None:
+def test_removing_an_unknown_node_is_ignored() -> None:
     tree = NodeTree()
     tree.remove(in_zone("x", "a"))
     assert list(tree.names()) == []
@@ -117,7 +117,7 @@ def test_an_update_of_an_unknown_node_adds_it_and_an_addition_of_a_known_one_upd
     assert cache.node("b") is None
 
 
-def test_a_generation_tells_whether_anything_changed() -> None:
+def test_the_generation_changes_with_every_change() -> None:
     cache = Cache()
     cache.add_node(make_node("a"))
     snapshot = cache.snapshot()
@@ -137,14 +137,14 @@ def image_counts(snapshot: Snapshot, image: str = "app:1") -> dict[str, tuple[in
     return {name: (int(sizes[row]), int(counts[row])) for row, name in enumerate(snapshot.nodes.names) if counts[row]}
 
 
-def test_the_first_node_says_how_large_an_image_is() -> None:
+def test_the_first_node_sets_the_size_of_an_image() -> None:
     cache = Cache()
     cache.add_node(make_node("a", images={"app:1": 10}))
     cache.add_node(make_node("b", images={"app:1": 99}))
     assert image_counts(cache.snapshot()) == {"a": (10, 2), "b": (10, 2)}
 
 
-def test_a_row_that_nothing_touched_keeps_the_count_it_had() -> None:
+def test_an_unchanged_row_keeps_its_image_count() -> None:
     cache = Cache()
     cache.add_node(make_node("a", images={"app:1": 10}))
     cache.add_node(make_node("b", images={"app:1": 10}))
@@ -157,7 +157,7 @@ def test_a_row_that_nothing_touched_keeps_the_count_it_had() -> None:
     assert image_counts(snapshot) == {"a": (10, 3), "b": (10, 2), "c": (10, 3)}
 
 
-def test_a_row_that_merely_moved_keeps_its_count() -> None:
+def test_a_moved_row_keeps_its_image_count() -> None:
     cache = Cache()
     for name in ("a", "b", "c"):
         cache.add_node(make_node(name, images={"app:1": 10}))
@@ -167,14 +167,14 @@ def test_a_row_that_merely_moved_keeps_its_count() -> None:
     assert image_counts(snapshot) == {"b": (10, 3), "c": (10, 3)}
 
 
-def test_an_update_of_the_last_holder_reads_the_size_anew() -> None:
+def test_an_update_of_the_last_node_with_an_image_sets_its_size() -> None:
     cache = Cache()
     cache.add_node(make_node("a", images={"app:1": 10}))
     cache.update_node(make_node("a", images={"app:1": 20}))
     assert image_counts(cache.snapshot()) == {"a": (20, 1)}
 
 
-def test_an_update_of_one_of_two_holders_does_not() -> None:
+def test_an_update_of_one_of_two_nodes_does_not_set_the_size() -> None:
     cache = Cache()
     cache.add_node(make_node("a", images={"app:1": 10}))
     cache.add_node(make_node("b", images={"app:1": 10}))
@@ -185,7 +185,7 @@ def test_an_update_of_one_of_two_holders_does_not() -> None:
 # journals
 
 
-def test_a_journal_tells_what_was_noted_since() -> None:
+def test_a_journal_returns_the_numbers_since_a_cursor() -> None:
     journal = ChangeJournal()
     journal.append(1)
     cursor = journal.end
@@ -197,7 +197,7 @@ def test_a_journal_tells_what_was_noted_since() -> None:
     assert journal.since(0) == {1, 2, 3}
 
 
-def test_a_journal_that_forgot_says_so() -> None:
+def test_a_journal_returns_none_for_an_old_cursor() -> None:
     journal = ChangeJournal(limit=4)
     for number in range(10):
         journal.append(number)
@@ -206,7 +206,7 @@ def test_a_journal_that_forgot_says_so() -> None:
     assert journal.since(journal.end - 1) == {9}
 
 
-def test_a_snapshot_that_was_away_for_too_long_copies_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_that_is_too_far_behind_copies_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bayplan.cache.cache.ChangeJournal", lambda: ChangeJournal(limit=8))
     cache = Cache()
     for name in ("a", "b", "c"):
@@ -247,7 +247,7 @@ def test_ids_are_reused_only_when_every_snapshot_is_up_to_date() -> None:
     assert int(behind.pods.matching("mine", lambda kind: kind.labels == {"controller-uid": "1"}).sum()) == 0
 
 
-def test_labels_that_never_end_do_not_fill_the_vocabulary() -> None:
+def test_unique_labels_do_not_fill_the_intern_tables() -> None:
     cache = Cache()
     cache.add_node(make_node("a"))
     snapshot = cache.snapshot()
@@ -261,7 +261,7 @@ def test_labels_that_never_end_do_not_fill_the_vocabulary() -> None:
     assert cache.vocabulary.kinds.in_use == 0
 
 
-def test_a_snapshot_that_nobody_keeps_does_not_hold_ids_back() -> None:
+def test_a_dropped_snapshot_does_not_block_ids() -> None:
     cache = Cache()
     cache.add_node(make_node("a"))
     snapshot, abandoned = cache.snapshot(), cache.snapshot()
@@ -274,7 +274,7 @@ def test_a_snapshot_that_nobody_keeps_does_not_hold_ids_back() -> None:
     assert len(cache.vocabulary.kinds) <= 3
 
 
-def test_taints_of_a_row_that_a_snapshot_still_shows_are_not_given_to_others() -> None:
+def test_taint_ids_in_a_snapshot_are_not_reused() -> None:
     cache = Cache()
     cache.add_node(make_node("a"))
     cache.add_node(make_node("b", taints=[taint("old")]))
@@ -287,7 +287,7 @@ def test_taints_of_a_row_that_a_snapshot_still_shows_are_not_given_to_others() -
     assert behind.table.count_taints(len).tolist() == [0, 1]
 
 
-def test_taints_that_changed_stay_with_the_snapshot_that_still_shows_them() -> None:
+def test_changed_taints_stay_in_an_old_snapshot() -> None:
     cache = Cache()
     cache.add_node(make_node("a", taints=[taint("old")]))
     cache.add_node(make_node("b"))
@@ -303,7 +303,7 @@ def test_taints_that_changed_stay_with_the_snapshot_that_still_shows_them() -> N
 # everything else
 
 
-def test_other_objects_are_catalogued_and_claims_watched() -> None:
+def test_other_objects_are_in_the_catalog_and_claims_are_observed() -> None:
     cache = Cache()
     claim = ResourceClaim(metadata=ObjectMeta(name="gpu", namespace="default", uid="u"))
     quick = StorageClass(metadata=ObjectMeta(name="quick"))
@@ -318,7 +318,7 @@ def test_other_objects_are_catalogued_and_claims_watched() -> None:
     assert not cache.catalog.storage_classes
 
 
-def test_a_snapshot_reads_the_living_catalog() -> None:
+def test_a_snapshot_reads_the_current_catalog() -> None:
     cache = Cache()
     snapshot = cache.snapshot()
     cache.upsert(StorageClass(metadata=ObjectMeta(name="quick")))

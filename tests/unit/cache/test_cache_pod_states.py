@@ -1,4 +1,4 @@
-"""The state machine of a pod in the cache: each transition, and the words of each one that is refused."""
+"""The state machine of a pod in the cache: each transition, and the error of each invalid one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def confirmed() -> Cache:
 
 
 def where(cache: Cache) -> str:
-    """The state of the pod and the node that counts it."""
+    """The state of the pod and its node in the cache."""
     rows = {node.name: len(node.pods) for node in cache.snapshot().table}
     on = [name for name, count in rows.items() if count]
     pod = cache.pod("u1")
@@ -153,7 +153,7 @@ def test_transitions(start: Callable[[], Cache], event: Event, pod: Pod, end: st
         ),
     ],
 )
-def test_what_is_refused_changes_nothing(start: Callable[[], Cache], event: Event, pod: Pod, words: str) -> None:
+def test_an_invalid_transition_changes_nothing(start: Callable[[], Cache], event: Event, pod: Pod, words: str) -> None:
     cache = start()
     before = where(cache)
     with pytest.raises(CacheError) as refusal:
@@ -162,7 +162,7 @@ def test_what_is_refused_changes_nothing(start: Callable[[], Cache], event: Even
     assert where(cache) == before
 
 
-def test_an_update_replaces_what_is_counted() -> None:
+def test_an_update_replaces_the_counted_amounts() -> None:
     cache = confirmed()
     cache.update_pod(make_pod("web", uid="u1", node="a", requests={"cpu": "250m"}, labels={"app": "web"}))
     (node,) = [node for node in cache.snapshot().table if node.name == "a"]
@@ -179,7 +179,7 @@ def test_pods_are_counted_when_their_node_appears() -> None:
     assert cache.snapshot().table[0].requested("cpu") == 1000
 
 
-def test_pods_of_a_node_that_goes_wait_for_it() -> None:
+def test_pods_of_a_removed_node_wait_for_it() -> None:
     cache = confirmed()
     cache.remove_node("a")
     assert cache.pod_count == 1
@@ -189,7 +189,7 @@ def test_pods_of_a_node_that_goes_wait_for_it() -> None:
     assert {node.name: node.requested("cpu") for node in cache.snapshot().table} == {"b": 0, "a": 3000}
 
 
-def test_a_pod_of_a_gone_node_can_be_removed() -> None:
+def test_a_pod_of_a_removed_node_can_be_removed() -> None:
     cache = confirmed()
     cache.remove_node("a")
     cache.remove_pod(POD)
@@ -198,7 +198,7 @@ def test_a_pod_of_a_gone_node_can_be_removed() -> None:
     assert where(cache) == "absent"
 
 
-def test_assumptions_may_expire_where_a_limit_is_set() -> None:
+def test_assumptions_expire_with_a_ttl() -> None:
     cache = Cache(assumed_ttl_s=30.0)
     cache.add_node(make_node("a"))
     assume(cache, POD)
@@ -209,14 +209,14 @@ def test_assumptions_may_expire_where_a_limit_is_set() -> None:
     assert cache.pod_count == 0
 
 
-def test_without_a_limit_assumptions_stay() -> None:
+def test_without_a_ttl_assumptions_stay() -> None:
     cache = assumed()
     cache.finish_binding("u1", now_s=0.0)
     assert cache.expire(1e12) == []
     assert where(cache) == "assumed on a"
 
 
-def test_a_version_of_the_same_labels_is_no_change_to_those_who_count_pods() -> None:
+def test_a_version_with_equal_labels_changes_no_pod_count() -> None:
     cache = confirmed()
     snapshot = cache.snapshot()
     before = snapshot.pods.version
@@ -245,7 +245,7 @@ CONFIRMED = replace_fields(
 )
 
 
-def test_a_confirmation_that_changes_nothing_leaves_nothing_to_read() -> None:
+def test_a_confirmation_without_changes_touches_no_row() -> None:
     cache = absent()
     _others(cache, "first")
     assume(cache, POD)
@@ -264,7 +264,7 @@ def test_a_confirmation_that_changes_nothing_leaves_nothing_to_read() -> None:
         pytest.param(replace_fields(CONFIRMED, status={"phase": "Unknown"}), id="phase"),
     ],
 )
-def test_a_confirmation_that_changes_the_pod_is_counted_anew(pod: Pod) -> None:
+def test_a_confirmation_with_changes_replaces_the_pod(pod: Pod) -> None:
     cache = assumed()
     before = cache.generation
     cache.add_pod(pod)
@@ -288,7 +288,7 @@ def test_a_confirmation_puts_the_pod_last_on_its_node() -> None:
     ],
 )
 @pytest.mark.parametrize("event", [Cache.add_pod, Cache.update_pod])
-def test_another_version_comes_last_on_its_node_and_among_all_pods(event: Event, fields: dict[str, Any]) -> None:
+def test_a_new_version_is_last_on_its_node_and_among_all_pods(event: Event, fields: dict[str, Any]) -> None:
     cache = absent()
     _others(cache, "first")
     assume(cache, POD)
@@ -303,7 +303,7 @@ def test_another_version_comes_last_on_its_node_and_among_all_pods(event: Event,
     assert cache.assumed_count == 0
 
 
-def test_another_version_of_a_pod_shares_what_columns_show_and_nothing_that_plugins_computed() -> None:
+def test_a_new_version_shares_column_values_and_no_plugin_values() -> None:
     cache = confirmed()
     (before,) = (info for info in cache.snapshot().pods.infos if info is not None)
     before.cached(_annotations)
@@ -318,7 +318,7 @@ def _annotations(pod: Pod) -> dict[str, str]:
     return pod.metadata.annotations
 
 
-def test_a_confirmation_shows_a_node_the_images_that_came_meanwhile() -> None:
+def test_a_confirmation_updates_the_images_of_the_node() -> None:
     cache = Cache()
     cache.add_node(make_node("a", images={"app:1": 1000}))
     assume(cache, POD)
@@ -331,7 +331,7 @@ def test_a_confirmation_shows_a_node_the_images_that_came_meanwhile() -> None:
     assert {state.node_count for state in snapshot.nodes.images[row].values()} == {2}
 
 
-def test_assumptions_are_counted_until_they_are_confirmed_or_taken_back() -> None:
+def test_assumptions_are_counted_until_confirmed_or_forgotten() -> None:
     cache = Cache()
     cache.add_node(make_node("n"))
     pods = [make_pod(name, node="n") for name in ("told", "told-otherwise", "taken-back")]

@@ -1,4 +1,4 @@
-"""Pods that are set aside for a while: nobody counts them, and afterwards all is as it was, whatever happened."""
+"""Temporarily removed pods are not counted, and restoring them restores the former state."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def cache() -> Cache:
 
 
 def shown(cache: Cache, node: str = "n") -> tuple[list[str], int, int]:
-    """Who is on the node, in order, what they want of it, and how many hold a port there."""
+    """Return the pods on the node in order, their requests, and the number of used ports."""
     nodes = cache.snapshot().nodes
     row = nodes.index[node]
     return [info.pod.name for info in nodes.pods[row]], int(nodes.requested[0, row]), len(nodes.ports[row])
 
 
-def test_who_is_aside_is_not_counted_and_still_known(cache: Cache) -> None:
+def test_a_removed_pod_is_not_counted_and_still_known(cache: Cache) -> None:
     before, snapshot = shown(cache), cache.snapshot()
     cache.remove_temporarily([UIDS[0], UIDS[2], "unknown"])
     cache.refresh(snapshot)
@@ -43,7 +43,7 @@ def test_who_is_aside_is_not_counted_and_still_known(cache: Cache) -> None:
     assert sorted(pod.name for pod in cache.pods()) == ["a", "b", "c", "d"]
 
 
-def test_all_come_back_to_where_they_were(cache: Cache) -> None:
+def test_all_pods_are_restored_in_their_order(cache: Cache) -> None:
     before, snapshot = shown(cache), cache.snapshot()
     cache.remove_temporarily(UIDS[:3])
     cache.refresh(snapshot)
@@ -58,7 +58,7 @@ def test_all_come_back_to_where_they_were(cache: Cache) -> None:
     assert shown(cache) == before
 
 
-def test_a_snapshot_that_saw_all_but_the_last_come_back_has_their_order(cache: Cache) -> None:
+def test_a_snapshot_before_the_last_restored_pod_gets_the_order(cache: Cache) -> None:
     snapshot = cache.snapshot()
     cache.remove_temporarily(UIDS[:1])
     cache.refresh(snapshot)
@@ -67,7 +67,7 @@ def test_a_snapshot_that_saw_all_but_the_last_come_back_has_their_order(cache: C
     assert [info.pod.name for info in snapshot.nodes.pods[snapshot.nodes.index["n"]]] == ["a", "b", "c", "d"]
 
 
-def test_who_goes_meanwhile_does_not_come_back(cache: Cache) -> None:
+def test_a_pod_deleted_meanwhile_is_not_restored(cache: Cache) -> None:
     cache.remove_temporarily(UIDS)
     cache.remove_pod(PODS[0])
     cache.restore_removed(UIDS)
@@ -75,7 +75,7 @@ def test_who_goes_meanwhile_does_not_come_back(cache: Cache) -> None:
     assert cache.pod(UIDS[0]) is None
 
 
-def test_who_changes_meanwhile_is_counted_at_once_and_once(cache: Cache) -> None:
+def test_a_pod_updated_meanwhile_is_counted_once(cache: Cache) -> None:
     cache.remove_temporarily(UIDS)
     cache.update_pod(replace_fields(PODS[0], metadata={"labels": {"of": "another"}}))
     assert shown(cache)[0] == ["a"]
@@ -83,7 +83,7 @@ def test_who_changes_meanwhile_is_counted_at_once_and_once(cache: Cache) -> None
     assert shown(cache)[0] == ["a", "b", "c", "d"]
 
 
-def test_who_comes_meanwhile_comes_last(cache: Cache) -> None:
+def test_a_pod_added_meanwhile_is_last(cache: Cache) -> None:
     cache.remove_temporarily(UIDS)
     cache.assume(PodInfo(late := make_pod("late", node="n")))
     cache.restore_removed(UIDS)
@@ -92,7 +92,7 @@ def test_who_comes_meanwhile_comes_last(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("returns", ["before", "after"])
-def test_a_node_that_goes_meanwhile(cache: Cache, returns: str) -> None:
+def test_a_node_removed_meanwhile(cache: Cache, returns: str) -> None:
     cache.remove_temporarily(UIDS[:2])
     cache.remove_node("n")
     if returns == "before":
@@ -107,7 +107,7 @@ def test_a_node_that_goes_meanwhile(cache: Cache, returns: str) -> None:
     assert shown(cache) == ([], 0, 0)
 
 
-def test_an_assumption_that_is_aside_can_be_taken_back(cache: Cache) -> None:
+def test_a_removed_assumed_pod_can_be_forgotten(cache: Cache) -> None:
     assumed: Pod = make_pod("assumed", node="n")
     cache.assume(PodInfo(assumed))
     cache.remove_temporarily([assumed.uid])

@@ -16,7 +16,7 @@ from support.builders.framework import (
 )
 
 
-def test_it_asks_for_one_binding() -> None:
+def test_it_writes_one_binding() -> None:
     handle = FakeHandle()
     pod = make_pod("web", namespace="shop")
     assert asyncio.run(DefaultBinder(handle).bind(make_cycle(pod), "node-1")) is None
@@ -30,7 +30,7 @@ def test_it_asks_for_one_binding() -> None:
     }
 
 
-def test_a_refusal_is_an_error_in_the_servers_words() -> None:
+def test_a_refused_binding_is_an_error_with_the_servers_text() -> None:
     handle = FakeHandle()
     handle.writes.failure = BayplanError('pods "web" not found')
     status = asyncio.run(DefaultBinder(handle).bind(make_cycle(make_pod("web")), "node-1"))

@@ -1,4 +1,4 @@
-"""The registry of shipped plugins, and the profile that comes of it."""
+"""The registry of shipped plugins, and the default profile."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_default_profile(point: str, names: str) -> None:
     assert default_profile().describe().get(point, []) == names.split()
 
 
-def test_plugins_that_can_reject_say_what_cures_them() -> None:
+def test_plugins_that_can_reject_register_events() -> None:
     points = (PRE_ENQUEUE, PRE_FILTER, FILTER, RESERVE, PERMIT)
     handle = FakeHandle()
     plugins = [*default_profile().instances.values(), GangScheduling(handle)]

@@ -1,4 +1,4 @@
-"""Gangs: enough pods to begin, enough places to go on."""
+"""Gangs: enough pods at PreEnqueue, enough placed pods at Permit."""
 
 from __future__ import annotations
 
@@ -71,9 +71,7 @@ def handle(*groups: PodGroup, pods: tuple[Pod, ...] = ()) -> FakeHandle:
         pytest.param(member("a"), [gang(2)], [member("a"), member("b", node="n")], None, id="placed ones do"),
     ],
 )
-def test_who_may_enter_the_queue(
-    pod: Pod, groups: list[PodGroup], known: list[Pod], expected: FilterResult | None
-) -> None:
+def test_pre_enqueue(pod: Pod, groups: list[PodGroup], known: list[Pod], expected: FilterResult | None) -> None:
     status = GangScheduling(handle(*groups, pods=tuple(known))).pre_enqueue(pod)
     assert (None if status is None else filter_result(status)) == expected
 
@@ -85,11 +83,11 @@ def test_who_may_enter_the_queue(
         pytest.param(member("a", group="basic"), id="of a group that is no gang"),
     ],
 )
-def test_who_may_pass_at_once(pod: Pod) -> None:
+def test_pods_that_permit_does_not_hold(pod: Pod) -> None:
     assert GangScheduling(handle(gang(None, name="basic"))).permit(make_cycle(pod), "n") is None
 
 
-def test_a_group_that_has_gone_is_an_error() -> None:
+def test_a_deleted_group_is_an_error() -> None:
     status = GangScheduling(handle()).permit(make_cycle(member("a")), "n")
     assert isinstance(status, Status)
     assert filter_result(status) == errored(
@@ -97,13 +95,13 @@ def test_a_group_that_has_gone_is_an_error() -> None:
     )
 
 
-def test_the_first_waits_and_wakes_the_others() -> None:
+def test_the_first_pod_waits_and_activates_the_rest() -> None:
     world = handle(gang(2), pods=(member("a", node="n"), member("b"), member("c", group="x")))
     assert GangScheduling(world).permit(make_cycle(member("a")), "n") == PermitWait(300.0, WAITING_FOR_PLACEMENTS)
     assert set(world.activated) == {"b"}
 
 
-def test_the_last_lets_all_go() -> None:
+def test_the_last_pod_allows_all_pods() -> None:
     first, last = member("a", node="n"), member("b", node="m")
     world = handle(gang(2), pods=(first, last))
     waiting = world.waiting_pods.add(first, {"GangScheduling": 300.0, "Other": 10.0}, 0.0)

@@ -1,4 +1,4 @@
-"""Images that are there already."""
+"""Images on nodes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_image_volumes_add_bytes_but_not_room() -> None:
     assert run_score(ImageLocality, pod, node) == {"a": 100 * (500 - 23) // (1000 - 23)}
 
 
-def test_the_product_is_cut_to_whole_bytes() -> None:
+def test_the_product_is_truncated_to_whole_bytes() -> None:
     size = 300 * MIB + 1
     nodes = [make_node("a", images={"x:1": size}), make_node("b", images={"x:1": size}), make_node("c")]
     scaled = int(size * (2 / 3))
@@ -68,11 +68,11 @@ def test_a_pod_without_containers_gets_0() -> None:
     assert run_score(ImageLocality, make_pod(containers=()), make_node("a")) == {"a": 0}
 
 
-def test_it_never_rejects_and_needs_no_cure() -> None:
+def test_it_never_rejects_and_registers_no_events() -> None:
     assert not hasattr(ImageLocality, "cured_by")
 
 
-def test_what_pods_must_have_in_common_to_share_answers() -> None:
+def test_signatures() -> None:
     sign = ImageLocality().signature
     assert sign(of_images("a", "b")) == sign(of_images("b", "a:latest"))
     assert sign(of_images("a")) != sign(of_images("a", "a"))

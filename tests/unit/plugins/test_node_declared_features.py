@@ -68,7 +68,7 @@ def test_filter() -> None:
     assert run_filter(NodeDeclaredFeatures, pod, *nodes) == {"a": FEASIBLE, "b": missing, "c": missing}
 
 
-def test_a_pod_without_needs_is_none_of_its_business() -> None:
+def test_a_pod_without_required_features_is_skipped() -> None:
     cycle = make_cycle(make_pod())
     make_filtering(NodeDeclaredFeatures()).pre_filter(cycle)
     assert cycle.skip_filter == {"NodeDeclaredFeatures"}

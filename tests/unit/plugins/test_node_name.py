@@ -30,7 +30,7 @@ def test_named_node(wanted: str, expected: dict[str, FilterResult]) -> None:
     assert run_filter(NodeName, make_pod(node=wanted), make_node("a"), make_node("b")) == expected
 
 
-def test_any_new_node_is_worth_a_try() -> None:
+def test_any_new_node_queues_the_pod() -> None:
     assert evaluate_hints(NodeName(), "Node", make_pod(node="x"), None, make_node("a")) == ["Queue"]
 
 

@@ -70,7 +70,7 @@ def test_sidecars_hold_ports_and_plain_init_containers_do_not(policy: str | None
     assert run_filter(NodePorts, make_pod(host_ports=(80,)), make_node("a"), pods=[holder]) == {"a": expected}
 
 
-def test_a_pod_without_host_ports_is_none_of_its_business() -> None:
+def test_a_pod_without_host_ports_is_skipped() -> None:
     cycle = make_cycle(make_pod())
     make_filtering(NodePorts()).pre_filter(cycle)
     assert cycle.skip_filter == {"NodePorts"}
@@ -102,11 +102,11 @@ def test_pod_hints(gone: Pod, hint: str) -> None:
     assert evaluate_hints(NodePorts(), "Pod", make_pod(host_ports=(80,)), gone, None) == [hint]
 
 
-def test_any_new_node_is_worth_a_try() -> None:
+def test_any_new_node_queues_the_pod() -> None:
     assert evaluate_hints(NodePorts(), "Node", make_pod(host_ports=(80,)), None, make_node()) == ["Queue"]
 
 
-def test_what_pods_must_have_in_common_to_share_answers() -> None:
+def test_signatures() -> None:
     sign = NodePorts().signature
     assert sign(make_pod(host_ports=(1, 2))) == sign(make_pod(host_ports=(2, 1)))
     assert sign(make_pod(host_ports=(1,))) != sign(make_pod(host_ports=(port(1, "10.0.0.1"),)))

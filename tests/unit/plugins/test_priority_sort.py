@@ -1,4 +1,4 @@
-"""Which of two pods goes first."""
+"""Order of two pods in the queue."""
 
 from __future__ import annotations
 

@@ -30,14 +30,14 @@ def test_a_pod_without_gates_enters() -> None:
         pytest.param(("b", "a"), "waiting for scheduling gates: [b a]", id="several, as written"),
     ],
 )
-def test_a_gated_pod_is_told_for_what_it_waits(names: tuple[str, ...], text: str) -> None:
+def test_the_status_of_a_gated_pod_lists_its_gates(names: tuple[str, ...], text: str) -> None:
     status = SchedulingGates().pre_enqueue(make_pod(scheduling_gates=gated(*names)))
     assert status is not None
     assert filter_result(status) == unresolvable(text)
 
 
 @pytest.mark.parametrize(("other", "hint"), [("pod", "Queue"), ("other", "Skip")])
-def test_only_the_pods_own_update_cures(other: str, hint: str) -> None:
+def test_only_an_update_of_the_pod_itself_queues_it(other: str, hint: str) -> None:
     plugin = SchedulingGates()
     assert evaluate_hints(
         plugin, "Pod", make_pod("pod"), make_pod(other, scheduling_gates=gated("a")), make_pod(other)

@@ -1,4 +1,4 @@
-"""Taints that keep pods away, and taints that pods would rather avoid."""
+"""Taints that reject pods, and taints with effect PreferNoSchedule."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_pod_hints(name: str, hint: str) -> None:
     assert evaluate_hints(TaintToleration(), "Pod", make_pod("pod"), make_pod(name), new) == [hint]
 
 
-def test_what_pods_must_have_in_common_to_share_answers() -> None:
+def test_signatures() -> None:
     sign = TaintToleration().signature
     patient = replace_fields(make_pod(), spec={"tolerations": (Toleration(key="a", toleration_seconds=5),)})
     hasty = replace_fields(make_pod(), spec={"tolerations": (Toleration(key="a"),)})

@@ -1,4 +1,4 @@
-"""Placements of pod groups: which there are, and which is best."""
+"""Placements of pod groups and their scores."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ BROKEN = "cannot determine domain for already scheduled pods: "
         ),
     ],
 )
-def test_pods_that_cannot_be_joined(pods: list[Pod], text: str) -> None:
+def test_placed_pods_without_a_common_domain(pods: list[Pod], text: str) -> None:
     assert placements(group(), *pods) == BROKEN + text
 
 
-def test_a_group_that_has_gone() -> None:
+def test_a_deleted_group() -> None:
     assert placements(group(), known=False) == 'podgroup.scheduling.k8s.io "g" not found'
 
 
@@ -101,7 +101,7 @@ def test_a_placement_counts_what_runs_and_what_it_takes() -> None:
         pytest.param([4], [100], id="one alone"),
     ],
 )
-def test_normalised(scores: list[int], expected: list[int]) -> None:
+def test_normalized(scores: list[int], expected: list[int]) -> None:
     assert PodGroupPodsCount(FakeHandle()).normalize_placements(make_cycle(make_pod()), group(), scores) == expected
 
 

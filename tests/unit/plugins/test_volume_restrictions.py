@@ -1,4 +1,4 @@
-"""VolumeRestrictions: disks that are not shared on a node, claims that have one user."""
+"""VolumeRestrictions: disks with one user for each node, claims with one user in the cluster."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def ask(pod: Pod, *pods: Pod, objects: Any = (ALONE, SHARED)) -> dict[str, Any]:
     return run_filter(VolumeRestrictions, pod, N1, N2, pods=pods, objects=objects)
 
 
-def test_a_disk_keeps_others_off_its_node_only() -> None:
+def test_a_disk_in_use_rejects_its_node_only() -> None:
     assert ask(volume_pod(DISK), volume_pod(DISK, name="user", node="n1")) == {
         "n1": rejected(DISK_CONFLICT),
         "n2": FEASIBLE,
     }
 
 
-def test_an_exclusive_claim_in_use_keeps_others_off_every_node() -> None:
+def test_an_exclusive_claim_in_use_rejects_every_node() -> None:
     answers = ask(volume_pod(claim_volume("alone")), volume_pod(claim_volume("alone"), name="user", node="n2"))
     assert answers == {"n1": rejected(CLAIM_IN_USE), "n2": rejected(CLAIM_IN_USE)}
 
 
-def test_the_disk_is_told_before_the_claim() -> None:
+def test_the_disk_conflict_is_reported_before_the_claim() -> None:
     pod = volume_pod(DISK, claim_volume("alone"))
     user = volume_pod(DISK, claim_volume("alone"), name="user", node="n1")
     assert ask(pod, user) == {"n1": rejected(DISK_CONFLICT), "n2": rejected(CLAIM_IN_USE)}
@@ -70,12 +70,12 @@ def test_claims_that_do_not_matter_are_skipped(user: Pod) -> None:
     assert status.code is Code.SKIP
 
 
-def test_a_missing_claim_refuses_the_pod() -> None:
+def test_a_missing_claim_rejects_the_pod() -> None:
     text = 'persistentvolumeclaim "alone" not found'
     assert ask(volume_pod(claim_volume("alone")), objects=()) == {"n1": unresolvable(text), "n2": unresolvable(text)}
 
 
-def test_pods_that_are_tried_out_are_counted_by_claim_name_alone() -> None:
+def test_added_pods_are_counted_by_claim_name_only() -> None:
     user = volume_pod(claim_volume("alone"), claim_volume("alone", "again"), name="user", node="n1")
     namesake = volume_pod(claim_volume("alone"), name="namesake", namespace="ml")
     snapshot = make_snapshot([N1], [user], [ALONE])
@@ -92,7 +92,7 @@ def test_pods_that_are_tried_out_are_counted_by_claim_name_alone() -> None:
     assert cycle.get(STATE).uses == 1
 
 
-def test_without_its_pre_filter_it_fails_where_the_disk_is_free() -> None:
+def test_without_pre_filter_it_fails_on_nodes_without_a_disk_conflict() -> None:
     snapshot = make_snapshot([N1, N2], [volume_pod(DISK, name="user", node="n1")])
     plugin = make_plugin(VolumeRestrictions, handle=FakeHandle(snapshot.catalog))
     cycle = make_cycle(volume_pod(DISK), snapshot)

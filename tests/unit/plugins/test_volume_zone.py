@@ -56,7 +56,7 @@ def test_zones(volume: dict[str, str], node: dict[str, str], fits: bool) -> None
     assert answers == {"n": FEASIBLE if fits else unresolvable(REASON)}
 
 
-def test_all_volumes_must_be_near() -> None:
+def test_all_volumes_must_match_the_zone() -> None:
     volumes = [make_volume("va", labels={ZONE: "a__b"}), make_volume("vb", labels={ZONE: "b__c"})]
     objects = [make_claim("a", volume="va"), make_claim("b", volume="vb"), *volumes]
     nodes = [make_node(zone, labels={ZONE: zone}) for zone in "abc"]

@@ -61,8 +61,8 @@ def test_pods_come_in_the_plugins_order(sorter: Any, order: list[str]) -> None:
     assert [pod and pod.pod.name for pod in popped] == [*order, None]
 
 
-def test_a_place_that_was_given_up_keeps_its_neighbours_in_order() -> None:
-    """A plugin compares pods as they were when they entered, also those that have left and changed since."""
+def test_a_stale_entry_keeps_the_heap_in_order() -> None:
+    """A plugin compares pods as they were when they entered, also removed and changed ones."""
     heap = PodHeap(queue_order(ByName(), BOUNDARY))
     pods = [queued(name) for name in "dbfaceg"]
     for pod in pods:
@@ -75,7 +75,7 @@ def test_a_place_that_was_given_up_keeps_its_neighbours_in_order() -> None:
     assert [each.pod.name for each in heap] == ["e", "g", "zb", "zd", "zf"]
 
 
-def test_taking_out_of_the_middle_is_like_never_having_put_in() -> None:
+def test_a_removed_pod_does_not_affect_the_order() -> None:
     chance = random.Random(3)
     heap = PodHeap(PrioritySort().sort_key)
     pods = [queued(f"p{number}", priority=chance.randint(0, 5), after_s=number) for number in range(400)]

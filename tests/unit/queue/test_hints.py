@@ -1,4 +1,4 @@
-"""What plugins have registered, and what their answers mean."""
+"""Registered events of plugins, and the results of their queueing hints."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ QUEUE, SKIP = (
         pytest.param(rejected("Broken"), QueueingStrategy.AFTER_BACKOFF, id="a-failure-is-a-yes"),
     ],
 )
-def test_answers_of_those_who_rejected_it_count(queued: QueuedPodInfo, strategy: QueueingStrategy) -> None:
+def test_only_hints_of_rejectors_count(queued: QueuedPodInfo, strategy: QueueingStrategy) -> None:
     broken = ClusterEventWithHint(EventResource.NODE, ActionType.ADD, breaks)
     assert table(Yes=(QUEUE,), No=(SKIP, SKIP), Broken=(broken,)).strategy(queued, ADDED) is strategy
 
 
-def test_a_wildcard_with_an_object_means_that_pod() -> None:
+def test_a_wildcard_with_an_object_applies_to_that_pod() -> None:
     everybody = ClusterEvent(EventResource.ANY, ActionType.ALL)
     hints = table(No=(SKIP,))
     for new, strategy in (
@@ -89,7 +89,7 @@ def test_a_wildcard_with_an_object_means_that_pod() -> None:
         assert hints.strategy(rejected("No"), ObservedEvent(everybody, None, new)) is strategy
 
 
-def test_a_hint_that_fails_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_hint_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     hints = table(Broken=(ClusterEventWithHint(EventResource.NODE, ActionType.ADD, breaks),))
     with caplog.at_level(logging.WARNING):
         for _ in range(25):
@@ -98,7 +98,7 @@ def test_a_hint_that_fails_is_told_once(caplog: pytest.LogCaptureFixture) -> Non
     assert "plugin Broken on NodeAdd" in caplog.text
 
 
-def test_one_call_in_ten_enters_the_statistics() -> None:
+def test_one_call_in_ten_is_timed() -> None:
     counters = QueueCounters()
     hints = HintTable({PROFILE: {"Yes": (QUEUE,), "No": (SKIP,)}}, counters, CLOCK.monotonic_s)
     for _ in range(30):
@@ -109,7 +109,7 @@ def test_one_call_in_ten_enters_the_statistics() -> None:
     assert counters.hints["No", "NodeAdd", "QueueSkip"] == 1
 
 
-def test_parts_are_judged_once_and_failures_count_as_yes() -> None:
+def test_a_keyed_hint_runs_once_for_each_key_and_a_failure_counts_as_queue() -> None:
     asked = []
 
     def judge(part: int, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
@@ -127,7 +127,7 @@ def test_parts_are_judged_once_and_failures_count_as_yes() -> None:
     assert asked == [1, 3, 4]
 
 
-def test_who_is_interested_in_what() -> None:
+def test_registrations_by_event() -> None:
     hints = HintTable(
         {
             "one": {

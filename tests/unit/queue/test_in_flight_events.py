@@ -1,4 +1,4 @@
-"""Events that are kept for pods in flight: each pod reads those since it was popped, and the others are released."""
+"""Events stored for pods in flight: each pod reads the events since its pop, and older events are released."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PODS = [make_pod(f"p{number}") for number in range(1000)]
 
 
 class Node(KubeObject, frozen=True, weakref=True, gc=True):
-    """An object of an event, of which a test can see when it is released."""
+    """An object of an event whose release a test can observe."""
 
 
 class World:
-    """Pods in flight, and a plain list of everything that happened."""
+    """Pods in flight, and a plain list of all events."""
 
     def __init__(self) -> None:
         self.counters = QueueCounters()
@@ -47,7 +47,7 @@ class World:
         return sum(each() is None for each in self.noted)
 
     def check(self) -> None:
-        """Every pod has the events since it was popped, and the numbers agree with what is kept."""
+        """Check that every pod has the events since its pop, and that the counters match the stored events."""
         for uid, first in self._popped.items():
             found = self.flying.events_since(uid)
             assert found is not None
@@ -71,7 +71,7 @@ def test_under_steady_load_pods_have_their_events_and_older_ones_are_released(at
         assert number - world.released() <= 256 + at_once
 
 
-def test_the_events_of_the_longest_attempt_are_kept_until_it_ends() -> None:
+def test_the_events_of_the_longest_attempt_are_stored_until_it_ends() -> None:
     world = World()
     world.pop(0)
     for number in range(1, 600):
@@ -85,7 +85,7 @@ def test_the_events_of_the_longest_attempt_are_kept_until_it_ends() -> None:
     assert world.released() == len(world.noted)
 
 
-def test_without_a_pod_in_flight_events_are_not_kept() -> None:
+def test_without_a_pod_in_flight_no_event_is_stored() -> None:
     world = World()
     world.event()
     world.check()

@@ -1,4 +1,4 @@
-"""What the queue takes from an engine: gates with the one first that holds the pod, cures, order, backoff."""
+"""What the queue takes from an engine: PreEnqueue with the gating plugin first, events, order, backoff."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def engine(text: str = "", *plugins: Any) -> PodEngine:
     return PodEngine(configuration, registry, Cache(), clock=ManualClock(), chance=random.Random(0))
 
 
-def test_the_plugin_that_holds_a_pod_is_asked_first() -> None:
+def test_the_gating_plugin_is_called_first() -> None:
     (profile,) = queue_profiles(engine("", Early, Late)).values()
     both = make_pod(labels={"early": "yes", "late": "yes"})
     for first, plugin in (("", "Early"), ("Late", "Late"), ("Early", "Early"), ("Unknown", "Early")):
@@ -56,7 +56,7 @@ def test_the_plugin_that_holds_a_pod_is_asked_first() -> None:
         assert (status.plugin, ASKED) == (plugin, [plugin])
 
 
-def test_a_gate_that_breaks_keeps_the_pod_out_and_is_named_every_time() -> None:
+def test_a_failing_gate_keeps_the_pod_out_and_is_named_every_time() -> None:
     (profile,) = queue_profiles(engine("", Early, Late)).values()
     for _ in range(12):  # some of the calls are timed, most are not
         status = profile.pre_enqueue(make_pod(labels={"broken": "yes"}), "")
@@ -64,14 +64,14 @@ def test_a_gate_that_breaks_keeps_the_pod_out_and_is_named_every_time() -> None:
         assert "KeyError" in status.message
 
 
-def test_what_an_extender_refused_is_cured_by_everything() -> None:
+def test_every_event_counts_for_a_pod_that_an_extender_rejected() -> None:
     (plain,) = queue_profiles(engine()).values()
     (extended,) = queue_profiles(engine("extenders:\n- urlPrefix: http://localhost:1\n  filterVerb: filter\n")).values()
     assert "Extender" not in plain.registered_events
     assert extended.registered_events["Extender"] == ALL_EVENTS
 
 
-def test_the_configuration_says_how_long_pods_back_off() -> None:
+def test_the_configuration_sets_the_backoff() -> None:
     clock = ManualClock()
     one = engine("podInitialBackoffSeconds: 3\npodMaxBackoffSeconds: 5\n")
     queue = new_queue(one, SchedulingQueue, clock=clock)

@@ -1,4 +1,4 @@
-"""The scheduling queue: who is next, who waits for what, and what the numbers say."""
+"""The scheduling queue: order, sub-queues, events and metrics."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def reading(label: str) -> HintKeyFunction:
 
 
 class World:
-    """A queue with what surrounds it: one profile, a clock, the pods that exist, a gate that can be shut."""
+    """A queue with one profile, a clock, the existing pods, and a gate that can be closed."""
 
     def __init__(self, cures: dict[str, tuple[ClusterEventWithHint, ...]] | None = None, **settings: Any) -> None:
         self.clock = ManualClock()
@@ -86,7 +86,7 @@ class World:
         return queued
 
     def fail(self, name: str, *plugins: str, pending: tuple[str, ...] = (), **fields: Any) -> QueuedPodInfo:
-        """Add a pod and have it rejected."""
+        """Add a pod that is popped and rejected."""
         self.add(name, **fields)
         queued = self.pop()
         assert queued.pod.name == name
@@ -101,7 +101,7 @@ class World:
 # order
 
 
-def test_the_more_important_pod_is_first_and_among_equals_who_waits_longer() -> None:
+def test_pods_come_by_priority_then_by_waiting_time() -> None:
     world = World()
     for name, priority in (("a", 0), ("b", 5), ("c", 0), ("d", 5)):
         world.add(name, priority=priority)
@@ -109,7 +109,7 @@ def test_the_more_important_pod_is_first_and_among_equals_who_waits_longer() -> 
     assert world.queue.pop() is None
 
 
-def test_a_pod_that_came_back_stands_behind_those_who_came_meanwhile() -> None:
+def test_a_returned_pod_is_behind_pods_added_meanwhile() -> None:
     world = World()
     world.add("first")
     queued = world.pop()
@@ -122,7 +122,7 @@ def test_a_pod_that_came_back_stands_behind_those_who_came_meanwhile() -> None:
     assert queued.attempts == 2
 
 
-def test_an_update_may_change_a_pods_place() -> None:
+def test_an_update_may_change_the_position_of_a_pod() -> None:
     world = World()
     world.add("a")
     low = world.add("b")
@@ -132,7 +132,7 @@ def test_an_update_may_change_a_pods_place() -> None:
     assert world.pop().pod is high
 
 
-def test_many_deletions_leave_no_trace() -> None:
+def test_many_deletions_leave_no_stale_entries() -> None:
     world = World()
     pods = [world.add(f"p{number}") for number in range(300)]
     chance = random.Random(1)
@@ -151,7 +151,7 @@ def test_many_deletions_leave_no_trace() -> None:
 @pytest.mark.parametrize(
     ("failures", "ready_after_s"), [(1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (9, 10), (80, 10)], ids=str
 )
-def test_who_fails_more_waits_longer(failures: int, ready_after_s: int) -> None:
+def test_the_backoff_grows_with_failures(failures: int, ready_after_s: int) -> None:
     world = World()
     world.add("pod")
     for _ in range(failures):
@@ -185,7 +185,7 @@ def test_an_error_backs_off_and_is_not_popped_early_while_a_rejected_pod_is() ->
     assert world.counters.incoming_pods["active", "PopFromBackoffQ"] == 1
 
 
-def test_without_early_pops_the_backoff_is_waited_for_to_the_end() -> None:
+def test_without_early_pops_the_backoff_ends_before_a_pop() -> None:
     world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)}, pop_from_backoff=False)
     world.fail("pod", "P")
     start = world.clock.monotonic_s()
@@ -200,7 +200,7 @@ def test_without_early_pops_the_backoff_is_waited_for_to_the_end() -> None:
     assert world.where("pod") == "unschedulable"
 
 
-def test_no_limit_means_no_backoff() -> None:
+def test_a_limit_of_zero_means_no_backoff() -> None:
     world = World(max_backoff_s=0)
     world.fail("pod")
     assert world.where("pod") == "active"
@@ -237,7 +237,7 @@ def test_a_pod_comes_back_in_its_newest_version_or_not_at_all() -> None:
     assert (len(world.queue), world.queue.in_flight()) == (0, [])
 
 
-def test_a_pod_that_somebody_else_placed_does_not_come_back() -> None:
+def test_a_pod_placed_by_another_scheduler_does_not_return() -> None:
     world = World()
     pod = world.add("pod")
     queued = world.pop()
@@ -266,7 +266,7 @@ def test_a_pod_in_flight_is_not_popped_a_second_time() -> None:
 # events
 
 
-def test_an_event_wakes_those_whom_it_may_help_and_no_others() -> None:
+def test_an_event_moves_only_pods_that_it_may_help() -> None:
     world = World(
         {
             "Nodes": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),),
@@ -283,7 +283,7 @@ def test_an_event_wakes_those_whom_it_may_help_and_no_others() -> None:
     assert world.queue.move_all_on_event(EVERYBODY) == 3
 
 
-def test_what_a_pod_waits_for_outside_spares_it_the_backoff() -> None:
+def test_an_event_for_a_pending_plugin_skips_the_backoff() -> None:
     cures = {
         "Outside": (
             ClusterEventWithHint(
@@ -304,7 +304,7 @@ def test_what_a_pod_waits_for_outside_spares_it_the_backoff() -> None:
         assert (world.where("both"), world.where("inside")) == ("active", "backoff")
 
 
-def test_priorities_above_the_ceiling_are_left_alone() -> None:
+def test_pods_above_the_priority_limit_do_not_move() -> None:
     world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)})
     world.fail("low", "P", priority=1)
     world.fail("high", "P", priority=2)
@@ -312,7 +312,7 @@ def test_priorities_above_the_ceiling_are_left_alone() -> None:
     assert (world.where("low"), world.where("high")) == ("backoff", "unschedulable")
 
 
-def test_a_hint_is_asked_once_for_pods_that_it_cannot_tell_apart() -> None:
+def test_a_hint_runs_once_for_pods_with_equal_keys() -> None:
     asked: Counter[str] = Counter()
 
     def hint(pod: Pod, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
@@ -340,8 +340,9 @@ def test_a_hint_is_asked_once_for_pods_that_it_cannot_tell_apart() -> None:
 
 
 @pytest.mark.parametrize("judged", [False, True], ids=["by-a-pod", "by-what-is-read"])
-def test_each_plugin_that_rejected_a_pod_is_asked_until_one_says_yes(judged: bool) -> None:
-    """Pods of one family: the first plugin says yes for some of them, and the second one for some of the others."""
+def test_hints_of_all_rejectors_run_until_one_returns_queue(judged: bool) -> None:
+    """Pods of one rejector group: the first hint returns Queue for some of them, the second one for some of the rest.
+    """
     asked: Counter[tuple[str, str]] = Counter()
 
     def cure(label: str) -> ClusterEventWithHint:
@@ -367,8 +368,8 @@ def test_each_plugin_that_rejected_a_pod_is_asked_until_one_says_yes(judged: boo
 
 
 @pytest.mark.parametrize("judged", [False, True], ids=["by-a-pod", "by-what-is-read"])
-def test_pods_that_a_hint_cannot_read_are_asked_one_by_one(judged: bool) -> None:
-    """`reads` returns None for them: they share no answer, neither with one another nor with others."""
+def test_a_hint_runs_separately_for_pods_without_a_key(judged: bool) -> None:
+    """`hint_key` returns None for them: they share no result with any other pod."""
 
     def hint(pod: Pod, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
         return QueueingHint.QUEUE if pod.name.startswith("yes") else QueueingHint.SKIP
@@ -389,8 +390,8 @@ def test_pods_that_a_hint_cannot_read_are_asked_one_by_one(judged: bool) -> None
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c"])
-def test_the_pod_that_an_event_is_about_stays_where_it_helps_the_others_only(name: str) -> None:
-    """The answer for the others is read off one of them, and not off the pod itself."""
+def test_the_pod_of_an_event_stays_if_the_event_helps_only_other_pods(name: str) -> None:
+    """The result for the other pods is computed from one of them, not from the pod itself."""
 
     def others(pod: Pod, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
         return QueueingHint.SKIP if new.uid == pod.uid else QueueingHint.QUEUE
@@ -410,15 +411,15 @@ def test_the_pod_that_an_event_is_about_stays_where_it_helps_the_others_only(nam
         pytest.param(2, "unschedulable", id="above"),
     ],
 )
-def test_the_ceiling_holds_for_the_pod_that_the_event_is_about(priority: int, place: str) -> None:
+def test_the_priority_limit_holds_for_the_pod_of_the_event(priority: int, place: str) -> None:
     world = World({"P": (ClusterEventWithHint(EventResource.POD, ActionType.ADD, says(QueueingHint.QUEUE)),)})
     own = world.fail("own", "P", priority=priority)
     assert sum(world.queue.move_in_slices(ASSIGNED_POD_ADD, None, own.pod, at_most=1)) == (place == "backoff")
     assert world.where("own") == place
 
 
-def test_hints_that_say_no_are_asked_in_slices_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is moved, but ten thousand answers take their time: others have a turn in between."""
+def test_hints_that_return_skip_run_in_slices_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pod moves, but ten thousand results take time: other work runs in between."""
     monkeypatch.setattr(unschedulable_pods, "CLASSES_PER_SLICE", 2)
     world = World(
         {
@@ -434,7 +435,7 @@ def test_hints_that_say_no_are_asked_in_slices_too(monkeypatch: pytest.MonkeyPat
     assert len(list(world.queue.move_in_slices(NODE_ADD, None, make_node()))) == 3
 
 
-def test_the_pod_that_an_event_is_about_is_asked_alone() -> None:
+def test_the_pod_of_an_event_is_evaluated_separately() -> None:
     def own(pod: Pod, old: Any, new: Pod) -> QueueingHint:  # noqa: ARG001
         return QueueingHint.QUEUE if new.uid == pod.uid else QueueingHint.SKIP
 
@@ -445,7 +446,7 @@ def test_the_pod_that_an_event_is_about_is_asked_alone() -> None:
     assert world.where("b") == "backoff"
 
 
-def test_slices_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_work_runs_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unschedulable_pods, "CLASSES_PER_SLICE", 2)
     world = World(
         {
@@ -493,7 +494,7 @@ def test_an_event_that_comes_during_an_attempt_is_replayed() -> None:
     assert world.counters.in_flight_events == {"PodPopped": 0, "NodeAdd": 0}
 
 
-def test_the_pods_own_change_during_its_attempt_is_replayed() -> None:
+def test_a_change_of_the_pod_during_its_attempt_is_replayed() -> None:
     world = World({"P": (ClusterEventWithHint(EventResource.POD, ActionType.UPDATE_POD_TOLERATION),)})
     old = world.add("pod")
     queued = world.pop()
@@ -511,7 +512,7 @@ def test_after_done_a_rejection_counts_as_if_anything_had_happened() -> None:
     assert world.queue.requeue(queued, ["P"]) is SubQueue.BACKOFF
 
 
-def test_pods_of_a_group_come_back_after_their_backoff() -> None:
+def test_pods_of_a_group_return_after_their_backoff() -> None:
     group = PodSchedulingGroup(pod_group_name="g")
     for pod_groups, where in ((True, SubQueue.ERROR_BACKOFF), (False, SubQueue.UNSCHEDULABLE)):
         assert World(pod_groups=pod_groups).fail("pod", "P", scheduling_group=group).pool is where
@@ -520,7 +521,7 @@ def test_pods_of_a_group_come_back_after_their_backoff() -> None:
 # gates
 
 
-def test_a_gated_pod_hears_only_what_its_gate_waits_for() -> None:
+def test_only_events_of_the_gating_plugin_reach_a_gated_pod() -> None:
     world = World(
         {
             "Gate": (ClusterEventWithHint(EventResource.POD, ActionType.ADD),),
@@ -543,7 +544,7 @@ def test_a_gated_pod_hears_only_what_its_gate_waits_for() -> None:
     assert queued.first_attempt == world.clock.now(), "time behind the gate is no time in the queue"
 
 
-def test_gates_are_asked_on_the_way_into_backoff_and_not_on_the_way_out() -> None:
+def test_pre_enqueue_runs_before_the_backoff_and_not_after_it() -> None:
     world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)})
     world.fail("pod", "P")
     world.asked.clear()
@@ -554,7 +555,7 @@ def test_gates_are_asked_on_the_way_into_backoff_and_not_on_the_way_out() -> Non
     assert world.queue.flush() == 1
 
 
-def test_a_pod_gated_on_its_way_back_still_owes_its_backoff() -> None:
+def test_a_pod_gated_on_return_keeps_its_backoff() -> None:
     world = World({"Gate": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)})
     world.add("pod")
     queued = world.pop()
@@ -594,7 +595,7 @@ def test_activation_skips_backoff_but_not_gates() -> None:
     assert world.counters.incoming_pods["active", "ForceActivate"] == 2
 
 
-def test_an_activated_pod_is_in_one_pool() -> None:
+def test_an_activated_pod_is_in_one_sub_queue() -> None:
     world = World()
     backing = world.fail("backing")
     world.queue.activate([backing.pod])
@@ -605,7 +606,7 @@ def test_an_activated_pod_is_in_one_pool() -> None:
     assert (len(world.queue), world.queue.pods_in(SubQueue.ACTIVE)) == (0, [])
 
 
-def test_activation_during_an_attempt_is_remembered_for_that_pod_alone() -> None:
+def test_activation_during_an_attempt_affects_only_that_pod() -> None:
     world = World()
     world.add("a")
     world.add("b")
@@ -615,7 +616,7 @@ def test_activation_during_an_attempt_is_remembered_for_that_pod_alone() -> None
     assert world.queue.requeue(second, ["P"]) is SubQueue.UNSCHEDULABLE
 
 
-def test_a_pod_can_be_popped_out_of_turn() -> None:
+def test_a_single_pod_can_be_popped_out_of_order() -> None:
     world = World()
     for name in ("a", "b"):
         world.add(name)
@@ -630,7 +631,7 @@ def test_a_pod_can_be_popped_out_of_turn() -> None:
 # time
 
 
-def test_nothing_is_parked_for_ever() -> None:
+def test_unschedulable_pods_are_flushed_after_a_timeout() -> None:
     world = World()
     world.shut["gated"] = "Gate"
     world.add("gated")
@@ -646,7 +647,7 @@ def test_nothing_is_parked_for_ever() -> None:
     assert not queued.is_flushed
 
 
-def test_who_was_parked_for_too_long_is_looked_for_in_slices() -> None:
+def test_expired_unschedulable_pods_are_flushed_in_slices() -> None:
     world = World()
     queued = [world.fail(f"p{number}", "P") for number in range(1_000)]
     world.clock.advance(299)
@@ -662,7 +663,7 @@ def test_who_was_parked_for_too_long_is_looked_for_in_slices() -> None:
     assert world.counters.incoming_pods["active", "UnschedulableTimeout"] == 999
 
 
-def test_the_queue_says_when_it_wants_to_be_asked_again() -> None:
+def test_the_next_wakeup_is_the_next_deadline() -> None:
     world = World()
     assert world.queue.next_wakeup_s() is None
     world.fail("pod", "P")
@@ -691,7 +692,7 @@ def test_a_wall_clock_that_jumps_changes_nothing() -> None:
 # nominations
 
 
-def test_a_nomination_follows_what_the_pod_says_unless_only_we_know_it() -> None:
+def test_a_nomination_follows_the_pod_status_unless_it_is_not_written_yet() -> None:
     world = World()
     pod = world.add("pod", nominated="n1")
     assert world.ledger.node_of(pod.uid) == "n1"
@@ -709,7 +710,7 @@ def test_a_nomination_follows_what_the_pod_says_unless_only_we_know_it() -> None
     assert world.ledger.node_of(pod.uid) is None
 
 
-def test_a_pod_that_is_gone_or_placed_is_not_nominated() -> None:
+def test_a_deleted_or_placed_pod_is_not_nominated() -> None:
     world = World()
     pod = world.add("pod", nominated="n1")
     world.queue.delete(pod)
@@ -721,7 +722,7 @@ def test_a_pod_that_is_gone_or_placed_is_not_nominated() -> None:
     assert list(world.ledger.nodes()) == []
 
 
-def test_a_pod_behind_a_gate_is_not_nominated() -> None:
+def test_a_gated_pod_is_not_nominated() -> None:
     world = World()
     world.shut["pod"] = "Gate"
     assert world.ledger.node_of(world.add("pod", nominated="n1").uid) is None
@@ -730,7 +731,7 @@ def test_a_pod_behind_a_gate_is_not_nominated() -> None:
 # names and numbers
 
 
-def test_a_pod_of_the_same_name_takes_the_place_of_the_older() -> None:
+def test_a_pod_replaces_an_older_pod_of_the_same_name() -> None:
     world = World()
     world.fail("pod", "P")
     newer = make_pod("pod", uid="another")
@@ -741,7 +742,7 @@ def test_a_pod_of_the_same_name_takes_the_place_of_the_older() -> None:
     assert +world.counters.unschedulable_pods == Counter()
 
 
-def test_the_numbers_are_those_of_kube_schedulers_metrics() -> None:
+def test_the_counters_are_those_of_kube_schedulers_metrics() -> None:
     world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)})
     world.fail("pod", "P", "Q")
     world.fail("broken")
@@ -761,7 +762,7 @@ def test_the_numbers_are_those_of_kube_schedulers_metrics() -> None:
     assert world.counters.in_flight_events["PodPopped"] == 0
 
 
-def test_deleting_a_parked_pod_takes_it_out_of_the_numbers() -> None:
+def test_deleting_an_unschedulable_pod_updates_the_counters() -> None:
     world = World()
     queued = world.fail("pod", "P")
     world.queue.delete(queued.pod)
@@ -772,7 +773,7 @@ def test_deleting_a_parked_pod_takes_it_out_of_the_numbers() -> None:
 # profiles
 
 
-def test_other_profiles_wake_whom_the_changed_plugins_rejected() -> None:
+def test_new_profiles_move_pods_that_changed_plugins_rejected() -> None:
     world = World(
         {
             "P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),),
@@ -792,7 +793,7 @@ def test_other_profiles_wake_whom_the_changed_plugins_rejected() -> None:
     assert world.queue.move_all_on_event(NODE_DELETE, make_node(), None) == 1
 
 
-def test_whoever_the_changed_plugins_rejected_is_woken_in_slices() -> None:
+def test_pods_that_changed_plugins_rejected_move_in_slices() -> None:
     world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)})
     for number in range(200):
         world.fail(f"p{number}", "P")
@@ -801,7 +802,7 @@ def test_whoever_the_changed_plugins_rejected_is_woken_in_slices() -> None:
     assert max(moved) <= unschedulable_pods.CLASSES_PER_SLICE // unschedulable_pods.REQUEUE_COST
 
 
-def test_a_pod_that_goes_between_two_slices_of_waking_is_left_out() -> None:
+def test_a_pod_deleted_between_two_slices_is_skipped() -> None:
     world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)})
     queued = [world.fail(f"p{number}", "P") for number in range(200)]
     waking = world.queue.install_profiles({DEFAULT_SCHEDULER_NAME: QueueProfile({}, world.gate)}, ["P"])
@@ -811,9 +812,9 @@ def test_a_pod_that_goes_between_two_slices_of_waking_is_left_out() -> None:
     assert world.where("p199") == ""
 
 
-def test_parked_pods_are_read_for_other_profiles_in_slices_between_which_the_queue_is_used() -> None:
-    """Ten thousand pods take the best part of a second to read. An event between two slices finds each pod once, be
-    it read or not, and what comes or goes meanwhile is neither lost nor counted twice."""
+def test_unschedulable_pods_are_regrouped_in_slices_while_the_queue_is_used() -> None:
+    """Ten thousand pods take almost a second to regroup. An event between two slices finds each pod once, be
+    it regrouped or not. Pods that are added or removed meanwhile are neither lost nor counted twice."""
     read: Counter[str] = Counter()
 
     def name(pod: Pod) -> str:
@@ -861,8 +862,8 @@ def test_parked_pods_are_read_for_other_profiles_in_slices_between_which_the_que
     ("changed_plugins", "place"),
     [pytest.param(["P"], "backoff", id="changed"), pytest.param([], "unschedulable", id="nothing-changed")],
 )
-def test_a_pod_that_a_replaced_plugin_rejects_afterwards_is_tried_again(changed_plugins: list[str], place: str) -> None:
-    """It waited at Permit, say, with the plugin that it was placed with: nothing else would tell it of the new one."""
+def test_a_pod_that_a_replaced_plugin_rejects_later_is_retried(changed_plugins: list[str], place: str) -> None:
+    """For example at Permit, with the old plugin: no other event would retry it with the new one."""
     world = World({"P": ()})
     world.add("pod")
     queued = world.pop()
@@ -874,7 +875,7 @@ def test_a_pod_that_a_replaced_plugin_rejects_afterwards_is_tried_again(changed_
     assert world.where("pod") == place
 
 
-def test_a_pod_of_an_unknown_profile_is_never_forgotten() -> None:
+def test_a_pod_of_an_unknown_profile_stays_in_the_queue() -> None:
     world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD, says(QueueingHint.SKIP)),)})
     world.fail("pod", "P", scheduler_name="other")
     assert world.queue.move_all_on_event(NODE_ADD, None, make_node()) == 1

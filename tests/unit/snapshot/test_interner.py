@@ -1,4 +1,4 @@
-"""Small numbers for values: counting, giving back, and what readers are told."""
+"""Interner: use counts, released ids, and cursors of readers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_equal_values_share_an_id() -> None:
     assert len(interner) == 2
 
 
-def test_the_last_use_gives_the_id_back_but_not_away() -> None:
+def test_the_last_release_frees_the_id_without_reuse() -> None:
     interner: Interner[str] = Interner()
     number = interner.acquire("a")
     interner.acquire("a")
@@ -36,7 +36,7 @@ def test_the_last_use_gives_the_id_back_but_not_away() -> None:
     assert interner.acquire("b") != number
 
 
-def test_recycled_ids_are_given_out_again() -> None:
+def test_reusable_ids_are_assigned_again() -> None:
     interner: Interner[str] = Interner()
     number = interner.acquire("a")
     interner.release(number)
@@ -48,7 +48,7 @@ def test_recycled_ids_are_given_out_again() -> None:
     assert len(interner) == 1
 
 
-def test_a_value_that_comes_back_before_recycling_gets_an_id_of_its_own() -> None:
+def test_a_value_that_returns_before_reuse_gets_a_new_id() -> None:
     interner: Interner[str] = Interner()
     old = interner.acquire("a")
     interner.release(old)
@@ -59,7 +59,7 @@ def test_a_value_that_comes_back_before_recycling_gets_an_id_of_its_own() -> Non
     assert dict(interner.items()) == {new: "a"}
 
 
-def test_readers_are_told_what_is_new() -> None:
+def test_readers_get_new_ids() -> None:
     interner: Interner[str] = Interner()
     interner.acquire("a")
     cursor, fresh = interner.since(0)
@@ -70,7 +70,7 @@ def test_readers_are_told_what_is_new() -> None:
     assert interner.since(cursor)[1] == [1]
 
 
-def test_a_reader_that_was_away_for_too_long_is_told_everything() -> None:
+def test_a_reader_that_is_too_far_behind_gets_all_ids() -> None:
     interner: Interner[int] = Interner()
     kept = interner.acquire(-1)
     cursor, _ = interner.since(0)
@@ -81,7 +81,7 @@ def test_a_reader_that_was_away_for_too_long_is_told_everything() -> None:
     assert set(interner.since(cursor)[1]) == {kept, late}
 
 
-def test_a_lookup_asks_once_a_value() -> None:
+def test_a_predicate_runs_once_for_each_value() -> None:
     interner: Interner[str] = Interner()
     asked: list[str] = []
 
@@ -98,7 +98,7 @@ def test_a_lookup_asks_once_a_value() -> None:
     assert asked == ["a", "bb", "c"]
 
 
-def test_a_lookup_asks_again_when_an_id_means_something_else() -> None:
+def test_a_predicate_runs_again_for_a_reused_id() -> None:
     interner: Interner[str] = Interner()
     lookup = IdPredicate(interner, lambda value: value == "a")
     number = interner.acquire("a")
@@ -109,7 +109,7 @@ def test_a_lookup_asks_again_when_an_id_means_something_else() -> None:
     assert not lookup.answers()[number]
 
 
-def test_a_lookup_made_late_answers_for_released_ids_too() -> None:
+def test_a_late_predicate_covers_released_ids_too() -> None:
     interner: Interner[int] = Interner()
     shown = interner.acquire(-1)
     for value in range(3000):  # long enough for the log to be cut
@@ -119,7 +119,7 @@ def test_a_lookup_made_late_answers_for_released_ids_too() -> None:
     assert IdPredicate(interner, lambda value: value == -1).answers()[shown]
 
 
-def test_kinds_are_values() -> None:
+def test_namespaced_labels_are_values() -> None:
     one, same = NamespacedLabels("ns", {"a": "1", "b": "2"}), NamespacedLabels("ns", {"b": "2", "a": "1"})
     assert one == same
     assert hash(one) == hash(same)
@@ -128,7 +128,7 @@ def test_kinds_are_values() -> None:
     assert one != ("ns", {"a": "1", "b": "2"})
 
 
-def test_resource_columns_are_made_when_they_are_named() -> None:
+def test_resource_columns_are_created_by_name() -> None:
     names = ResourceNumbers()
     assert (names.index("cpu"), names.index("memory"), names.index("pods")) == (0, 1, 3)
     assert names.find("x.io/gpu") == -1
@@ -136,7 +136,7 @@ def test_resource_columns_are_made_when_they_are_named() -> None:
     assert len(names) == 5
 
 
-def test_recycling_a_vocabulary_recycles_all_of_it() -> None:
+def test_reuse_covers_all_intern_tables() -> None:
     vocabulary = InternTables()
     vocabulary.taints.release(vocabulary.taints.acquire(()))
     vocabulary.features.release(vocabulary.features.acquire(frozenset()))

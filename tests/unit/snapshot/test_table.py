@@ -1,4 +1,4 @@
-"""What a plugin sees: whole tables, narrowed ones, single nodes, forks, and pods as columns."""
+"""What a plugin sees: complete and restricted tables, single nodes, forks, and pods as columns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def snapshot() -> Snapshot:
 
 
 @pytest.mark.parametrize("rows", [[0, 1, 2], [2, 0], [1], []], ids=str)
-def test_a_narrowed_table_answers_in_its_own_order(snapshot: Snapshot, rows: list[int]) -> None:
+def test_a_restricted_table_keeps_its_own_order(snapshot: Snapshot, rows: list[int]) -> None:
     whole, table = snapshot.table, NodeTable(snapshot.nodes, np.array(rows, dtype=np.intp))
     port = HostPort("0.0.0.0", "TCP", 80)
     questions = {
@@ -70,7 +70,7 @@ def test_a_narrowed_table_answers_in_its_own_order(snapshot: Snapshot, rows: lis
     assert len(table) == len(rows)
 
 
-def test_the_answers_themselves(snapshot: Snapshot) -> None:
+def test_values_of_a_whole_table(snapshot: Snapshot) -> None:
     table = snapshot.table
     assert table.is_whole
     assert table.rows.tolist() == [0, 1, 2]
@@ -102,7 +102,7 @@ def test_taken_ports(snapshot: Snapshot, port: HostPort, taken: list[bool]) -> N
     assert snapshot.table.where_port_taken(port).tolist() == taken
 
 
-def test_narrowing_twice(snapshot: Snapshot) -> None:
+def test_restricting_twice(snapshot: Snapshot) -> None:
     once = snapshot.table.restricted_to(np.array([True, False, True]))
     twice = once.restricted_to(np.array([False, True]))
     assert once.names == ["a", "c"]
@@ -122,7 +122,7 @@ def test_one_node(snapshot: Snapshot) -> None:
     assert dict(snapshot.table[1].images) == {"app:1": ImageState(10, 1)}
 
 
-def test_an_empty_cluster_answers_with_nothing() -> None:
+def test_an_empty_cluster_has_empty_columns() -> None:
     table = make_snapshot().table
     assert len(table) == 0
     assert table.allocatable("cpu").tolist() == []
@@ -134,7 +134,7 @@ def test_an_empty_cluster_answers_with_nothing() -> None:
 # columns
 
 
-def test_of_two_pods_on_one_port_either_frees_it() -> None:
+def test_either_of_two_pods_on_one_port_frees_it() -> None:
     columns = NodeColumns(InternTables())
     row = columns.add_row(make_node())
     first, second = (PodInfo(make_pod(name, host_ports=(80,))) for name in ("first", "second"))
@@ -147,7 +147,7 @@ def test_of_two_pods_on_one_port_either_frees_it() -> None:
     assert columns.pods[row] == []
 
 
-def test_the_last_pod_takes_the_place_of_one_that_goes() -> None:
+def test_the_last_pod_takes_the_position_of_a_removed_one() -> None:
     columns = NodeColumns(InternTables())
     row = columns.add_row(make_node())
     infos = [PodInfo(make_pod(name)) for name in "abcd"]
@@ -168,7 +168,7 @@ def test_rows_grow_beyond_the_first_capacity() -> None:
     assert table.pod_count.tolist() == [1] * 40
 
 
-def test_a_row_that_is_used_again_starts_empty() -> None:
+def test_a_reused_row_starts_empty() -> None:
     columns = NodeColumns(InternTables())
     row = columns.add_row(make_node("a", allocatable={"cpu": "1", GPU: "8"}))
     columns.add_pod(row, PodInfo(make_pod(requests={"cpu": "1"}, host_ports=(80,))))
@@ -179,7 +179,7 @@ def test_a_row_that_is_used_again_starts_empty() -> None:
     assert NodeTable(columns).nonzero_cpu.tolist() == [0]
 
 
-def test_a_fork_is_free(snapshot: Snapshot) -> None:
+def test_a_fork_can_be_modified(snapshot: Snapshot) -> None:
     fork = snapshot.nodes.fork([2, 0])
     assert fork.names == ["c", "a"]
     fork.remove_pod(1, fork.pods[1][0])
@@ -205,7 +205,7 @@ def test_a_fork_of_a_fork(snapshot: Snapshot) -> None:
 # labels
 
 
-def test_a_label_column_is_made_when_asked_for_and_kept_up_to_date() -> None:
+def test_a_label_column_is_built_on_demand_and_updated() -> None:
     nodes = [make_node("a", labels={"zone": "x"}), make_node("b")]
     columns = LabelColumns(nodes)
     column = columns.column("zone")
@@ -217,7 +217,7 @@ def test_a_label_column_is_made_when_asked_for_and_kept_up_to_date() -> None:
     assert columns.column("zone") is column
 
 
-def test_a_column_whose_values_have_mostly_gone_is_made_anew() -> None:
+def test_a_column_with_mostly_unused_values_is_rebuilt() -> None:
     nodes = [make_node("a", labels={"host": "h0"})]
     columns = LabelColumns(nodes)
     columns.column("host")
@@ -255,7 +255,7 @@ def test_one_claim_used_by_two_volumes_counts_twice() -> None:
     assert make_snapshot([make_node("a")], [pod]).pods.claim_users == {"default/data": 2}
 
 
-def test_answers_for_old_selectors_are_forgotten(snapshot: Snapshot) -> None:
+def test_results_of_old_selectors_are_dropped(snapshot: Snapshot) -> None:
     asked: list[str] = []
 
     def ask(kind: object) -> bool:

@@ -1,4 +1,4 @@
-"""Why a pod fits nowhere: statuses by node, counts by reason, and the sentence that people read."""
+"""Diagnosis: statuses by node, counts by reason, and the FailedScheduling message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from support.builders.framework import FakeHandle, make_cycle, make_pod
 
 
 def diagnosis_of(*statuses: Status | None) -> Diagnosis:
-    """A diagnosis of as many nodes; None: not looked at."""
+    """A diagnosis with one node for each status; None: not evaluated."""
     diagnosis = Diagnosis([f"n{number}" for number in range(len(statuses))])
     for row, status in enumerate(statuses):
         if status is not None:
@@ -49,7 +49,7 @@ def test_reasons_are_counted_and_sorted_as_text() -> None:
     assert diagnosis_of(*statuses).sentence() == "0/13 nodes are available: 1 a, 1 z, 10 x, 2 y."
 
 
-def test_the_documented_sentence() -> None:
+def test_the_documented_message() -> None:
     diagnosis = diagnosis_of(
         unresolvable("node(s) had untolerated taint(s)"), no("Insufficient cpu"), no("Insufficient cpu")
     )
@@ -64,7 +64,7 @@ def test_the_documented_sentence() -> None:
     )
 
 
-def test_a_prefilter_speaks_for_all_nodes() -> None:
+def test_a_prefilter_rejection_is_the_only_message() -> None:
     diagnosis = diagnosis_of(None, None)
     diagnosis.absent = unresolvable("pod has unbound immediate PersistentVolumeClaims")
     diagnosis.pre_filter_message = diagnosis.absent.message
@@ -73,7 +73,7 @@ def test_a_prefilter_speaks_for_all_nodes() -> None:
     assert diagnosis.sentence() == expected
 
 
-def test_nodes_that_were_not_looked_at_have_the_absent_status() -> None:
+def test_nodes_that_were_not_evaluated_have_the_absent_status() -> None:
     diagnosis = diagnosis_of(no("full"), None, None)
     diagnosis.absent = unresolvable("not mine")
     assert diagnosis.histogram() == {"full": 1, "not mine": 2}
@@ -83,7 +83,7 @@ def test_nodes_that_were_not_looked_at_have_the_absent_status() -> None:
     assert diagnosis.rows_with(Code.UNSCHEDULABLE).tolist() == [True, False, False]
 
 
-def test_a_node_that_passed_and_was_left_out_later_counts_as_not_looked_at() -> None:
+def test_a_node_that_an_extender_left_out_counts_as_not_evaluated() -> None:
     diagnosis = diagnosis_of(no("full"), None, None)
     diagnosis.verdicts.codes[1] = Code.SUCCESS
     diagnosis.absent = unresolvable("not mine")
@@ -116,7 +116,7 @@ def test_statuses_come_from_masks() -> None:
     assert diagnosis.verdicts.feasible.tolist() == [False, True, False]
 
 
-def test_an_override_replaces_what_the_common_pass_said() -> None:
+def test_an_override_replaces_the_status_of_the_common_pass() -> None:
     diagnosis = common([0, 2], ("A", "x", [False, True]))
     diagnosis.override(0, no("guests"))
     diagnosis.override(1, no("other"))
@@ -126,7 +126,7 @@ def test_an_override_replaces_what_the_common_pass_said() -> None:
     assert diagnosis.unschedulable_plugins == {"P"}
 
 
-def test_rejectors_are_remembered_for_the_queue() -> None:
+def test_rejectors_are_recorded_for_the_queue() -> None:
     diagnosis = common([2, 6, 1], ("A", "x", [True, False, False]), ("B", "y", [False, True, False]))
     diagnosis.verdicts.plugins["C"] = np.array([False, False, True])
     diagnosis.record_rejectors()
@@ -188,11 +188,11 @@ def test_postfilter_unresolvable_ends_it() -> None:
 
 
 @pytest.mark.parametrize("broken", [error("broke"), Status(Code.SKIP, ("broke",))], ids=lambda s: s.code.label)
-def test_postfilter_that_breaks_ends_it(broken: Status) -> None:
+def test_a_failing_postfilter_ends_the_point(broken: Status) -> None:
     assert post_filter(unschedulable("one"), broken).status == error("broke").by("P1")
 
 
-def test_postfilter_that_skips_is_told_that_this_is_no_answer() -> None:
+def test_skip_is_invalid_at_postfilter() -> None:
     assert post_filter(SKIP).status == error("answered Skip, which is no answer here").by("P0")
 
 
@@ -210,7 +210,7 @@ def test_postfilter_that_raises_is_named() -> None:
     assert answer.status.message.startswith("running PostFilter plugin \"P0\": KeyError: 'x' (test_diagnosis.py:")
 
 
-def test_the_first_gate_that_says_no_is_named() -> None:
+def test_the_first_gate_that_rejects_is_named() -> None:
     plugins = [
         Answers("Open", None),
         Answers("Gate", unresolvable("waiting for scheduling gates")),
@@ -224,7 +224,7 @@ def test_the_first_gate_that_says_no_is_named() -> None:
     assert (broken.code, broken.plugin) == (Code.ERROR, "Broken")
 
 
-def test_timings_are_shared_with_whoever_asks() -> None:
+def test_timings_are_shared() -> None:
     timings = PluginTimings()
     profile = Profile("mine", {PRE_ENQUEUE: (Answers("A", None),)}, {}, {}, {}, {})
     Framework(profile, FakeHandle(), timings).pre_enqueue(make_pod())  # type: ignore[arg-type]

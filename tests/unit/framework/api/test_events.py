@@ -1,4 +1,4 @@
-"""Which registrations an event reaches, and what a plugin that says nothing is woken by."""
+"""Matches between events and registrations, and the default registrations of a plugin."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ LABEL, TAINT = ActionType.UPDATE_NODE_LABEL, ActionType.UPDATE_NODE_TAINT
         pytest.param("widgets.v1.x.io", ActionType.ADD, "widgets.v1.x.io", ActionType.ADD, True, id="custom"),
     ],
 )
-def test_who_is_meant(
+def test_matching_registrations(
     resource: str, action: ActionType, event_resource: str, event_action: ActionType, reached: bool
 ) -> None:
     assert ClusterEventWithHint(resource, action).matches(ClusterEvent(event_resource, event_action)) is reached
@@ -78,7 +78,7 @@ def test_wildcard_events() -> None:
     assert not ClusterEvent(EventResource.NODE, ActionType.ALL).is_wildcard
 
 
-def test_yes_and_no() -> None:
+def test_booleans_as_hints() -> None:
     assert (queue_hint_if(True), queue_hint_if(False)) == (QueueingHint.QUEUE, QueueingHint.SKIP)
 
 
@@ -103,7 +103,7 @@ def filtering(*cures: Any) -> Any:
     return type("Stated", (Quiet,), {"cured_by": cures})()
 
 
-def test_a_plugin_that_says_nothing_is_woken_by_everything() -> None:
+def test_a_plugin_without_registrations_gets_all_events() -> None:
     assert registered_events(Quiet()) == ALL_EVENTS
     woken_by = {cure.resource for cure in ALL_EVENTS}
     assert EventResource.RESOURCE_SLICE not in woken_by
@@ -111,7 +111,7 @@ def test_a_plugin_that_says_nothing_is_woken_by_everything() -> None:
     assert {cure.action for cure in ALL_EVENTS} == {ActionType.ALL}
 
 
-def test_a_plugin_that_says_never_is_woken_by_nothing() -> None:
+def test_a_plugin_with_empty_registrations_gets_no_event() -> None:
     assert registered_events(filtering()) == ()
 
 
@@ -129,12 +129,12 @@ def test_a_plugin_that_cannot_reject_registers_nothing() -> None:
         pytest.param(ClusterEventWithHint(EventResource.POD, ActionType.ADD), False, id="no-nodes"),
     ],
 )
-def test_whoever_waits_for_nodes_is_woken_by_taints(stated: ClusterEventWithHint, added: bool) -> None:
+def test_a_registration_for_new_nodes_adds_one_for_taints(stated: ClusterEventWithHint, added: bool) -> None:
     extra = (ClusterEventWithHint(EventResource.NODE, TAINT),) if added else ()
     assert registered_events(filtering(stated)) == (stated, *extra)
 
 
-def test_a_cure_that_is_none_is_refused() -> None:
+def test_an_invalid_registration_is_refused() -> None:
     with pytest.raises(PluginError, match="plugin \"Quiet\": cured_by holds 'Node'; it takes ClusterEventWithHint"):
         registered_events(filtering("Node"))
 
@@ -147,7 +147,7 @@ def test_a_cure_that_is_none_is_refused() -> None:
     [(FILTER, "FilterPlugin"), (PRE_FILTER, "PreFilterPlugin"), (BIND, "BindPlugin")],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_points_are_called_as_messages_call_them(point: ExtensionPoint, interface: str) -> None:
+def test_points_have_the_interface_names_of_kube_scheduler(point: ExtensionPoint, interface: str) -> None:
     assert point.interface == interface
 
 

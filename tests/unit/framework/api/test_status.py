@@ -1,4 +1,4 @@
-"""Answers as values, and the state that plugins hand on."""
+"""Statuses as values, and the cycle state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_codes_are_kube_schedulers(code: Code, number: int, label: str, rejects:
     assert (int(code), code.label, code.rejects) == (number, label, rejects)
 
 
-def test_a_status_says_why_in_one_line() -> None:
+def test_the_message_joins_the_reasons() -> None:
     status = unschedulable("Insufficient cpu", "Insufficient memory")
     assert status.message == "Insufficient cpu, Insufficient memory"
     assert status.rejected
@@ -53,18 +53,18 @@ def test_a_status_says_why_in_one_line() -> None:
     ],
     ids=lambda value: value.label if isinstance(value, Code) else "",
 )
-def test_short_ways_to_answer(status: Status, code: Code) -> None:
+def test_status_constructors(status: Status, code: Code) -> None:
     assert status.code is code
     assert not status.ok
 
 
-def test_an_answer_is_signed_once() -> None:
+def test_the_plugin_name_of_a_status_is_set_once() -> None:
     signed = unschedulable("x").by("First")
     assert signed.plugin == "First"
     assert signed.by("Second") is signed
 
 
-def test_answers_are_values() -> None:
+def test_statuses_are_values() -> None:
     assert unschedulable("x") == unschedulable("x")
     assert len({unschedulable("x"), unschedulable("x"), unresolvable("x"), unschedulable("x").by("P")}) == 3
     assert unschedulable("x") != "x"
@@ -77,7 +77,7 @@ COUNTS: StateKey[list[int]] = StateKey("Counts", clone=list)
 SHARED: StateKey[list[int]] = StateKey("Shared")
 
 
-def test_state_goes_by_key_and_not_by_name() -> None:
+def test_state_is_stored_by_key_not_by_name() -> None:
     cycle = make_cycle(make_pod())
     cycle.put(COUNTS, [1])
     assert cycle.get(COUNTS) == [1]

@@ -1,4 +1,4 @@
-"""Who shares what with whom, how much of it is kept, and who is asked how often."""
+"""Equivalence classes: sharing between pods, bounded caches, and the number of plugin calls."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ DEFAULT = "default-scheduler"
 
 
 class Counted:
-    """Signs by the team, and counts how often it is asked about whom."""
+    """Its signature is the team label. Counts its calls by pod."""
 
     name = "Counted"
     depends_on = row_local
@@ -65,7 +65,7 @@ class Counted:
 
 
 class Silent:
-    """Signs nothing, and looks at the name."""
+    """Has no signature and reads the pod's name."""
 
     name = "Silent"
     seen: ClassVar[list[tuple[str, str]]] = []
@@ -76,7 +76,7 @@ class Silent:
 
 
 class Breaks:
-    """Fails for whoever is called so."""
+    """Fails for pods with one name."""
 
     name = "Breaks"
     depends_on = row_local
@@ -91,7 +91,7 @@ class Breaks:
 
 
 class Banned:
-    """Keeps pods from the first node that fell out of favour since they were queued."""
+    """Rejects the first node for pods that were excluded after they were queued."""
 
     name = "Banned"
     depends_on = row_local
@@ -127,7 +127,7 @@ def kept(of: PodEngine) -> int:
     return len(classes)
 
 
-def test_what_came_once_is_not_kept() -> None:
+def test_an_evaluation_of_a_single_pod_is_not_cached() -> None:
     on = engine()
     on.place(make_pod("a", requests={"cpu": "1"}))
     on.place(make_pod("b", requests={"cpu": "2"}))
@@ -136,14 +136,14 @@ def test_what_came_once_is_not_kept() -> None:
     assert kept(on) == 1
 
 
-def test_pods_that_differ_elsewhere_share_what_a_plugin_says() -> None:
+def test_pods_with_one_equal_signature_share_that_plugin_evaluation() -> None:
     on = engine(Counted)
     for number in range(8):
         on.place(make_pod(f"p{number}", requests={"cpu": f"{100 + number}m"}, labels={"team": "red"}))
     assert Counted.asked["red"] == 2 * 4, "once on its own, once to be kept; then never again"
 
 
-def test_a_plugin_that_signs_nothing_is_asked_about_each_and_does_not_keep_others_from_sharing() -> None:
+def test_a_plugin_without_signature_is_evaluated_for_each_pod_while_the_rest_share() -> None:
     on = engine(Counted, Silent)
     placed = [on.place(make_pod(f"p{number}", labels={"team": "red"})) for number in range(4)]
     assert Counted.asked["red"] == 2 * 4
@@ -154,14 +154,14 @@ def test_a_plugin_that_signs_nothing_is_asked_about_each_and_does_not_keep_other
     assert details.diagnosis.status(3).reasons == ("named",)
 
 
-def test_it_is_asked_only_about_rows_that_are_left() -> None:
+def test_a_one_node_plugin_is_called_for_remaining_rows_only() -> None:
     on = engine(Silent)
     on.cache.add_node(make_node("special", labels={"disk": "ssd"}))
     on.place(make_pod("p9", node_selector={"disk": "ssd"}))
     assert Silent.seen == [("p9", "special")]
 
 
-def test_a_plugin_that_breaks_is_named_and_others_go_on() -> None:
+def test_a_failing_plugin_is_named_and_the_rest_continue() -> None:
     on = engine(Breaks)
     assert on.place(make_pod("good")).node is not None
     bad = on.place(make_pod("bad"))
@@ -170,7 +170,7 @@ def test_a_plugin_that_breaks_is_named_and_others_go_on() -> None:
     assert on.place(make_pod("good-again")).node is not None
 
 
-def test_pods_stand_together_that_nobody_present_tells_apart() -> None:
+def test_pods_share_a_class_while_no_pod_has_affinity() -> None:
     on = engine(nodes=0)
     for number in range(4):
         on.cache.add_node(make_node(f"n{number}", labels={"host": f"n{number}"}))
@@ -191,14 +191,14 @@ def test_pods_stand_together_that_nobody_present_tells_apart() -> None:
 
 
 def fitting(on: PodEngine, name: str, app: str) -> Sequence[str]:
-    """The nodes that a pod with such a label fits on."""
+    """Return the nodes on which a pod with this label fits."""
     nodes = on.try_pod(make_pod(name, labels={"app": app})).with_details().nodes
     assert nodes is not None
     return nodes.names
 
 
 class Few:
-    """Compares candidates, and says nothing where they are few."""
+    """Compares candidates, and skips if there are few."""
 
     name = "Few"
     compares_candidates = True
@@ -214,7 +214,7 @@ class Few:
         return np.array([100 if name == "n0" else 0 for name in nodes.names])
 
 
-def test_sitting_out_for_some_candidates_is_not_sitting_out_for_others() -> None:
+def test_skipping_some_candidates_does_not_skip_other_candidates() -> None:
     on = engine(Few)
     on.place(make_pod("large", requests={"cpu": "50"}))
     for turn in range(3):
@@ -245,12 +245,12 @@ class Alone(Grouped):
         pytest.param(Alone(), False, id="does-not-compare"),
     ],
 )
-def test_only_a_plugin_that_compares_candidates_is_asked_for_groups(plugin: Any, groups: bool) -> None:
+def test_only_a_plugin_that_compares_candidates_returns_score_groups(plugin: Any, groups: bool) -> None:
     assert PluginRole(plugin, frozenset({SCORE.key}), 1).has_score_groups is groups
 
 
 class InPlace:
-    """Normalises as Go plugins do: by changing what it was given."""
+    """Normalizes in place, as Go plugins do."""
 
     name = "InPlace"
     depends_on = row_local
@@ -266,7 +266,7 @@ class InPlace:
         return scores
 
 
-def test_normalizing_in_place_changes_nobody_elses_scores() -> None:
+def test_normalizing_in_place_changes_no_shared_scores() -> None:
     on = engine(InPlace)
     on.place(make_pod("first"))
     for turn in range(4):
@@ -276,7 +276,7 @@ def test_normalizing_in_place_changes_nobody_elses_scores() -> None:
 
 
 class Fickle:
-    """Lets pods on one node only, and breaks while it changes its mind."""
+    """Accepts one node only, and fails while it changes."""
 
     name = "Fickle"
     mood: ClassVar[list[int]] = [0]
@@ -293,7 +293,7 @@ class Fickle:
         yield Rejection(np.array([name != "n3" for name in nodes.names]), "only there")
 
 
-def test_answers_that_were_cut_short_are_asked_again() -> None:
+def test_incomplete_evaluations_are_repeated() -> None:
     Fickle.mood[0] = 0
     on = engine(Fickle)
     kinds = [{"cpu": "1m"}, {"cpu": "2m"}]
@@ -318,7 +318,7 @@ class Unhashable:
         return np.zeros(len(nodes), dtype=np.int64)
 
 
-def test_a_signature_that_is_none_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_signature_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     on = engine(Unhashable, Counted)
     for turn in range(4):
         on.prepare(make_pod(f"q{turn}"))
@@ -329,7 +329,7 @@ def test_a_signature_that_is_none_is_named_once(caplog: pytest.LogCaptureFixture
     assert Counted.asked["red"] == 2 * 4, "others are shared nevertheless"
 
 
-def test_placed_pods_hold_on_to_nothing() -> None:
+def test_placed_pods_keep_no_equivalence_class() -> None:
     on = engine()
     for turn in range(3):
         for number in range(3):
@@ -340,8 +340,8 @@ def test_placed_pods_hold_on_to_nothing() -> None:
     assert len(mine) <= 1
 
 
-def test_a_plugin_may_see_a_pod_differently_that_has_not_changed() -> None:
-    """Neither does the pod share with others any longer, nor others with it, whose answers were found out about it."""
+def test_the_signature_of_an_unchanged_pod_may_change() -> None:
+    """The pod then shares with no pod of its former class, and the evaluation that it represented is dropped."""
     on = engine(Banned)
     infos = [on.prepare(make_pod(f"p{number}")) for number in range(4)]
 
@@ -362,7 +362,7 @@ def test_a_plugin_may_see_a_pod_differently_that_has_not_changed() -> None:
     assert [refused(number) for number in range(4)] == [nobody] * 4
 
 
-def test_device_classes_make_all_signatures_out_of_date() -> None:
+def test_a_changed_device_class_invalidates_all_signatures() -> None:
     on = engine()
     for name in "abc":
         on.place(make_pod(name))
@@ -372,7 +372,7 @@ def test_device_classes_make_all_signatures_out_of_date() -> None:
     assert kept(on) == 0
 
 
-def test_a_shelf_keeps_so_many_and_drops_who_was_not_used_for_longest() -> None:
+def test_a_bounded_cache_drops_the_least_recently_used_value() -> None:
     shelf: BoundedCache[str] = BoundedCache(2)
     places = {name: shelf.slot(name) for name in "abc"}
     for turn, name in enumerate("aabbaacc"):
@@ -383,7 +383,7 @@ def test_a_shelf_keeps_so_many_and_drops_who_was_not_used_for_longest() -> None:
     assert shelf.slot("a") is places["a"]
 
 
-def test_a_shelf_forgets_keys_too() -> None:
+def test_a_bounded_cache_drops_keys_too() -> None:
     shelf: BoundedCache[str] = BoundedCache(2)
     first = shelf.slot(0)
     for number in range(1, 5000):
@@ -392,7 +392,7 @@ def test_a_shelf_forgets_keys_too() -> None:
 
 
 class Narrows:
-    """Sends pods to the nodes of their team; counts what it is asked."""
+    """Narrows pods to the nodes of their team. Counts its calls."""
 
     name = "Narrows"
     asked: ClassVar[Counter[str]] = Counter()
@@ -418,7 +418,7 @@ class NarrowsByTeam(Narrows):
 
 
 @pytest.mark.parametrize("narrows", [Narrows, NarrowsByTeam], ids=["unsigned", "signed"])
-def test_a_pod_that_is_narrowed_is_evaluated_once(narrows: type[Narrows]) -> None:
+def test_a_narrowed_pod_is_evaluated_once(narrows: type[Narrows]) -> None:
     on = engine(Counted, narrows)
     for number in range(5):
         Narrows.asked.clear()
@@ -429,7 +429,7 @@ def test_a_pod_that_is_narrowed_is_evaluated_once(narrows: type[Narrows]) -> Non
         assert Counted.asked == {"red": 1}, "about one node, not about all of them before"
 
 
-def test_a_pod_that_is_rejected_outright_is_asked_about_once() -> None:
+def test_a_pod_rejected_at_prefilter_is_evaluated_once() -> None:
     on = engine(Counted, Narrows)
     Narrows.asked.clear()
     placed = on.place(make_pod("p", labels={"node": "nowhere"}))
@@ -439,7 +439,7 @@ def test_a_pod_that_is_rejected_outright_is_asked_about_once() -> None:
     assert on.place(make_pod("q")).node, "skipped, and placed as if it were not there"
 
 
-def test_details_are_those_of_the_decision_or_gone() -> None:
+def test_details_belong_to_the_decision_or_are_dropped() -> None:
     on = engine()
     first, second = (on.place(make_pod(name)).decision for name in "ab")
     with pytest.raises(UsageError, match=r"the details of the decision for n\d are gone.*before anything else"):

@@ -1,4 +1,4 @@
-"""A plugin that fails where answers are shared: asked once, logged once, and in the words of an attempt on its own."""
+"""A plugin that fails in a shared evaluation is called once, logged once, and reported as in a full attempt."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FAILING: dict[str, tuple[str, Callable[..., Any]]] = {
 
 
 def failing(point: str, answer: Callable[..., Any], *, signed: bool) -> tuple[type[Any], Counter[str]]:
-    """A plugin that fails at one point, and how often each pod was asked about there."""
+    """A plugin that fails at one point and counts its calls by pod."""
     asked: Counter[str] = Counter()
 
     def method(self: Any, cycle: Any, *rest: Any) -> Any:  # noqa: ARG001
@@ -58,7 +58,7 @@ def failing(point: str, answer: Callable[..., Any], *, signed: bool) -> tuple[ty
 
 @pytest.mark.parametrize("signed", [False, True], ids=["unsigned", "signed"])
 @pytest.mark.parametrize(("point", "answer"), FAILING.values(), ids=FAILING)
-def test_it_is_asked_once_and_logged_once(
+def test_a_failing_plugin_is_called_once_and_logged_once(
     point: str, answer: Callable[..., Any], *, signed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes = NODES[:2]  # all of which every point is asked about
@@ -77,7 +77,7 @@ def test_it_is_asked_once_and_logged_once(
         assert "src/bayplan" not in caplog.text, "how we came to ask is no matter"
 
 
-def test_whoever_fails_at_nodes_that_others_refuse_fails_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_on_rejected_nodes_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
     class Bad:
         name = "Bad"
         depends_on = row_local
@@ -94,8 +94,8 @@ def test_whoever_fails_at_nodes_that_others_refuse_fails_nowhere(caplog: pytest.
     assert caplog.messages == ["plugin Bad failed at filter"]
 
 
-def test_a_fault_of_one_attempt_is_not_told_to_preemption() -> None:
-    """The only node is refused before the plugin's turn comes; once it was made room, the plugin is asked there."""
+def test_preemption_ignores_a_fault_of_the_attempt() -> None:
+    """Another plugin rejects the only node first. Preemption then calls the plugin for that node."""
 
     class Moody:
         name = "Moody"
@@ -113,7 +113,7 @@ def test_a_fault_of_one_attempt_is_not_told_to_preemption() -> None:
     assert cluster.decide(make_pod("high", cpu=1, priority=10)).victims == ("default/low",)
 
 
-def test_the_next_pod_is_asked_about_again() -> None:
+def test_the_plugin_is_called_again_for_the_next_pod() -> None:
     class Once:
         name = "Once"
 

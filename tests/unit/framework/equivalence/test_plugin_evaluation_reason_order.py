@@ -1,4 +1,4 @@
-"""In which order a node's reasons are told: as the filter gave them, whatever was found out about others before."""
+"""The reasons of a node keep the order of the filter, independent of earlier evaluations of other nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Signed:
 
 
 class OneByOne(Signed):
-    """The reasons, their order and their number follow from how many pods there are."""
+    """Its reasons, their order and their number depend on the number of pods."""
 
     name = "OneByOne"
 
@@ -34,7 +34,7 @@ class OneByOne(Signed):
 
 
 class WhatHolds(Signed):
-    """Names only the reasons that hold somewhere in the table, so that tables differ in what they name."""
+    """Yields only reasons of the table's rows, so different tables have different reasons."""
 
     name = "WhatHolds"
 
@@ -46,7 +46,7 @@ class WhatHolds(Signed):
 
 
 class InWords(Signed):
-    """Says another thing each time."""
+    """Returns a new reason at each call."""
 
     name = "InWords"
 
@@ -55,7 +55,7 @@ class InWords(Signed):
 
 
 def told(cluster: Harness, pod: Pod) -> tuple[str, dict[str, Status], list[tuple[str, str, int]]]:
-    """The sentence, the statuses and the reasons of the record."""
+    """Return the message, the statuses and the reasons of the record."""
     decision = cluster.decide(pod)
     assert decision.diagnosis is not None
     record = cluster.engine.records.latest(pod.key)
@@ -83,7 +83,7 @@ def test_history_does_not_matter(plugin: type[Any], together: int) -> None:
 
 
 @pytest.mark.parametrize("share", [True, False])
-def test_a_node_has_its_reasons_in_the_order_in_which_they_were_given(share: bool) -> None:
+def test_the_reasons_of_a_node_keep_their_order(share: bool) -> None:
     cluster = Harness([OneByOne], nodes=NODES, pods=pods_on("abbcccddddeeeee"), share=share)
     sentence, statuses, reasons = told(cluster, make_pod("new", node_selector={"no": "where"}))
     assert "didn't match" in sentence
@@ -102,7 +102,7 @@ def test_a_node_has_its_reasons_in_the_order_in_which_they_were_given(share: boo
     assert sentence.startswith("0/6 nodes are available: 1 z, 6 x, 6 y."), "who says it twice counts twice"
 
 
-def test_texts_that_change_with_the_rows_do_not_pile_up() -> None:
+def test_changing_reason_texts_do_not_accumulate() -> None:
     cluster = Harness([InWords], nodes=NODES)
     for number in range(300):
         cluster.add(make_pod(f"p{number}", node="a"))

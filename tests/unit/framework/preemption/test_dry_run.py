@@ -1,4 +1,4 @@
-"""Every step of the dry run: who is important, who is covered, who has to go, and when the search ends."""
+"""The steps of the dry run: importance, budgets, victims, and the end of the search."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from support.builders.preemption import (
 def dry_run(
     pod: Pod, snapshot: Snapshot, *plugins: Any, budgets: Sequence[PodDisruptionBudget] = (), filters: Any = None
 ) -> DryRun:
-    """A dry run after PreFilter, judged by NodeResourcesFit unless other plugins are given."""
+    """A dry run after PreFilter, with NodeResourcesFit unless other plugins are given."""
     filtering = filters or make_filtering(*(make_plugin(plugin) for plugin in plugins or (NodeResourcesFit,)))
     cycle = make_cycle(pod, snapshot)
     filtering.pre_filter(cycle)
@@ -112,7 +112,7 @@ def test_importance(one: Pod, other: Pod, is_more: bool) -> None:
         ),
     ],
 )
-def test_budgets_that_cover_nobody(selector: LabelSelector | None) -> None:
+def test_budgets_that_cover_no_pod(selector: LabelSelector | None) -> None:
     assert compile_budgets([budget(selector=selector)]) == ()
 
 
@@ -274,7 +274,7 @@ def test_victims_on_a_node(
     assert found.violations == violations
 
 
-def test_equals_among_many_leave_in_gos_order() -> None:
+def test_equal_pods_are_evicted_in_the_order_of_go() -> None:
     pods = [running_pod(f"{number}", cpu="100m", priority=number % 2, started=0) for number in range(16)]
     found = dry_run(high_priority_pod("1600m"), make_snapshot([node(cpu="1600m")], pods)).victims_on(0)
     assert names(found) == ["9", "1", "15", "3", "13", "5", "11", "7", "8", "0", "10", "6", "12", "4", "14", "2"]
@@ -301,7 +301,7 @@ def test_nodes_that_do_not_help(pod: Pod, pods: list[Pod], status: Status) -> No
     assert dry_run(pod, make_snapshot([node()], pods)).victims_on(0) == status
 
 
-def test_pods_nominated_to_the_node_keep_their_room() -> None:
+def test_nominated_pods_of_the_node_count() -> None:
     nominated = PodInfo(make_pod("guest", requests={"cpu": "2"}, priority=100))
     plugin = make_plugin(NodeResourcesFit)
     boundary = PluginCaller(ManualClock(), PluginTimings())
@@ -312,7 +312,7 @@ def test_pods_nominated_to_the_node_keep_their_room() -> None:
 
 
 class Brittle:
-    """A plugin that keeps pods, and breaks when one of them comes or goes."""
+    """A plugin with pod state that fails when a pod is added or removed."""
 
     name = "Brittle"
     seen: StateKey[set[str]] = StateKey("Brittle", clone=set)
@@ -347,7 +347,7 @@ class Brittle:
     ],
 )
 @pytest.mark.parametrize("covered", [False, True], ids=["free", "covered by a budget"])
-def test_a_plugin_that_breaks_takes_the_node_out(breaks_on: str, of: str, text: str, covered: bool) -> None:
+def test_a_failing_plugin_excludes_the_node(breaks_on: str, of: str, text: str, covered: bool) -> None:
     snapshot = make_snapshot([node()], [running_pod("x", labels={"app": "web"})])
     budgets = [budget(selector=app_selector("web"))] if covered else []
     found = dry_run(high_priority_pod("1"), snapshot, Brittle(breaks_on=breaks_on, of=of), budgets=budgets).victims_on(
@@ -357,7 +357,7 @@ def test_a_plugin_that_breaks_takes_the_node_out(breaks_on: str, of: str, text: 
     assert (found.code, found.message) == (Code.ERROR, text)
 
 
-def test_what_is_tried_stays_in_the_trial() -> None:
+def test_a_dry_run_changes_no_cycle_state() -> None:
     snapshot = make_snapshot([node()], [running_pod("x"), running_pod("y")])
     filtering = make_filtering(Brittle())
     cycle = make_cycle(high_priority_pod("1"), snapshot)
@@ -368,7 +368,7 @@ def test_what_is_tried_stays_in_the_trial() -> None:
 
 
 class Forgetful:
-    """A filter that has nothing against the node any more when it is asked again: then nobody need go at all."""
+    """A filter that accepts the node at the second call: then no victim is needed."""
 
     name = "Forgetful"
 
@@ -431,7 +431,7 @@ def test_a_long_search_ends_where_it_would_row_by_row(pattern: str, wanted: int,
 
 
 class Tally:
-    """A filter that counts how often it is asked."""
+    """A filter that counts its calls."""
 
     name = "Tally"
 
@@ -443,16 +443,18 @@ class Tally:
         yield Rejection(nodes.pod_count > 3, "crowded")
 
 
-def test_rows_are_tried_side_by_side() -> None:
+def test_rows_are_tried_at_once() -> None:
     many = [node(f"n{number}") for number in range(300)]
     loads = [running_pod(f"x{number}-{each}", node=f"n{number}") for number in range(300) for each in range(5)]
     tally = Tally()
-    found = dry_run(high_priority_pod(), make_snapshot(many, loads), tally).search(range(300), max_candidates=300, offset=7)
+    found = dry_run(high_priority_pod(), make_snapshot(many, loads), tally).search(
+        range(300), max_candidates=300, offset=7
+    )
     assert {name: len(victims.pods) for name, victims in found.candidates.items()} == {each.name: 2 for each in many}
     assert tally.asked == 1 + 5, "once without all weaker pods, and once a round"
 
 
-def test_equals_among_many_leave_in_the_same_order_side_by_side() -> None:
+def test_equal_pods_are_evicted_in_the_same_order_in_a_batch() -> None:
     pods = [running_pod(f"{number}", cpu="100m", priority=number % 2, started=0) for number in range(16)]
     search = dry_run(high_priority_pod("1600m"), make_snapshot([node(cpu="1600m")], pods))
     assert search.search([0], max_candidates=1, offset=0).candidates == {"a": search.victims_on(0)}
@@ -467,7 +469,7 @@ def test_equals_among_many_leave_in_the_same_order_side_by_side() -> None:
         pytest.param("www", 2, ["a", "b"], id="only violating ones: all are looked at"),
     ],
 )
-def test_a_search_wants_one_that_violates_nothing(apps: str, wanted: int, candidates: list[str]) -> None:
+def test_a_search_needs_one_candidate_without_violations(apps: str, wanted: int, candidates: list[str]) -> None:
     loads = [
         running_pod(f"x{letter}", node=letter, cpu="2", labels={"app": kind})
         for letter, kind in zip("abcd", apps, strict=False)
@@ -477,7 +479,7 @@ def test_a_search_wants_one_that_violates_nothing(apps: str, wanted: int, candid
     assert list(found.candidates) == candidates
 
 
-def test_nodes_that_do_not_help_are_told_with_those_not_looked_at() -> None:
+def test_the_message_counts_nodes_that_do_not_help_and_nodes_not_evaluated() -> None:
     snapshot = nodes_with_pods(
         running_pod("x", priority=500, cpu="2"), None, running_pod("z", node="c", priority=500, cpu="2")
     )
@@ -514,11 +516,11 @@ def test_errors_as_one_text(statuses: list[Status], faults: str) -> None:
         pytest.param(9, 10, 0, 0, id="down to none"),
     ],
 )
-def test_how_many_candidates_are_wanted(nodes: int, percentage: int, absolute: int, wanted: int) -> None:
+def test_number_of_candidates(nodes: int, percentage: int, absolute: int, wanted: int) -> None:
     assert candidate_count(nodes, percentage=percentage, absolute=absolute) == wanted
 
 
-def test_rows_where_removal_may_help_come_in_visiting_order() -> None:
+def test_resolvable_rows_are_in_visiting_order() -> None:
     snapshot = nodes_with_pods(None, None, None, None)
     snapshot.order = snapshot.order[::-1].copy()
     diagnosis = Diagnosis(snapshot.nodes.names)

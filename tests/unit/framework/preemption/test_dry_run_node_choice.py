@@ -1,4 +1,4 @@
-"""What follows from a dry run: extenders have their say, a node is chosen, and intents say what is to be done."""
+"""After a dry run: extenders, the choice of a node, and intents."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_cheapest_node(a: Victims, b: Victims, best: str) -> None:
         assert pick_one_node({"a": a, "b": b}, snapshot, NOW) == best
 
 
-def test_equal_nodes_are_taken_in_visiting_order() -> None:
+def test_the_first_of_equal_nodes_in_visiting_order_is_chosen() -> None:
     snapshot = nodes_with_pods(None, None, None)
     snapshot.order = snapshot.order[::-1].copy()
     same = group(running_pod("x", started=1))
@@ -113,7 +113,7 @@ def told(status: str = "True", reason: str = "PreemptionByScheduler", message: s
     return Condition(type="DisruptionTarget", status=status, reason=reason, message=message)
 
 
-def test_only_victims_that_stay_are_evicted_and_the_last_is_marked() -> None:
+def test_only_running_victims_are_evicted_and_the_last_is_marked() -> None:
     victims = group(
         running_pod("x"),
         running_pod("gone", terminating=True),
@@ -128,7 +128,7 @@ def test_only_victims_that_stay_are_evicted_and_the_last_is_marked() -> None:
     )
 
 
-def test_the_words_of_an_eviction() -> None:
+def test_texts_of_an_eviction() -> None:
     (intent,) = victim_evictions(
         high_priority_pod(scheduler_name="tight"), "a", group(running_pod("x")), "DefaultPreemption"
     )
@@ -160,7 +160,7 @@ SAME = "default-scheduler: preempting to accommodate a higher priority pod"
         pytest.param(told(message="tight: preempting"), False, id="another message"),
     ],
 )
-def test_a_condition_that_is_so_already_is_not_told_again(condition: Condition | None, already: bool) -> None:
+def test_an_equal_condition_is_not_written_again(condition: Condition | None, already: bool) -> None:
     (intent,) = victim_evictions(high_priority_pod(), "a", group(running_pod("x", told=condition)), "DefaultPreemption")
     assert intent.has_disruption_condition is already
 
@@ -177,11 +177,11 @@ def test_a_condition_that_is_so_already_is_not_told_again(condition: Condition |
         ),
     ],
 )
-def test_who_leaves_by_preemption(pod: Pod, leaves: bool) -> None:
+def test_pods_that_terminate_because_of_preemption(pod: Pod, leaves: bool) -> None:
     assert is_terminating_by_preemption(pod) is leaves
 
 
-def test_weaker_pods_lose_their_nomination() -> None:
+def test_lower_priority_pods_lose_their_nomination() -> None:
     waiting = [
         make_pod("weaker", priority=5, nominated="a"),
         make_pod("equal", priority=100, nominated="a"),
@@ -195,7 +195,7 @@ def test_weaker_pods_lose_their_nomination() -> None:
 
 
 class FakeExtender:
-    """Answers what it was told to, and remembers what it was asked."""
+    """An extender with a configured answer that records its calls."""
 
     def __init__(
         self,
@@ -263,11 +263,11 @@ def test_an_extender_reduces_candidates(extender: FakeExtender, left: Mapping[st
         pytest.param(FakeExtender(NOWHERE), 'nodeinfo not found for node name "zz"', id="unknown node"),
     ],
 )
-def test_an_extender_that_cannot_be_used_ends_it(extender: FakeExtender, text: str) -> None:
+def test_a_failing_extender_ends_the_preemption(extender: FakeExtender, text: str) -> None:
     assert ask(extender) == error(text)
 
 
-def test_each_extender_sees_what_the_ones_before_left() -> None:
+def test_each_extender_gets_the_remaining_candidates() -> None:
     first, second, third = FakeExtender(ONLY_B), FakeExtender({}), FakeExtender(ONLY_B)
     assert ask(first, second, third) == {}
     assert second.asked == [{"b": group(Y, violations=2)}]

@@ -1,4 +1,4 @@
-"""`sort.Slice` of Go 1.26 told the orders here: permutations as digests, from lists that both sides make alike."""
+"""The expected orders come from `sort.Slice` of Go 1.26: digests of permutations of lists that both sides generate."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ GOLDEN = [
 
 
 def keys_of(shape: str, size: int, kinds: int) -> list[int]:
-    """A list that needs no library's random numbers to be made again elsewhere."""
+    """Generate a list without a random number library, so that Go can generate the same."""
     state, keys = size * 31 + kinds, []
     for _ in range(size):
         state = (state * 1103515245 + 12345) & 0x7FFFFFFF
@@ -104,7 +104,10 @@ def keys_of(shape: str, size: int, kinds: int) -> list[int]:
 
 
 def less_of(shape: str, keys: list[int]) -> Less:
-    """By key. `unstarted`: two keys of -1 are each below the other. `contrary`: no order, but always the same."""
+    """Compare by key.
+
+    `unstarted`: two keys of -1 are each below the other. `contrary`: deterministic, but not an order.
+    """
 
     def unstarted(x: int, y: int) -> bool:
         if keys[x] < 0:
@@ -125,7 +128,7 @@ def permutation(size: int, less: Less) -> list[int]:
 
 
 @pytest.mark.parametrize(("shape", "size", "kinds", "digest"), GOLDEN, ids=[f"{s}-{n}-{k}" for s, n, k, _ in GOLDEN])
-def test_equals_come_out_as_go_leaves_them(shape: str, size: int, kinds: int, digest: str) -> None:
+def test_equal_elements_have_the_order_of_go(shape: str, size: int, kinds: int, digest: str) -> None:
     order = permutation(size, less_of(shape, keys_of(shape, size, kinds)))
     assert hashlib.sha256(" ".join(map(str, order)).encode()).hexdigest()[:12] == digest
 
@@ -150,7 +153,7 @@ def test_small_orders_by_hand(size: int, less: Less, order: list[int]) -> None:
 
 
 @pytest.mark.parametrize("size", [5, 12, 13, 50, 333])
-def test_different_elements_are_simply_sorted(size: int) -> None:
+def test_distinct_elements_are_sorted(size: int) -> None:
     items = [place * 7919 % 1009 for place in range(size)]
     go_sort(items, lambda x, y: x < y)
     assert items == sorted(items)

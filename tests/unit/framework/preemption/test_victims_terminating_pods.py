@@ -1,4 +1,4 @@
-"""Who was told to leave counts as going, for whoever looks for victims next."""
+"""Evicted victims count as terminating in the next search for victims."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bayplan.framework.runtime.nominator import Nominator, TerminatingVictim
 from bayplan.testing.builders import make_pod
 
 
-def test_who_leaves_is_known_until_it_is_gone() -> None:
+def test_a_victim_is_listed_until_it_is_deleted() -> None:
     ledger = Nominator()
     ledger.add_victim("v", "n", "default/strong")
     ledger.add_victim("v", "n", "default/other")  # who chose it first is remembered
@@ -21,7 +21,7 @@ def test_who_leaves_is_known_until_it_is_gone() -> None:
     assert not ledger.terminating_victims_on("n")
 
 
-def test_who_leaves_already_is_not_evicted_again() -> None:
+def test_a_terminating_victim_is_not_evicted_again() -> None:
     going, staying = make_pod("going"), make_pod("staying")
     victims = Victims((going, staying), 0)
     intents = victim_evictions(make_pod("strong"), "n", victims, "DefaultPreemption", {going.uid})

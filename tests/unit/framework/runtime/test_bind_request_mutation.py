@@ -1,4 +1,4 @@
-"""What plugins may say about a bind request, rule by rule; and what is remembered of those that failed."""
+"""Annotations that plugins add to a BindRequest, rule by rule; and the records of failed bindings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY = "one.kai.scheduler/x"
 
 
 def says(plugin: str, *answers: Any, on_error: str = "skip") -> Mutator:
-    """A plugin that gives these answers, one after another and then the last; exceptions are raised."""
+    """A plugin that returns these results in order, then repeats the last one. Exceptions are raised."""
     left = list(answers)
 
     def fn(task: str, node_name: str) -> Any:
@@ -48,7 +48,7 @@ def test_no_function_gives_no_annotations_and_never_none() -> None:
     assert merged() == {}
 
 
-def test_one_function_gives_its_own() -> None:
+def test_one_function_returns_its_annotations() -> None:
     assert merged(says("one", {KEY: "1"})) == {KEY: "1"}
 
 
@@ -57,17 +57,15 @@ def test_functions_with_distinct_keys_add_up() -> None:
     assert merged(says("one", {KEY: "1"}), says("two", {other: "2"})) == {KEY: "1", other: "2"}
 
 
-def test_of_two_that_name_one_key_the_later_wins_and_that_is_counted() -> None:
+def test_the_later_of_two_functions_with_one_key_wins_and_is_counted() -> None:
     mutation = BindRequestMutation(ManualClock())
     assert merged(says("one", {KEY: "1"}), says("two", {KEY: "2"}), mutation=mutation) == {KEY: "2"}
     assert mutation.conflicts.labels(KEY).value == 1
 
 
 @pytest.mark.parametrize(("later", "conflicts"), [("one", 0), ("two", 1)], ids=["the same plugin", "another plugin"])
-def test_only_what_another_plugin_has_said_is_in_conflict(
-    later: str, conflicts: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One that is registered twice may correct itself."""
+def test_only_keys_of_another_plugin_conflict(later: str, conflicts: int, caplog: pytest.LogCaptureFixture) -> None:
+    """A plugin that is registered twice may overwrite its own keys."""
     mutation = BindRequestMutation(ManualClock())
     with caplog.at_level(logging.DEBUG):
         assert merged(says("one", {KEY: "1"}), says(later, {KEY: "2"}), mutation=mutation) == {KEY: "2"}
@@ -76,7 +74,7 @@ def test_only_what_another_plugin_has_said_is_in_conflict(
     assert told == ['plugin "two" overwrites one.kai.scheduler/x of plugin "one"'] * conflicts
 
 
-def test_whose_a_key_is_follows_from_who_said_it_last() -> None:
+def test_the_last_plugin_owns_a_key() -> None:
     mutation = BindRequestMutation(ManualClock())
     merged(
         *(says(plugin, {KEY: value}) for plugin, value in (("one", "1"), ("two", "2"), ("two", "3"))), mutation=mutation
@@ -84,7 +82,7 @@ def test_whose_a_key_is_follows_from_who_said_it_last() -> None:
     assert mutation.conflicts.labels(KEY).value == 1
 
 
-def test_saying_the_same_twice_is_no_conflict() -> None:
+def test_an_equal_value_is_no_conflict() -> None:
     mutation = BindRequestMutation(ManualClock())
     merged(says("one", {KEY: "1"}), says("two", {KEY: "1"}), mutation=mutation)
     assert len(mutation.conflicts) == 0
@@ -96,7 +94,7 @@ def test_no_answer_changes_nothing(nothing: Any) -> None:
 
 
 class Lazy(Mapping[str, str]):
-    """A mapping that breaks when it is read."""
+    """A mapping that fails when it is read."""
 
     def __getitem__(self, key: str) -> str:
         raise KeyError(key)
@@ -109,7 +107,7 @@ class Lazy(Mapping[str, str]):
 
 
 class Wordless(Exception):
-    """An exception that cannot even be told."""
+    """An exception whose text cannot be computed."""
 
     def __str__(self) -> str:
         raise ValueError("no words")
@@ -133,7 +131,7 @@ class Unseemly:
     ],
 )
 @pytest.mark.parametrize("on_error", [SKIP, FAIL])
-def test_whatever_a_plugin_does_is_its_own_fault(answer: Any, on_error: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_failure_of_a_plugin_is_its_fault(answer: Any, on_error: str, caplog: pytest.LogCaptureFixture) -> None:
     mutation, good = BindRequestMutation(ManualClock()), {annotation_key("good", "y"): "2"}
     asked = says("bad", answer, on_error=on_error), says("good", good)
     if on_error == FAIL:
@@ -154,7 +152,7 @@ def test_a_function_that_raises_is_left_out_and_counted(fault: BaseException, ca
     assert 'plugin "bad" and the bind request of pod default/web' in caplog.text
 
 
-def test_a_function_that_must_not_fail_ends_the_binding() -> None:
+def test_a_failing_required_function_ends_the_binding() -> None:
     with pytest.raises(MutateBindRequestError, match='plugin "bad" at mutate_bind_request: ValueError: oops'):
         merged(says("bad", ValueError("oops"), on_error=FAIL), says("one", AssertionError("nobody is asked any more")))
 
@@ -164,7 +162,7 @@ def test_another_policy_is_refused() -> None:
         says("one", None, on_error="retry")
 
 
-def test_a_dictionary_that_is_returned_again_and_again_is_copied() -> None:
+def test_a_reused_dictionary_is_copied() -> None:
     shared = {KEY: "1"}
     found = merged(says("one", shared))
     found[KEY] = "changed"
@@ -185,7 +183,7 @@ def test_a_dictionary_that_is_returned_again_and_again_is_copied() -> None:
         pytest.param("text", "which is no mapping", id="no mapping"),
     ],
 )
-def test_what_cannot_be_an_annotation_is_refused(answer: Any, problem: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_annotations_are_refused(answer: Any, problem: str, caplog: pytest.LogCaptureFixture) -> None:
     mutation = BindRequestMutation(ManualClock())
     good = annotation_key("bad", "good")
     mixed = {**answer, good: "kept"} if isinstance(answer, dict) else answer
@@ -219,19 +217,19 @@ def test_a_request_holds_256_kib_of_keys_and_values_together_to_the_byte(
     assert ("262145 bytes, and 262144 are allowed" in caplog.text) == refused
 
 
-def test_what_is_overwritten_takes_no_room() -> None:
+def test_an_overwritten_value_does_not_count_for_the_size() -> None:
     half = {KEY: "x" * 200_000}
     assert merged(says("one", half), says("two", {KEY: "y" * 200_000})) == {KEY: "y" * 200_000}
 
 
-def test_a_key_by_another_custom_is_taken_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unconventional_key_is_accepted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     mutation = BindRequestMutation(ManualClock())
     for _ in range(3):
         assert merged(says("one", {"example.com/x": "1"}), mutation=mutation) == {"example.com/x": "1"}
     assert caplog.text.count("uses the annotation key example.com/x") == 1
 
 
-def test_each_call_is_timed_and_a_slow_one_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_call_is_timed_and_a_slow_one_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     mutation = BindRequestMutation(clock)
 
@@ -266,7 +264,7 @@ def test_a_call_is_slow_above_fifty_milliseconds(
 # what failed
 
 
-def test_a_pod_is_kept_from_a_node_for_longer_each_time() -> None:
+def test_the_exclusion_of_a_node_grows_with_failures() -> None:
     clock = ManualClock()
     failures = BindFailures(clock)
     pauses = []
@@ -279,7 +277,7 @@ def test_a_pod_is_kept_from_a_node_for_longer_each_time() -> None:
     assert failures.backoff_message("u") == ""
 
 
-def test_after_five_failures_the_pod_waits_wherever_they_were() -> None:
+def test_after_five_failures_on_any_nodes_the_pod_waits() -> None:
     clock = ManualClock()
     failures = BindFailures(clock)
     for number in range(4):
@@ -294,8 +292,8 @@ def test_after_five_failures_the_pod_waits_wherever_they_were() -> None:
     assert failures.backoff_message("other") == ""
 
 
-def test_a_pod_is_tried_when_its_own_pause_ends_though_nodes_are_kept_from_it_for_longer() -> None:
-    """There may be others; then it is the turn of each of these."""
+def test_a_pod_is_retried_after_its_backoff_while_nodes_are_still_excluded() -> None:
+    """There may be other nodes; the excluded ones follow later."""
     clock = ManualClock()
     failures = BindFailures(clock)
     for _ in range(5):
@@ -307,8 +305,8 @@ def test_a_pod_is_tried_when_its_own_pause_ends_though_nodes_are_kept_from_it_fo
     assert failures.retry_in_s("u") is None
 
 
-def test_neither_pause_is_ever_longer_than_ten_minutes() -> None:
-    """Not that of a node, which doubles with what failed there, nor the pod's own, which begins later."""
+def test_no_backoff_exceeds_ten_minutes() -> None:
+    """Neither that of a node, which doubles with each failure there, nor that of the pod, which starts later."""
     failures = BindFailures(ManualClock())
     nodes, own = [], []
     for _ in range(20):
@@ -319,7 +317,7 @@ def test_neither_pause_is_ever_longer_than_ten_minutes() -> None:
     assert [each.left_s for each in failures.exclusions("u")] == [600]
 
 
-def test_a_pod_that_is_bound_is_forgotten() -> None:
+def test_the_record_of_a_bound_pod_is_dropped() -> None:
     failures = BindFailures(ManualClock())
     failures.record_failure("u", "n1", "no")
     failures.forget("u")

@@ -1,4 +1,4 @@
-"""After the choice: Reserve, Permit, PreBind, Bind, PostBind, and pods that wait for permission."""
+"""Reserve, Permit, PreBind, Bind, PostBind, and pods that wait at Permit."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Says:
-    """A plugin of every later point that answers what it was told to, and writes down what happened."""
+    """A plugin of every binding point with configured results, which records its calls."""
 
     def __init__(self, name: str, log: list[str], answer: Any = None, **answers: Any) -> None:
         self.name = name
@@ -99,7 +99,7 @@ async def side_by_side(awaitables: Sequence[Awaitable[Status]]) -> Sequence[Stat
 # Reserve
 
 
-def test_reserve_asks_in_order_and_unreserve_goes_backwards() -> None:
+def test_reserve_runs_in_order_and_unreserve_in_reverse() -> None:
     log: list[str] = []
     points = committing(RESERVE, *(Says(name, log) for name in "AB"))
     assert points.reserve(cycle(), "n") == SUCCESS
@@ -107,7 +107,7 @@ def test_reserve_asks_in_order_and_unreserve_goes_backwards() -> None:
     assert log == ["reserve A", "reserve B", "unreserve B", "unreserve A"]
 
 
-def test_a_failure_undoes_all_of_them_also_those_that_were_not_asked() -> None:
+def test_after_a_failure_unreserve_runs_for_all_plugins() -> None:
     log: list[str] = []
     plugins = Says("A", log), Says("B", log, reserve=unschedulable("taken")), Says("C", log)
     status = committing(RESERVE, *plugins).reserve(cycle(), "n")
@@ -127,14 +127,14 @@ def test_a_failure_undoes_all_of_them_also_those_that_were_not_asked() -> None:
         ),
     ],
 )
-def test_reserve_that_breaks_is_an_error(answer: Any, words: str) -> None:
+def test_a_failing_reserve_is_an_error(answer: Any, words: str) -> None:
     status = committing(RESERVE, Says("A", [], reserve=answer)).reserve(cycle(), "n")
     assert status.code is Code.ERROR
     assert status.plugin == "A"
     assert re.fullmatch(words, status.message)
 
 
-def test_unreserve_that_raises_does_not_keep_the_others_from_undoing() -> None:
+def test_a_failing_unreserve_does_not_stop_the_rest() -> None:
     log: list[str] = []
     committing(RESERVE, Says("A", log), Says("B", log, unreserve=ValueError("x"))).unreserve(cycle(), "n")
     assert log == ["unreserve B", "unreserve A"]
@@ -174,7 +174,7 @@ def test_a_rejection_ends_permit_and_waits_with_it(answer: Status) -> None:
         pytest.param("yes", "running Permit plugin \"A\": returned 'yes', which is no Status", id="nonsense"),
     ],
 )
-def test_permit_that_breaks(answer: Any, words: str) -> None:
+def test_a_failing_permit_is_an_error(answer: Any, words: str) -> None:
     outcome = committing(PERMIT, Says("A", [], answer)).permit(cycle(), "n")
     assert outcome.status == error(words).by("A")
 
@@ -247,7 +247,7 @@ def test_prebind_runs_group_by_group_and_stops_at_a_failure() -> None:
     assert log == ["pre_bind A", "pre_bind B"]
 
 
-def test_prebind_that_breaks_says_what_was_done() -> None:
+def test_a_failing_prebind_names_the_step() -> None:
     points, about = committing(PRE_BIND, Says("A", [], pre_bind=TimeoutError("slow"))), cycle()
     status = awaited(points.pre_bind(about, "n", points.plan_pre_bind(about, "n"), side_by_side))
     assert status.code is Code.ERROR
@@ -282,7 +282,7 @@ def test_the_first_that_does_not_skip_binds(answers: list[Any], status: Status, 
     assert len(log) == asked
 
 
-def test_postbind_is_informed_and_may_not_fail() -> None:
+def test_a_failing_postbind_has_no_effect() -> None:
     log: list[str] = []
     points = committing(POST_BIND, Says("A", log, ValueError("x")), Says("B", log))
     awaited(points.post_bind(cycle(), "n"))
@@ -292,7 +292,7 @@ def test_postbind_is_informed_and_may_not_fail() -> None:
 # waiting pods
 
 
-def test_a_pod_goes_on_when_everybody_allows() -> None:
+def test_a_pod_proceeds_when_all_plugins_allow_it() -> None:
     settled: list[Status] = []
     pod = make_pod()
     waiting = WaitingPodsMap().add(pod, {"A": 10.0, "B": 20.0}, now_s=100.0)
@@ -323,7 +323,7 @@ def test_being_preempted_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("wait_s", "text"), [(300.0, "5m0s"), (1.5, "1.5s"), (0.25, "250ms"), (900.0, "15m0s")], ids=str
 )
-def test_patience_ends_in_words(wait_s: float, text: str) -> None:
+def test_a_permit_timeout_rejects_the_pod(wait_s: float, text: str) -> None:
     waiting = WaitingPodsMap().add(make_pod(), {"A": wait_s, "Slow": 1e6}, now_s=50.0)
     waiting.expire(50.0 + wait_s - 0.001)
     assert waiting.outcome is None

@@ -1,4 +1,4 @@
-"""PreFilter and Filter: who is asked about what, whose answer counts, and what the diagnosis keeps."""
+"""PreFilter and Filter: calls of plugins, their results, and the diagnosis."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NODES = ("a", "b", "c")
 
 
 class Early:
-    """A PreFilter that answers what it was told to, and a Filter that remembers whom it was asked about."""
+    """A PreFilter with a configured result, and a Filter that records the nodes of its calls."""
 
     def __init__(self, name: str, says: Any = None, *, refuses: str = "", with_status: Status | None = None) -> None:
         self.name = name
@@ -65,7 +65,7 @@ class Early:
 
 
 class Table:
-    """A Filter about all rows at once."""
+    """A Filter in the whole-table form."""
 
     per_row = False
 
@@ -142,7 +142,7 @@ def test_an_unresolvable_answer_ends_it_at_once() -> None:
     assert cycle.skip_filter == {"Skipped"}
 
 
-def test_an_unschedulable_answer_lets_the_others_speak_and_the_last_one_counts() -> None:
+def test_after_an_unschedulable_status_prefilter_goes_on_and_the_last_one_counts() -> None:
     plugins = Early("First", unschedulable("one")), Early("Second", unschedulable("two")), Early("Third")
     outcome, _ = pre_filter(*plugins)
     assert outcome.status == unschedulable("two").by("Second")
@@ -169,7 +169,7 @@ def test_anything_else_is_an_error_that_names_the_plugin(says: Any, words: str) 
     assert later.pre_filters == 0
 
 
-def test_a_rejection_by_prefilter_is_everybodys_status() -> None:
+def test_a_rejection_by_prefilter_is_the_status_of_all_nodes() -> None:
     asked = Early("Asked")
     diagnosis = run(Early("First", unschedulable("pod is odd")), asked)
     assert asked.asked == []
@@ -184,7 +184,7 @@ def narrow(*names: str) -> PreFilterResult:
     return PreFilterResult(frozenset(names))
 
 
-def test_narrowed_nodes_alone_are_asked_about() -> None:
+def test_only_narrowed_nodes_are_evaluated() -> None:
     asked = Early("Asked", refuses="b")
     diagnosis = run(Early("One", narrow("b", "nobody")), asked)
     assert asked.asked == ["b"]
@@ -213,7 +213,7 @@ def test_several_that_narrow_are_intersected() -> None:
         ),
     ],
 )
-def test_nothing_left_is_a_rejection_by_all_who_narrowed(plugins: list[Early], words: str) -> None:
+def test_an_empty_intersection_is_a_rejection_by_all_narrowing_plugins(plugins: list[Early], words: str) -> None:
     later = Early("Later", refuses="a")
     diagnosis = run(*plugins, later)
     assert diagnosis.status(0) == unresolvable(words)
@@ -222,19 +222,19 @@ def test_nothing_left_is_a_rejection_by_all_who_narrowed(plugins: list[Early], w
     assert diagnosis.sentence() == f"0/3 nodes are available: {words}."
 
 
-def test_only_names_that_nobody_has() -> None:
+def test_narrowing_to_unknown_names() -> None:
     asked = Early("Asked")
     diagnosis = run(Early("One", narrow("x", "y")), asked)
     assert asked.asked == []
     assert diagnosis.sentence() == "0/3 nodes are available: 3 node(s) didn't satisfy plugin(s) [One]."
 
 
-def test_who_narrowed_has_no_part_in_anothers_unresolvable_answer() -> None:
+def test_a_narrowing_plugin_is_no_rejector_of_an_unresolvable_pod() -> None:
     diagnosis = run(Early("One", narrow("a")), Early("Never", unresolvable("never")))
     assert diagnosis.unschedulable_plugins == {"Never"}
 
 
-def test_who_narrowed_has_a_part_in_an_unschedulable_answer() -> None:
+def test_a_narrowing_plugin_is_a_rejector_of_an_unschedulable_pod() -> None:
     diagnosis = run(Early("One", narrow("a")), Early("NotNow", unschedulable("not now")))
     assert diagnosis.unschedulable_plugins == {"One", "NotNow"}
 
@@ -264,7 +264,7 @@ def test_a_node_is_unresolvable_if_one_of_its_reasons_is() -> None:
         assert set(diagnosis.status(0).reasons) == {"soft", "hard"}
 
 
-def test_fit_tells_all_that_is_missing() -> None:
+def test_fit_reports_all_insufficient_resources() -> None:
     fit = make_plugin(NodeResourcesFit)
     pod = make_pod(requests={"cpu": "100", "memory": "100Gi"})
     assert by_node(run(fit, pod=pod))["a"] == (
@@ -274,7 +274,7 @@ def test_fit_tells_all_that_is_missing() -> None:
     )
 
 
-def test_a_one_node_filter_is_asked_about_survivors_only() -> None:
+def test_a_one_node_filter_is_called_for_remaining_nodes_only() -> None:
     asked = Early("Asked", refuses="c", with_status=unresolvable("not here", "nor there"))
     diagnosis = run(Table("First", ("a", "no")), asked)
     assert asked.asked == ["b", "c"]
@@ -287,7 +287,7 @@ def test_many_nodes_with_one_reason_cost_one_reason() -> None:
     assert diagnosis.histogram() == {"Asked says no": 3}
 
 
-def test_a_filter_that_walks_over_nodes_gets_only_what_is_left() -> None:
+def test_a_per_row_filter_gets_only_remaining_rows() -> None:
     walker, whole = PerRow("Walker", ("b", "walked into it")), Table("Whole")
     diagnosis = run(Table("First", ("a", "no")), walker, whole)
     assert walker.asked == [["b", "c"]]
@@ -296,13 +296,13 @@ def test_a_filter_that_walks_over_nodes_gets_only_what_is_left() -> None:
     assert by_node(diagnosis)["c"] == OK
 
 
-def test_nobody_is_asked_when_no_node_is_left() -> None:
+def test_no_filter_runs_when_no_node_is_left() -> None:
     later = Table("Later")
     run(Table("First", ("a b c", "no")), later)
     assert later.asked == []
 
 
-def test_pending_is_remembered_as_such() -> None:
+def test_a_pending_status_is_recorded() -> None:
     diagnosis = run(Table("Outside", ("a", no("not ready", code=Code.PENDING))), Table("Other", ("b", "no")))
     assert diagnosis.status(0).code is Code.PENDING
     assert diagnosis.pending_plugins == {"Outside"}
@@ -324,7 +324,7 @@ SKIPPED = 'running "Odd" filter plugin: answered Skip, which is no answer to fil
         pytest.param(Early("Odd", refuses="a", with_status=SKIP), SKIPPED, id="skip"),
     ],
 )
-def test_an_error_says_whose_it_is(plugin: Any, words: str) -> None:
+def test_an_error_names_the_plugin(plugin: Any, words: str) -> None:
     diagnosis = run(plugin)
     assert diagnosis.status(0).code is Code.ERROR
     assert diagnosis.status(0).message == words
@@ -379,7 +379,7 @@ def _raise(_: int) -> Any:
         pytest.param(_raise, r"KeyError: 'zone' \(test_filtering.py:\d+\)", id="raises"),
     ],
 )
-def test_nonsense_from_a_filter_is_an_error_on_every_node(answer: Callable[[int], Any], words: str) -> None:
+def test_an_invalid_filter_result_is_an_error_on_every_node(answer: Callable[[int], Any], words: str) -> None:
     diagnosis = run(Nonsense(answer))
     for row in range(3):
         assert diagnosis.status(row).code is Code.ERROR
@@ -387,7 +387,7 @@ def test_nonsense_from_a_filter_is_an_error_on_every_node(answer: Callable[[int]
         assert re.fullmatch(f'running "Odd" filter plugin: {words}', diagnosis.status(row).message)
 
 
-def test_a_look_at_one_row_leaves_the_others_alone() -> None:
+def test_filtering_one_row_does_not_evaluate_other_rows() -> None:
     asked = Early("Asked")
     runner, cycle = filtering(asked), make_cycle(make_pod(), cluster())
     diagnosis = runner.run_filters(cycle, PreFilterSummary(), only=np.array([1]))
@@ -401,7 +401,7 @@ SLOTS: StateKey[list[int]] = StateKey("Slots", clone=list)
 
 
 class Room:
-    """Lets at most so many pods onto a node, and counts the pods that are tried by its own state."""
+    """Limits the pods of a node, and counts pods in its own state."""
 
     name = "Room"
 
@@ -439,21 +439,21 @@ def guests(**nodes: list[Pod]) -> FakeNominations:
         pytest.param(make_pod("pod", priority=9), False, id="the-pod-itself"),
     ],
 )
-def test_room_is_kept_for_nominated_pods(guest: Pod, counted: bool) -> None:
+def test_nominated_pods_count(guest: Pod, counted: bool) -> None:
     diagnosis = run(Room(1), pod=make_pod("pod", priority=5), nominations=guests(b=[guest]))
     expected = ("Unschedulable", "Room", "full") if counted else OK
     assert by_node(diagnosis) == {"a": OK, "b": expected, "c": OK}
     assert diagnosis.unschedulable_plugins == ({"Room"} if counted else set())
 
 
-def test_a_node_must_fit_with_and_without_its_guests() -> None:
+def test_a_node_must_fit_with_and_without_nominated_pods() -> None:
     room = Room(2)
     assert by_node(run(room, nominations=guests(b=[make_pod("g")])))["b"] == OK
     assert sorted(room.judged) == [0, 0, 0, 1]
 
 
 class Crowded:
-    """Rejects nodes by their pods alone, so that all may be judged at once."""
+    """Rejects nodes by their own pods only, so that all may be evaluated at once."""
 
     name = "Crowded"
 
@@ -470,7 +470,7 @@ class Crowded:
         yield Rejection(np.array([len(crowd) > 1 for crowd in crowds], dtype=np.bool_), "packed")
 
 
-def test_all_nodes_with_guests_are_judged_at_once() -> None:
+def test_all_nodes_with_nominated_pods_are_evaluated_at_once() -> None:
     crowded = Crowded()
     nominations = guests(c=[make_pod("g"), make_pod("h")], b=[make_pod("i")], gone=[make_pod("j")])
     diagnosis = run(crowded, nominations=nominations)
@@ -483,7 +483,7 @@ def test_all_nodes_with_guests_are_judged_at_once() -> None:
     assert diagnosis.histogram() == {"crowded": 1, "packed": 1}
 
 
-def test_where_that_breaks_each_is_judged_alone() -> None:
+def test_after_an_error_each_node_is_evaluated_separately() -> None:
     crowded = Crowded(broken_on="c")
     diagnosis = run(crowded, nominations=guests(c=[make_pod("g")], b=[make_pod("h")]))
     assert by_node(diagnosis)["b"] == ("Unschedulable", "Crowded", "crowded")
@@ -491,7 +491,7 @@ def test_where_that_breaks_each_is_judged_alone() -> None:
     assert crowded.asked == [["a", "b", "c"], ["c", "b"], ["c"], ["b"]]
 
 
-def test_a_pod_that_needs_its_guests_does_not_fit() -> None:
+def test_a_pod_that_needs_nominated_pods_does_not_fit() -> None:
     class WantsCompany(Room):
         def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:  # noqa: ARG002
             return None if node.pods else unschedulable("lonely")
@@ -500,13 +500,13 @@ def test_a_pod_that_needs_its_guests_does_not_fit() -> None:
     assert by_node(diagnosis)["b"] == ("Unschedulable", "Room", "lonely")
 
 
-def test_guests_of_unknown_or_unlooked_nodes_do_not_matter() -> None:
+def test_nominated_pods_of_unknown_or_skipped_nodes_do_not_matter() -> None:
     nominations = guests(gone=[make_pod("g")], b=[make_pod("h")])
     diagnosis = run(Early("One", narrow("a")), Room(1), nominations=nominations)
     assert by_node(diagnosis) == {"a": OK}
 
 
-def test_the_plugin_that_rejects_with_guests_is_the_rejector() -> None:
+def test_the_plugin_that_rejects_with_nominated_pods_is_the_rejector() -> None:
     full = Room(1)
     after = Table("After", ("b", "no"))
     diagnosis = run(full, after, nominations=guests(b=[make_pod("g")]))
@@ -515,7 +515,7 @@ def test_the_plugin_that_rejects_with_guests_is_the_rejector() -> None:
     assert diagnosis.histogram() == {"full": 1}
 
 
-def test_a_state_that_cannot_follow_is_an_error() -> None:
+def test_a_failing_add_pod_is_an_error() -> None:
     class Breaks(Room):
         def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> Any:  # noqa: ARG002
             return error("lost count")
@@ -524,7 +524,7 @@ def test_a_state_that_cannot_follow_is_an_error() -> None:
     assert diagnosis.status(1) == error('running AddPod on PreFilter plugin "Room": lost count').by("Room")
 
 
-def test_trying_pods_on_a_fork() -> None:
+def test_adding_and_removing_pods_on_a_fork() -> None:
     room = Room(1)
     runner, cycle = filtering(room), make_cycle(make_pod(), cluster())
     runner.pre_filter(cycle)
@@ -538,7 +538,7 @@ def test_trying_pods_on_a_fork() -> None:
     assert cycle.get(SLOTS) == [0]
 
 
-def test_a_skipped_plugin_is_not_told_about_tried_pods() -> None:
+def test_add_pod_is_not_called_on_a_skipped_plugin() -> None:
     class Skips(Room):
         def pre_filter(self, cycle: Cycle) -> Any:  # noqa: ARG002
             return SKIP
@@ -550,7 +550,7 @@ def test_a_skipped_plugin_is_not_told_about_tried_pods() -> None:
     assert runner.filter_fork(cycle, fork) == SUCCESS
 
 
-def test_judging_a_fork_counts_its_guests() -> None:
+def test_filtering_a_fork_counts_its_nominated_pods() -> None:
     runner = filtering(Room(1), nominations=guests(a=[make_pod("g")]))
     cycle = make_cycle(make_pod(), cluster())
     runner.pre_filter(cycle)
@@ -558,7 +558,7 @@ def test_judging_a_fork_counts_its_guests() -> None:
     assert runner.filter_fork(cycle, cycle.snapshot.nodes.fork([1])) == SUCCESS
 
 
-def test_a_state_that_raises_is_an_error_too() -> None:
+def test_an_add_pod_that_raises_is_an_error_too() -> None:
     class Raises(Room):
         def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> Any:  # noqa: ARG002
             raise KeyError("count")

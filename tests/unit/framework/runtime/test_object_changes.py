@@ -1,4 +1,4 @@
-"""Which change becomes which event."""
+"""Cluster events of object changes."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_changes_of_pods(old: Pod | None, new: Pod, words: list[str]) -> None:
     ] == words
 
 
-def test_pods_are_told_apart_by_whether_they_have_a_node() -> None:
+def test_pods_with_and_without_a_node_are_different_resources() -> None:
     ((placed,), (waiting,)) = (
         cluster_events_of_change(None, make_pod(node="n")),
         cluster_events_of_change(None, make_pod()),

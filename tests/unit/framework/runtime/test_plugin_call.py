@@ -1,4 +1,4 @@
-"""Where plugin code is called: timing, counting, and naming what went wrong."""
+"""Calls of plugin code: timing, counting, and faults that name the plugin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bayplan.telemetry.plugin_timings import PluginTimings
 
 
 class Slow:
-    """A plugin whose calls take as long as they are told to."""
+    """A plugin with configurable durations of its calls."""
 
     name = "Slow"
 
@@ -96,7 +96,7 @@ def test_a_plugin_that_raises_is_named_with_point_and_place(
     assert caplog.records[0].exc_info is not None
 
 
-def test_awaited_calls_are_the_same(clock: ManualClock, boundary: PluginCaller) -> None:
+def test_awaited_calls_are_handled_alike(clock: ManualClock, boundary: PluginCaller) -> None:
     plugin = Slow(clock)
     assert asyncio.run(boundary.await_call(plugin, BIND, plugin.bind, 3.0)) == "bound"
     with pytest.raises(PluginFault, match=r'plugin "Slow" at bind: ConnectionError: refused \(test_plugin_call'):
@@ -116,12 +116,12 @@ def test_awaited_calls_are_the_same(clock: ManualClock, boundary: PluginCaller) 
         (("rows", None), "Success"),
     ],
 )
-def test_times_are_filed_under_the_answer(boundary: PluginCaller, answer: object, label: str) -> None:
+def test_durations_are_labeled_with_the_status(boundary: PluginCaller, answer: object, label: str) -> None:
     boundary.call(Slow(ManualClock()), FILTER, lambda: answer)
     assert [status for _, _, status, _ in boundary.timings.spreads()] == [label]
 
 
-def test_times_of_what_raised_are_filed_as_errors(clock: ManualClock, boundary: PluginCaller) -> None:
+def test_durations_of_calls_that_raised_are_labeled_as_errors(clock: ManualClock, boundary: PluginCaller) -> None:
     plugin = Slow(clock)
     with pytest.raises(PluginFault):
         boundary.call(plugin, FILTER, plugin.breaks, 0.01)
@@ -131,7 +131,7 @@ def test_times_of_what_raised_are_filed_as_errors(clock: ManualClock, boundary: 
     assert found == [("filter", "Error", 1), ("bind", "Error", 1)]
 
 
-def test_a_fault_of_a_fault_keeps_its_words(boundary: PluginCaller) -> None:
+def test_a_fault_of_a_fault_keeps_its_text(boundary: PluginCaller) -> None:
     plugin = Slow(ManualClock())
     inner = PluginFault("Slow", "filter", "said so itself")
 
@@ -143,7 +143,7 @@ def test_a_fault_of_a_fault_keeps_its_words(boundary: PluginCaller) -> None:
     assert caught.value is inner
 
 
-def test_what_ends_the_process_is_not_caught(boundary: PluginCaller) -> None:
+def test_exceptions_that_end_the_process_are_not_caught(boundary: PluginCaller) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
@@ -155,12 +155,12 @@ def test_none_is_success() -> None:
     assert to_status(None, "P", FILTER) is SUCCESS
 
 
-def test_answers_are_signed() -> None:
+def test_statuses_get_the_name_of_the_plugin() -> None:
     assert to_status(unschedulable("x"), "P", FILTER) == unschedulable("x").by("P")
     assert to_status(SUCCESS, "P", FILTER).plugin == ""
 
 
 @pytest.mark.parametrize("answer", [True, "ok", 0], ids=repr)
-def test_other_answers_are_nonsense(answer: Any) -> None:
+def test_other_results_are_faults(answer: Any) -> None:
     with pytest.raises(PluginFault, match="which is no Status"):
         to_status(answer, "P", FILTER)

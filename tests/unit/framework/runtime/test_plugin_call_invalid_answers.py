@@ -1,4 +1,4 @@
-"""A plugin that answers nonsense is named, costs the pod one attempt, and never the process."""
+"""A plugin with an invalid result is named, fails one attempt of the pod, and never stops the process."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize(("method", "body"), NONSENSE)
-def test_nonsense_is_named_and_costs_one_attempt(method: str, body: Any) -> None:
+def test_an_invalid_result_is_named_and_fails_one_attempt(method: str, body: Any) -> None:
     placed, engine = place(plugin(**{method: body}))
     assert placed.node is None
     assert placed.status.code is Code.ERROR
@@ -136,7 +136,7 @@ def test_nonsense_is_named_and_costs_one_attempt(method: str, body: Any) -> None
         pytest.param(returning(lambda: 7), id="number"),
     ],
 )
-def test_a_post_filter_that_answers_nonsense_is_named_in_the_sentence(body: Any) -> None:
+def test_a_post_filter_with_an_invalid_result_is_named_in_the_message(body: Any) -> None:
     placed, _ = place(plugin(post_filter=body), cpu="64")
     assert 'running PostFilter plugin "Odd"' in placed.status.message or "Odd" in placed.status.message
     assert placed.status.code is Code.UNSCHEDULABLE
@@ -148,7 +148,7 @@ def test_a_factory_must_return_the_plugin() -> None:
         place(odd)
 
 
-def test_what_cures_must_be_cures() -> None:
+def test_registered_events_must_be_registrations() -> None:
     with pytest.raises(ConfigError, match="cured_by holds 5"):
         place(plugin(filter=returning(lambda: None), cured_by=5))
 
@@ -161,12 +161,12 @@ def test_what_cures_must_be_cures() -> None:
         pytest.param({"filter": leave, "ARGS": 5}, "ARGS = 5", id="args"),
     ],
 )
-def test_a_class_that_cannot_work_is_refused_at_registration(methods: dict[str, Any], words: str) -> None:
+def test_an_invalid_class_is_refused_at_registration(methods: dict[str, Any], words: str) -> None:
     with pytest.raises(PluginError, match=words):
         Registry.of(plugin(**methods))
 
 
-def test_columns_refuse_to_be_written() -> None:
+def test_columns_are_read_only() -> None:
     def overwrite(_self: Any, _cycle: Any, nodes: Any) -> Any:
         nodes.allocatable("cpu")[:] = 0
         return ()
@@ -176,7 +176,7 @@ def test_columns_refuse_to_be_written() -> None:
     assert engine.snapshot().table[0].allocatable("cpu") == 4000
 
 
-def test_closing_goes_on_after_one_that_fails() -> None:
+def test_closing_continues_after_a_failure() -> None:
     closed = []
     odd = plugin(filter=returning(lambda: None), close=leave)
     other = type("Other", (), {"name": "Other", "filter": lambda *_: None, "close": lambda _: closed.append(1)})
@@ -189,7 +189,7 @@ def test_closing_goes_on_after_one_that_fails() -> None:
 
 
 @pytest.mark.parametrize("method", ["score", "score_nodes"])
-def test_skipping_is_no_score(method: str) -> None:
+def test_skip_is_not_a_score(method: str) -> None:
     placed, _ = place(plugin(**{method: returning(lambda: SKIP)}))
     assert placed.status.message == (
         'running Score plugins: plugin "Odd" failed with: answered Skip, which is no answer here'

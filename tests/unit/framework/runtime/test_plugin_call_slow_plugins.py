@@ -1,4 +1,4 @@
-"""Whoever is slow or breaks is named, wherever it happens, and the place is in the author's file."""
+"""Slow and failing plugins are named at every point, with the location in the author's file."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ SLOW: dict[str, Callable[[Callable[[], None]], dict[str, Any]]] = {
         "score": lambda _self, _cycle, _node: wait() or 0,
     },
 }
-"""What is only asked where answers are shared; the one-node forms of plugins that have both refresh single rows."""
+"""Methods that are called only for shared evaluations. The one-node forms of plugins with both update single rows."""
 
 
 @pytest.mark.parametrize("what", SLOW)
-def test_time_is_watched_where_answers_are_shared(what: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_calls_of_shared_evaluations_are_timed(what: str, caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     on = engine(type("Watched", (), {**QUICK, **SLOW[what](lambda: clock.advance(0.3))}), clock)
     with caplog.at_level(logging.WARNING):
@@ -121,7 +121,7 @@ class Numeric:
         pytest.param("Numeric", r"\(mine\.py:24\)", id="in-numpy"),
     ],
 )
-def test_the_place_of_a_fault_is_in_the_authors_file(tmp_path: Path, name: str, words: str) -> None:
+def test_the_location_of_a_fault_is_in_the_authors_file(tmp_path: Path, name: str, words: str) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "mine.py").write_text(PLUGIN)
     (tmp_path / "mine.py").chmod(0o644)
@@ -131,7 +131,7 @@ def test_the_place_of_a_fault_is_in_the_authors_file(tmp_path: Path, name: str, 
     assert re.search(words, status.message)
 
 
-def test_a_fault_at_the_door_of_the_queue_names_the_plugin() -> None:
+def test_a_fault_at_pre_enqueue_names_the_plugin() -> None:
     class Window:
         name = "Window"
 

@@ -1,4 +1,4 @@
-"""What a class must look like to be a plugin: what is refused names what was meant, what works is let in."""
+"""The contract of plugin classes: errors of invalid classes with suggestions, and valid classes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def yielding(*_: Any) -> Iterator[None]:
 
 
 def traced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator as authors use them."""
+    """A typical decorator."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -101,7 +101,9 @@ WITH_CAPITALS = [
 ]
 
 OF_ANOTHER_MANNER = [
-    pytest.param(made(bind=anything), "has a plain bind; this method is awaited, so define it with async def", id="bind"),
+    pytest.param(
+        made(bind=anything), "has a plain bind; this method is awaited, so define it with async def", id="bind"
+    ),
     pytest.param(made(pre_bind=anything), "has a plain pre_bind", id="pre-bind"),
     pytest.param(made(post_bind=traced(anything)), "has a plain post_bind", id="decorated"),
     pytest.param(made(filter=awaited), "has an async filter; this method is not awaited", id="filter"),
@@ -118,7 +120,7 @@ ALONE = [
 @pytest.mark.parametrize(
     ("plugin", "words"), [*MISSPELT, *WITH_CAPITALS, *OF_ANOTHER_KIND, *OTHER_PARAMETERS, *OF_ANOTHER_MANNER, *ALONE]
 )
-def test_what_cannot_work_is_refused_with_what_was_meant(plugin: type[Any], words: str) -> None:
+def test_an_invalid_class_is_refused_with_a_suggestion(plugin: type[Any], words: str) -> None:
     with pytest.raises(PluginError, match=f'plugin "Mine" .*{words}'):
         Registry.of(plugin)
 
@@ -145,16 +147,16 @@ def test_what_cannot_work_is_refused_with_what_was_meant(plugin: type[Any], word
         pytest.param(made(factory=staticmethod(lambda _args, _handle: None)), id="static-factory"),
     ],
 )
-def test_what_works_is_let_in(plugin: type[Any]) -> None:
+def test_a_valid_class_is_accepted(plugin: type[Any]) -> None:
     assert "Mine" in Registry.of(plugin)
 
 
-def test_every_method_of_a_point_has_a_shape() -> None:
+def test_every_method_of_a_point_has_a_signature() -> None:
     assert {method for point in ATTEMPT_ORDER for method in point.methods} <= set(METHOD_SIGNATURES)
     assert {name for name, shape in METHOD_SIGNATURES.items() if shape.awaited} == {"pre_bind", "bind", "post_bind"}
 
 
-def test_what_is_shipped_is_in_order() -> None:
+def test_all_shipped_plugins_are_valid() -> None:
     shipped = {entry.plugin for entry in known_plugins()}
     plugin_contract._checked_classes.clear()
     for plugin in shipped:
@@ -162,7 +164,7 @@ def test_what_is_shipped_is_in_order() -> None:
     assert set(plugin_contract._checked_classes) == shipped != set()
 
 
-def test_a_file_whose_only_method_is_misspelt_says_so(tmp_path: Path) -> None:
+def test_a_file_whose_only_method_is_misspelled_is_reported(tmp_path: Path) -> None:
     (tmp_path / "typo.py").write_text('class Typo:\n    name = "Typo"\n    def flter(self, cycle, node): ...\n')
     tmp_path.chmod(0o755)
     (tmp_path / "typo.py").chmod(0o644)

@@ -1,4 +1,4 @@
-"""Putting a profile together: expansion, order, weights, and the words for what cannot be built."""
+"""Building a profile: expansion, order, weights and errors."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def names(profile: Profile, point: Any) -> list[str]:
         pytest.param("Compare Generate", "", "Compare", id="somebody-does"),
     ],
 )
-def test_placements_are_compared_where_there_are_any(multi: str, named: str, order: str) -> None:
+def test_placement_score_plugins_need_a_generate_plugin(multi: str, named: str, order: str) -> None:
     registry = REGISTRY.with_plugins(plugin("Compare", "score_placement"))
     profile = build(config(f"Sort Binder {multi}", placement_score=named), registry)
     assert names(profile, PLACEMENT_SCORE) == order.split()
@@ -113,7 +113,7 @@ def test_order_at_a_point(multi: str, filter_set: str | tuple[str, str], order: 
         pytest.param("A", {"filter": "Asking"}, "A Asking", id="only-where-it-is-listed"),
     ],
 )
-def test_who_must_not_bind_where_it_would_refuse_filters_wherever_it_binds(
+def test_a_binder_with_a_filter_also_filters(
     multi: str, points: dict[str, str | tuple[str, str]], filters: str
 ) -> None:
     asking = plugin("Asking", "pre_filter", "filter", "bind", filters_where_it_binds=True)
@@ -132,7 +132,7 @@ def test_who_must_not_bind_where_it_would_refuse_filters_wherever_it_binds(
         pytest.param("All Binder", ("", "All"), "", id="disabled"),
     ],
 )
-def test_a_binder_behind_one_that_binds_every_pod_is_told_of(
+def test_an_unreachable_binder_is_logged(
     multi: str, bind: str | tuple[str, str], told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry = REGISTRY.with_plugins(plugin("All", "bind", binds_every_pod=True))
@@ -284,12 +284,12 @@ def test_a_plugin_that_cannot_be_built(fault: Exception, words: str) -> None:
     assert str(refusal.value) == words
 
 
-def test_a_plugin_that_nobody_names_is_not_built() -> None:
+def test_an_unlisted_plugin_is_not_built() -> None:
     profile = build(config("Sort Binder"), REGISTRY.with_plugins(Broken))
     assert set(profile.instances) == {"Sort", "Binder"}
 
 
-def test_what_wakes_pods_is_completed_when_the_profile_is_built() -> None:
+def test_registered_events_are_completed_when_the_profile_is_built() -> None:
     waiting = plugin("Waiting", "filter", cured_by=(ClusterEventWithHint(EventResource.NODE, ActionType.ADD),))
     profile = build(config("Sort Binder Waiting"), REGISTRY.with_plugins(waiting))
     assert profile.registered_events["Waiting"] == (

@@ -1,4 +1,4 @@
-"""Plugins by name: what is taken, what is refused, and where plugins from outside come from."""
+"""Plugin registry: accepted and refused classes, and discovery of external plugins."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def class_with(**members: Any) -> type[Any]:
 
 
 def method(self: Any, *_: Any) -> None:
-    """Any method will do."""
+    """A method of any extension point."""
 
 
 # registration
@@ -124,7 +124,7 @@ def entry_point(value: str) -> EntryPoint:
     return EntryPoint(name="mine", value=value, group="bayplan.plugins")
 
 
-def test_installed_plugins_enter_by_the_same_door() -> None:
+def test_installed_plugins_are_registered_in_the_same_way() -> None:
     found = [entry_point("bayplan.plugins.node_name:NodeName")]
     assert "NodeName" in with_installed_plugins(Registry(), found)
 
@@ -169,7 +169,7 @@ def write(tmp_path: Path) -> Write:
     return written
 
 
-def test_every_plugin_of_a_folder_is_taken(tmp_path: Path, write: Write) -> None:
+def test_every_plugin_of_a_folder_is_registered(tmp_path: Path, write: Write) -> None:
     write("b.py", GOOD)
     write("a.py", GOOD.replace("Mine", "Other") + "\nclass NoPlugin:\n    pass\n")
     write("_shared.py", "raise RuntimeError('never run')")
@@ -177,7 +177,7 @@ def test_every_plugin_of_a_folder_is_taken(tmp_path: Path, write: Write) -> None
     assert list(with_plugins_from(Registry(), tmp_path).entries) == ["Other", "Mine"]
 
 
-def test_what_a_file_imports_is_not_its_own(tmp_path: Path, write: Write) -> None:
+def test_an_imported_class_is_not_a_plugin_of_the_file(tmp_path: Path, write: Write) -> None:
     write("a.py", "from bayplan.plugins.node_name import NodeName\n" + GOOD)
     assert list(with_plugins_from(Registry(), tmp_path).entries) == ["Mine"]
 
@@ -201,24 +201,22 @@ def test_dataclasses_in_plugin_files_work(tmp_path: Path, write: Write) -> None:
         pytest.param("", r"mine\.py defines no plugin", id="empty"),
     ],
 )
-def test_what_cannot_be_loaded_is_named(tmp_path: Path, write: Write, text: str, words: str) -> None:
+def test_a_file_that_cannot_be_loaded_is_named(tmp_path: Path, write: Write, text: str, words: str) -> None:
     write("mine.py", text)
     with pytest.raises(PluginError, match=words):
         with_plugins_from(Registry(), tmp_path)
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o646], ids=oct)
-def test_a_file_that_others_may_write_is_refused(tmp_path: Path, write: Write, mode: int) -> None:
+def test_a_file_that_other_users_can_write_is_refused(tmp_path: Path, write: Write, mode: int) -> None:
     write("mine.py", GOOD).chmod(mode)
     with pytest.raises(PluginError, match=rf"mine\.py is writable by group or other users \(mode {mode:o}\)"):
         with_plugins_from(Registry(), tmp_path)
     assert "Mine" in with_plugins_from(Registry(), tmp_path, trust_writable=True)
 
 
-def test_what_is_mounted_read_only_may_have_any_mode(
-    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A kubelet gives the folder of a ConfigMap mode 777, and mounts it so that nobody can write there."""
+def test_a_read_only_mount_may_have_any_mode(tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kubelet gives the folder of a ConfigMap mode 777, and mounts it read-only."""
     write("mine.py", GOOD)
     tmp_path.chmod(0o777)
     with pytest.raises(PluginError, match=r"is writable by group or other users \(mode 777\)"):

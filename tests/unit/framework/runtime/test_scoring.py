@@ -1,4 +1,4 @@
-"""Scores: weights, normalising, and plugins that answer wrongly."""
+"""Scores: weights, normalization, and invalid results of plugins."""
 
 from __future__ import annotations
 
@@ -104,16 +104,16 @@ def test_without_any_score_plugin_every_node_gets_one() -> None:
     assert not scoring().has_score_plugins
 
 
-def test_normalised_scores_are_what_counts() -> None:
+def test_normalized_scores_count() -> None:
     scores = run(Normalizing("N", [10, 20, 40], default_normalize), weights={"N": 2})
     assert scores.total.tolist() == [50, 100, 200]
 
 
-def test_raw_scores_may_be_anything_if_they_are_normalised() -> None:
+def test_raw_scores_may_have_any_value_before_normalization() -> None:
     assert run(Normalizing("N", [-5, 10**12, 0], lambda _: np.array([0, 100, 5]))).total.tolist() == [0, 100, 5]
 
 
-def test_small_integers_are_as_good_as_large_ones() -> None:
+def test_small_integer_types_are_accepted() -> None:
     scores = run(Whole("W", np.array([100, 100, 100], dtype=np.int8)), weights={"W": 100})
     assert scores.total.tolist() == [10_000] * 3
 
@@ -206,7 +206,7 @@ def test_a_plugin_that_fails_is_named(plugin: Any, words: str) -> None:
     assert re.fullmatch(words, scores.status.message)
 
 
-def test_who_has_to_be_asked_node_by_node() -> None:
+def test_plugins_that_are_called_for_each_node() -> None:
     assert scoring(Whole("W", [1]), One("O")).per_node_plugins == ("O",)
     assert scoring(Whole("W", [1])).per_node_plugins == ()
 
@@ -226,5 +226,5 @@ def test_who_has_to_be_asked_node_by_node() -> None:
         pytest.param([], False, [], id="no-nodes"),
     ],
 )
-def test_default_normalising(scores: list[int], reverse: bool, expected: list[int]) -> None:
+def test_default_normalization(scores: list[int], reverse: bool, expected: list[int]) -> None:
     assert default_normalize(np.array(scores, dtype=np.int64), reverse=reverse).tolist() == expected

@@ -1,4 +1,4 @@
-"""Who may preempt, what is answered, and how long the preemptor is held back."""
+"""DefaultPreemption: eligibility, results, and gating of the preemptor."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def leaving(**more: Any) -> Pod:
         ),
     ],
 )
-def test_who_may_not_preempt(pod: Pod, pods: list[Pod], message: str) -> None:
+def test_ineligible_pods(pod: Pod, pods: list[Pod], message: str) -> None:
     assert told(World([node()], pods).preempt(pod)) == ("Unschedulable", message, None)
 
 
@@ -182,12 +182,12 @@ def test_a_pod_whose_victim_is_being_deleted_may_not_preempt_before_the_watch_sh
         ),
     ],
 )
-def test_who_may_preempt(pod: Pod, pods: list[Pod]) -> None:
+def test_eligible_pods(pod: Pod, pods: list[Pod]) -> None:
     answer = World([node(), node("b", cpu="1")], pods).preempt(pod)
     assert (answer.status, answer.nominated_node_name) == (SUCCESS, "a")
 
 
-def test_a_nomination_that_came_to_nothing_holds_nobody_back() -> None:
+def test_a_failed_nomination_does_not_prevent_preemption() -> None:
     pods = [leaving(node="small", cpu="1"), running_pod("x", cpu="3")]
     answer = World([node("small", cpu="1"), node()], pods).preempt(high_priority_pod(nominated="small"))
     assert (answer.status, answer.nominated_node_name) == (SUCCESS, "a")
@@ -211,7 +211,7 @@ def test_a_node_is_nominated_and_its_victims_evicted() -> None:
     )
 
 
-def test_weaker_pods_nominated_to_the_node_lose_it_first() -> None:
+def test_lower_priority_nominations_are_cleared_first() -> None:
     nominated = make_pod("n", priority=5, nominated="a"), make_pod("m", priority=500, nominated="a")
     victim = running_pod("x", cpu="3")
     answer = World([node()], [victim], nominated={"a": nominated}).preempt(pod := high_priority_pod())
@@ -221,7 +221,7 @@ def test_weaker_pods_nominated_to_the_node_lose_it_first() -> None:
     )
 
 
-def test_victims_that_are_all_leaving_need_nothing_more() -> None:
+def test_terminating_victims_need_no_writes() -> None:
     nominated = [make_pod("n", priority=5, nominated="a")]
     gone = running_pod("x", cpu="3", terminating=True)
     answer = World([node()], [gone], nominated={"a": nominated}).preempt(high_priority_pod())
@@ -283,7 +283,7 @@ def test_a_pod_rejected_for_now_tries_every_node() -> None:
 
 
 class BreaksOn:
-    """A filter that is broken for a node, once it is empty of its weak pod."""
+    """A filter that fails for a node without its lower-priority pod."""
 
     name = "BreaksOn"
 
@@ -304,7 +304,7 @@ def test_an_error_counts_only_without_candidates() -> None:
     assert told(answer) == ("Error", 'preemption: running "BreaksOn" filter plugin: boom', None)
 
 
-def test_budgets_weigh_most() -> None:
+def test_budgets_count_most() -> None:
     covered = running_pod("covered", cpu="3", labels={"app": "web"})
     dearer = running_pod("dearer", node="b", cpu="3", priority=50)
     answer = World([node(), node("b")], [covered, dearer], [budget(selector=app_selector("web"))]).preempt(
@@ -313,7 +313,7 @@ def test_budgets_weigh_most() -> None:
     assert answer.nominated_node_name == "b"
 
 
-def test_chance_says_where_the_search_begins() -> None:
+def test_the_search_starts_at_a_random_row() -> None:
     nodes = [node(letter) for letter in "abcdefgh"]
     pods = [running_pod(f"x{one.name}", node=one.name, cpu="3") for one in nodes]
     args = DefaultPreemptionArgs(min_candidate_nodes_percentage=0, min_candidate_nodes_absolute=1)
@@ -338,7 +338,7 @@ class Outsider:
         return self.answer
 
 
-def test_extenders_are_asked_before_the_choice() -> None:
+def test_extenders_are_called_before_the_choice() -> None:
     pods = [running_pod("x", cpu="3"), running_pod("y", node="b", cpu="3", priority=50)]
     only_b = Outsider({"b": NamedVictims((pods[1].uid,))})
     assert World([node(), node("b")], pods, extenders=[only_b]).preempt(high_priority_pod()).nominated_node_name == "b"
@@ -365,7 +365,7 @@ def test_extenders_may_end_it(answer: Mapping[str, NamedVictims], expected: tupl
 # holding the preemptor back
 
 
-def test_the_preemptor_is_held_back_until_the_last_victim_leaves() -> None:
+def test_the_preemptor_is_gated_until_the_last_victim_terminates() -> None:
     plugin: DefaultPreemption = make_plugin(DefaultPreemption)
     pod, other = high_priority_pod(), make_pod("other")
     assert plugin.pre_enqueue(pod) is None
@@ -381,7 +381,7 @@ def test_the_preemptor_is_held_back_until_the_last_victim_leaves() -> None:
     assert plugin.pre_enqueue(pod) is None
 
 
-def test_a_preemption_that_is_given_up_holds_nobody_back() -> None:
+def test_a_failed_preemption_gates_no_pod() -> None:
     plugin: DefaultPreemption = make_plugin(DefaultPreemption)
     pod = high_priority_pod()
     plugin.on_preemption_started(pod)
@@ -391,13 +391,13 @@ def test_a_preemption_that_is_given_up_holds_nobody_back() -> None:
     plugin.on_preemption_finished(pod)
 
 
-def test_a_deletion_wakes_nobody_by_itself() -> None:
+def test_a_deletion_moves_no_pod_by_itself() -> None:
     plugin = make_plugin(DefaultPreemption)
     (cure,) = plugin.cured_by
     assert (cure.resource, cure.action.name) == ("Pod", "DELETE")
     assert evaluate_hints(plugin, "Pod", high_priority_pod(), running_pod("x"), None) == ["Skip"]
 
 
-def test_the_code_of_a_refusal_is_kept() -> None:
+def test_the_status_code_is_preserved() -> None:
     answer = World([node("a", cpu="1")]).preempt(high_priority_pod())
     assert answer.status.code is Code.UNSCHEDULABLE

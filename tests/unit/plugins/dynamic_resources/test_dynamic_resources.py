@@ -68,7 +68,7 @@ def using(*names: str, **fields: Any) -> Pod:
 
 @dataclass
 class Stage:
-    """A plugin with a cluster around it."""
+    """A plugin in a cluster."""
 
     handle: FakeHandle
     plugin: DynamicResources
@@ -114,7 +114,7 @@ def test_a_pod_waits_for_its_claims_before_it_is_queued() -> None:
     assert usual().plugin.pre_enqueue(make_pod()) is None
 
 
-def test_pods_that_want_devices_do_not_share_answers() -> None:
+def test_pods_that_request_devices_share_no_answers() -> None:
     plugin = stage(EXTENDED).plugin
     assert plugin.signature(make_pod()) == ()
     assert plugin.signature(using("claim")) is None
@@ -125,7 +125,7 @@ def test_pods_that_want_devices_do_not_share_answers() -> None:
 # PreFilter
 
 
-def test_pods_without_claims_are_not_looked_at() -> None:
+def test_pods_without_claims_are_skipped() -> None:
     found = usual()
     cycle = found.cycle(make_pod(requests={"cpu": "1", GPU: "1"}))
     status = found.plugin.pre_filter(cycle)
@@ -151,14 +151,14 @@ def test_pods_without_claims_are_not_looked_at() -> None:
         ),
     ],
 )
-def test_a_pod_is_refused_before_any_node_is_looked_at(claim: ResourceClaim, reason: str) -> None:
+def test_a_pod_is_rejected_at_prefilter(claim: ResourceClaim, reason: str) -> None:
     found = usual(claim)
     cycle = found.cycle(using("claim"))
     assert found.plugin.pre_filter(cycle) == Status(Code.UNRESOLVABLE, [reason])
     assert found.plugin.post_filter(cycle, Diagnosis([])) == Status(Code.UNSCHEDULABLE, ["no new claims to deallocate"])
 
 
-def test_a_selector_that_cannot_be_read_is_an_error() -> None:
+def test_an_invalid_selector_is_an_error() -> None:
     broken = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In"}]}]}
     claim = make_claim(exactly(), allocation=make_allocation(nodeSelector=broken))
     found = usual(claim)
@@ -194,14 +194,14 @@ def in_zone_a(name: str = "claim", **status: Any) -> ResourceClaim:
     return make_claim(exactly(), name=name, allocation=allocation, **status)
 
 
-def test_an_allocated_claim_can_be_used_where_its_allocation_says() -> None:
+def test_an_allocated_claim_is_usable_on_the_nodes_of_its_allocation() -> None:
     found = usual(in_zone_a())
     cycle, answers = found.filter(using("claim"))
     assert answers == {"n1": FEASIBLE, "n2": unresolvable("resourceclaim not available on the node")}
     assert cycle.get(STATE).unavailable == {0}
 
 
-def test_a_failed_search_is_told_before_a_claim_that_cannot_be_used() -> None:
+def test_a_failed_search_is_reported_before_an_unusable_claim() -> None:
     found = usual(in_zone_a("one"), make_claim(exactly(3), name="two"))
     assert set(found.answers(using("one", "two")).values()) == {unresolvable("cannot allocate all claims")}
 
@@ -222,7 +222,7 @@ def test_a_device_that_does_not_become_ready_makes_its_claim_unavailable(minutes
 
 
 class Hurried:
-    """A clock on which every look takes six seconds."""
+    """A clock that advances six seconds at every read."""
 
     def __init__(self, handle: FakeHandle) -> None:
         self.now = handle.clock.now
@@ -234,7 +234,7 @@ class Hurried:
 
 
 @pytest.mark.parametrize(("filter_timeout", "timed_out"), [("10s", True), ("1h", False), ("0s", False)])
-def test_a_search_has_its_time(filter_timeout: str, timed_out: bool) -> None:
+def test_a_search_has_a_time_limit(filter_timeout: str, timed_out: bool) -> None:
     args = DynamicResourcesArgs(filter_timeout=parse_duration(filter_timeout))
     found = usual(make_claim(exactly()), args=args)
     found.handle.clock = Hurried(found.handle)  # type: ignore[assignment]
@@ -256,7 +256,7 @@ def asking(count: str = "1", **fields: Any) -> Pod:
     return make_pod("p", requests={GPU: count}, **fields)
 
 
-def test_an_extended_resource_is_had_from_devices() -> None:
+def test_devices_provide_an_extended_resource() -> None:
     found = stage(EXTENDED, *SLICES, nodes=[*NODES, make_node("n3")])
     cycle, answers = found.filter(asking("2"))
     assert answers == {"n1": FEASIBLE, "n2": FEASIBLE, "n3": unresolvable("cannot allocate all claims")}
@@ -322,7 +322,7 @@ def scores(found: Stage, pod: Pod) -> dict[str, int]:
     return dict(zip(table.names, vector.tolist(), strict=True))
 
 
-def test_nodes_where_earlier_alternatives_are_met_score_higher() -> None:
+def test_nodes_with_earlier_alternatives_score_higher() -> None:
     three = make_slice(device("a"), device("b"), device("c"), node="n2")
     claim = make_claim(first_of(subrequest(3), subrequest(2)))
     assert scores(stage(CLASS, SLICES[0], three, claim), using("claim")) == {"n1": 87, "n2": 100}
@@ -365,7 +365,7 @@ OTHER = ResourceClaimConsumer(resource="pods", name="q", uid="other")
         pytest.param((ME, OTHER), False, id="us-and-somebody-else"),
     ],
 )
-def test_an_allocation_that_cannot_be_used_is_given_up_if_nobody_else_uses_it(
+def test_an_unusable_allocation_is_deallocated_if_no_other_pod_uses_it(
     users: tuple[ResourceClaimConsumer, ...], given_up: bool
 ) -> None:
     claim = in_zone_a(reserved_for=users)
@@ -384,7 +384,7 @@ def test_an_allocation_that_cannot_be_used_is_given_up_if_nobody_else_uses_it(
 # Reserve
 
 
-def test_reserved_devices_are_taken_for_the_next_pod() -> None:
+def test_reserved_devices_are_unavailable_for_the_next_pod() -> None:
     found = usual(make_claim(exactly(2)), make_claim(exactly(), name="next"))
     cycle = found.reserve(using("claim"))
     assert found.answers(using("next", pod="q")) == {"n1": unresolvable("cannot allocate all claims"), "n2": FEASIBLE}
@@ -393,14 +393,14 @@ def test_reserved_devices_are_taken_for_the_next_pod() -> None:
     assert found.handle.writes.submitted == []
 
 
-def test_a_claim_that_is_being_allocated_for_another_pod_is_waited_for() -> None:
+def test_a_claim_being_allocated_for_another_pod_rejects_the_pod() -> None:
     found = usual(make_claim(exactly()))
     found.reserve(using("claim"))
     status = found.plugin.pre_filter(found.cycle(using("claim", pod="q")))
     assert status == Status(Code.UNRESOLVABLE, ["resource claim default/claim is in the process of being allocated"])
 
 
-def test_a_node_that_was_never_looked_at_cannot_be_reserved() -> None:
+def test_a_node_that_was_not_evaluated_cannot_be_reserved() -> None:
     found = usual(make_claim(exactly()))
     cycle = found.cycle(using("claim"))
     assert found.plugin.reserve(cycle, "n1") == Status(Code.ERROR, ["not found"])
@@ -408,7 +408,7 @@ def test_a_node_that_was_never_looked_at_cannot_be_reserved() -> None:
     assert found.plugin.reserve(cycle, "n1") == Status(Code.ERROR, ["claim allocation not found for node"])
 
 
-def test_unreserving_takes_the_pod_off_claims_that_were_allocated_before() -> None:
+def test_unreserve_removes_the_pod_from_allocated_claims() -> None:
     claim = in_zone_a(reserved_for=(ME,))
     found = usual(claim)
     cycle = found.reserve(using("claim"))
@@ -422,7 +422,7 @@ def test_unreserving_takes_the_pod_off_claims_that_were_allocated_before() -> No
 
 @dataclass
 class Server:
-    """Performs intents on claims as an API server would."""
+    """Executes intents on claims like an API server."""
 
     performed: list[object] = field(default_factory=list)
     failing: type[object] | None = None
@@ -492,7 +492,7 @@ def test_an_allocated_claim_is_only_reserved() -> None:
     assert write.allocation is None
 
 
-def test_a_write_that_fails_gives_the_devices_back() -> None:
+def test_a_failed_write_releases_the_devices() -> None:
     found = usual(make_claim(exactly(2), version="1"))
     serve(found, failing=claim_intents.ReserveClaim)
     cycle = found.reserve(using("claim"))
@@ -541,7 +541,7 @@ def test_the_special_claim_is_created_reserved_and_recorded() -> None:
         pytest.param([("Broken", "True")], 'device binding failed: claim=claim, reason=, message=""', id="failed"),
     ],
 )
-def test_devices_are_waited_for(conditions: list[tuple[str, str]], status: str | None) -> None:
+def test_pre_bind_waits_for_devices(conditions: list[tuple[str, str]], status: str | None) -> None:
     fields = {"bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}
     slice_ = make_slice(device("a", api=fields), node="n1")
     listed = [{"type": name, "status": value} for name, value in conditions]
@@ -623,7 +623,7 @@ OWNED = replace_fields(FREE, metadata={"owner_references": (OwnerReference(uid=T
         pytest.param(replace_fields(NAMED, metadata={"uid": "other"}), [OWNED], "Skip", id="another-pod"),
     ],
 )
-def test_pods_that_are_told_of_their_claims(new: Pod, objects: list[KubeObject], hint: str) -> None:
+def test_pods_that_get_the_names_of_their_claims(new: Pod, objects: list[KubeObject], hint: str) -> None:
     assert evaluate_hints(usual(*objects).plugin, POD_KIND, TEMPLATED, TEMPLATED, new) == [hint]
 
 

@@ -1,4 +1,4 @@
-"""Policies for shared GPUs: who fits, the published scores, devices given, kept and taken back."""
+"""Policies for shared GPUs: filter, published scores, and assigned devices."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def gpu_pod(milli: int, count: int = 1, *, cpu: int = 0, models: str = "", devic
 
 
 def holding(node: str, left: Sequence[int]) -> list[Pod]:
-    """Pods that leave so much of each device of a node: whole devices to whoever has all of one."""
+    """Return pods that leave these amounts of each device of a node. A fully used device belongs to one pod."""
     return [
         gpu_pod(1000 - amount, devices=str(number), node=node, name=f"{node}-{number}")
         for number, amount in enumerate(left)
@@ -111,7 +111,7 @@ def policy(kind: type, typical: TypicalPods = USUAL, handle: FakeHandle | None =
         ({GPU_MILLI: "0", GPU_COUNT: "0"}, GpuMilliRequest()),
     ],
 )
-def test_what_a_pod_asks_for(annotations: dict[str, str], ask: GpuMilliRequest) -> None:
+def test_requests_of_pods(annotations: dict[str, str], ask: GpuMilliRequest) -> None:
     assert gpu_request(make_pod(annotations=annotations)) == ask
 
 
@@ -125,7 +125,7 @@ def test_what_a_pod_asks_for(annotations: dict[str, str], ask: GpuMilliRequest) 
     ],
 )
 @pytest.mark.parametrize("kind", gpu_policies())
-def test_nonsense_is_refused_before_any_node_is_looked_at(kind: type, annotations: dict[str, str], said: str) -> None:
+def test_an_invalid_request_is_rejected_at_prefilter(kind: type, annotations: dict[str, str], said: str) -> None:
     pod = make_pod(annotations=annotations)
     with pytest.raises(InvalidGpuRequest, match=said):
         gpu_request(pod)
@@ -166,7 +166,7 @@ def test_nonsense_is_refused_before_any_node_is_looked_at(kind: type, annotation
         ),
     ],
 )
-def test_who_has_room(kind: type, pod: Pod, expected: tuple[object, ...]) -> None:
+def test_nodes_with_room(kind: type, pod: Pod, expected: tuple[object, ...]) -> None:
     nodes = [gpu_node("used", 2, model="T4"), gpu_node("free", 8, model="P100"), gpu_node("none", 0)]
     found = run_filter(policy(kind), pod, *nodes, pods=holding("used", [0, 500]))
     assert tuple(found.values()) == expected
@@ -334,7 +334,7 @@ def reserved(plugin: object, cycle: Cycle, node: str) -> Status | None:
 
 
 @pytest.mark.parametrize("kind", gpu_policies())
-def test_what_is_given_is_told_by_the_pod_until_it_is_taken_back(kind: type) -> None:
+def test_the_pod_stores_its_devices_until_unreserve(kind: type) -> None:
     snapshot = make_snapshot([gpu_node("a", 4)], holding("a", [1000, 0, 1000, 1000]))
     plugin = policy(kind)
     cycle = make_cycle(gpu_pod(1000, 2), snapshot)
@@ -345,7 +345,7 @@ def test_what_is_given_is_told_by_the_pod_until_it_is_taken_back(kind: type) -> 
     assert bound.cached(assigned_devices) == ()
 
 
-def test_a_node_that_filled_up_meanwhile_is_no_longer_given() -> None:
+def test_a_node_that_filled_up_meanwhile_is_rejected_at_reserve() -> None:
     snapshot = make_snapshot([gpu_node("a", 1)], holding("a", [200]))
     for pod, reason in (
         (gpu_pod(500), "node(s) had no GPU with enough left"),
@@ -368,7 +368,7 @@ def test_random_takes_any_device_that_has_room() -> None:
     assert seen == {(0,), (2,), (3,)}
 
 
-def test_pods_that_somebody_else_placed_hold_what_they_ask_for() -> None:
+def test_pods_of_another_scheduler_hold_their_requests() -> None:
     strangers = [gpu_pod(700, node="a", name="share"), gpu_pod(1000, node="a", name="whole")]
     plugin = policy(GpuBestFit)
     plugin.gpus.follow(make_snapshot([gpu_node("a", 3)], strangers))  # type: ignore[attr-defined]
@@ -376,7 +376,7 @@ def test_pods_that_somebody_else_placed_hold_what_they_ask_for() -> None:
 
 
 @async_test
-async def test_devices_are_written_down_before_the_pod_is_bound() -> None:
+async def test_devices_are_written_before_the_binding() -> None:
     snapshot, handle = make_snapshot([gpu_node("a", 4)]), FakeHandle()
     writes = handle.writes
     assert isinstance(writes, RecordedWrites)
@@ -406,7 +406,7 @@ def test_pods_without_gpus_have_nothing_to_write() -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (GpuFragmentationArgs(), "typicalPods: Required value: which pods usually come has to be told"),
+        (GpuFragmentationArgs(), "typicalPods: Required value: list at least one typical pod"),
         (GpuFragmentationArgs((TypicalPod(cpu_milli=-1),)), "typicalPods[0].cpuMilli: Invalid value: -1"),
         (
             GpuFragmentationArgs((TypicalPod(gpu_milli=1001),)),
@@ -417,7 +417,7 @@ def test_pods_without_gpus_have_nothing_to_write() -> None:
         (GpuFragmentationArgs((TypicalPod(pods=0),)), "pods: Invalid value: 0: must be 1 or more"),
     ],
 )
-def test_arguments_that_make_no_sense(args: GpuFragmentationArgs, said: str) -> None:
+def test_invalid_arguments(args: GpuFragmentationArgs, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make_plugin(GpuFragmentation, args=args)
     assert said in str(caught.value)

@@ -1,4 +1,4 @@
-"""The policy of the simulator on a live cluster: the same plugin, the same configuration, devices written down."""
+"""The policy of the simulator on a live cluster: the same plugin and configuration, with written devices."""
 
 from __future__ import annotations
 

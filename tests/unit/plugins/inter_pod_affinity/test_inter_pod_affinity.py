@@ -1,4 +1,4 @@
-"""Near some pods and away from others: both ways round, required and preferred, and what wakes a pod."""
+"""Inter-pod affinity and anti-affinity: both directions, required and preferred terms, and hints."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_nothing_required_is_skipped() -> None:
     assert plugin.pre_filter(make_cycle(liked, make_snapshot(NODES))) is SKIP
 
 
-def test_without_prefilter_the_filter_cannot_answer() -> None:
+def test_filter_without_pre_filter_is_an_error() -> None:
     snapshot = make_snapshot([B])
     status = (
         make_filtering(make_plugin(InterPodAffinity))
@@ -256,7 +256,7 @@ def test_without_prefilter_the_filter_cannot_answer() -> None:
     assert (status.code.label, status.reasons) == errored(expected)
 
 
-def test_tried_pods_leave_no_trace_in_the_cycle_itself() -> None:
+def test_added_pods_do_not_change_the_original_cycle() -> None:
     snapshot = make_snapshot(NODES, [pod("w", "web", "a1")])
     plugin = make_plugin(InterPodAffinity)
     filtering, cycle = make_filtering(plugin), make_cycle(pod(affinity=far(term())), snapshot)
@@ -420,7 +420,7 @@ WEB, DB = pod("other", "web", "a1"), pod("other", "db", "a1")
         ),
     ],
 )
-def test_pods_that_wake(incoming: Pod, old: Pod | None, new: Pod | None, hint: str) -> None:
+def test_pod_hints(incoming: Pod, old: Pod | None, new: Pod | None, hint: str) -> None:
     assert evaluate_hints(make_plugin(InterPodAffinity), "Pod", incoming, old, new) == [hint]
 
 
@@ -445,7 +445,7 @@ def labelled(**labels: str) -> Node:
         pytest.param(pod(), None, labelled(zone="a"), "Skip", id="no-terms"),
     ],
 )
-def test_nodes_that_wake(incoming: Pod, old: Node | None, new: Node, hint: str) -> None:
+def test_node_hints(incoming: Pod, old: Node | None, new: Node, hint: str) -> None:
     assert evaluate_hints(make_plugin(InterPodAffinity), "Node", incoming, old, new) == [hint]
 
 
@@ -460,7 +460,7 @@ def test_equal_terms_are_equal_values() -> None:
     assert affinity_terms(pod(affinity=Affinity())) is None
 
 
-def test_a_malformed_selector_means_nobody() -> None:
+def test_a_malformed_selector_matches_no_pod() -> None:
     wrong = LabelSelector(match_expressions=(LabelSelectorRequirement(key="a", operator="Nope"),))
     terms = affinity_terms(pod(affinity=near(term(label_selector=wrong))))
     assert terms is not None

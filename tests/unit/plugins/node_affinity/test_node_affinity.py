@@ -142,12 +142,12 @@ def test_no_terms_at_all_match_nothing() -> None:
         pytest.param(({"matchFields": [expression("metadata.uid", "In", "a")]},), None, id="another field"),
     ],
 )
-def test_pre_filter_tells_names_where_it_can(terms: tuple[Term, ...], names: set[str] | None) -> None:
+def test_pre_filter_narrows_to_node_names(terms: tuple[Term, ...], names: set[str] | None) -> None:
     found = make_plugin(NodeAffinity).pre_filter(make_cycle(requiring(*terms)))
     assert found == (None if names is None else PreFilterResult(frozenset(names)))
 
 
-def test_names_that_contradict_each_other_end_it() -> None:
+def test_contradicting_names_reject_the_pod() -> None:
     term = {"matchFields": [expression("metadata.name", "In", "a"), expression("metadata.name", "In", "b")]}
     diagnosis = diagnose(NodeAffinity, requiring(term), make_snapshot([SSD]))
     assert diagnosis.sentence() == f"0/1 nodes are available: {CONFLICT}."
@@ -165,7 +165,7 @@ def test_names_that_contradict_each_other_end_it() -> None:
         ),
     ],
 )
-def test_pods_that_are_none_of_its_business(pod: Pod, added: core.NodeAffinity | None, skips: bool) -> None:
+def test_pods_without_affinity_are_skipped(pod: Pod, added: core.NodeAffinity | None, skips: bool) -> None:
     cycle = make_cycle(pod)
     make_filtering(NodeAffinity(added)).pre_filter(cycle)
     assert bool(cycle.skip_filter) is skips
@@ -296,7 +296,7 @@ def test_a_hint_about_a_malformed_term_raises_unless_another_decides(
         assert cure.hint(requiring(*terms), None, node) is expected
 
 
-def test_what_pods_must_have_in_common_to_share_answers() -> None:
+def test_signatures() -> None:
     sign = NodeAffinity().signature
     one = make_pod("x", node_selector={"a": "1", "b": "2"})
     assert sign(one) == sign(make_pod("y", node_selector={"b": "2", "a": "1"}))

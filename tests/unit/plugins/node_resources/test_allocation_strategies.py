@@ -85,7 +85,7 @@ def test_strategies(args: NodeResourcesFitArgs, pod: Pod, expected: int) -> None
     assert fit_score(args, pod) == expected
 
 
-def test_what_is_there_already_counts_with_the_same_guess() -> None:
+def test_existing_pods_count_with_the_same_default_requests() -> None:
     there = make_pod("there", node="a", requests={"memory": "100Mi"})
     assert fit_score(strategy(LEAST, cpu=1), make_pod(requests={"cpu": "1"}), NODE, there) == 72
     assert fit_score(strategy(LEAST, memory=1), make_pod(requests={"memory": "100Mi"}), NODE, there) == 80
@@ -105,7 +105,7 @@ def test_the_pod_level_does_not_count_for_the_incoming_pod() -> None:
     )
 
 
-def test_init_containers_get_the_guess_as_well() -> None:
+def test_init_containers_get_default_requests_too() -> None:
     pod = make_pod(
         containers=(make_container(requests={"cpu": "50m", "memory": "1Mi"}),),
         init_containers=(make_container("init"),),
@@ -162,7 +162,7 @@ def test_curves(shape: list[tuple[int, int]], heights: dict[int, int]) -> None:
     assert share(requested, np.full(len(heights), 100, dtype=np.int64)).tolist() == list(heights.values())
 
 
-def test_a_curve_takes_more_than_everything_for_everything() -> None:
+def test_utilization_above_100_percent_counts_as_100() -> None:
     share = shape_function([UtilizationShapePoint(0, 0), UtilizationShapePoint(100, 10)])
     assert share(np.array([101, 100]), np.array([100, 100])).tolist() == [100, 100]
 

@@ -66,7 +66,7 @@ def test_two_resources(pod: Pod, pods: list[Pod], expected: int | None) -> None:
     assert balance(pod, *pods) == expected
 
 
-def test_nothing_is_guessed() -> None:
+def test_no_default_requests_are_added() -> None:
     assert balance(make_pod(requests={"cpu": "5"}), there()) == 50 + (50 + 75 - 100) // 2
 
 
@@ -114,7 +114,7 @@ def test_score_without_pre_score() -> None:
     assert found(make_pod(requests={"cpu": "10"})) == [50]
 
 
-def test_what_pods_must_have_in_common_to_share_answers() -> None:
+def test_signatures() -> None:
     mapped = from_api(DeviceClass, {"metadata": {"name": "gpus"}, "spec": {"extendedResourceName": GPU}})
     sign = make_plugin(NodeResourcesBalancedAllocation, handle=FakeHandle(Catalog([mapped]))).signature
     assert sign(make_pod("x", requests={"cpu": "1"})) == sign(make_pod("y", requests={"cpu": "1000m", "a.b/c": "1"}))

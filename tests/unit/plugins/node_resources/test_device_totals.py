@@ -1,4 +1,4 @@
-"""Devices that stand behind a scored resource."""
+"""Devices that provide a scored resource."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def a_claim(*devices: str, **result: Any) -> ResourceClaim:
 
 
 def totals(*objects: KubeObject, device_class: DeviceClass | None = None) -> dict[str, tuple[int, int]]:
-    """For each node the devices of the class and those taken."""
+    """Return the devices of the class and the allocated ones for each node."""
     snapshot = make_snapshot(NODES, objects=objects)
     total, taken = DeviceTotals(FakeHandle(snapshot.catalog)).of(device_class or a_class(), snapshot.table)
     return dict(zip(snapshot.nodes.names, zip(total.tolist(), taken.tolist(), strict=True), strict=True))
@@ -112,7 +112,7 @@ def test_only_devices_of_the_class_count() -> None:
     assert totals(a_slice(big, small, nodeName="a"), device_class=selecting) == {"a": (1, 0), "b": (0, 0)}
 
 
-def test_a_selector_that_fails_leaves_the_nodes_that_see_the_device_without_any() -> None:
+def test_a_failing_selector_counts_no_devices_on_its_nodes() -> None:
     failing = a_class('device.attributes["d"].size > 4')
     here, there = (
         a_slice("x", nodeName="a"),

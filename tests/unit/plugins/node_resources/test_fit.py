@@ -1,4 +1,4 @@
-"""Room for the pod: the filter, the hints, the arguments."""
+"""NodeResourcesFit: filter, hints and arguments."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_an_overfull_node_still_takes_pods_that_ask_for_nothing() -> None:
     }
 
 
-def test_pods_are_counted_whoever_and_however_they_are() -> None:
+def test_all_pods_are_counted() -> None:
     pods = [make_pod(f"p{number}", node="a", terminating=True, scheduler_name="other") for number in range(3)]
     pod = make_pod(requests={"cpu": "3"})
     found = run_filter(NodeResourcesFit, pod, make_node("a", allocatable=NODE), pods=pods)
@@ -122,7 +122,7 @@ def test_pods_are_counted_whoever_and_however_they_are() -> None:
     }
 
 
-def test_a_node_that_says_nothing_of_pods_takes_none() -> None:
+def test_a_node_without_a_pod_limit_accepts_no_pod() -> None:
     assert run_filter(NodeResourcesFit, make_pod(), make_node("a", allocatable={"cpu": "1"})) == {
         "a": rejected(TOO_MANY_PODS)
     }
@@ -182,7 +182,7 @@ def test_ignored_resources(args: dict[str, Any], requests: ResourceList, expecte
         ),
     ],
 )
-def test_devices_may_stand_behind_a_resource(objects: list[KubeObject], expected: dict[str, FilterResult]) -> None:
+def test_devices_may_provide_a_resource(objects: list[KubeObject], expected: dict[str, FilterResult]) -> None:
     nodes = [make_node("a", allocatable=NODE), make_node("b", allocatable={**NODE, GPU: "0"})]
     assert run_filter(NodeResourcesFit, make_pod(requests={GPU: "3"}), *nodes, objects=objects) == expected
 
@@ -256,13 +256,15 @@ def test_node_hints(old: Node | None, new: Node, hint: str) -> None:
 
 
 @pytest.mark.parametrize(("objects", "hint"), [([], "Skip"), ([device_class()], "Queue")])
-def test_a_node_that_leaves_the_resource_to_devices_is_worth_a_try(objects: list[KubeObject], hint: str) -> None:
+def test_a_node_without_the_resource_queues_the_pod_if_devices_may_provide_it(
+    objects: list[KubeObject], hint: str
+) -> None:
     plugin = make_plugin(NodeResourcesFit, handle=FakeHandle(Catalog(objects)))
     pod, node = make_pod(requests={GPU: "1"}), with_room(**{GPU: "0"})
     assert evaluate_hints(plugin, "Node", pod, node, node) == [hint]
 
 
-def test_hints_do_not_know_of_ignored_resources() -> None:
+def test_hints_check_ignored_resources() -> None:
     plugin = make_plugin(NodeResourcesFit, args=fit_args(ignored_resources=(GPU,)))
     assert evaluate_hints(plugin, "Node", make_pod(requests={GPU: "5"}), None, with_room()) == ["Skip"]
 
@@ -319,7 +321,7 @@ def test_class_hints(old: DeviceClass | None, new: DeviceClass, hint: str) -> No
         ),
     ],
 )
-def test_arguments_are_checked_when_the_plugin_is_made(args: dict[str, Any], text: str) -> None:
+def test_arguments_are_validated_when_the_plugin_is_built(args: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make_plugin(NodeResourcesFit, args=fit_args(**args))
     assert str(caught.value) == text
@@ -343,9 +345,7 @@ THREE = [
         pytest.param("MostAllocated", {GPU: 1}, "ab", "pq", 0, id="nobody asks for it"),
     ],
 )
-def test_how_full_a_placement_will_be(
-    strategy: str, resources: dict[str, int], names: str, assigned: str, expected: int
-) -> None:
+def test_placement_score(strategy: str, resources: dict[str, int], names: str, assigned: str, expected: int) -> None:
     """Members ask for one and a half processors and half a gibibyte each; one processor of `b` is taken."""
     group_name = PodSchedulingGroup(pod_group_name="g")
     members = [make_pod(name, cpu="1500m", memory="512Mi", scheduling_group=group_name) for name in "pqrst"]
@@ -359,7 +359,7 @@ def test_how_full_a_placement_will_be(
     assert plugin.score_placement(cycle, group, Placement("x", frozenset(names)), where) == expected
 
 
-def test_what_pods_must_have_in_common_to_share_answers() -> None:
+def test_signatures() -> None:
     sign = make_plugin(NodeResourcesFit).signature
     assert sign(make_pod("x", requests={"cpu": "1"})) == sign(make_pod("y", requests={"cpu": "1000m"}))
     assert sign(make_pod(requests={"cpu": "1"})) != sign(make_pod(requests={"cpu": "2"}))
@@ -371,7 +371,7 @@ def test_what_pods_must_have_in_common_to_share_answers() -> None:
     assert sign(pod_level) == sign(make_pod(requests={"cpu": "1"}))
 
 
-def test_pods_whose_resources_devices_may_serve_share_nothing() -> None:
+def test_pods_with_resources_from_devices_share_no_answers() -> None:
     plugin = make_plugin(NodeResourcesFit, handle=FakeHandle(Catalog([device_class()])))
     assert plugin.signature(make_pod(requests={GPU: "1"})) is None
     assert plugin.signature(make_pod(requests={GPU: "0"})) is not None

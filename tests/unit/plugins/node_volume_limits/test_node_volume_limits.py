@@ -93,7 +93,7 @@ def test_a_limit_of_one_driver_does_not_concern_another() -> None:
     assert ask(POD, USER, objects=objects)["n1"] == FEASIBLE
 
 
-def test_volumes_to_be_made_count_too() -> None:
+def test_volumes_to_provision_count_too() -> None:
     objects = [make_claim("a"), make_claim("b"), make_class(), limited(1)]
     assert ask(POD, objects=objects)["n1"] == FEASIBLE
     assert ask(POD, USER, objects=objects)["n1"] == FULL
@@ -125,7 +125,7 @@ def test_a_missing_claim_is_a_rejection_and_another_fault_an_error() -> None:
     assert ask(blob, objects=[limited()]) == {"n1": errored(fault), "n2": FEASIBLE}
 
 
-def test_a_broken_pod_on_a_node_breaks_that_node_even_where_there_is_room() -> None:
+def test_an_invalid_pod_on_a_node_is_an_error_there_even_with_room() -> None:
     stranger = volume_pod(ephemeral("tmp"), name="user", node="n1")
     fault = (
         'running "NodeVolumeLimits" filter plugin: '
@@ -148,14 +148,14 @@ def test_a_broken_pod_on_a_node_breaks_that_node_even_where_there_is_room() -> N
         pytest.param(EBS, False, id="in-tree disk"),
     ],
 )
-def test_whom_it_concerns(volume: Volume, skipped: bool) -> None:
+def test_skipped_pods(volume: Volume, skipped: bool) -> None:
     plugin = make_plugin(NodeVolumeLimits)
     status = plugin.pre_filter(make_cycle(volume_pod(volume)))
     assert (status is not None and status.code is Code.SKIP) is skipped
     assert (plugin.signature(volume_pod(volume)) == ()) is skipped
 
 
-def test_answers_follow_the_cluster() -> None:
+def test_results_follow_the_cluster() -> None:
     cache = Cache()
     cache.add_node(N1)
     for item in (*bound("a", "b"), limited(1)):
@@ -190,7 +190,7 @@ def test_answers_follow_the_cluster() -> None:
     assert {name: verdicts.status(row).ok for row, name in enumerate(snapshot.nodes.names)} == {"n2": True, "n1": False}
 
 
-def test_a_fork_is_judged_by_its_own_pods() -> None:
+def test_a_fork_uses_its_own_pods() -> None:
     snapshot = make_snapshot([N2, N1], [USER], [*bound("a", "b"), limited(1)])
     plugin = make_plugin(NodeVolumeLimits, handle=FakeHandle(snapshot.catalog))
     filtering, cycle = make_filtering(plugin), make_cycle(POD, snapshot)
@@ -252,7 +252,7 @@ def test_hints(resource: str, pod: Pod, old: Any, new: Any, expected: str) -> No
     assert evaluate_hints(NodeVolumeLimits, resource, pod, old, new)[-1] == expected
 
 
-def test_a_disk_without_translation_makes_the_hint_fail_which_means_another_try() -> None:
+def test_a_disk_without_translation_fails_the_hint_and_queues_the_pod() -> None:
     pod = volume_pod(Volume(azure_disk=AzureDisk("d", "u", "Shared")))
     with pytest.raises(VolumeError, match=r"kind\(Shared\)"):
         evaluate_hints(NodeVolumeLimits, "storage.k8s.io/VolumeAttachment", pod, make_attachment("x", "n", "pv"), None)

@@ -1,4 +1,4 @@
-"""Spreading pods over domains: which constraints hold, what is refused, what is scored, and what wakes a pod."""
+"""Topology spread: constraints, filter, scores and hints."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ A, B, C = node("a", "z1"), node("b", "z2"), node("c")
 
 
 def on(**counts: int) -> list[Pod]:
-    """So many pods of the app on each node."""
+    """Return these numbers of pods of the app on each node."""
     return [web(f"{name}{number}", node=name) for name, count in counts.items() for number in range(count)]
 
 
@@ -117,7 +117,7 @@ def test_skew(constraints: tuple[TopologySpreadConstraint, ...], counts: dict[st
     assert found == dict(zip("abc", answers, strict=True))
 
 
-def test_a_pod_that_is_not_meant_by_its_own_constraint() -> None:
+def test_a_pod_that_its_own_constraint_does_not_match() -> None:
     pod = make_pod("incoming", labels={"app": "db"}, topology_spread_constraints=(hard(),))
     assert run_filter(PodTopologySpread, pod, A, B, pods=on(a=1)) == {"a": FEASIBLE, "b": FEASIBLE}
 
@@ -141,7 +141,7 @@ def test_nodes_that_the_pod_cannot_use_do_not_count() -> None:
     assert run_filter(PodTopologySpread, counted, A, B, pods=on(a=3))["a"] == SKEW
 
 
-def test_tainted_nodes_count_unless_taints_are_honoured() -> None:
+def test_tainted_nodes_count_unless_taints_are_honored() -> None:
     tainted = node("b", "z2", taints=[taint("t")])
     assert run_filter(PodTopologySpread, web("incoming", hard()), A, tainted, pods=on(a=1))["a"] == SKEW
     honoring = hard(node_taints_policy="Honor")
@@ -166,7 +166,7 @@ def test_a_malformed_selector_is_an_error() -> None:
     assert status.message.startswith("obtaining pod's soft topology spread constraints: ")
 
 
-def test_without_prefilter_the_filter_cannot_answer() -> None:
+def test_filter_without_pre_filter_is_an_error() -> None:
     snapshot = make_snapshot([A])
     cycle = make_cycle(web("incoming", hard()), snapshot)
     status = make_filtering(make_plugin(PodTopologySpread)).filter_table(cycle, snapshot.table).status(0)
@@ -264,7 +264,7 @@ def owned(kind: str, api_version: str, *, controller: bool = True) -> Pod:
         ),
     ],
 )
-def test_which_pods_belong_together(pod: Pod, objects: list[KubeObject], matching: dict[str, str] | None) -> None:
+def test_default_selector(pod: Pod, objects: list[KubeObject], matching: dict[str, str] | None) -> None:
     selector = default_selector(pod, Catalog(objects))
     if matching is None:
         assert selector.everything
@@ -282,7 +282,7 @@ LISTED = arguments.PodTopologySpreadArgs(
 )
 
 
-def test_listed_defaults_may_refuse() -> None:
+def test_listed_defaults_may_reject() -> None:
     found = run_filter(PodTopologySpread, web(), A, B, pods=on(a=1), objects=[service({"app": "web"})], args=LISTED)
     assert found == {"a": SKEW, "b": FEASIBLE}
 
@@ -384,7 +384,7 @@ STRANGER = make_pod("neighbour", labels={"app": "db"}, node="a")
         pytest.param(web(), None, NEIGHBOUR, "Skip", id="no-hard-constraint"),
     ],
 )
-def test_pods_that_wake(pod: Pod, old: Pod | None, new: Pod | None, hint: str) -> None:
+def test_pod_hints(pod: Pod, old: Pod | None, new: Pod | None, hint: str) -> None:
     assert evaluate_hints(make_plugin(PodTopologySpread), "Pod", pod, old, new) == [hint]
 
 
@@ -406,11 +406,11 @@ def test_pods_that_wake(pod: Pod, old: Pod | None, new: Pod | None, hint: str) -
         pytest.param(web(), node("x"), node("x", "z"), "Skip", id="no-hard-constraint-labels-change"),
     ],
 )
-def test_nodes_that_wake(pod: Pod, old: Node | None, new: Node | None, hint: str) -> None:
+def test_node_hints(pod: Pod, old: Node | None, new: Node | None, hint: str) -> None:
     assert evaluate_hints(make_plugin(PodTopologySpread), "Node", pod, old, new) == [hint]
 
 
-def test_listed_defaults_wake_too() -> None:
+def test_hints_of_listed_defaults() -> None:
     handle = FakeHandle(Catalog([service({"app": "web"})]))
     plugin = make_plugin(PodTopologySpread, args=LISTED, handle=handle)
     assert evaluate_hints(plugin, "Pod", web(), None, NEIGHBOUR) == ["Queue"]

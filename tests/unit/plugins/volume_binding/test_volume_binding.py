@@ -1,4 +1,4 @@
-"""VolumeBinding: from claims to nodes, assumptions, writes and waiting."""
+"""VolumeBinding: filter, assumptions, writes and waits."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_the_first_bound_claim_that_fails_gives_the_reason() -> None:
     assert ask(pod, *objects) == [unresolvable(reason) for reason in (VOLUME_MISSING, *[AFFINITY_CONFLICT] * 2)]
 
 
-def test_migrated_in_tree_volumes_are_compared_in_the_drivers_words() -> None:
+def test_migrated_in_tree_volumes_use_the_drivers_topology() -> None:
     disk = make_volume("pv", near={ZONE: ["a", "b"]}, aws_elastic_block_store=AwsElasticBlockStore("vol-1"))
     migrated = make_csi_node("n1", migrated="kubernetes.io/aws-ebs")
     assert ask(POD, BOUND, disk, migrated) == [
@@ -126,7 +126,7 @@ def test_migrated_in_tree_volumes_are_compared_in_the_drivers_words() -> None:
     ]
 
 
-def test_a_volume_without_translation_breaks_migrated_nodes_only() -> None:
+def test_a_volume_without_translation_fails_migrated_nodes_only() -> None:
     disk = make_volume("pv", azure_disk=AzureDisk("d", "u", "Shared"))
     migrated = make_csi_node("n2", migrated="kubernetes.io/azure-disk")
     fault = (
@@ -168,22 +168,24 @@ def test_a_volume_without_translation_breaks_migrated_nodes_only() -> None:
     ],
 )
 @pytest.mark.parametrize("claims", [pytest.param(1, id="one claim"), pytest.param(2, id="two claims")])
-def test_claims_that_wait(objects: list[Any], n1: str | None, n2: str | None, n3: str | None, claims: int) -> None:
-    """A second claim that is served everywhere sends the question through the decider and must change nothing."""
+def test_claims_with_wait_for_first_consumer(
+    objects: list[Any], n1: str | None, n2: str | None, n3: str | None, claims: int
+) -> None:
+    """A second claim that is available everywhere forces `VolumeFinder` and must change nothing."""
     extra = [make_claim("extra", storage_class="easy"), make_class("easy", provisioner="other")][: 2 * (claims - 1)]
     pod = volume_pod(*(claim_volume(name, name) for name in ("claim", "extra")[:claims]))
     expected = [FEASIBLE if reason is None else unresolvable(reason) for reason in (n1, n2, n3)]
     assert ask(pod, make_claim(), *objects, *extra) == expected
 
 
-def test_both_kinds_of_claims_are_always_looked_at() -> None:
+def test_both_kinds_of_claims_are_always_evaluated() -> None:
     pod = volume_pod(claim_volume("claim"), claim_volume("wait"))
     objects = [BOUND, make_volume("pv", near={ZONE: ["a"]}, phase="Bound"), make_claim("wait"), STATIC]
     both = unresolvable(AFFINITY_CONFLICT, BIND_CONFLICT)
     assert ask(pod, *objects) == [unresolvable(BIND_CONFLICT), both, both]
 
 
-def test_missing_volumes_are_told_last() -> None:
+def test_missing_volumes_are_reported_last() -> None:
     pod = volume_pod(claim_volume("claim"), claim_volume("wait"))
     assert ask(pod, BOUND, make_claim("wait"), STATIC)[0] == unresolvable(BIND_CONFLICT, VOLUME_MISSING)
 
@@ -197,7 +199,7 @@ def test_a_selected_node_is_the_only_one(claims: int) -> None:
 
 
 @pytest.mark.parametrize("claims", [pytest.param(1, id="one claim"), pytest.param(2, id="two claims")])
-def test_a_malformed_selector_breaks_every_node_but_those_that_were_out_before(claims: int) -> None:
+def test_a_malformed_selector_fails_every_node_that_was_not_rejected_before(claims: int) -> None:
     selector = LabelSelector(match_expressions=(LabelSelectorRequirement("tier", "Like"),))
     objects = [make_claim(f"c{number}", selector=selector) for number in range(claims)]
     pod = volume_pod(*(claim_volume(claim.name, claim.name) for claim in objects))
@@ -215,7 +217,7 @@ def test_claims_compete_for_volumes() -> None:
     assert ask(pod, *objects) == [FEASIBLE, unresolvable(BIND_CONFLICT), unresolvable(BIND_CONFLICT)]
 
 
-def test_without_its_pre_filter_it_fails() -> None:
+def test_filter_without_pre_filter_is_an_error() -> None:
     snapshot = make_snapshot([N1], objects=[BOUND, make_volume("pv")])
     plugin = make_plugin(VolumeBinding, handle=FakeHandle(snapshot.catalog))
     cycle = make_cycle(POD, snapshot)
@@ -271,7 +273,7 @@ class Writes:
 
 
 class Attempt:
-    """A pod with a claim to bind and a claim to provision, about to go to n1."""
+    """A pod with a claim to bind and a claim to provision, which will be placed on n1."""
 
     def __init__(self, *objects: Any, pod: Pod | None = None) -> None:
         objects = objects or (make_claim("bind"), make_claim("make"), make_class(), make_volume(near={ZONE: ["a"]}))
@@ -296,7 +298,7 @@ class Attempt:
         return status
 
 
-def test_reserve_assumes_and_unreserve_takes_back() -> None:
+def test_reserve_assumes_and_unreserve_reverts() -> None:
     attempt = Attempt()
     assert attempt.plugin.reserve(attempt.cycle, "n1") is None
     assert attempt.assumed == (1, 1)
@@ -326,7 +328,7 @@ def test_the_next_pod_does_not_get_an_assumed_volume() -> None:
     assert filter_result(diagnosis.status(0)) == unresolvable(BIND_CONFLICT)
 
 
-def test_reserve_fails_where_an_object_has_changed_since() -> None:
+def test_reserve_fails_if_an_object_has_changed() -> None:
     attempt = Attempt()
     attempt.catalog.upsert(at_version(make_volume(near={ZONE: ["a"]}), "9"))
     status = attempt.plugin.reserve(attempt.cycle, "n1")
@@ -357,7 +359,7 @@ def test_another_node_than_the_reserved_one_has_no_volumes() -> None:
     )
 
 
-def test_without_its_filter_there_is_nothing_to_reserve() -> None:
+def test_without_filter_there_is_nothing_to_reserve() -> None:
     attempt = Attempt()
     attempt.cycle.get(STATE).filtered = False
     assert attempt.plugin.reserve(attempt.cycle, "n1") is None
@@ -389,7 +391,7 @@ def test_a_volume_that_cannot_be_written_is_no_longer_assumed() -> None:
     assert attempt.assumed == (0, 0)
 
 
-def test_a_written_volume_stays_promised_until_the_watch_says_so() -> None:
+def test_a_written_volume_stays_assumed_until_the_watch_confirms_it() -> None:
     attempt = Attempt()
     attempt.plugin.reserve(attempt.cycle, "n1")
     attempt.writes.catalog = make_snapshot().catalog  # the watch is late: what is written is not seen yet
@@ -420,7 +422,7 @@ def test_waiting_ends_in_a_timeout_or_in_a_fault() -> None:
 # counting what breaks
 
 
-def test_nothing_is_counted_where_nothing_breaks() -> None:
+def test_without_failures_nothing_is_counted() -> None:
     attempt = Attempt(make_claim("bind", volume="gone"), pod=volume_pod(claim_volume("bind")))
     assert attempt.failures == []
     attempt.plugin.reserve(attempt.cycle, "n1")
@@ -428,14 +430,14 @@ def test_nothing_is_counted_where_nothing_breaks() -> None:
     assert attempt.failures == []
 
 
-def test_a_search_that_breaks_counts_once_on_however_many_nodes() -> None:
+def test_a_failing_search_counts_once_for_all_nodes() -> None:
     disk = make_volume("pv", azure_disk=AzureDisk("d", "u", "Shared"))
     migrated = [make_csi_node(name, migrated="kubernetes.io/azure-disk") for name in ("n1", "n2")]
     attempt = Attempt(BOUND, disk, *migrated, pod=POD)
     assert attempt.failures == [VolumeBindingStage.FIND]
 
 
-def test_a_search_that_breaks_counts_once_where_answers_are_shared_too() -> None:
+def test_a_failing_search_counts_once_with_shared_answers() -> None:
     disk = make_volume("pv", azure_disk=AzureDisk("d", "u", "Shared"))
     cache = filled_cache([N1, N2, BOUND, disk, make_csi_node("n1", migrated="kubernetes.io/azure-disk")])
     failures: list[str] = []
