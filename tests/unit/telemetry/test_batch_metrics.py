@@ -1,4 +1,4 @@
-"""Numbers about jobs: when they came, how long they waited, what they hold; and that they go with the job."""
+"""Metrics of jobs: creation, latency, share; and their removal with the job."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def outcome(
     return found
 
 
-class Counted:
-    """Metrics at a moment that a test chooses: seconds after the job was born."""
+class MetricsHarness:
+    """`BatchMetrics` with a clock that is set relative to the creation of the job."""
 
     def __init__(self) -> None:
         self.registry, self.clock = MetricsRegistry(), ManualClock(CREATED)
@@ -45,42 +45,42 @@ class Counted:
         return parse_families(b"".join(self.registry.render()).decode()).get(f"volcano_{name}", MetricFamily([]))
 
 
-def test_how_long_a_job_waited_for_its_last_pod() -> None:
-    counted = Counted()
-    counted.session(outcome(phase="Pending"), at_s=1.0)
-    assert counted.family("e2e_job_scheduling_start_time").value(**LABELS) == CREATED.timestamp() + 1.0
-    assert counted.family("e2e_job_scheduling_last_time").values == {}
-    counted.session(outcome(started=True), at_s=2.5)
-    assert counted.family("e2e_job_scheduling_duration").value(**LABELS) == 2500.0
-    assert counted.family("e2e_job_scheduling_last_time").value(**LABELS) == CREATED.timestamp() + 2.5
-    assert counted.family("e2e_job_scheduling_start_time").value(**LABELS) == CREATED.timestamp() + 1.0
-    latency = counted.family("e2e_job_scheduling_latency_milliseconds")
+def test_the_latency_of_a_job_ends_with_its_last_pod() -> None:
+    harness = MetricsHarness()
+    harness.session(outcome(phase="Pending"), at_s=1.0)
+    assert harness.family("e2e_job_scheduling_start_time").value(**LABELS) == CREATED.timestamp() + 1.0
+    assert harness.family("e2e_job_scheduling_last_time").values == {}
+    harness.session(outcome(started=True), at_s=2.5)
+    assert harness.family("e2e_job_scheduling_duration").value(**LABELS) == 2500.0
+    assert harness.family("e2e_job_scheduling_last_time").value(**LABELS) == CREATED.timestamp() + 2.5
+    assert harness.family("e2e_job_scheduling_start_time").value(**LABELS) == CREATED.timestamp() + 1.0
+    latency = harness.family("e2e_job_scheduling_latency_milliseconds")
     assert latency.value() == 1
     assert (latency.bounds[0], float(latency.bounds[-2]), len(latency.bounds)) == ("100", pytest.approx(120_000), 31)
 
 
 def test_shares_and_retries() -> None:
-    counted = Counted()
-    counted.session(outcome(share=0.25), at_s=1.0)
-    counted.metrics.observe_failed(make_member("job-w-0"))
-    assert counted.family("job_share").value(job_ns="default", job_id="job") == 0.25
-    assert counted.family("job_retry_counts").value(job_id=JOB) == 1
+    harness = MetricsHarness()
+    harness.session(outcome(share=0.25), at_s=1.0)
+    harness.metrics.observe_failed(make_member("job-w-0"))
+    assert harness.family("job_share").value(job_ns="default", job_id="job") == 0.25
+    assert harness.family("job_retry_counts").value(job_id=JOB) == 1
 
 
-def test_numbers_of_a_job_go_with_it_and_with_its_queue() -> None:
-    counted = Counted()
-    counted.session(outcome(started=True, share=0.5, phase="Pending"), at_s=1.0)
-    counted.session(outcome(queue="other", phase="Pending"), at_s=2.0)
-    assert counted.family("e2e_job_scheduling_start_time").label_values("queue") == {"other"}
-    assert counted.family("unschedule_task_count").value(job_id=JOB) == 2
-    counted.metrics.forget([JOB])
+def test_metrics_of_a_job_are_removed_with_the_job_and_with_its_queue() -> None:
+    harness = MetricsHarness()
+    harness.session(outcome(started=True, share=0.5, phase="Pending"), at_s=1.0)
+    harness.session(outcome(queue="other", phase="Pending"), at_s=2.0)
+    assert harness.family("e2e_job_scheduling_start_time").label_values("queue") == {"other"}
+    assert harness.family("unschedule_task_count").value(job_id=JOB) == 2
+    harness.metrics.forget([JOB])
     for name in ("start_time", "last_time", "duration"):
-        assert counted.family(f"e2e_job_scheduling_{name}").values == {}
+        assert harness.family(f"e2e_job_scheduling_{name}").values == {}
     for name in ("job_share", "job_retry_counts", "unschedule_task_count"):
-        assert counted.family(name).values == {}
+        assert harness.family(name).values == {}
 
 
-def test_a_session_tells_who_started_and_what_each_holds() -> None:
+def test_a_session_reports_started_jobs_and_shares() -> None:
     conf = GANGS.replace("  - name: gang\n", "  - name: gang\n  - name: drf\n")
     pods = [make_member("job-w-0", requests={"cpu": "1"}), make_member("late-w-0", "late", requests={"cpu": "9"})]
     groups = [make_group("job"), make_group("late")]
@@ -94,5 +94,5 @@ def test_a_session_tells_who_started_and_what_each_holds() -> None:
     }
 
 
-def test_bounds_between_two_ends() -> None:
+def test_an_exponential_range_includes_both_ends() -> None:
     assert exponential_range(1, 100, 3) == pytest.approx((1, 10, 100))

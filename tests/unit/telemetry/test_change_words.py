@@ -1,4 +1,4 @@
-"""What a change of a pod or of the cluster is called."""
+"""Texts of suggested changes of a pod or of the cluster."""
 
 from __future__ import annotations
 
@@ -99,5 +99,5 @@ PODS = [f"d/{number}" for number in range(7)]
         ),
     ],
 )
-def test_a_change_as_an_instruction(pod: Pod, change: SuggestedChange, words: str) -> None:
+def test_the_text_of_a_change_is_an_instruction(pod: Pod, change: SuggestedChange, words: str) -> None:
     assert change_text(pod, change) == words

@@ -1,4 +1,4 @@
-"""Victims, nominations and names in the one line that says why; the rest of it is tested with the records."""
+"""Sentences about victims, nominations and names; other sentences are tested in `test_decisions`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bayplan.telemetry.decisions import FLOATS, DecisionRecord, Ranking
 
 
 def record(**fields: Any) -> DecisionRecord:
-    known: dict[str, Any] = {
+    decision: dict[str, Any] = {
         "at": datetime(2026, 1, 1, tzinfo=UTC),
         "pod": "default/p",
         "uid": "u",
@@ -24,7 +24,7 @@ def record(**fields: Any) -> DecisionRecord:
         "nodes": 2,
         "feasible": 0,
     }
-    return DecisionRecord(**{**known, **fields})
+    return DecisionRecord(**{**decision, **fields})
 
 
 def placed(**fields: Any) -> DecisionRecord:
@@ -32,7 +32,7 @@ def placed(**fields: Any) -> DecisionRecord:
 
 
 @pytest.mark.parametrize(
-    ("known", "text"),
+    ("decision", "text"),
     [
         pytest.param(
             record(nominated="a", victims=("d/x",)), "fits no node yet; it fits a once d/x is gone", id="one-victim"
@@ -48,7 +48,7 @@ def placed(**fields: Any) -> DecisionRecord:
             id="three-victims",
         ),
         pytest.param(record(nominated="a"), "fits no node yet; resources on a are reserved for it", id="no-victims"),
-        pytest.param(placed(nominated="a", feasible=1), "it was nominated to this node before", id="kept"),
+        pytest.param(placed(nominated="a", feasible=1), "it was nominated to this node before", id="nominated"),
         pytest.param(placed(feasible=0), "placed without a comparison of nodes", id="uncompared"),
         pytest.param(
             placed(
@@ -62,8 +62,8 @@ def placed(**fields: Any) -> DecisionRecord:
         pytest.param(placed(), "one of 2 that fit; no plugin prefers any", id="nothing-scored"),
     ],
 )
-def test_why(known: DecisionRecord, text: str) -> None:
-    assert decision_sentence(known) == text
+def test_the_sentence_of_a_decision(decision: DecisionRecord, text: str) -> None:
+    assert decision_sentence(decision) == text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Records of decisions: their size, the ring that keeps the newest, and the sentences that are made of them."""
+"""Decision records: their size, the ring of the newest records, and their sentences."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def ranking(*totals: int, names: str = "abcde", plugin: str = "Fit") -> Ranking:
 
 
 @pytest.mark.parametrize(
-    ("score", "told"),
+    ("score", "text"),
     [(2.0, "2"), (2.5, "2.5"), (0.1 + 0.2, "0.3"), (1.0000001, "1"), (1.000001, "1.000001"), (-3.0, "-3"), (7, "7")],
 )
-def test_scores_as_people_are_told_of_them(score: float, told: str) -> None:
-    assert str(display_score(score)) == told
+def test_scores_are_rounded_for_display(score: float, text: str) -> None:
+    assert str(display_score(score)) == text
 
 
 @pytest.mark.parametrize(("text", "size"), [("", 0), ("abc", 3), ("é", 2), ("aé", 3)])
-def test_texts_are_as_long_as_their_bytes(text: str, size: int) -> None:
+def test_the_size_of_a_text_is_its_size_in_utf8(text: str, size: int) -> None:
     assert text_bytes(text) == size
 
 
@@ -63,7 +63,7 @@ def test_a_ranking_has_the_nodes_that_fit_its_budget(budget: int, kept: int) -> 
 
 
 @pytest.mark.parametrize(("budget", "kept"), [(162, 2), (161, 1), (81, 1), (80, 0)])
-def test_every_plugin_takes_room_in_a_ranking(budget: int, kept: int) -> None:
+def test_every_plugin_counts_for_the_size_of_a_ranking(budget: int, kept: int) -> None:
     scores = array(INTEGERS, [9, 4, 5, 8, 4, 4]).tobytes()
     found = Ranking.fit(budget, ("a", "b"), ("Fit", "Taint"), scores)
     assert [(each.node, each.total, each.by_plugin) for each in found.scored_nodes()] == [
@@ -72,7 +72,7 @@ def test_every_plugin_takes_room_in_a_ranking(budget: int, kept: int) -> None:
     ][:kept]
 
 
-def test_scores_that_are_not_whole_are_rounded() -> None:
+def test_float_scores_are_rounded() -> None:
     scores = array(FLOATS, [1.5, 0.1 + 0.2]).tobytes()
     (found,) = Ranking(("a",), ("binpack",), scores, 1, FLOATS).scored_nodes()
     assert (found.total, found.by_plugin) == (1.5, (("binpack", 0.3),))
@@ -92,7 +92,7 @@ def test_the_size_of_a_record(fields: dict[str, Any], more: int) -> None:
     assert record(**fields).size_bytes == EMPTY_BYTES + more
 
 
-def test_sentences() -> None:
+def test_the_short_sentence_of_a_record() -> None:
     assert record(message="full").sentence() == "default/p stays pending: full"
     assert record(node="a").sentence() == "default/p goes to a"
 
@@ -108,7 +108,7 @@ def test_the_ring_keeps_the_newest(spare: int, kept: int) -> None:
     assert [each.feasible for each in ring.newest(9)] == [0, 1, 2][3 - kept :]
 
 
-def test_the_newest_record_of_a_pod() -> None:
+def test_latest_returns_the_newest_record_of_a_pod() -> None:
     ring = DecisionRing()
     for pod, feasible in (("d/a", 1), ("d/b", 2), ("d/a", 3)):
         ring.add(record(pod, feasible=feasible))
@@ -138,7 +138,7 @@ FULL, TAINTED = ReasonCount("Fit", "were full", 3), ReasonCount("Taint", "had ta
         pytest.param(
             {"node": "a", "feasible": 1, "reasons": (FULL, TAINTED)},
             "the only node that fits; other nodes: 3 were full, 1 had taints",
-            id="others",
+            id="other nodes",
         ),
         pytest.param(
             {"node": "a", "feasible": 1, "reasons": (FULL,) * 4},
@@ -168,5 +168,5 @@ FULL, TAINTED = ReasonCount("Fit", "were full", 3), ReasonCount("Taint", "had ta
         ),
     ],
 )
-def test_why(fields: dict[str, Any], text: str) -> None:
+def test_the_sentence_of_a_decision(fields: dict[str, Any], text: str) -> None:
     assert decision_sentence(record(**fields)) == text

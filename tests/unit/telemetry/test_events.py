@@ -1,4 +1,4 @@
-"""What events say: the fields that kube-scheduler writes, and its limits."""
+"""Fields of events as kube-scheduler writes them, and the limits of events."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_a_scheduled_event_has_every_field_of_upstreams() -> None:
     }
 
 
-def test_the_other_outcomes_are_worded_as_upstream_does() -> None:
+def test_events_of_other_outcomes_have_upstreams_texts() -> None:
     posted: list[Event] = []
-    say = recorder(posted)
-    say.record_failed_scheduling(pod(), "0/1 nodes are available")
-    say.record_skipped_deleting(pod())
-    say.record_preempted(pod(), pod("boss"), "Preempted by pod uid-boss on node n1")
-    say.record_binding_conditions_pending(pod(), "n1")
+    event_recorder = recorder(posted)
+    event_recorder.record_failed_scheduling(pod(), "0/1 nodes are available")
+    event_recorder.record_skipped_deleting(pod())
+    event_recorder.record_preempted(pod(), pod("boss"), "Preempted by pod uid-boss on node n1")
+    event_recorder.record_binding_conditions_pending(pod(), "n1")
     assert [(each.type, each.reason, each.action, each.note) for each in posted] == [
         ("Warning", "FailedScheduling", "Scheduling", "0/1 nodes are available"),
         ("Warning", "FailedScheduling", "Scheduling", "skip schedule deleting pod: team/web"),
@@ -66,14 +66,14 @@ def test_the_other_outcomes_are_worded_as_upstream_does() -> None:
     assert [each.related for each in posted] == [None] * 4
 
 
-def test_a_group_that_preempts_is_referred_to() -> None:
+def test_a_preempting_pod_group_is_the_related_object() -> None:
     posted: list[Event] = []
     group = PodGroup(metadata=ObjectMeta(name="gang", namespace="team", uid="g1", resource_version="8"))
     recorder(posted).record_preempted(pod(), group, "Preempted by podgroup g1 on node cluster")
     assert posted[0].related == ObjectReference("PodGroup", "team", "gang", "g1", "scheduling.k8s.io/v1alpha2", "8")
 
 
-def test_an_object_without_a_namespace_is_told_of_in_default() -> None:
+def test_events_of_a_cluster_scoped_object_are_in_the_default_namespace() -> None:
     posted: list[Event] = []
     recorder(posted).record(LEASE, type="Normal", reason="LeaderElection", action="", note="me became leader")
     assert posted[0].metadata.namespace == "default"
@@ -81,7 +81,7 @@ def test_an_object_without_a_namespace_is_told_of_in_default() -> None:
 
 
 @pytest.mark.parametrize("name", ["No_Name", "n" * 237], ids=["no DNS name", "too long with the time"])
-def test_a_name_that_no_event_can_have_is_replaced(name: str) -> None:
+def test_a_name_that_is_invalid_for_an_event_is_replaced(name: str) -> None:
     posted: list[Event] = []
     recorder(posted).record_scheduled(pod(name), "n1")
     assert len(posted[0].metadata.name) == 36
@@ -105,6 +105,6 @@ def test_the_longest_name_that_fits_is_kept() -> None:
         pytest.param("x" + "é" * 512, "x" + "é" * 509 + " ...", id="no half characters"),
     ],
 )
-def test_notes_are_cut_to_what_the_server_takes(text: str, cut: str) -> None:
+def test_notes_are_cut_to_the_limit_of_the_api_server(text: str, cut: str) -> None:
     assert truncate_note(text) == cut
     assert len(truncate_note(text).encode()) <= NOTE_BYTES

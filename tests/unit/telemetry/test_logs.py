@@ -1,4 +1,4 @@
-"""Log lines as klog writes them, and as JSON; what is heard at which verbosity; and what is struck out."""
+"""Log lines in klog's format and as JSON, verbosity, and redaction of credentials."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from bayplan.telemetry.logs import (
 
 NOW = datetime(2026, 11, 15, 11, 39, 13, 355847, tzinfo=UTC)
 LOG = StructuredLog("bayplan.tests.logs")
-PLAIN = logging.getLogger("somebody.else")
+PLAIN = logging.getLogger("another.library")
 HEAD = f"1115 11:39:13.355847 {os.getpid():7d} test_logs.py:"
 
 
@@ -44,8 +44,8 @@ def logs(**options: Any) -> Iterator[tuple[io.StringIO, io.StringIO, LogControl]
         control.close()
 
 
-def line_of(err: io.StringIO) -> str:
-    """The line without the number of the line of code."""
+def log_line(err: io.StringIO) -> str:
+    """The log line without the line number of the source file."""
     head, _, rest = err.getvalue().partition("] ")
     assert head[1:].startswith(HEAD)
     return f"{head[0]} {rest}"
@@ -68,7 +68,7 @@ def line_of(err: io.StringIO) -> str:
 def test_structured_lines(values: dict[str, Any], written: str) -> None:
     with logs() as (_, err, _):
         LOG.info("Message", **values)
-        assert line_of(err) == f"I {written}\n"
+        assert log_line(err) == f"I {written}\n"
 
 
 def test_severities() -> None:
@@ -86,10 +86,10 @@ def test_severities() -> None:
         ]
 
 
-def test_plain_messages_and_their_faults() -> None:
+def test_plain_messages_and_tracebacks() -> None:
     with logs() as (_, err, _):
         PLAIN.info("Serving securely on %s", "127.0.0.1:10259")
-        assert line_of(err) == "I Serving securely on 127.0.0.1:10259\n"
+        assert log_line(err) == "I Serving securely on 127.0.0.1:10259\n"
     with logs() as (_, err, _):
         try:
             raise RuntimeError("why")
@@ -101,7 +101,7 @@ def test_plain_messages_and_their_faults() -> None:
         assert all(line.startswith("\t") for line in rest)
 
 
-def test_nobody_writes_a_line_of_their_own() -> None:
+def test_a_value_with_a_newline_cannot_forge_a_line() -> None:
     with logs() as (_, err, _):
         PLAIN.info("pod %s", "a\nI1115 11:39:13.000000       1 fake.go:1] all is well\r")
         assert err.getvalue().count("\n") == 2
@@ -135,13 +135,13 @@ def test_json_errors_have_no_verbosity() -> None:
         assert "RuntimeError: why" in second["stacktrace"]
 
 
-@pytest.mark.parametrize(("verbosity", "heard"), [(0, 1), (1, 2), (3, 4), (4, 6), (6, 8)])
-def test_verbosity(verbosity: int, heard: int) -> None:
+@pytest.mark.parametrize(("verbosity", "is_logged"), [(0, 1), (1, 2), (3, 4), (4, 6), (6, 8)])
+def test_verbosity(verbosity: int, is_logged: int) -> None:
     with logs(verbosity=verbosity) as (_, err, _):
         for v in range(7):
             LOG.info("Message", v=v)
         PLAIN.debug("in detail")
-        assert len(err.getvalue().splitlines()) == heard
+        assert len(err.getvalue().splitlines()) == is_logged
         assert LOG.enabled(verbosity)
         assert not LOG.enabled(verbosity + 1)
 
@@ -156,11 +156,11 @@ def test_verbosity_while_running() -> None:
         assert len(err.getvalue().splitlines()) == 1
 
 
-@pytest.mark.parametrize(("vmodule", "heard"), [("test_lo*=5", True), ("other=9,test_logs=4", False), ("", False)])
-def test_single_files_may_say_more(vmodule: str, heard: bool) -> None:
+@pytest.mark.parametrize(("vmodule", "is_logged"), [("test_lo*=5", True), ("other=9,test_logs=4", False), ("", False)])
+def test_vmodule_sets_the_verbosity_of_single_files(vmodule: str, is_logged: bool) -> None:
     with logs(vmodule=vmodule) as (_, err, _):
         LOG.info("Message", v=5)
-        assert bool(err.getvalue()) is heard
+        assert bool(err.getvalue()) is is_logged
 
 
 @pytest.mark.parametrize("verbosity", range(12))
@@ -168,7 +168,7 @@ def test_levels_and_verbosities_are_one_scale(verbosity: int) -> None:
     assert klog_verbosity(logging_level(verbosity)) == verbosity
 
 
-def test_streams_may_be_apart() -> None:
+def test_split_stream_writes_errors_to_the_standard_error() -> None:
     with logs(split_stream=True) as (out, err, _):
         LOG.info("Fine")
         LOG.error(None, "Not fine")
@@ -179,7 +179,7 @@ def test_streams_may_be_apart() -> None:
 @pytest.mark.parametrize(
     "options", [{"format": "xml"}, {"verbosity": -1}, {"vmodule": "queue"}, {"vmodule": "queue=x"}], ids=str
 )
-def test_what_is_not_understood(options: dict[str, Any]) -> None:
+def test_invalid_options_are_usage_errors(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         start_logs(LogOptions(**options), ManualClock(NOW))
 
@@ -195,7 +195,7 @@ def test_what_is_not_understood(options: dict[str, Any]) -> None:
         ("nothing to hide", "nothing to hide"),
     ],
 )
-def test_credentials_are_struck_out(text: str, kept: str) -> None:
+def test_credentials_are_redacted(text: str, kept: str) -> None:
     assert redact(text) == kept
 
 
@@ -210,7 +210,7 @@ def test_secrets_do_not_reach_a_line(form: str) -> None:
         assert err.getvalue().count("<redacted>") == 3
 
 
-def test_closing_leaves_the_loggers_as_they_were() -> None:
+def test_close_restores_the_loggers() -> None:
     before = (logging.root.level, list(logging.root.handlers))
     with logs(verbosity=9):
         assert logging.root.handlers != before[1]

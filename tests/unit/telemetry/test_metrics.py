@@ -1,4 +1,4 @@
-"""Counters, gauges and histograms as Prometheus reads them."""
+"""Counters, gauges and histograms in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from bayplan.telemetry.metrics import (
     number_text,
 )
 
-ABOUT_THEMSELVES = ("registered_metrics_total", "disabled_metrics_total", "hidden_metrics_total")
+REGISTRY_METRICS = ("registered_metrics_total", "disabled_metrics_total", "hidden_metrics_total")
 
 
 def text(*families: Counter | Gauge | Histogram, disabled: tuple[str, ...] = ()) -> str:
-    registry = MetricsRegistry(disabled=(*disabled, *ABOUT_THEMSELVES))
+    registry = MetricsRegistry(disabled=(*disabled, *REGISTRY_METRICS))
     registry.add(*families)
     return b"".join(registry.render()).decode()
 
 
-def test_a_counter_without_labels_is_there_from_the_start() -> None:
+def test_a_counter_without_labels_exists_from_the_start() -> None:
     assert text(Counter("hits_total", "Hits.", stability=Stability.STABLE)) == (
         "# HELP hits_total [STABLE] Hits.\n# TYPE hits_total counter\nhits_total 0\n"
     )
@@ -46,11 +46,11 @@ def test_labels_are_sorted_by_name_then_value() -> None:
     ]
 
 
-def test_a_family_with_labels_shows_only_what_was_used() -> None:
+def test_a_family_with_labels_shows_only_used_values() -> None:
     assert text(Gauge("depth", "Depth.", ("queue",))) == ""
 
 
-def test_a_gauge_goes_both_ways() -> None:
+def test_a_gauge_increases_and_decreases() -> None:
     depth = Gauge("depth", "Depth.", ("queue",))
     value = depth.labels("active")
     value.inc(3)
@@ -61,7 +61,7 @@ def test_a_gauge_goes_both_ways() -> None:
     assert 'depth{queue="active"} 7' in text(depth)
 
 
-def test_a_histogram_counts_what_is_at_most_each_bound() -> None:
+def test_a_histogram_counts_observations_up_to_each_bound() -> None:
     seconds = Histogram("took_seconds", "Took.", ("op",), buckets=(0.1, 1.0))
     for value in (0.05, 0.1, 0.5, 3):
         seconds.labels("x").observe(value)
@@ -86,7 +86,7 @@ def test_a_histogram_without_labels() -> None:
     assert HistogramValue((1.0,)).count == 0
 
 
-def test_what_labels_and_help_may_not_hold_is_escaped() -> None:
+def test_special_characters_in_labels_and_help_are_escaped() -> None:
     hits = Counter("hits_total", "A \\ and\na line.", ("path",))
     hits.labels('a"b\\c\nd').inc()
     assert text(hits).splitlines() == [
@@ -96,7 +96,7 @@ def test_what_labels_and_help_may_not_hold_is_escaped() -> None:
     ]
 
 
-def test_deprecation_stands_behind_the_stability() -> None:
+def test_the_deprecation_follows_the_stability() -> None:
     old = Counter("old_total", "Old.", deprecated="1.35.0")
     assert text(old).startswith("# HELP old_total [ALPHA] (Deprecated since 1.35.0) Old.\n")
 
@@ -128,13 +128,13 @@ def test_exponential_buckets_keep_the_last_digits_of_stepwise_multiplication() -
     assert exponential_buckets(0.00001, 1.5, 3)[2] == 0.00001 * 1.5 * 1.5
 
 
-def test_families_come_in_the_order_of_their_names_and_disabled_ones_not_at_all() -> None:
+def test_families_are_sorted_by_name_and_disabled_ones_are_omitted() -> None:
     families = [Counter(name, "Hits.") for name in ("b_total", "c_total", "a_total")]
     shown = [line for line in text(*families, disabled=("c_total",)).splitlines() if line[0] != "#"]
     assert shown == ["a_total 0", "b_total 0"]
 
 
-def test_the_registry_counts_its_own() -> None:
+def test_the_registry_has_metrics_about_itself() -> None:
     registry = MetricsRegistry(disabled=("x_total",))
     registry.add(
         Counter("a_total", "A."), Counter("b_total", "B.", stability=Stability.STABLE), Counter("x_total", "X.")
@@ -155,11 +155,11 @@ def test_collectors_run_before_every_rendering() -> None:
     assert b"\ndepth 1\n" in b"".join(registry.render())
 
 
-def test_a_large_family_comes_in_pieces_and_each_value_is_whole() -> None:
+def test_a_large_family_is_rendered_in_chunks_with_consistent_values() -> None:
     seconds = Histogram("took_seconds", "Took.", ("op",), buckets=exponential_buckets(1, 2, 10))
     for number in range(200):
         seconds.labels(str(number)).observe(number)
-    registry = MetricsRegistry(disabled=ABOUT_THEMSELVES)
+    registry = MetricsRegistry(disabled=REGISTRY_METRICS)
     registry.add(seconds)
     found = []
     for piece in registry.render():
@@ -173,19 +173,19 @@ def test_a_large_family_comes_in_pieces_and_each_value_is_whole() -> None:
     assert infinite == [line.rpartition(" ")[2] for line in lines if line.startswith("took_seconds_count")]
 
 
-def test_a_reset_starts_anew_but_keeps_what_has_no_labels() -> None:
-    hits, misses, told = Counter("hits_total", "Hits.", ("code",)), Counter("misses_total", "Misses."), []
+def test_a_reset_removes_labelled_values_and_zeroes_unlabelled_ones() -> None:
+    hits, misses, resets = Counter("hits_total", "Hits.", ("code",)), Counter("misses_total", "Misses."), []
     hits.labels("200").inc()
     misses.inc()
-    registry = MetricsRegistry(disabled=ABOUT_THEMSELVES)
+    registry = MetricsRegistry(disabled=REGISTRY_METRICS)
     registry.add(hits, misses)
-    registry.collect(lambda: None, reset=lambda: told.append(1))
+    registry.collect(lambda: None, reset=lambda: resets.append(1))
     registry.reset()
     assert b"".join(registry.render()).endswith(b"\nmisses_total 0\n")
-    assert (len(hits), told) == (0, [1])
+    assert (len(hits), resets) == (0, [1])
 
 
-def test_values_that_are_not_allowed_are_counted_together() -> None:
+def test_label_values_that_are_not_allowed_are_counted_as_unexpected() -> None:
     hits = Counter("hits_total", "Hits.", ("code", "verb"))
     registry = MetricsRegistry()
     registry.add(hits)
@@ -196,18 +196,18 @@ def test_values_that_are_not_allowed_are_counted_together() -> None:
     assert hits.labels("unexpected", "GET").value == 2
 
 
-def test_an_allowance_must_name_a_label() -> None:
+def test_allowed_labels_need_a_label_name() -> None:
     with pytest.raises(UsageError, match="has no label"):
         MetricsRegistry().allow_labels({"hits_total": {"200"}})
 
 
-def test_two_metrics_of_one_name_are_a_mistake() -> None:
+def test_two_metrics_with_one_name_are_an_error() -> None:
     registry = MetricsRegistry()
     registry.add(Counter("a_total", "A."))
     with pytest.raises(ValueError, match="the metric a_total is registered twice"):
         registry.add(Counter("a_total", "A."))
 
 
-def test_the_wrong_number_of_labels_is_a_mistake() -> None:
+def test_the_wrong_number_of_labels_is_an_error() -> None:
     with pytest.raises(ValueError, match="has the labels"):
         Counter("a_total", "A.", ("x",)).labels("1", "2")

@@ -1,4 +1,4 @@
-"""Rows of the page: what it knows of a node, a pod, a group and a queue."""
+"""Rows of the page for nodes, pods, pod groups and queues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ READY = Condition(type="Ready", status="True")
     ],
     ids=["node", "pod", "group", "queue", "another kind"],
 )
-def test_the_table_and_the_width_of_a_row(item: KubeObject, table: str) -> None:
+def test_a_row_has_the_columns_of_its_table(item: KubeObject, table: str) -> None:
     assert table_of(item) == table
     row = row_of(item)
     assert (row is None) == (not table)
@@ -50,7 +50,7 @@ def test_the_state_of_a_node(node: Node, state: str) -> None:
     assert row[2] == state
 
 
-def test_a_node() -> None:
+def test_the_row_of_a_node() -> None:
     row = row_of(make_node("a", zone="z1", allocatable={"cpu": "2"}))
     assert row == ("a", "z1", "not ready", {"cpu": 2000})
 
@@ -81,7 +81,7 @@ def condition(reason: str, message: str, kind: str = "PodScheduled", status: str
 
 
 @pytest.mark.parametrize(
-    ("conditions", "told"),
+    ("conditions", "expected"),
     [
         pytest.param((), ("", ""), id="none"),
         pytest.param((condition("Unschedulable", "full"),), ("Unschedulable", "full"), id="refused"),
@@ -90,8 +90,8 @@ def condition(reason: str, message: str, kind: str = "PodScheduled", status: str
         pytest.param((condition("O", "x", kind="Ready"), condition("U", "y")), ("U", "y"), id="behind another"),
     ],
 )
-def test_a_refusal(conditions: tuple[Condition, ...], told: tuple[str, str]) -> None:
-    assert unschedulable_message(make_pod(status=PodStatus(conditions=conditions))) == told
+def test_the_unschedulable_message_of_a_pod(conditions: tuple[Condition, ...], expected: tuple[str, str]) -> None:
+    assert unschedulable_message(make_pod(status=PodStatus(conditions=conditions))) == expected
 
 
 @pytest.mark.parametrize(("length", "shown"), [(600, 600), (601, 600)])
@@ -113,27 +113,29 @@ def test_a_long_message_is_cut(length: int, shown: int) -> None:
         pytest.param("Job", "web-7f", {"pod-template-hash": "7f"}, "Job team/web-7f", id="another kind"),
     ],
 )
-def test_the_owner_of_a_pod_is_what_people_made(kind: str, name: str, labels: dict[str, str], owner: str) -> None:
+def test_the_owner_of_a_pod_is_the_deployment_and_not_its_replica_set(
+    kind: str, name: str, labels: dict[str, str], owner: str
+) -> None:
     reference = OwnerReference(kind=kind, name=name, uid="u", controller=True)
     row = row_of(make_pod(namespace="team", labels=labels, owner=reference))
     assert row is not None
     assert row[2] == owner
 
 
-def test_a_pod_without_an_owner_with_a_group_and_a_date() -> None:
+def test_the_row_of_a_pod_with_a_group_and_a_creation_time() -> None:
     pod = make_pod("p", cpu=1, annotations={"scheduling.k8s.io/group-name": "g"}, priority=7, node="a")
-    made = datetime(1970, 1, 1, 0, 1, tzinfo=UTC)
-    pod = replace(pod, metadata=replace(pod.metadata, creation_timestamp=made))
+    created = datetime(1970, 1, 1, 0, 1, tzinfo=UTC)
+    pod = replace(pod, metadata=replace(pod.metadata, creation_timestamp=created))
     assert row_of(pod) == ("default/p", "a", "", 7, "default/g", "placed", {"cpu": 1000}, 60)
     undated = row_of(replace(pod, metadata=replace(pod.metadata, creation_timestamp=None, annotations={})))
     assert undated is not None
     assert (undated[4], undated[7]) == ("", 0)
 
 
-def test_groups_and_queues() -> None:
+def test_the_rows_of_groups_and_queues() -> None:
     assert row_of(make_pod_group("g", queue="q", min_member=3, phase="Inqueue")) == ("default/g", "q", 3, "Inqueue")
-    nameless = make_pod_group("g", min_member=1)
-    nameless = replace(nameless, spec=replace(nameless.spec, queue=""))
-    assert row_of(nameless) == ("default/g", "default", 1, "Pending")
+    queueless = make_pod_group("g", min_member=1)
+    queueless = replace(queueless, spec=replace(queueless.spec, queue=""))
+    assert row_of(queueless) == ("default/g", "default", 1, "Pending")
     queue = make_queue("q", parent="root", weight=2, capability={"cpu": "1"}, deserved={"memory": "1Ki"})
     assert row_of(queue) == ("q", "root", 2, "Open", {"cpu": 1000}, {"memory": 1024}, {})

@@ -1,4 +1,4 @@
-"""What pods ask for and are limited to, one line a pod and resource."""
+"""Resource requests and limits of pods, one line a pod and resource."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from bayplan.objects.core import Pod
 from bayplan.telemetry.pod_resources import render_pod_resources, unit_of
 
 
-def pod(name: str, asks: dict[str, Any], **spec: Any) -> Pod:
+def pod(name: str, container_resources: dict[str, Any], **spec: Any) -> Pod:
     phase = spec.pop("phase", "Pending")
     tree = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "default"},
-        "spec": {"containers": [{"name": "c", "resources": asks}], "schedulerName": "default-scheduler", **spec},
+        "spec": {
+            "containers": [{"name": "c", "resources": container_resources}],
+            "schedulerName": "default-scheduler",
+            **spec,
+        },
         "status": {"phase": phase},
     }
     return msgspec.convert(tree, Pod)
@@ -48,7 +52,7 @@ def test_requests_and_limits_with_their_units() -> None:
     }
 
 
-def test_the_texts_before_the_values() -> None:
+def test_only_metrics_with_values_have_a_header() -> None:
     text = b"".join(render_pod_resources([pod("a", {"requests": {"cpu": "1"}})])).decode()
     assert text.startswith(
         "# HELP kube_pod_resource_request [STABLE] Resources requested by workloads on the cluster, "
@@ -67,11 +71,11 @@ def test_the_texts_before_the_values() -> None:
         pytest.param({"phase": "Running", "nodeName": "n1"}, True, id="running"),
     ],
 )
-def test_pods_that_are_over_take_nothing(where: dict[str, str], shown: bool) -> None:
+def test_terminated_pods_are_omitted(where: dict[str, str], shown: bool) -> None:
     assert bool(values(pod("a", {"requests": {"cpu": "1"}}, **where))) is shown
 
 
-def test_limits_count_init_containers_overhead_and_the_pods_own() -> None:
+def test_limits_include_init_containers_overhead_and_pod_level_resources() -> None:
     started = pod(
         "a",
         {"limits": {"cpu": "1", "memory": "1Gi"}},
@@ -94,5 +98,5 @@ def test_limits_count_init_containers_overhead_and_the_pods_own() -> None:
     ("name", "unit"),
     [("cpu", "cores"), ("storage", "bytes"), ("attachable-volumes-csi-x", "integer"), ("example.com/gpu", "")],
 )
-def test_units(name: str, unit: str) -> None:
+def test_the_unit_of_a_resource(name: str, unit: str) -> None:
     assert unit_of(name) == unit

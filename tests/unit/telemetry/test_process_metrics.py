@@ -1,4 +1,4 @@
-"""What the process says about itself."""
+"""Metrics of the process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def values(registry: MetricsRegistry) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
 
-def test_the_process_as_the_system_describes_it(tmp_path: Path) -> None:
+def test_the_values_are_read_from_proc(tmp_path: Path) -> None:
     fields = ["S", *(str(number) for number in range(4, 60))]  # the state is field 3, counted from 1
     fields[19], fields[20], fields[21] = "5000", "123456", "10"
     own = tmp_path / "self"
@@ -43,7 +43,7 @@ def test_the_process_as_the_system_describes_it(tmp_path: Path) -> None:
     assert found["process_cpu_seconds_total"] > 0
 
 
-def test_without_proc_the_start_is_what_we_were_told(tmp_path: Path) -> None:
+def test_without_proc_the_start_time_is_the_given_one(tmp_path: Path) -> None:
     registry = MetricsRegistry()
     ProcessMetrics(registry, started_at=5.0, proc=tmp_path)
     found = values(registry)
@@ -64,7 +64,7 @@ def test_versions_and_features() -> None:
     assert found['kubernetes_feature_enabled{name="SchedulerQueueingHints",stage=""}'] == 1
 
 
-def test_who_leads() -> None:
+def test_the_leader_status() -> None:
     registry = MetricsRegistry()
     leader = LeaderMetrics(registry)
     leader.set_leading("kube-scheduler", leads=True)
@@ -73,7 +73,7 @@ def test_who_leads() -> None:
     assert values(registry)['leader_election_master_status{name="kube-scheduler"}'] == 0
 
 
-def test_requests_by_how_they_ended() -> None:
+def test_requests_are_counted_by_status() -> None:
     registry = MetricsRegistry()
     observe = RequestMetrics(registry).observer("10.0.0.1:6443")
     observe("POST", 201, 0.01)

@@ -1,4 +1,4 @@
-"""The metrics that dashboards made for kube-scheduler read."""
+"""kube-scheduler's metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROFILE = "default-scheduler"
 GOOD = 'status="Success"'
 
 
-def made(*gates: str) -> tuple[MetricsRegistry, SchedulerMetrics, PluginTimings]:
+def build_metrics(*gates: str) -> tuple[MetricsRegistry, SchedulerMetrics, PluginTimings]:
     registry, timings = MetricsRegistry(), PluginTimings()
     return registry, SchedulerMetrics(registry, timings, gates=gates or DEFAULT_GATES), timings
 
@@ -27,8 +27,8 @@ def lines(registry: MetricsRegistry) -> list[str]:
     return b"".join(registry.render()).decode().splitlines()
 
 
-def test_what_is_stable_upstream_is_stable_here() -> None:
-    registry, _, _ = made()
+def test_the_stability_levels_are_upstreams() -> None:
+    registry, _, _ = build_metrics()
     assert {family.name.removeprefix("scheduler_") for family in registry if family.stability is Stability.STABLE} == {
         "schedule_attempts_total",
         "scheduling_attempt_duration_seconds",
@@ -79,14 +79,14 @@ def test_what_is_stable_upstream_is_stable_here() -> None:
         ),
     ],
 )
-def test_some_metrics_exist_only_with_their_gate(gate: str, names: set[str]) -> None:
-    without, with_gate = ({family.name for family in made(each)[0]} for each in ("Nothing", gate))
+def test_gated_metrics_exist_only_with_their_feature_gate(gate: str, names: set[str]) -> None:
+    without, with_gate = ({family.name for family in build_metrics(each)[0]} for each in ("Nothing", gate))
     assert {name.removeprefix("scheduler_") for name in with_gate - without} == names
     assert without < with_gate
 
 
-def test_a_pod_that_was_bound() -> None:
-    registry, metrics, _ = made()
+def test_the_metrics_of_a_bound_pod() -> None:
+    registry, metrics, _ = build_metrics()
     metrics.observe_attempt(SCHEDULED, PROFILE, 0.003)
     metrics.observe_scheduled(2, 0.5)
     metrics.observe_scheduled(14, 1.0)
@@ -104,8 +104,8 @@ def test_a_pod_that_was_bound() -> None:
     assert "scheduler_pod_scheduled_after_flush_total 1" in found
 
 
-def test_what_points_took_and_whom_they_asked_is_read_from_where_it_is_measured() -> None:
-    registry, _, timings = made()
+def test_timings_of_points_are_copied_at_a_scrape() -> None:
+    registry, _, timings = build_metrics()
     points = timings.points(PROFILE)
     points.count("NodeName", "Filter", 7)
     points.count("NodeName", "Score", 0)
@@ -132,8 +132,8 @@ def test_what_points_took_and_whom_they_asked_is_read_from_where_it_is_measured(
     assert points.asked == {("NodeName", "Filter"): 0, ("NodeName", "Score"): 0, ("DefaultPreemption", "PostFilter"): 0}
 
 
-def test_plugins_times_are_read_from_where_they_are_measured() -> None:
-    registry, _, timings = made()
+def test_timings_of_plugins_are_copied_at_a_scrape() -> None:
+    registry, _, timings = build_metrics()
     timings.observe("NodeName", "preFilter", 0.000012)
     timings.observe("NodeName", "preFilter", 0.5, "Error")
     found = lines(registry)
@@ -145,8 +145,8 @@ def test_plugins_times_are_read_from_where_they_are_measured() -> None:
     assert timings.of("NodeName", "preFilter").calls == 0
 
 
-def test_the_rest_in_one_go() -> None:
-    registry, metrics, _ = made(*DEFAULT_GATES, "GenericWorkload", "SchedulerAsyncAPICalls")
+def test_every_other_method_updates_its_metric() -> None:
+    registry, metrics, _ = build_metrics(*DEFAULT_GATES, "GenericWorkload", "SchedulerAsyncAPICalls")
     metrics.observe_decision(0.001)
     metrics.rejected("NodeName", PROFILE, 2)
     metrics.in_flight("PodPopped", 1)

@@ -1,4 +1,4 @@
-"""Counters of plugins and points, and that a reset starts anew."""
+"""Timings of plugins and extension points, and their reset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bayplan.telemetry.plugin_timings import (
 SECOND = POINT_BUCKETS[1]
 
 
-def test_calls_of_a_plugin() -> None:
+def test_the_stats_of_a_plugin() -> None:
     timings = PluginTimings()
     for seconds in (0.5, 2.0, 1.0):
         timings.observe("Fit", "Filter", seconds)
@@ -37,7 +37,7 @@ def test_calls_of_a_plugin() -> None:
     ("seconds", "bucket"),
     [(0.0, 0), (SECOND, 1), (SECOND * 1.01, 2), (POINT_BUCKETS[-1], 11), (POINT_BUCKETS[-1] * 2, 12)],
 )
-def test_a_point_is_counted_at_its_bound(seconds: float, bucket: int) -> None:
+def test_a_duration_is_counted_in_its_bucket(seconds: float, bucket: int) -> None:
     points = PluginTimings().points("default")
     points.observe("Filter", seconds)
     points.observe("Filter", seconds)
@@ -48,7 +48,7 @@ def test_a_point_is_counted_at_its_bound(seconds: float, bucket: int) -> None:
     assert (spread.counts[bucket], spread.total) == (2, 2 * seconds)
 
 
-def test_a_point_without_work_takes_no_time() -> None:
+def test_a_skipped_point_counts_with_no_duration() -> None:
     points = PluginTimings().points("default")
     points.observe_skipped("Permit")
     points.observe_skipped("Permit")
@@ -56,7 +56,7 @@ def test_a_point_without_work_takes_no_time() -> None:
     assert (point, status, spread.counts[0], spread.total) == ("Permit", "Success", 2, 0.0)
 
 
-def test_look_ups_by_what_they_found() -> None:
+def test_class_lookups_are_counted_by_result() -> None:
     points = PluginTimings().points("default")
     points.observe_class_lookup(CLASS_LOOKUP_BUCKETS[0], found=True)
     points.observe_class_lookup(CLASS_LOOKUP_BUCKETS[0] * 2, found=True)
@@ -66,7 +66,7 @@ def test_look_ups_by_what_they_found() -> None:
     assert (missed.counts[-1] + sum(missed.counts[:-1]), missed.total) == (1, 1.0)
 
 
-def test_a_profile_keeps_its_points_and_a_reset_starts_anew() -> None:
+def test_a_profile_keeps_its_points_and_a_reset_clears_them() -> None:
     timings = PluginTimings()
     points = timings.points("default")
     assert timings.points("default") is points

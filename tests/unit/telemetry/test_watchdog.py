@@ -1,4 +1,4 @@
-"""A loop that is held: who is named, and that the process ends; and a loop that turns, or was only stopped."""
+"""A blocked loop ends the process and is reported; a running or a stopped one is not."""
 
 from __future__ import annotations
 
@@ -42,45 +42,47 @@ asyncio.run(main())
 """
 
 
-def test_a_plugin_that_never_returns_is_named_and_the_process_ends(tmp_path: Path) -> None:
+def test_a_plugin_that_never_returns_is_reported_and_ends_the_process(tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text("apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\nwatchdogSeconds: 1\n")
     done = subprocess.run(
         [sys.executable, "-c", SLEEPER, str(settings)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == EXIT_LOOP_BLOCKED, done.stderr
-    lines = iter(done.stderr.splitlines())  # where the machine is slow it is told of other plugins before
-    assert any(line.startswith("plugin Sleeps at filter has blocked the event loop for 1 s") for line in lines), done.stderr
+    lines = iter(done.stderr.splitlines())  # on a slow machine other plugins are reported first
+    assert any(line.startswith("plugin Sleeps at filter has blocked the event loop for 1 s") for line in lines), (
+        done.stderr
+    )
     assert any("in filter" in line for line in lines), "the stack is shown"
 
 
 def watchdog(ended: list[str], describe: str = "") -> Watchdog:
-    def described(frame: FrameType) -> str:
+    def describe_frame(frame: FrameType) -> str:
         assert frame is not None
         return describe
 
-    return Watchdog(30.0, described, threading.get_ident(), ended.append)
+    return Watchdog(30.0, describe_frame, threading.get_ident(), ended.append)
 
 
-def test_it_barks_when_the_limit_is_over_and_not_before() -> None:
+def test_the_process_ends_when_the_limit_is_exceeded() -> None:
     ended: list[str] = []
-    dog = watchdog(ended, "plugin Slow at score")
-    assert [dog.tick() for _ in range(10)] == [False] * 10
+    thread = watchdog(ended, "plugin Slow at score")
+    assert [thread.tick() for _ in range(10)] == [False] * 10
     assert ended == []
-    assert dog.tick()
+    assert thread.tick()
     (sentence,) = ended
     assert sentence.startswith("plugin Slow at score has blocked the event loop for 30 s and no other work was done;")
 
 
-def test_every_turn_starts_the_count_anew() -> None:
+def test_every_beat_restarts_the_count() -> None:
     ended: list[str] = []
-    dog = watchdog(ended)
+    thread = watchdog(ended)
     for _ in range(50):
-        dog.beat()
-        assert not dog.tick()
-        assert not any(dog.tick() for _ in range(9))
+        thread.beat()
+        assert not thread.tick()
+        assert not any(thread.tick() for _ in range(9))
     assert ended == []
 
 
-def test_a_holder_that_is_no_plugin_is_something() -> None:
+def test_code_that_is_no_plugin_is_reported_as_unknown() -> None:
     assert watchdog([]).sentence().startswith("unknown code has blocked the event loop for 30 s")
