@@ -1,4 +1,4 @@
-"""Both sides of the limits of requests, and what is kept of answers."""
+"""Limits of requests from both sides, and limits of caches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from support.harness.async_tests import async_test
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def parsed(data: bytes) -> HttpRequest | None:
+def parse(data: bytes) -> HttpRequest | None:
     parser = RequestParser()
     parser.feed(data)
     return parser.next()
@@ -43,38 +43,38 @@ def request(path: str = "/", **fields: Any) -> HttpRequest:
     return HttpRequest(method="GET", target=path, path=path, **fields)
 
 
-def head_of_bytes(length: int) -> bytes:
+def make_head(length: int) -> bytes:
     head = b"GET / HTTP/1.1\r\nHost: x\r\nA: "
     return head + b"a" * (length - len(head))
 
 
 @pytest.mark.parametrize(("length", "fits"), [(MAX_HEAD, True), (MAX_HEAD + 1, False)])
 def test_the_longest_head(length: int, fits: bool) -> None:
-    for data in (head_of_bytes(length) + b"\r\n\r\n", head_of_bytes(length)):
+    for data in (make_head(length) + b"\r\n\r\n", make_head(length)):
         if fits:
-            assert (parsed(data) is not None) is data.endswith(b"\r\n\r\n")
+            assert (parse(data) is not None) is data.endswith(b"\r\n\r\n")
         else:
             with pytest.raises(BadRequest):
-                parsed(data)
+                parse(data)
 
 
 @pytest.mark.parametrize("length", [0, 1, MAX_BODY])
 def test_bodies_up_to_the_largest(length: int) -> None:
     head = f"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
-    assert length == 0 or parsed(head + b"a" * (length - 1)) is None
-    found = parsed(head + b"a" * length)
+    assert length == 0 or parse(head + b"a" * (length - 1)) is None
+    found = parse(head + b"a" * length)
     assert found is not None
     assert len(found.body) == length
 
 
-@pytest.mark.parametrize(("parts", "known"), [(100, 100), (101, 0)])
-def test_the_longest_query(parts: int, known: int) -> None:
-    found = parsed(b"GET /a?" + b"&".join([b"a=1"] * parts) + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+@pytest.mark.parametrize(("parts", "cache"), [(100, 100), (101, 0)])
+def test_the_longest_query(parts: int, cache: int) -> None:
+    found = parse(b"GET /a?" + b"&".join([b"a=1"] * parts) + b" HTTP/1.1\r\nHost: x\r\n\r\n")
     assert found is not None
-    assert len(found.query.get("a", [])) == known
+    assert len(found.query.get("a", [])) == cache
 
 
-def test_the_end_of_a_head_may_come_in_two_pieces() -> None:
+def test_the_end_of_a_head_may_arrive_in_two_pieces() -> None:
     parser = RequestParser()
     parser.feed(b"\r\n\r\nGET /a#b HTTP/1.0\r\nA: b\r\n")
     assert parser.next() is None
@@ -92,18 +92,18 @@ def test_the_end_of_a_head_may_come_in_two_pieces() -> None:
         pytest.param("Content-Length: 1\r\n\r\n", False, id="does not wait"),
     ],
 )
-def test_clients_that_wait_for_a_word(lines: str, waits: bool) -> None:
+def test_clients_that_wait_for_100_continue(lines: str, waits: bool) -> None:
     parser = RequestParser()
     parser.feed(f"PUT / HTTP/1.1\r\nHost: x\r\n{lines}".encode())
     assert parser.next() is None
     assert parser.awaits_body is waits
 
 
-# answers
+# Responses.
 
 
 @pytest.mark.parametrize(("status", "body", "guards"), [(399, "no", 0), (400, "no\n", 1), (500, "no\n", 1)])
-def test_a_refusal_ends_its_line(status: int, body: str, guards: int) -> None:
+def test_an_error_text_ends_with_a_line_break(status: int, body: str, guards: int) -> None:
     found = text("no", status)
     assert (found.body, len(found.headers)) == (body.encode(), guards)
 
@@ -119,14 +119,16 @@ def test_a_refusal_ends_its_line(status: int, body: str, guards: int) -> None:
         ({"headers": (("user-agent", "Go-http-client"),)}, False),
     ],
 )
-def test_objects_for_people_have_lines(fields: dict[str, Any], pretty: bool) -> None:
+def test_json_for_people_is_indented(fields: dict[str, Any], pretty: bool) -> None:
     assert json_body(request(**fields), {"a": "é"}).decode() == ('{\n  "a": "é"\n}' if pretty else '{"a":"é"}\n')
 
 
-@pytest.mark.parametrize(("accepts", "packed"), [("", False), ("gzip", True), ("br, gzip;q=1", True), ("br", False)])
-def test_metrics_are_packed_for_those_who_can_read_that(accepts: str, packed: bool) -> None:
+@pytest.mark.parametrize(
+    ("accepts", "is_compressed"), [("", False), ("gzip", True), ("br, gzip;q=1", True), ("br", False)]
+)
+def test_metrics_are_compressed_if_the_client_accepts_it(accepts: str, is_compressed: bool) -> None:
     _, headers = compressed(request(headers=(("accept-encoding", accepts),)), [b"a"])
-    assert headers == ((("Content-Encoding", "gzip"),) if packed else ())
+    assert headers == ((("Content-Encoding", "gzip"),) if is_compressed else ())
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def test_metrics_are_packed_for_those_who_can_read_that(accepts: str, packed: bo
         pytest.param(b"abc", False, False, ["Content-Length: 3", "Connection: keep-alive"], id="an old client"),
     ],
 )
-def test_heads(body: bytes | list[bytes], chunks: bool, last: bool, lines: list[str]) -> None:
+def test_response_heads(body: bytes | list[bytes], chunks: bool, last: bool, lines: list[str]) -> None:
     head = response_head(
         HttpServerResponse(200, body, "text/x", (("A", "b"),)), request(chunks=chunks), NOON, last=last
     ).decode()
@@ -158,44 +160,44 @@ def test_heads(body: bytes | list[bytes], chunks: bool, last: bool, lines: list[
     ],
     ids=["status", "text", "line"],
 )
-def test_last_words(fault: BadRequest, first: str, body: str) -> None:
+def test_the_response_to_an_invalid_request(fault: BadRequest, first: str, body: str) -> None:
     head, _, found = bad_request_response(fault).decode().partition("\r\n\r\n")
     assert head.split("\r\n")[0] == f"HTTP/1.1 {first}"
     assert found == body
     assert reason(799) == "Unknown"
 
 
-# what is remembered
+# Cache.
 
 
 @async_test
-async def test_an_answer_holds_for_its_time_and_the_oldest_goes_first() -> None:
-    clock, asked = ManualClock(), list[str]()
-    known: TtlCache[str] = TtlCache(clock, lambda _: 10.0, limit=2)
+async def test_an_entry_expires_and_the_oldest_is_removed_first() -> None:
+    clock, fetched = ManualClock(), list[str]()
+    cache: TtlCache[str] = TtlCache(clock, lambda _: 10.0, limit=2)
 
     async def get(key: str) -> str:
-        async def ask() -> str:
-            asked.append(key)
+        async def fetch() -> str:
+            fetched.append(key)
             return key
 
-        return await known.get(key, ask)
+        return await cache.get(key, fetch)
 
     for key in ("a", "b", "a", "b"):
         assert await get(key) == key
-    assert asked == ["a", "b"]
+    assert fetched == ["a", "b"]
     clock.advance(9.9)
     await get("a")
-    assert asked == ["a", "b"]
+    assert fetched == ["a", "b"]
     clock.advance(0.1)
-    await get("a")  # it is the newest now
+    await get("a")  # now it is the newest
     await get("c")
     await get("a")
-    assert asked == ["a", "b", "a", "c"]
+    assert fetched == ["a", "b", "a", "c"]
 
 
 @async_test
-async def test_a_failure_is_not_kept() -> None:
-    known: TtlCache[int] = TtlCache(ManualClock(), lambda _: 10.0)
+async def test_a_failure_is_not_cached() -> None:
+    cache: TtlCache[int] = TtlCache(ManualClock(), lambda _: 10.0)
 
     async def fail() -> int:
         raise ValueError("no")
@@ -204,16 +206,16 @@ async def test_a_failure_is_not_kept() -> None:
         return 7
 
     with pytest.raises(ValueError, match="no"):
-        await known.get("k", fail)
+        await cache.get("k", fail)
     await asyncio.sleep(0)
-    assert await known.get("k", succeed) == 7
+    assert await cache.get("k", succeed) == 7
 
 
-# health
+# Health.
 
 
 @pytest.mark.parametrize(("overdue_s", "well"), [(0.0, True), (20.0, True), (20.1, False)])
-def test_a_lease_may_be_overdue_for_some_time(overdue_s: float, well: bool) -> None:
+def test_a_lease_may_be_overdue_for_20_seconds(overdue_s: float, well: bool) -> None:
     assert (election_check("lease", lambda: overdue_s).error() == "") is well
 
 

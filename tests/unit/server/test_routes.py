@@ -1,4 +1,4 @@
-"""What each path shows: upstream's words, compared letter by letter with what kube-scheduler 1.36.4 answers."""
+"""Content of each path, compared letter by letter with kube-scheduler 1.36.4."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def views(**more: Any) -> ServerViews:
     return ServerViews(**{**known, **more})
 
 
-# Health
+# Health.
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def views(**more: Any) -> ServerViews:
     ],
 )
 @async_test
-async def test_all_is_well(path: str, body: str) -> None:
+async def test_health_checks_pass(path: str, body: str) -> None:
     async with run_server(views()) as server:
         reply = await get(server, path)
         assert (reply.status, reply.text) == (200, body)
@@ -76,7 +76,7 @@ async def test_all_is_well(path: str, body: str) -> None:
     ],
 )
 @async_test
-async def test_something_is_wrong_and_only_those_who_may_learn_what(check: Check, problem: str) -> None:
+async def test_the_reason_of_a_failed_check_is_only_on_its_own_path(check: Check, problem: str) -> None:
     async with run_server(views(readyz=[Check("first", lambda: ""), check])) as server:
         reply = await get(server, "/readyz")
         assert reply.status == 500
@@ -87,16 +87,16 @@ async def test_something_is_wrong_and_only_those_who_may_learn_what(check: Check
         assert (await get(server, f"/readyz?exclude={check.name}")).text == "ok"
 
 
-def test_twenty_seconds_past_its_end_a_lease_may_still_be_held() -> None:
+def test_a_lease_may_be_overdue_for_20_seconds() -> None:
     assert election_check("x", lambda: 20.0).error() == ""
 
 
 @async_test
-async def test_how_the_checks_fared() -> None:
-    ill = False
-    async with run_server(views(livez=[Check("beat", lambda: "none" if ill else "")])) as server:
+async def test_check_results_are_counted() -> None:
+    failing = False
+    async with run_server(views(livez=[Check("beat", lambda: "none" if failing else "")])) as server:
         await get(server, "/livez")
-        ill = True
+        failing = True
         await get(server, "/livez")
         text = (await get(server, "/metrics/slis")).text
         assert "# HELP process_start_time_seconds [ALPHA] Start time" in text
@@ -107,12 +107,12 @@ async def test_how_the_checks_fared() -> None:
         assert "registered_metrics_total" not in text
 
 
-# Paths and methods
+# Paths and methods.
 
 
 @pytest.mark.parametrize("path", ["/", "/nope", "/metrics/", "/HEALTHZ", "/healthz/", "/readyz/nope", "//healthz"])
 @async_test
-async def test_what_is_not_there(path: str) -> None:
+async def test_unknown_paths_are_not_found(path: str) -> None:
     async with run_server(views()) as server:
         reply = await get(server, path)
         assert (reply.status, reply.text) == (404, "404 page not found\n")
@@ -121,7 +121,7 @@ async def test_what_is_not_there(path: str) -> None:
 
 
 @async_test
-async def test_views_that_are_missing_have_no_path() -> None:
+async def test_missing_views_have_no_path() -> None:
     async with run_server(ServerViews(metrics=MetricsRegistry())) as server:
         assert server.paths == [
             "/healthz",
@@ -137,20 +137,20 @@ async def test_views_that_are_missing_have_no_path() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "OPTIONS"])
 @async_test
-async def test_any_method_reads(method: str) -> None:
+async def test_every_method_reads(method: str) -> None:
     async with run_server(views()) as server:
         assert (await get(server, "/healthz", method=method)).text == "ok"
 
 
 @async_test
-async def test_heads_have_no_body() -> None:
+async def test_head_responses_have_no_body() -> None:
     async with run_server(views()) as server:
         reply = await get(server, "/healthz", method="HEAD")
         assert (reply.status, reply.body, reply.headers["content-length"]) == (200, b"", "2")
         assert (await get(server, "/metrics", method="HEAD")).body == b""
 
 
-# Metrics
+# Metrics.
 
 
 @async_test
@@ -168,7 +168,7 @@ async def test_metrics_and_their_reset() -> None:
 
 
 @async_test
-async def test_what_pods_take() -> None:
+async def test_the_resources_of_pods() -> None:
     tree = {
         "metadata": {"name": "a", "namespace": "default"},
         "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1500m"}}}]},
@@ -184,11 +184,11 @@ async def test_what_pods_take() -> None:
         assert (await get(server, "/metrics/resources")).text == ""
 
 
-# Configuration and status
+# Configuration and status.
 
 
 @async_test
-async def test_the_configuration_that_is_in_force() -> None:
+async def test_the_effective_configuration() -> None:
     tree = {"kind": "KubeSchedulerConfiguration", "parallelism": 16, "profiles": [{"schedulerName": "<a>"}]}
     async with run_server(views(configuration=lambda: tree)) as server:
         reply = await get(server, "/configz")
@@ -213,7 +213,7 @@ def zpages() -> tuple[ServerViews, ManualClock]:
 
 @pytest.mark.parametrize("accept", ["", "text/plain", "*/*", "text/html;q=0.9, */*"])
 @async_test
-async def test_status_for_people(accept: str) -> None:
+async def test_status_as_text(accept: str) -> None:
     known, clock = zpages()
     async with run_server(known, clock=clock) as server:
         reply = await get(server, "/statusz", headers={"Accept": accept} if accept else {})
@@ -228,9 +228,9 @@ async def test_status_for_people(accept: str) -> None:
         assert flags.headers["content-type"] == "text/plain; charset=utf-8"
 
 
-@pytest.mark.parametrize(("version", "warned"), [("v1alpha1", True), ("v1beta1", False)])
+@pytest.mark.parametrize(("version", "is_deprecated"), [("v1alpha1", True), ("v1beta1", False)])
 @async_test
-async def test_status_for_programs(version: str, warned: bool) -> None:
+async def test_status_as_json(version: str, is_deprecated: bool) -> None:
     known, clock = zpages()
     async with run_server(known, clock=clock) as server:
         accept = f"application/json;v={version};g=config.k8s.io;as=Statusz"
@@ -248,7 +248,7 @@ async def test_status_for_programs(version: str, warned: bool) -> None:
             "paths": ["/configz", "/flagz", "/healthz", "/livez", "/metrics", "/readyz"],
         }
         deprecated = '299 - "This version of the statusz endpoint is deprecated. Please use a newer version."'
-        assert reply.headers.get("warning") == (deprecated if warned else None)
+        assert reply.headers.get("warning") == (deprecated if is_deprecated else None)
 
 
 @async_test
@@ -273,7 +273,7 @@ async def test_flags_as_yaml() -> None:
     ],
 )
 @async_test
-async def test_programs_must_say_what_they_want(accept: str) -> None:
+async def test_unsupported_media_types_are_refused(accept: str) -> None:
     known, clock = zpages()
     async with run_server(known, clock=clock) as server:
         reply = await get(server, "/statusz", headers={"Accept": accept})
@@ -294,10 +294,10 @@ async def test_programs_must_say_what_they_want(accept: str) -> None:
     ],
 )
 @async_test
-async def test_verbosity(method: str, body: bytes, status: int, answer: str) -> None:
-    told: list[int] = []
-    async with run_server(views(set_verbosity=told.append)) as server:
+async def test_setting_the_verbosity(method: str, body: bytes, status: int, answer: str) -> None:
+    verbosities: list[int] = []
+    async with run_server(views(set_verbosity=verbosities.append)) as server:
         reply = await get(server, "/debug/flags/v", method=method, body=body)
         assert (reply.status, reply.text) == (status, answer)
         assert reply.headers["content-type"] == "text/plain"
-        assert told == ([7] if status == 200 else [])
+        assert verbosities == ([7] if status == 200 else [])

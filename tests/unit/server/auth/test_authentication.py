@@ -1,4 +1,4 @@
-"""Who gets in: tokens, certificates, proxies, open paths, and what is remembered of the answers."""
+"""Authentication and authorization: tokens, certificates, front proxies, open paths, and caches."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def bearer(token: str) -> dict[str, str]:
 
 
 @async_test
-async def test_open_paths_need_nothing_and_ask_nobody() -> None:
-    judge = FakeReviews()
-    async with run_server(judge=judge, open_paths=ALWAYS_ALLOW_PATHS) as server:
+async def test_open_paths_need_no_credentials_and_no_review() -> None:
+    reviews = FakeReviews()
+    async with run_server(judge=reviews, open_paths=ALWAYS_ALLOW_PATHS) as server:
         for path in ("/healthz", "/livez", "/readyz", "/healthz?verbose"):
             assert (await get(server, path)).status == 200
-        assert judge.asked == []
+        assert reviews.asked == []
 
 
 @async_test
-async def test_strangers_are_refused_as_upstream_words_it() -> None:
-    judge = FakeReviews()
-    async with run_server(judge=judge, open_paths=ALWAYS_ALLOW_PATHS) as server:
+async def test_anonymous_users_are_refused_with_upstreams_text() -> None:
+    reviews = FakeReviews()
+    async with run_server(judge=reviews, open_paths=ALWAYS_ALLOW_PATHS) as server:
         reply = await get(server, "/metrics", headers={"User-Agent": "curl/8"})
         assert reply.status == 403
         assert reply.headers["content-type"] == "application/json"
@@ -64,7 +64,7 @@ async def test_strangers_are_refused_as_upstream_words_it() -> None:
             '  "message": "forbidden: User \\"system:anonymous\\" cannot get path \\"/metrics\\"",\n'
             '  "reason": "Forbidden",\n  "details": {},\n  "code": 403\n}'
         )
-        assert judge.asked == [
+        assert reviews.asked == [
             {
                 "nonResourceAttributes": {"path": "/metrics", "verb": "get"},
                 "user": "system:anonymous",
@@ -79,21 +79,21 @@ async def test_strangers_are_refused_as_upstream_words_it() -> None:
 
 
 @async_test
-async def test_a_token_is_reviewed_and_its_user_judged() -> None:
-    judge = FakeReviews(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")}, reason="because")
-    async with run_server(judge=judge, open_paths=ALWAYS_ALLOW_PATHS) as server:
+async def test_a_token_is_reviewed_and_its_user_authorized() -> None:
+    reviews = FakeReviews(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")}, reason="because")
+    async with run_server(judge=reviews, open_paths=ALWAYS_ALLOW_PATHS) as server:
         assert (await get(server, "/metrics", headers=bearer("t1"))).status == 200
-        assert judge.asked[0] == {"token": "t1"}
-        assert judge.asked[1]["groups"] == ["team", "system:authenticated"]
-        assert judge.asked[1]["uid"] == "u1"
-        assert judge.asked[1]["extra"] == {"k": ["v"]}
+        assert reviews.asked[0] == {"token": "t1"}
+        assert reviews.asked[1]["groups"] == ["team", "system:authenticated"]
+        assert reviews.asked[1]["uid"] == "u1"
+        assert reviews.asked[1]["extra"] == {"k": ["v"]}
         refused = await get(server, "/configz", headers=bearer("t1"))
         assert refused.json["message"] == 'forbidden: User "jane" cannot get path "/configz": because'
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/healthz"])
 @async_test
-async def test_a_wrong_token_is_refused_even_where_none_is_needed(path: str) -> None:
+async def test_an_invalid_token_is_refused_also_on_open_paths(path: str) -> None:
     async with run_server(judge=FakeReviews(), open_paths=ALWAYS_ALLOW_PATHS) as server:
         reply = await get(server, path, headers=bearer("wrong"))
         assert reply.status == 401
@@ -110,50 +110,50 @@ async def test_a_wrong_token_is_refused_even_where_none_is_needed(path: str) -> 
 
 
 @async_test
-async def test_masters_are_not_asked_about() -> None:
-    judge = FakeReviews(tokens={"t": {"username": "root", "groups": ["system:masters"]}})
-    async with run_server(judge=judge, open_paths=()) as server:
+async def test_masters_need_no_access_review() -> None:
+    reviews = FakeReviews(tokens={"t": {"username": "root", "groups": ["system:masters"]}})
+    async with run_server(judge=reviews, open_paths=()) as server:
         assert (await get(server, "/metrics", headers=bearer("t"))).status == 200
-        assert len(judge.asked) == 1
+        assert len(reviews.asked) == 1
 
 
 @pytest.mark.parametrize("header", ["", "Basic abc", "Bearer", "Bearer "])
 @async_test
-async def test_what_is_no_token_is_not_looked_at(header: str) -> None:
-    judge = FakeReviews()
-    async with run_server(judge=judge, open_paths=ALWAYS_ALLOW_PATHS) as server:
+async def test_other_authorization_headers_are_ignored(header: str) -> None:
+    reviews = FakeReviews()
+    async with run_server(judge=reviews, open_paths=ALWAYS_ALLOW_PATHS) as server:
         assert (await get(server, "/healthz", headers={"Authorization": header})).status == 200
-        assert judge.asked == []
+        assert reviews.asked == []
 
 
 @async_test
-async def test_without_a_judge_tokens_prove_nothing_and_only_open_paths_are_open() -> None:
+async def test_without_a_reviewer_only_open_paths_are_allowed() -> None:
     async with run_server(open_paths=ALWAYS_ALLOW_PATHS) as server:
         assert (await get(server, "/healthz", headers=bearer("x"))).status == 200
         assert (await get(server, "/metrics", headers=bearer("x"))).status == 403
 
 
 @async_test
-async def test_a_judge_that_is_ill() -> None:
-    judge = FakeReviews(broken=True)
-    async with run_server(judge=judge, open_paths=ALWAYS_ALLOW_PATHS) as server:
+async def test_failed_reviews_are_errors_and_are_not_cached() -> None:
+    reviews = FakeReviews(broken=True)
+    async with run_server(judge=reviews, open_paths=ALWAYS_ALLOW_PATHS) as server:
         assert (await get(server, "/metrics", headers=bearer("x"))).status == 401
         reply = await get(server, "/metrics?a=b")
         assert reply.status == 500
         assert reply.text == 'Internal Server Error: "/metrics?a=b": the judge is ill\n'
-        judge.broken = False  # nothing of it is remembered
+        reviews.broken = False  # errors are not cached
         assert (await get(server, "/metrics")).status == 403
 
 
 @async_test
-async def test_answers_hold_for_ten_seconds() -> None:
-    clock, judge = ManualClock(), FakeReviews(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")})
-    async with run_server(judge=judge, clock=clock, open_paths=()) as server:
+async def test_reviews_are_cached_for_ten_seconds() -> None:
+    clock, reviews = ManualClock(), FakeReviews(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")})
+    async with run_server(judge=reviews, clock=clock, open_paths=()) as server:
         for _ in range(3):
             assert (await get(server, "/metrics", headers=bearer("t1"))).status == 200
             assert (await get(server, "/metrics", headers=bearer("none"))).status == 401
-        assert len(judge.asked) == 3
-        judge.tokens.clear()
+        assert len(reviews.asked) == 3
+        reviews.tokens.clear()
         clock.advance(9.9)
         assert (await get(server, "/metrics", headers=bearer("t1"))).status == 200
         clock.advance(0.2)
@@ -161,44 +161,44 @@ async def test_answers_hold_for_ten_seconds() -> None:
 
 
 @async_test
-async def test_a_denial_outweighs_a_permission() -> None:
-    judge = FakeReviews(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")}, denied=True)
-    async with run_server(judge=judge, open_paths=()) as server:
+async def test_denied_overrides_allowed() -> None:
+    reviews = FakeReviews(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")}, denied=True)
+    async with run_server(judge=reviews, open_paths=()) as server:
         assert (await get(server, "/metrics", headers=bearer("t1"))).status == 403
 
 
 @async_test
-async def test_long_questions_are_not_remembered() -> None:
-    judge = FakeReviews()
-    async with run_server(judge=judge, open_paths=()) as server:
+async def test_long_paths_are_not_cached() -> None:
+    reviews = FakeReviews()
+    async with run_server(judge=reviews, open_paths=()) as server:
         for _ in range(2):
             assert (await get(server, f"/{'a' * 20_000}")).status == 403
-        assert len(judge.asked) == 2
+        assert len(reviews.asked) == 2
 
 
 @async_test
-async def test_the_same_question_is_asked_once_at_a_time() -> None:
-    judge = FakeReviews(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")}, gate=asyncio.Event())
-    async with run_server(judge=judge, open_paths=()) as server:
-        asking = [asyncio.create_task(get(server, "/metrics", headers=bearer("t1"))) for _ in range(5)]
-        await wait_until(lambda: judge.asked and len(server._connections) == 5)
-        assert len(judge.asked) == 1
-        assert judge.gate is not None
-        judge.gate.set()
-        assert {reply.status for reply in await asyncio.gather(*asking)} == {200}
-        assert len(judge.asked) == 2
+async def test_concurrent_requests_share_a_review() -> None:
+    reviews = FakeReviews(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")}, gate=asyncio.Event())
+    async with run_server(judge=reviews, open_paths=()) as server:
+        requests = [asyncio.create_task(get(server, "/metrics", headers=bearer("t1"))) for _ in range(5)]
+        await wait_until(lambda: reviews.asked and len(server._connections) == 5)
+        assert len(reviews.asked) == 1
+        assert reviews.gate is not None
+        reviews.gate.set()
+        assert {reply.status for reply in await asyncio.gather(*requests)} == {200}
+        assert len(reviews.asked) == 2
 
 
 @async_test
-async def test_who_goes_away_takes_the_answer_from_nobody() -> None:
-    known: TtlCache[int] = TtlCache(ManualClock(), lambda _: 1.0, limit=1)
+async def test_a_cancelled_caller_does_not_cancel_the_shared_request() -> None:
+    cache: TtlCache[int] = TtlCache(ManualClock(), lambda _: 1.0, limit=1)
     gate = asyncio.Event()
 
-    async def ask() -> int:
+    async def fetch() -> int:
         await gate.wait()
         return 7
 
-    first, second = (asyncio.create_task(known.get("k", ask)) for _ in range(2))
+    first, second = (asyncio.create_task(cache.get("k", fetch)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     gate.set()
@@ -207,8 +207,8 @@ async def test_who_goes_away_takes_the_answer_from_nobody() -> None:
     async def other() -> int:
         return 8
 
-    assert await known.get("l", other) == 8
-    assert await known.get("k", other) == 8  # the oldest had to go
+    assert await cache.get("l", other) == 8
+    assert await cache.get("k", other) == 8  # the oldest entry was removed
 
 
 @pytest.mark.parametrize(
@@ -223,89 +223,92 @@ async def test_who_goes_away_takes_the_answer_from_nobody() -> None:
     ],
 )
 @async_test
-async def test_open_paths(open_paths: list[str], path: str, status: int) -> None:
+async def test_paths_without_authorization(open_paths: list[str], path: str, status: int) -> None:
     async with run_server(open_paths=tuple(open_paths)) as server:
         assert (await get(server, path)).status == status
 
 
-def test_an_asterisk_stands_last() -> None:
+def test_an_asterisk_must_be_the_last_character() -> None:
     with pytest.raises(ServingError, match="may only end with"):
         Authorizer(None, ManualClock(), always_allowed=["/a*/b"])
 
 
-# Certificates
+# Certificates.
 
 
-CLIENTS, PROXIES, OTHERS = Authority("clients"), Authority("proxies"), Authority("others")
+CLIENTS, PROXIES, UNKNOWN = Authority("clients"), Authority("proxies"), Authority("others")
 TRUST = ClientAuthorities(
     client_ca=CLIENTS.certificate,
     front_proxy=FrontProxy(ca=PROXIES.certificate, allowed_names=("front",), uid_headers=("X-Remote-Uid",)),
 )
 
 
-def permitting(*users: str) -> FakeReviews:
+def reviews_allowing(*users: str) -> FakeReviews:
     return FakeReviews(allowed={(user, "get", "/metrics") for user in users})
 
 
-async def shown(server: Server, folder: Path, pair: Any, **headers: str) -> int:
+async def status_with_certificate(server: Server, folder: Path, pair: Any, **headers: str) -> int:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return (await get(server, "/metrics", headers=named, context=client_tls_context(folder, pair))).status
 
 
 @async_test
-async def test_a_certificate_of_the_clients_authority_names_a_user(tmp_path: Path) -> None:
-    judge = permitting("jane")
-    async with run_server(judge=judge, open_paths=()) as server:
+async def test_a_client_certificate_names_the_user(tmp_path: Path) -> None:
+    reviews = reviews_allowing("jane")
+    async with run_server(judge=reviews, open_paths=()) as server:
         server.trust(TRUST)
-        assert await shown(server, tmp_path, CLIENTS.user("jane", "team", "staff")) == 200
-        assert judge.asked[0]["groups"] == ["team", "staff", "system:authenticated"]
-        credential = judge.asked[0]["extra"]["authentication.kubernetes.io/credential-id"][0]
+        assert await status_with_certificate(server, tmp_path, CLIENTS.user("jane", "team", "staff")) == 200
+        assert reviews.asked[0]["groups"] == ["team", "staff", "system:authenticated"]
+        credential = reviews.asked[0]["extra"]["authentication.kubernetes.io/credential-id"][0]
         assert credential.startswith("X509SHA256=")
         assert len(credential) == 75
-        assert await shown(server, tmp_path, CLIENTS.user("joe")) == 403
-        assert (await get(server, "/metrics")).status == 403  # who shows none is anonymous
+        assert await status_with_certificate(server, tmp_path, CLIENTS.user("joe")) == 403
+        assert (await get(server, "/metrics")).status == 403  # without a certificate the user is anonymous
 
 
 @async_test
-async def test_a_proxy_speaks_for_others_and_nobody_else_does(tmp_path: Path) -> None:
-    judge = permitting("jane")
-    async with run_server(judge=judge, open_paths=()) as server:
+async def test_only_a_front_proxy_names_users_in_headers(tmp_path: Path) -> None:
+    reviews = reviews_allowing("jane")
+    async with run_server(judge=reviews, open_paths=()) as server:
         server.trust(TRUST)
         front = PROXIES.user("front")
         headers = {"X_Remote_User": "jane", "X_Remote_Group": "team", "X_Remote_Extra_Scope%2Fa": "b"}
-        assert await shown(server, tmp_path, front, X_Remote_Uid="7", **headers) == 200
-        assert judge.asked[0]["user"] == "jane"
-        assert judge.asked[0]["uid"] == "7"
-        assert judge.asked[0]["groups"] == ["team", "system:authenticated"]
-        assert judge.asked[0]["extra"] == {"scope/a": ["b"]}
-        assert await shown(server, tmp_path, front) == 401  # its own name is no user's
-        assert await shown(server, tmp_path, PROXIES.user("stranger"), **headers) == 401
-        assert await shown(server, tmp_path, CLIENTS.user("front"), **headers) == 403  # a user called front
+        assert await status_with_certificate(server, tmp_path, front, X_Remote_Uid="7", **headers) == 200
+        assert reviews.asked[0]["user"] == "jane"
+        assert reviews.asked[0]["uid"] == "7"
+        assert reviews.asked[0]["groups"] == ["team", "system:authenticated"]
+        assert reviews.asked[0]["extra"] == {"scope/a": ["b"]}
+        assert await status_with_certificate(server, tmp_path, front) == 401  # the proxy itself is no user
+        assert await status_with_certificate(server, tmp_path, PROXIES.user("stranger"), **headers) == 401
+        # the user front, not the proxy
+        assert await status_with_certificate(server, tmp_path, CLIENTS.user("front"), **headers) == 403
         assert (await get(server, "/metrics", headers={"X-Remote-User": "jane"})).status == 403
 
 
 @async_test
-async def test_a_certificate_of_nobody_we_know_is_turned_away(tmp_path: Path) -> None:
+async def test_a_certificate_of_an_unknown_authority_is_refused(tmp_path: Path) -> None:
     async with run_server(open_paths=("*",)) as server:
         server.trust(TRUST)
         with pytest.raises((ssl.SSLError, ConnectionError, IndexError, ValueError)):
-            await shown(server, tmp_path, OTHERS.user("jane"))
+            await status_with_certificate(server, tmp_path, UNKNOWN.user("jane"))
         assert (await get(server, "/livez")).text == "ok"
 
 
 @async_test
-async def test_a_token_counts_beside_a_certificate_that_names_nobody(tmp_path: Path) -> None:
-    judge = permitting("jane")
-    judge.tokens["t1"] = {"username": "jane"}
-    async with run_server(judge=judge, open_paths=()) as server:
+async def test_a_token_counts_beside_a_certificate_without_a_user(tmp_path: Path) -> None:
+    reviews = reviews_allowing("jane")
+    reviews.tokens["t1"] = {"username": "jane"}
+    async with run_server(judge=reviews, open_paths=()) as server:
         server.trust(TRUST)
-        assert await shown(server, tmp_path, PROXIES.user("stranger"), Authorization="Bearer t1") == 200
+        assert (
+            await status_with_certificate(server, tmp_path, PROXIES.user("stranger"), Authorization="Bearer t1") == 200
+        )
 
 
-# Where authorities come from
+# Sources of client authorities.
 
 
-class Published:
+class FakeConfigMap:
     def __init__(self, **data: str) -> None:
         self.data = {key.replace("_", "-"): value for key, value in data.items()}
         self.refuses = False
@@ -323,42 +326,42 @@ class Published:
 
 
 @async_test
-async def test_what_the_cluster_publishes_is_looked_up_and_followed() -> None:
-    clock, told = ManualClock(), []
-    published = Published(
+async def test_authorities_of_the_config_map_are_read_again() -> None:
+    clock, reported = ManualClock(), []
+    config_map = FakeConfigMap(
         client_ca_file="A", requestheader_client_ca_file="B", requestheader_username_headers=json.dumps(["X-User"])
     )
-    keeper = ClientAuthorityReloader(ClientAuthorityOptions(), published, clock, told.append)
-    await keeper.refresh()
-    assert told == [
+    reloader = ClientAuthorityReloader(ClientAuthorityOptions(), config_map, clock, reported.append)
+    await reloader.refresh()
+    assert reported == [
         ClientAuthorities(
             client_ca="A",
             front_proxy=FrontProxy(ca="B", user_headers=("X-User",), group_headers=(), extra_prefixes=()),
         )
     ]
-    running = asyncio.create_task(keeper.run())
-    published.data["client-ca-file"] = "C"
-    await wait_until(lambda: len(told) > 1, tick=lambda: clock.advance(10))
-    assert told[-1].client_ca == "C"
-    published.refuses = True
+    running = asyncio.create_task(reloader.run())
+    config_map.data["client-ca-file"] = "C"
+    await wait_until(lambda: len(reported) > 1, tick=lambda: clock.advance(10))
+    assert reported[-1].client_ca == "C"
+    config_map.refuses = True
     await wait_until(lambda: clock.monotonic_s() > 300, tick=lambda: clock.advance(30))
-    assert len(told) == 2  # the previous client authorities stay in use
+    assert len(reported) == 2  # the previous client authorities stay in use
     running.cancel()
 
 
 @async_test
-async def test_files_come_before_what_is_published(tmp_path: Path) -> None:
-    told: list[ClientAuthorities] = []
+async def test_files_override_the_config_map(tmp_path: Path) -> None:
+    reported: list[ClientAuthorities] = []
     (tmp_path / "ca").write_text("FILE")
     options = ClientAuthorityOptions(
         client_ca_file=str(tmp_path / "ca"),
         front_proxy_ca_file=str(tmp_path / "ca"),
         front_proxy=FrontProxy(allowed_names=("x",)),
     )
-    published = Published(client_ca_file="A")
-    published.refuses = True  # nobody asks
-    await ClientAuthorityReloader(options, published, ManualClock(), told.append).refresh()
-    assert told == [ClientAuthorities(client_ca="FILE", front_proxy=FrontProxy(ca="FILE", allowed_names=("x",)))]
+    config_map = FakeConfigMap(client_ca_file="A")
+    config_map.refuses = True  # it must not be read
+    await ClientAuthorityReloader(options, config_map, ManualClock(), reported.append).refresh()
+    assert reported == [ClientAuthorities(client_ca="FILE", front_proxy=FrontProxy(ca="FILE", allowed_names=("x",)))]
 
 
 @pytest.mark.parametrize(
@@ -367,93 +370,91 @@ async def test_files_come_before_what_is_published(tmp_path: Path) -> None:
     ids=["tolerated", "skipped"],
 )
 @async_test
-async def test_a_lookup_that_fails_may_be_tolerated(options: ClientAuthorityOptions) -> None:
-    published, told = Published(client_ca_file="A", requestheader_allowed_names="nonsense"), []
-    published.refuses = True
-    await ClientAuthorityReloader(options, published, ManualClock(), told.append).refresh()
-    assert [trust.authorities for trust in told] == [""]
+async def test_a_failed_lookup_may_be_tolerated(options: ClientAuthorityOptions) -> None:
+    config_map, reported = FakeConfigMap(client_ca_file="A", requestheader_allowed_names="nonsense"), []
+    config_map.refuses = True
+    await ClientAuthorityReloader(options, config_map, ManualClock(), reported.append).refresh()
+    assert [trust.authorities for trust in reported] == [""]
 
 
 @async_test
-async def test_a_lookup_that_goes_on_failing_is_told_once_until_it_is_cured(caplog: pytest.LogCaptureFixture) -> None:
-    published = Published()  # nothing is published: whoever has found something is not told of failures
-    keeper = ClientAuthorityReloader(ClientAuthorityOptions(), published, ManualClock(), lambda _: None)
-    told = "client certificates are ignored: cannot read kube-system/extension-apiserver-authentication: "
+async def test_a_repeated_lookup_failure_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    config_map = FakeConfigMap()  # nothing was found before; after a success, failures are not logged
+    reloader = ClientAuthorityReloader(ClientAuthorityOptions(), config_map, ManualClock(), lambda _: None)
+    reported = "client certificates are ignored: cannot read kube-system/extension-apiserver-authentication: "
     for refusal, lines in (
-        ("you may not", [f"{told}you may not"]),
-        ("gone", [f"{told}gone"]),
+        ("you may not", [f"{reported}you may not"]),
+        ("gone", [f"{reported}gone"]),
         ("", []),
-        ("gone", [f"{told}gone"]),
+        ("gone", [f"{reported}gone"]),
     ):
-        published.refuses, published.refusal = bool(refusal), refusal
+        config_map.refuses, config_map.refusal = bool(refusal), refusal
         caplog.clear()
         for _ in range(3):
-            await keeper.refresh()
+            await reloader.refresh()
         assert caplog.messages == lines
 
 
-async def passing(clock: ManualClock, seconds: float) -> None:
+async def advance_in_steps(clock: ManualClock, seconds: float) -> None:
     end_s = clock.monotonic_s() + seconds
     await wait_until(lambda: clock.monotonic_s() > end_s, tick=lambda: clock.advance(30))
 
 
 @async_test
-async def test_a_file_that_stays_away_is_told_once_until_it_is_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_missing_file_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock, path = ManualClock(), tmp_path / "ca"
     path.write_text("A")
-    keeper = ClientAuthorityReloader(ClientAuthorityOptions(client_ca_file=str(path)), None, clock, lambda _: None)
-    await keeper.refresh()
-    running = asyncio.create_task(keeper.run())
+    reloader = ClientAuthorityReloader(ClientAuthorityOptions(client_ca_file=str(path)), None, clock, lambda _: None)
+    await reloader.refresh()
+    running = asyncio.create_task(reloader.run())
     for _ in range(2):
         caplog.clear()
         path.unlink()
-        await passing(clock, 300)
-        (told,) = caplog.messages
-        assert told.endswith("the previous client authorities stay in use")
+        await advance_in_steps(clock, 300)
+        (reported,) = caplog.messages
+        assert reported.endswith("the previous client authorities stay in use")
         path.write_text("A")
-        await passing(clock, 120)
+        await advance_in_steps(clock, 120)
     running.cancel()
 
 
 @async_test
-async def test_a_lookup_that_fails_may_be_fatal() -> None:
-    published = Published()
-    published.refuses = True
-    keeper = ClientAuthorityReloader(
-        ClientAuthorityOptions(tolerate_lookup_failure=False), published, ManualClock(), lambda _: None
+async def test_a_failed_lookup_may_be_fatal() -> None:
+    config_map = FakeConfigMap()
+    config_map.refuses = True
+    reloader = ClientAuthorityReloader(
+        ClientAuthorityOptions(tolerate_lookup_failure=False), config_map, ManualClock(), lambda _: None
     )
     with pytest.raises(ServingError, match="let this user read it"):
-        await keeper.refresh()
+        await reloader.refresh()
 
 
 @async_test
-async def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+async def test_a_missing_file_at_start_is_an_error(tmp_path: Path) -> None:
     options = ClientAuthorityOptions(client_ca_file=str(tmp_path / "none"))
     with pytest.raises(ServingError, match="cannot read the client authority"):
         await ClientAuthorityReloader(options, None, ManualClock(), lambda _: None).refresh()
 
 
 @async_test
-async def test_tokens_are_not_kept() -> None:
-    judge = FakeReviews(tokens={"a-secret-token": JANE}, allowed={("jane", "get", "/metrics")})
-    async with run_server(ServerViews(metrics=MetricsRegistry()), judge=judge, open_paths=()) as server:
+async def test_tokens_are_not_stored() -> None:
+    reviews = FakeReviews(tokens={"a-secret-token": JANE}, allowed={("jane", "get", "/metrics")})
+    async with run_server(ServerViews(metrics=MetricsRegistry()), judge=reviews, open_paths=()) as server:
         await get(server, "/metrics", headers=bearer("a-secret-token"))
         authenticator = server._access.authenticator
         assert "a-secret-token" not in repr(vars(authenticator._tokens))
 
 
 @async_test
-async def test_who_came_is_counted_and_users_are_put_into_few_drawers() -> None:
-    people = {name: {"username": name} for name in ("admin", "jane@example.com", "system:serviceaccount:a:b")}
-    judge = FakeReviews(tokens=people, allowed={("admin", "get", "/metrics")})
+async def test_authentications_are_counted_with_a_bounded_set_of_users() -> None:
+    users = {name: {"username": name} for name in ("admin", "jane@example.com", "system:serviceaccount:a:b")}
+    reviews = FakeReviews(tokens=users, allowed={("admin", "get", "/metrics")})
     metrics = MetricsRegistry()
-    async with run_server(judge=judge, open_paths=ALWAYS_ALLOW_PATHS, metrics=metrics) as server:
-        for name in (*people, "nobody"):
+    async with run_server(judge=reviews, open_paths=ALWAYS_ALLOW_PATHS, metrics=metrics) as server:
+        for name in (*users, "nobody"):
             await get(server, "/metrics", headers=bearer(name))
         await get(server, "/healthz")
-        judge.broken = True
+        reviews.broken = True
         await get(server, "/flagz")
     text = b"".join(metrics.render()).decode()
     for line in (

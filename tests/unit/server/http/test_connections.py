@@ -1,4 +1,4 @@
-"""Clients as they are: quick, slow, silent, many, and some that speak something else. Over real sockets."""
+"""Clients that are fast, slow, silent, many, or that speak other protocols. Over real sockets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from support.harness.health_server import (
     run_server,
 )
 
-ASK = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+REQUEST = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def many_metrics(lines: int = 5000) -> ServerViews:
@@ -39,8 +39,8 @@ def many_metrics(lines: int = 5000) -> ServerViews:
     return ServerViews(metrics=registry)
 
 
-async def turns() -> None:
-    """Everything that can go on goes on."""
+async def run_ready_tasks() -> None:
+    """Let all ready tasks run."""
     for _ in range(200):
         await asyncio.sleep(0)
 
@@ -49,15 +49,15 @@ async def turns() -> None:
 async def test_many_requests_on_one_connection() -> None:
     async with run_server() as server, connected(server) as (reader, writer):
         for _ in range(3):
-            writer.write(ASK)
+            writer.write(REQUEST)
             assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200 OK\r\n")
-        writer.write(ASK + ASK)
+        writer.write(REQUEST + REQUEST)
         await reader.readuntil(b"ok")
         await reader.readuntil(b"ok")
 
 
 @async_test
-async def test_an_old_client_is_answered_in_its_way() -> None:
+async def test_http_1_0_clients_get_http_1_0_responses() -> None:
     async with run_server(many_metrics(10)) as server:
         assert (await exchange(server, b"GET /livez HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.0 200 OK\r\n")
         reply = parse_reply(await exchange(server, b"GET /metrics HTTP/1.0\r\n\r\n"))
@@ -66,15 +66,15 @@ async def test_an_old_client_is_answered_in_its_way() -> None:
 
 
 @async_test
-async def test_a_body_that_waits_for_a_word() -> None:
-    told: list[int] = []
-    views = ServerViews(metrics=MetricsRegistry(), set_verbosity=told.append)
+async def test_a_client_may_wait_for_100_continue() -> None:
+    verbosities: list[int] = []
+    views = ServerViews(metrics=MetricsRegistry(), set_verbosity=verbosities.append)
     async with run_server(views) as server, connected(server) as (reader, writer):
         writer.write(b"PUT /debug/flags/v HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n")
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(b"4")
         await reader.readuntil(b"verbosity to 4\n")
-        assert told == [4]
+        assert verbosities == [4]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ async def test_a_body_that_waits_for_a_word() -> None:
     ],
 )
 @async_test
-async def test_what_cannot_be_read_is_refused_with_upstreams_words(data: bytes, answer: bytes) -> None:
+async def test_invalid_requests_are_refused_with_upstreams_texts(data: bytes, answer: bytes) -> None:
     async with run_server() as server:
         raw = await exchange(server, data)
         assert raw.startswith(answer + b"Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n")
@@ -95,17 +95,17 @@ async def test_what_cannot_be_read_is_refused_with_upstreams_words(data: bytes, 
 
 
 @async_test
-async def test_plain_http_is_told_so() -> None:
+async def test_plain_http_gets_upstreams_error() -> None:
     async with run_server() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(ASK)
+        writer.write(REQUEST)
         expected = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
         assert await reader.read() == expected
         writer.close()
 
 
 @async_test
-async def test_noise_instead_of_tls_ends_only_itself() -> None:
+async def test_noise_instead_of_tls_only_ends_its_connection() -> None:
     async with run_server() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"\x00" * 1000)
@@ -119,25 +119,25 @@ async def test_noise_instead_of_tls_ends_only_itself() -> None:
     [
         pytest.param(b"", IDLE_S, id="silent"),
         pytest.param(b"GET /livez HTTP/1.1\r\nHost", HEAD_S, id="half a request"),
-        pytest.param(ASK, IDLE_S, id="silent after an answer"),
+        pytest.param(REQUEST, IDLE_S, id="silent after an answer"),
     ],
 )
 @async_test
-async def test_who_does_not_go_on_is_left(sent: bytes, after_s: float) -> None:
+async def test_a_connection_without_progress_is_closed_at_its_deadline(sent: bytes, after_s: float) -> None:
     clock = ManualClock()
     async with run_server(clock=clock) as server, connected(server) as (reader, writer):
         writer.write(sent)
-        if sent == ASK:
+        if sent == REQUEST:
             await reader.readuntil(b"ok")
         await wait_until(lambda: server._connections.deadlines() == [after_s])
         clock.advance(after_s - 1)
-        await turns()
+        await run_ready_tasks()
         assert not reader.at_eof()
         await wait_until(reader.at_eof, tick=lambda: clock.advance(0.3))
 
 
 @async_test
-async def test_who_never_shakes_hands_is_left() -> None:
+async def test_a_connection_without_handshake_is_closed() -> None:
     clock = ManualClock()
     async with run_server(clock=clock) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -150,7 +150,7 @@ async def test_who_never_shakes_hands_is_left() -> None:
 
 
 @async_test
-async def test_who_does_not_read_is_left_and_holds_up_nobody() -> None:
+async def test_a_client_that_does_not_read_is_closed_and_does_not_delay_other_clients() -> None:
     clock = ManualClock()
     async with run_server(many_metrics(60_000), clock=clock) as server:
         stuck = socket.create_connection(("127.0.0.1", server.port))
@@ -170,7 +170,7 @@ async def test_who_does_not_read_is_left_and_holds_up_nobody() -> None:
 
 
 @async_test
-async def test_when_too_many_come_the_one_that_waited_longest_makes_room() -> None:
+async def test_above_the_limit_the_longest_idle_connection_is_closed() -> None:
     clock = ManualClock()
     async with run_server(clock=clock, connections=3) as server:
         clients = []
@@ -186,15 +186,15 @@ async def test_when_too_many_come_the_one_that_waited_longest_makes_room() -> No
 
 
 @async_test
-async def test_an_answer_in_pieces_leaves_the_loop_its_turns() -> None:
-    async with run_server(many_metrics(10_000)) as server, count_loop_turns() as turns:
+async def test_a_chunked_response_lets_the_loop_run_other_tasks() -> None:
+    async with run_server(many_metrics(10_000)) as server, count_loop_turns() as run_ready_tasks:
         reply = await get(server, "/metrics")
         assert reply.text.count("\ndepth{") == 10_000
-        assert turns() > 20
+        assert run_ready_tasks() > 20
 
 
 @async_test
-async def test_compressed_for_those_who_can_read_it() -> None:
+async def test_responses_are_compressed_if_the_client_accepts_it() -> None:
     async with run_server(many_metrics(2000)) as server:
         reply = await get(server, "/metrics", headers={"Accept-Encoding": "deflate, gzip;q=0.9"})
         assert reply.headers["content-encoding"] == "gzip"
@@ -203,12 +203,12 @@ async def test_compressed_for_those_who_can_read_it() -> None:
 
 
 @async_test
-async def test_a_handler_that_fails_answers_so() -> None:
-    def broken() -> Iterator[bytes]:
+async def test_a_failing_handler_gives_status_500() -> None:
+    def render() -> Iterator[bytes]:
         raise RuntimeError("no metrics today")
 
     registry = MetricsRegistry()
-    registry.render = broken  # type: ignore[method-assign]
+    registry.render = render  # type: ignore[method-assign]
     async with run_server(ServerViews(metrics=registry)) as server:
         reply = await get(server, "/metrics")
         assert (reply.status, reply.text) == (500, "Internal Server Error\n")
@@ -216,40 +216,40 @@ async def test_a_handler_that_fails_answers_so() -> None:
 
 
 @async_test
-async def test_closing_lets_an_answer_come_to_its_end_but_not_wait_for_another_question() -> None:
+async def test_close_finishes_responses_and_closes_idle_connections() -> None:
     async with run_server(many_metrics(30_000)) as server:
         port = server.port
         async with connected(server) as (reader, writer), connected(server) as (idle, _):
             writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
             await reader.readuntil(b"\r\n\r\n")
-            closing = asyncio.create_task(server.close(30.0))
+            close_task = asyncio.create_task(server.close(30.0))
             assert (await reader.read()).endswith(b"0\r\n\r\n")
             assert await idle.read() == b""
-            await closing
+            await close_task
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", port)
 
 
 @async_test
-async def test_who_came_at_the_last_moment_is_not_forgotten() -> None:
+async def test_close_also_closes_a_connection_whose_task_has_not_started() -> None:
     async with run_server() as server:
-        ours, theirs = socket.socketpair()
-        server._connections.accept(ours)
-        await server._connections.close(0.0)  # before its task has had a turn
-        assert ours.fileno() == -1
-        theirs.close()
+        server_socket, client_socket = socket.socketpair()
+        server._connections.accept(server_socket)
+        await server._connections.close(0.0)  # before its task runs
+        assert server_socket.fileno() == -1
+        client_socket.close()
 
 
 @async_test
-async def test_a_check_that_raises_is_a_check_that_failed() -> None:
+async def test_a_check_that_raises_is_a_failed_check() -> None:
     def raises() -> str:
-        raise RuntimeError("broken check")
+        raise RuntimeError("render check")
 
     async with run_server(ServerViews(metrics=MetricsRegistry(), readyz=[Check("odd", raises)])) as server:
         assert (await get(server, "/readyz")).status == 500
         reply = await get(server, "/readyz/odd")
-        assert (reply.status, reply.text) == (500, "internal server error: RuntimeError: broken check\n")
+        assert (reply.status, reply.text) == (500, "internal server error: RuntimeError: render check\n")
 
 
-def test_the_port_is_kube_schedulers() -> None:
+def test_the_default_port_is_kube_schedulers() -> None:
     assert SecureServingOptions().port == 10259

@@ -1,4 +1,4 @@
-"""The server without TLS, and where the time goes."""
+"""The server without TLS, and its profile endpoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.harness.async_tests import async_test, wait_until
 
 
 @asynccontextmanager
-async def serving(clock: ManualClock) -> AsyncIterator[InsecureServer]:
+async def run_insecure_server(clock: ManualClock) -> AsyncIterator[InsecureServer]:
     routes = {"/healthz": lambda _: text("ok"), "/livez": _broken, **profiling_routes(clock)}
     server = InsecureServer("127.0.0.1:0", routes, clock=clock)
     await server.start()
@@ -34,7 +34,7 @@ def _broken(_: HttpRequest) -> HttpServerResponse:
     raise ValueError("this check is broken")
 
 
-async def asked(server: InsecureServer, path: str) -> tuple[int, str]:
+async def fetch(server: InsecureServer, path: str) -> tuple[int, str]:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
     answer = (await reader.read()).decode()
@@ -44,15 +44,15 @@ async def asked(server: InsecureServer, path: str) -> tuple[int, str]:
 
 
 @async_test
-async def test_pages_are_answered_and_others_are_not_found() -> None:
-    async with serving(ManualClock()) as server:
-        assert await asked(server, "/healthz") == (200, "ok")
-        assert (await asked(server, "/secret"))[0] == 404
-        assert "profile" in (await asked(server, "/debug/pprof/"))[1]
+async def test_only_known_paths_are_served() -> None:
+    async with run_insecure_server(ManualClock()) as server:
+        assert await fetch(server, "/healthz") == (200, "ok")
+        assert (await fetch(server, "/secret"))[0] == 404
+        assert "profile" in (await fetch(server, "/debug/pprof/"))[1]
 
 
-def sent(server: InsecureServer, request: str) -> socket.socket:
-    """A client whose request is there before anybody takes its connection."""
+def send_request(server: InsecureServer, request: str) -> socket.socket:
+    """A client whose request arrives before its connection is accepted."""
     client = socket.create_connection(("127.0.0.1", server.port))
     client.sendall(request.encode())
     client.setblocking(False)
@@ -61,23 +61,23 @@ def sent(server: InsecureServer, request: str) -> socket.socket:
 
 @pytest.mark.parametrize(("method", "body"), [("GET", "ok"), ("HEAD", "")])
 @async_test
-async def test_a_probe_whose_request_is_there_needs_one_turn_of_the_loop(method: str, body: str) -> None:
-    async with serving(ManualClock()) as server:
-        with sent(server, f"{method} /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
-            await asyncio.sleep(0)  # the loop looks at its sockets, and goes on here before it takes what it saw
+async def test_a_probe_that_has_arrived_is_answered_in_one_turn_of_the_loop(method: str, body: str) -> None:
+    async with run_insecure_server(ManualClock()) as server:
+        with send_request(server, f"{method} /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
+            await asyncio.sleep(0)  # the loop polls its sockets and continues here before it handles the events
             await asyncio.sleep(0)
-            head, _, told = client.recv(4096).decode().partition("\r\n\r\n")
+            head, _, received = client.recv(4096).decode().partition("\r\n\r\n")
             assert head.startswith("HTTP/1.1 200 OK\r\n")
             assert "Connection: close" in head
-            assert told == body
+            assert received == body
             assert client.recv(4096) == b""
 
 
 @async_test
-async def test_a_probe_that_wants_to_ask_again_may() -> None:
+async def test_a_probe_with_keep_alive_can_send_another_request() -> None:
     request = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    async with serving(ManualClock()) as server:
-        with sent(server, request) as client:
+    async with run_insecure_server(ManualClock()) as server:
+        with send_request(server, request) as client:
             loop = asyncio.get_running_loop()
             assert (await loop.sock_recv(client, 4096)).endswith(b"ok")
             await loop.sock_sendall(client, request.encode())
@@ -93,46 +93,46 @@ async def test_a_probe_that_wants_to_ask_again_may() -> None:
     ],
 )
 @async_test
-async def test_what_cannot_be_answered_on_the_spot_is_answered_later(request_text: str, status: int) -> None:
-    async with serving(ManualClock()) as server:
-        with sent(server, request_text) as client:
-            loop, told = asyncio.get_running_loop(), b""
+async def test_other_requests_are_answered_by_a_task(request_text: str, status: int) -> None:
+    async with run_insecure_server(ManualClock()) as server:
+        with send_request(server, request_text) as client:
+            loop, received = asyncio.get_running_loop(), b""
             while piece := await loop.sock_recv(client, 4096):
-                told += piece
-            assert int(told.split()[1]) == status
+                received += piece
+            assert int(received.split()[1]) == status
 
 
 @async_test
-async def test_a_client_that_went_away_is_no_trouble() -> None:
-    async with serving(ManualClock()) as server:
-        client = sent(server, "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+async def test_a_client_that_disconnects_has_no_effect() -> None:
+    async with run_insecure_server(ManualClock()) as server:
+        client = send_request(server, "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, not an end
         client.close()
-        assert await asked(server, "/healthz") == (200, "ok")
+        assert await fetch(server, "/healthz") == (200, "ok")
 
 
 @async_test
-async def test_a_profile_takes_its_time_and_is_one_at_a_time() -> None:
+async def test_only_one_profile_runs_at_a_time() -> None:
     clock = ManualClock()
-    async with serving(clock) as server:
-        profiling = asyncio.ensure_future(asked(server, "/debug/pprof/profile?seconds=5"))
+    async with run_insecure_server(clock) as server:
+        profile = asyncio.ensure_future(fetch(server, "/debug/pprof/profile?seconds=5"))
         await wait_until(lambda: clock.sleepers >= 2)
-        assert (await asked(server, "/debug/pprof/profile?seconds=5"))[0] == 503
-        await wait_until(profiling.done, tick=lambda: clock.advance(1))
-        status, body = profiling.result()
+        assert (await fetch(server, "/debug/pprof/profile?seconds=5"))[0] == 503
+        await wait_until(profile.done, tick=lambda: clock.advance(1))
+        status, body = profile.result()
         assert status == 200
         assert "function calls" in body
 
 
 @async_test
-async def test_what_is_no_number_is_refused_and_tasks_are_listed() -> None:
-    async with serving(ManualClock()) as server:
-        assert (await asked(server, "/debug/pprof/profile?seconds=long"))[0] == 400
-        assert "Stack for" in (await asked(server, "/debug/pprof/goroutine"))[1]
+async def test_invalid_seconds_are_refused_and_tasks_are_listed() -> None:
+    async with run_insecure_server(ManualClock()) as server:
+        assert (await fetch(server, "/debug/pprof/profile?seconds=long"))[0] == 400
+        assert "Stack for" in (await fetch(server, "/debug/pprof/goroutine"))[1]
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:port", "127.0.0.1:99999", ":-1", "8080"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_invalid_addresses_are_refused(address: str) -> None:
     @async_test
     async def start() -> None:
         await InsecureServer(address, {}, clock=ManualClock()).start()

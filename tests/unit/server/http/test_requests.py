@@ -1,4 +1,4 @@
-"""Requests as bytes: what is read, and what is refused."""
+"""Parsing of HTTP requests, and refused requests."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bayplan.server.http.requests import (
 )
 
 
-def parsed(data: bytes) -> HttpRequest | None:
+def parse(data: bytes) -> HttpRequest | None:
     parser = RequestParser()
     parser.feed(data)
     return parser.next()
 
 
-def test_a_request() -> None:
-    request = parsed(b"GET /readyz?verbose&exclude=a&exclude=b HTTP/1.1\r\nHost: x\r\nX-A: 1 \r\nx-a:2\r\n\r\n")
+def test_the_fields_of_a_request() -> None:
+    request = parse(b"GET /readyz?verbose&exclude=a&exclude=b HTTP/1.1\r\nHost: x\r\nX-A: 1 \r\nx-a:2\r\n\r\n")
     assert request is not None
     assert (request.method, request.path) == ("GET", "/readyz")
     assert request.query == {"verbose": [""], "exclude": ["a", "b"]}
@@ -42,7 +42,7 @@ def test_a_request() -> None:
     ],
 )
 def test_paths(target: str, path: str) -> None:
-    request = parsed(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    request = parse(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     assert request is not None
     assert request.path == path
 
@@ -57,15 +57,15 @@ def test_paths(target: str, path: str) -> None:
         ("1.0", "Keep-Alive", True),
     ],
 )
-def test_who_wants_the_connection_to_stay(version: str, connection: str, stays: bool) -> None:
+def test_keep_alive(version: str, connection: str, stays: bool) -> None:
     line = f"Connection: {connection}\r\n" if connection else ""
-    request = parsed(f"GET / HTTP/{version}\r\nHost: x\r\n{line}\r\n".encode())
+    request = parse(f"GET / HTTP/{version}\r\nHost: x\r\n{line}\r\n".encode())
     assert request is not None
     assert request.keep_alive is stays
     assert request.chunks is (version == "1.1")
 
 
-def test_bytes_may_come_one_by_one_and_requests_together() -> None:
+def test_requests_may_arrive_in_single_bytes_or_together() -> None:
     data = b"PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc\r\nGET /b HTTP/1.1\r\nHost: x\r\n\r\n"
     parser, found = RequestParser(), []
     for byte in data:
@@ -78,7 +78,7 @@ def test_bytes_may_come_one_by_one_and_requests_together() -> None:
     assert [parser.next().path, parser.next().path] == ["/a", "/b"]  # type: ignore[union-attr]
 
 
-def test_a_client_that_waits_to_be_told() -> None:
+def test_a_client_may_wait_for_100_continue() -> None:
     parser = RequestParser()
     parser.feed(b"PUT /a HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n")
     assert parser.next() is None
@@ -99,13 +99,13 @@ def test_a_client_that_waits_to_be_told() -> None:
         pytest.param(b"GET / HTTP/3.0\r\nHost: x\r\n\r\n", 505, id="another version"),
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", 400, id="no host"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400, id="two hosts"),
-        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\nno header\r\n\r\n", 400, id="a line that is no header"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\nno header\r\n\r\n", 400, id="an invalid header line"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n folded\r\n\r\n", 400, id="a folded line"),
-        pytest.param(b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", 400, id="a blank before the colon"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", 400, id="a space before the colon"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: x\nA: b\r\n\r\n", 400, id="a bare line feed"),
         pytest.param(b"GET /%zz HTTP/1.1\r\nHost: x\r\n\r\n", 400, id="a wrong escape"),
         pytest.param(b"GET http://[/ HTTP/1.1\r\nHost: x\r\n\r\n", 400, id="a wrong address"),
-        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n", 400, id="a length that is none"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n", 400, id="an invalid length"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400, id="a negative length"),
         pytest.param(
             b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400, id="two lengths"
@@ -114,9 +114,9 @@ def test_a_client_that_waits_to_be_told() -> None:
         pytest.param(
             b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
             411,
-            id="chunks, and a length beside them",
+            id="a length and a transfer coding",
         ),
-        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\nExpect: gold\r\n\r\n", 417, id="great expectations"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\nExpect: gold\r\n\r\n", 417, id="an unknown expectation"),
         pytest.param(
             f"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BODY + 1}\r\n\r\n".encode(), 413, id="a large body"
         ),
@@ -127,13 +127,13 @@ def test_a_client_that_waits_to_be_told() -> None:
         pytest.param(b"GET / HTTP/1.1\r\nA: " + b"a" * MAX_HEAD + b"\r\n\r\n", 431, id="a long head"),
     ],
 )
-def test_refusals(data: bytes, status: int) -> None:
+def test_invalid_requests_are_refused(data: bytes, status: int) -> None:
     with pytest.raises(BadRequest) as caught:
-        parsed(data)
+        parse(data)
     assert caught.value.status == status
 
 
-def test_a_query_with_too_many_parts_is_not_looked_at() -> None:
-    request = parsed(b"GET /a?" + b"&".join(b"a=1" for _ in range(200)) + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+def test_a_query_with_too_many_parameters_is_ignored() -> None:
+    request = parse(b"GET /a?" + b"&".join(b"a=1" for _ in range(200)) + b" HTTP/1.1\r\nHost: x\r\n\r\n")
     assert request is not None
     assert request.query == {}

@@ -1,4 +1,4 @@
-"""What viewers are told: everything once, then what changes, and only of namespaces that they may read."""
+"""Streams of the page: all rows once, then changes, and only of readable namespaces."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ Event = tuple[str, Any]
 
 
 @dataclass
-class Feed:
-    """Decisions that a test makes up."""
+class FakeDecisions:
+    """Decisions of a test."""
 
-    told: list[FeedEntry] = field(default_factory=list)
+    events: list[FeedEntry] = field(default_factory=list)
 
     def since(self, count: int) -> tuple[int, Sequence[FeedEntry]]:
-        return len(self.told), self.told[count:]
+        return len(self.events), self.events[count:]
 
 
 @dataclass
-class World:
-    """What there is, and who looks at it."""
+class PageHarness:
+    """A fake cluster and its page streams."""
 
     items: dict[str, list[KubeObject]] = field(default_factory=dict)
-    feed: Feed = field(default_factory=Feed)
+    feed: FakeDecisions = field(default_factory=FakeDecisions)
     queues: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    sight: NamespaceVisibility | None = EVERYTHING
+    visibility: NamespaceVisibility | None = EVERYTHING
     clock: ManualClock = field(default_factory=ManualClock)
 
     def __post_init__(self) -> None:
@@ -63,38 +63,38 @@ class World:
     def _decisions(self) -> Sequence[DecisionSource]:
         return [self.feed]
 
-    async def look(self) -> NamespaceVisibility | None:
-        return self.sight
+    async def check_visibility(self) -> NamespaceVisibility | None:
+        return self.visibility
 
-    def open(self) -> Looking:
-        return Looking(self, self.viewers.stream(self.look, "jane"))
+    def open(self) -> PageReader:
+        return PageReader(self, self.viewers.stream(self.check_visibility, "jane"))
 
 
 @dataclass
-class Looking:
-    """One viewer, who reads."""
+class PageReader:
+    """One open page that reads its stream."""
 
-    world: World
+    harness: PageHarness
     stream: AsyncGenerator[bytes, None]
     _next: asyncio.Task[bytes] | None = None
 
     async def read(self) -> list[Event]:
-        """All that is told until the stream rests."""
-        told: list[Event] = []
+        """All events until the stream waits."""
+        events: list[Event] = []
         while True:
             self._next = self._next or asyncio.ensure_future(anext(self.stream))
             for _ in range(10):
                 await asyncio.sleep(0)
             if not self._next.done():
-                return told
+                return events
             try:
-                told += _parsed(self._next.result())
+                events += _parse_events(self._next.result())
             except StopAsyncIteration:
-                return [*told, ("over", None)]
+                return [*events, ("over", None)]
             self._next = None
 
     async def later(self, seconds: float = 0.25) -> list[Event]:
-        self.world.clock.advance(seconds)
+        self.harness.clock.advance(seconds)
         return await self.read()
 
     async def close(self) -> None:
@@ -104,7 +104,7 @@ class Looking:
         await self.stream.aclose()
 
 
-def _parsed(data: bytes) -> list[Event]:
+def _parse_events(data: bytes) -> list[Event]:
     found = []
     for block in data.decode().split("\n\n"):
         lines = dict(line.split(": ", 1) for line in block.splitlines())
@@ -113,16 +113,16 @@ def _parsed(data: bytes) -> list[Event]:
     return found
 
 
-def rows(told: list[Event], table: str) -> list[str]:
-    return [row[0] for name, data in told if name == "rows" for row in data.get(table, [])]
+def rows(events: list[Event], table: str) -> list[str]:
+    return [row[0] for name, data in events if name == "rows" for row in data.get(table, [])]
 
 
-def gone(told: list[Event], table: str = "pods") -> list[str]:
-    return [key for name, data in told if name == "rows" for key in data["gone"].get(table, [])]
+def gone(events: list[Event], table: str = "pods") -> list[str]:
+    return [key for name, data in events if name == "rows" for key in data["gone"].get(table, [])]
 
 
-def names(told: list[Event]) -> list[str]:
-    return [name for name, _ in told]
+def event_names(events: list[Event]) -> list[str]:
+    return [name for name, _ in events]
 
 
 def pod(name: str, namespace: str = "default", **fields: Any) -> Pod:
@@ -130,119 +130,122 @@ def pod(name: str, namespace: str = "default", **fields: Any) -> Pod:
 
 
 @async_test
-async def test_everything_is_told_once_and_then_what_changes() -> None:
+async def test_all_rows_are_sent_once_and_then_changes() -> None:
     web = pod("web")
-    world = World({"nodes": [make_node("a")], "pods": [web]})
-    viewer = world.open()
-    told = await viewer.read()
-    assert names(told) == ["hello", "rows", "whole", "numbers", "queues"]
-    assert told[0][1]["user"] == "jane"
-    assert (rows(told, "nodes"), rows(told, "pods")) == (["a"], ["default/web"])
+    harness = PageHarness({"nodes": [make_node("a")], "pods": [web]})
+    viewer = harness.open()
+    events = await viewer.read()
+    assert event_names(events) == ["hello", "rows", "whole", "numbers", "queues"]
+    assert events[0][1]["user"] == "jane"
+    assert (rows(events, "nodes"), rows(events, "pods")) == (["a"], ["default/web"])
     assert await viewer.later() == []
-    world.viewers.on_change(web, replace_fields(web, spec={"node_name": "a"}))
-    world.viewers.on_change(None, pod("new"))
-    world.viewers.on_change(pod("old"), None)
-    told = await viewer.later()
-    assert (rows(told, "pods"), gone(told)) == (["default/web", "default/new"], ["default/old"])
+    harness.viewers.on_change(web, replace_fields(web, spec={"node_name": "a"}))
+    harness.viewers.on_change(None, pod("new"))
+    harness.viewers.on_change(pod("old"), None)
+    events = await viewer.later()
+    assert (rows(events, "pods"), gone(events)) == (["default/web", "default/new"], ["default/old"])
     await viewer.close()
 
 
 @async_test
-async def test_a_pod_that_ends_goes() -> None:
-    world = World()
-    viewer = world.open()
+async def test_a_completed_pod_is_removed() -> None:
+    harness = PageHarness()
+    viewer = harness.open()
     await viewer.read()
-    world.viewers.on_change(pod("job"), replace_fields(pod("job"), status={"phase": "Succeeded"}))
+    harness.viewers.on_change(pod("job"), replace_fields(pod("job"), status={"phase": "Succeeded"}))
     assert gone(await viewer.later()) == ["default/job"]
     await viewer.close()
 
 
 @async_test
-async def test_many_changes_of_one_pod_are_told_once() -> None:
-    world = World()
-    viewer = world.open()
+async def test_many_changes_of_one_pod_are_sent_once() -> None:
+    harness = PageHarness()
+    viewer = harness.open()
     await viewer.read()
     for _ in range(1000):
-        world.viewers.on_change(pod("busy"), pod("busy"))
+        harness.viewers.on_change(pod("busy"), pod("busy"))
     assert rows(await viewer.later(), "pods") == ["default/busy"]
     await viewer.close()
 
 
 @async_test
-async def test_a_change_that_comes_while_everything_is_told_comes_last() -> None:
+async def test_a_change_during_the_initial_rows_is_sent_after_them() -> None:
     first = [pod(f"p{number}") for number in range(3 * ROWS_PER_EVENT)]
-    world = World({"pods": list(first)})
-    viewer = world.open()
+    harness = PageHarness({"pods": list(first)})
+    viewer = harness.open()
     stream = viewer.stream
-    told = [event for _ in range(3) for event in _parsed(await anext(stream))]
-    world.viewers.on_change(first[-1], None)
-    told += await viewer.read()
-    assert len(rows(told, "pods")) == 3 * ROWS_PER_EVENT
-    assert gone(told) == [first[-1].key]
-    assert names(told).index("whole") < max(place for place, name in enumerate(names(told)) if name == "rows")
+    events = [event for _ in range(3) for event in _parse_events(await anext(stream))]
+    harness.viewers.on_change(first[-1], None)
+    events += await viewer.read()
+    assert len(rows(events, "pods")) == 3 * ROWS_PER_EVENT
+    assert gone(events) == [first[-1].key]
+    assert event_names(events).index("whole") < max(
+        place for place, name in enumerate(event_names(events)) if name == "rows"
+    )
     await viewer.close()
 
 
 @async_test
-async def test_pods_of_other_namespaces_are_never_told() -> None:
-    theirs, ours = pod("theirs", "secret"), pod("ours", "team")
+async def test_pods_of_unreadable_namespaces_are_never_sent() -> None:
+    hidden_pod, visible_pod = pod("hidden", "secret"), pod("visible", "team")
     groups: list[KubeObject] = [
         from_api(PodGroup, {"metadata": {"name": "g", "namespace": where}}) for where in ("secret", "team")
     ]
-    world = World(
-        {"pods": [theirs, ours], "podgroups": groups}, sight=NamespaceVisibility(namespaces=frozenset({"team"}))
+    harness = PageHarness(
+        {"pods": [hidden_pod, visible_pod], "podgroups": groups},
+        visibility=NamespaceVisibility(namespaces=frozenset({"team"})),
     )
-    world.feed.told = [
-        FeedEntry(1.0, "secret/theirs", "scheduled", "a", ""),
-        FeedEntry(2.0, "team/ours", "scheduled", "a", ""),
-        FeedEntry(3.0, "team/ours", "unschedulable", "", "it fits a once secret/theirs is gone", ("secret/theirs",)),
+    harness.feed.events = [
+        FeedEntry(1.0, "secret/hidden", "scheduled", "a", ""),
+        FeedEntry(2.0, "team/visible", "scheduled", "a", ""),
+        FeedEntry(3.0, "team/visible", "unschedulable", "", "it fits a once secret/hidden is gone", ("secret/hidden",)),
     ]
-    viewer = world.open()
-    told = await viewer.read()
-    world.viewers.on_change(theirs, replace_fields(theirs, spec={"node_name": "a"}))
-    world.viewers.on_change(theirs, None)
-    told += await viewer.later()
-    assert "secret" not in json.dumps(told)
-    assert (rows(told, "pods"), rows(told, "groups")) == (["team/ours"], ["team/g"])
-    assert [each["at"] for name, data in told if name == "decisions" for each in data] == [2.0]
+    viewer = harness.open()
+    events = await viewer.read()
+    harness.viewers.on_change(hidden_pod, replace_fields(hidden_pod, spec={"node_name": "a"}))
+    harness.viewers.on_change(hidden_pod, None)
+    events += await viewer.later()
+    assert "secret" not in json.dumps(events)
+    assert (rows(events, "pods"), rows(events, "groups")) == (["team/visible"], ["team/g"])
+    assert [each["at"] for name, data in events if name == "decisions" for each in data] == [2.0]
     await viewer.close()
 
 
 @async_test
-async def test_what_may_be_seen_is_asked_again_and_told_anew() -> None:
-    world = World(
-        {"pods": [pod("a", "one"), pod("b", "two")]}, sight=NamespaceVisibility(namespaces=frozenset({"one"}))
+async def test_changed_permissions_resend_all_rows() -> None:
+    harness = PageHarness(
+        {"pods": [pod("a", "one"), pod("b", "two")]}, visibility=NamespaceVisibility(namespaces=frozenset({"one"}))
     )
-    viewer = world.open()
+    viewer = harness.open()
     assert rows(await viewer.read(), "pods") == ["one/a"]
-    world.sight = NamespaceVisibility(namespaces=frozenset({"two"}))
-    told = await viewer.later(RECHECK_S)
-    assert names(told)[0] == "again"
-    assert rows(told, "pods") == ["two/b"]
-    world.sight = None
+    harness.visibility = NamespaceVisibility(namespaces=frozenset({"two"}))
+    events = await viewer.later(RECHECK_S)
+    assert event_names(events)[0] == "again"
+    assert rows(events, "pods") == ["two/b"]
+    harness.visibility = None
     assert await viewer.later(RECHECK_S) == [("over", None)]
-    assert len(world.viewers) == 0
+    assert len(harness.viewers) == 0
 
 
 @async_test
-async def test_numbers_come_every_second_and_queues_when_they_change() -> None:
-    world = World()
-    viewer = world.open()
+async def test_numbers_are_sent_every_second_and_queues_on_change() -> None:
+    harness = PageHarness()
+    viewer = harness.open()
     await viewer.read()
-    assert names(await viewer.later(0.5)) == []
-    assert names(await viewer.later(0.5)) == ["numbers"]
-    world.queues = {"gold": {"share": 0.5}}
+    assert event_names(await viewer.later(0.5)) == []
+    assert event_names(await viewer.later(0.5)) == ["numbers"]
+    harness.queues = {"gold": {"share": 0.5}}
     assert (await viewer.later(1.0))[1] == ("queues", {"gold": {"share": 0.5}})
     await viewer.close()
 
 
 @async_test
-async def test_an_amount_that_nobody_can_read_costs_its_row_local() -> None:
+async def test_an_object_with_an_invalid_quantity_is_omitted() -> None:
     queues: list[KubeObject] = [
         from_api(Queue, {"metadata": {"name": name}, "spec": {"capability": {"cpu": cpu}}})
         for name, cpu in (("bad", "a lot"), ("good", "4"))
     ]
-    viewer = World({"queues": queues}).open()
+    viewer = PageHarness({"queues": queues}).open()
     assert rows(await viewer.read(), "queues") == ["good"]
     await viewer.close()
 
@@ -250,33 +253,33 @@ async def test_an_amount_that_nobody_can_read_costs_its_row_local() -> None:
 @async_test
 async def test_names_with_markup_are_data() -> None:
     nasty = "<img src=x onerror=alert(1)>\n\nevent: rows"
-    viewer = World({"pods": [pod(nasty)]}).open()
-    told = await viewer.read()
-    assert rows(told, "pods") == [f"default/{nasty}"]
+    viewer = PageHarness({"pods": [pod(nasty)]}).open()
+    events = await viewer.read()
+    assert rows(events, "pods") == [f"default/{nasty}"]
     await viewer.close()
 
 
 @async_test
-async def test_nobody_who_looks_costs_nothing() -> None:
-    world = World()
-    viewer = world.open()
+async def test_without_open_pages_changes_are_not_recorded() -> None:
+    harness = PageHarness()
+    viewer = harness.open()
     await viewer.read()
     await viewer.close()
-    assert len(world.viewers) == 0
-    world.viewers.on_change(None, pod("unseen"))
-    viewer = world.open()
+    assert len(harness.viewers) == 0
+    harness.viewers.on_change(None, pod("unseen"))
+    viewer = harness.open()
     assert rows(await viewer.read(), "pods") == []
     await viewer.close()
 
 
 @async_test
-async def test_viewers_are_counted() -> None:
-    world = World()
-    viewers = [world.open() for _ in range(MAX_VIEWERS)]
+async def test_the_number_of_open_pages_is_limited() -> None:
+    harness = PageHarness()
+    viewers = [harness.open() for _ in range(MAX_VIEWERS)]
     for viewer in viewers[1:]:
         await viewer.read()
-    assert not world.viewers.full
+    assert not harness.viewers.full
     await viewers[0].read()
-    assert world.viewers.full
+    assert harness.viewers.full
     for viewer in viewers:
         await viewer.close()
