@@ -341,7 +341,7 @@ async def batch_process(
             senders=MIN_SENDERS,
         )
         side = wire_batch(settings, clients, Cache(), clock=clock, chance=chance, observer=monitor.metrics)
-        clients.event_sink.gives_way = lambda: bool(side.live.binds.in_flight)
+        clients.event_sink.should_limit_senders = lambda: bool(side.live.binds.in_flight)
         handle_event = monitor.page_source.with_page_updates(side.live.handle_event)
         requests = await BindRequestWatch.create(
             side.live.event_handlers.requests, clients, settings.options.exclusive_scheduler_names
@@ -351,7 +351,7 @@ async def batch_process(
                 resource,
                 handle_event,
                 selection=selection,
-                complaint=side.event_recorders.report_unreadable,
+                on_undecodable=side.event_recorders.report_unreadable,
             )
             for kind in kinds
             if (resource := clients.served_resources.get(kind)) is not None

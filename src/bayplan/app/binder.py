@@ -339,7 +339,7 @@ async def binder_process(
                 served,
                 binder.handle_event,
                 selection=_selection(kind.struct, settings),
-                complaint=binder.report_unreadable if kind is _REQUESTS else None,
+                on_undecodable=binder.report_unreadable if kind is _REQUESTS else None,
             )
             for kind in _KINDS
             if (served := clients.served_resources.get(kind)) is not None

@@ -258,7 +258,7 @@ def _informers(
             resource,
             page_source.with_page_updates(handle_in_both if kind in shared else own),
             selection=EVERYTHING,
-            complaint=side.event_recorders.report_unreadable,
+            on_undecodable=side.event_recorders.report_unreadable,
         )
         for kind in kinds
         if (resource := clients.served_resources.get(kind)) is not None

@@ -38,7 +38,7 @@ def build_election(
     """A candidate for a lease. `identity`: generated if empty. `port`: the serving port of this process."""
     identity = identity or f"{platform.node()}_{uuid.UUID(int=client.chance.getrandbits(128), version=4)}"
 
-    def tell(note: str) -> None:
+    def record_event(note: str) -> None:
         meta = election.lock.meta
         about = ObjectReference(
             kind="Lease",
@@ -60,7 +60,7 @@ def build_election(
             renew_s=lease.renew_deadline.seconds,
             retry_s=lease.retry_period.seconds,
         ),
-        tell=tell,
-        marks=leader_annotations(identity, port, os.environ) if port else None,
+        record_event=record_event,
+        annotations=leader_annotations(identity, port, os.environ) if port else None,
     )
     return election

@@ -225,7 +225,7 @@ def wire_scheduler(
             live.all_by_binder = True
             live.binding_cycles.limit_concurrency(_MAX_CONCURRENT_BIND_REQUESTS)
     live.writes.crash_point = clients.crash_points
-    clients.event_sink.gives_way = partial(_should_limit_event_senders, live, clients.event_sink)
+    clients.event_sink.should_limit_senders = partial(_should_limit_event_senders, live, clients.event_sink)
     clients.stack.callback(live.engine.close)
     return live
 

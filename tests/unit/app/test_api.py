@@ -1,4 +1,4 @@
-"""`bayplan.Cluster`: what a script, a notebook and a test do with a whole cluster, and what it says when it cannot."""
+"""`bayplan.Cluster` in scripts, notebooks and tests, and its errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pod(name: str, cpu: str = "1", **spec: Any) -> dict[str, Any]:
 
 
 def gang(name: str, size: int) -> dict[str, Any]:
-    """Pods of which two do not fit on one node."""
+    """A gang of pods of which no two fit on one node."""
     task = {"name": "worker", "replicas": size, "template": {"spec": pod(name, "3", restartPolicy="Never")["spec"]}}
     spec = {"schedulerName": "volcano", "minAvailable": size, "tasks": [task]}
     return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
@@ -39,21 +39,21 @@ def stateful_set(name: str, replicas: int) -> dict[str, Any]:
 
 
 @async_test
-async def test_pods_are_placed_run_and_are_refused(tmp_path: Path) -> None:
+async def test_pods_run_or_are_reported_unschedulable(tmp_path: Path) -> None:
     file = tmp_path / "pod.json"
-    file.write_text(json.dumps(pod("of-a-file")))
+    file.write_text(json.dumps(pod("from-a-file")))
     async with Cluster(nodes=["web=1", "gpu=1:cpu=64"], zones=2) as cluster:
         applied = await cluster.apply(pod("small"), json.dumps(pod("big", "40")), file, pod("giant", "100"))
         assert [str(each) for each in applied] == [
-            f"pod/{name} created" for name in ("small", "big", "of-a-file", "giant")
+            f"pod/{name} created" for name in ("small", "big", "from-a-file", "giant")
         ]
         assert await cluster.wait_placed("big") == "gpu-0"
         running = await cluster.wait_for(lambda each: each.status.phase == "Running", "big")
         assert running.spec.node_name == "gpu-0"
         assert "the only node that fits" in cluster.why("big")
         assert (await cluster.wait_unschedulable("giant")).startswith("0/2 nodes are available: 2 Insufficient cpu.")
-        assert cluster.why("nobody") == "the scheduler has not decided about it"
-        assert [each.name for each in await cluster.pods()] == ["big", "giant", "of-a-file", "small"]
+        assert cluster.why("unknown") == "the scheduler has not decided about it"
+        assert [each.name for each in await cluster.pods()] == ["big", "from-a-file", "giant", "small"]
         with pytest.raises(WaitTimedOut, match=r"default/giant did not have a node within 0\.01 s"):
             await cluster.wait_placed("giant", timeout_s=0.01)
         with pytest.raises(WaitTimedOut, match=r"default/small did not become unschedulable within 0\.01 s"):
@@ -61,7 +61,7 @@ async def test_pods_are_placed_run_and_are_refused(tmp_path: Path) -> None:
 
 
 @async_test
-async def test_controllers_make_pods() -> None:
+async def test_controllers_create_pods() -> None:
     async with Cluster(nodes=2) as cluster:
         await cluster.apply(stateful_set("db", 2))
         assert await cluster.wait_placed("db-1", timeout_s=60) in ("node-0", "node-1")
@@ -69,7 +69,7 @@ async def test_controllers_make_pods() -> None:
 
 
 @async_test
-async def test_a_claim_gets_a_volume_without_further_ado() -> None:
+async def test_a_claim_gets_a_volume_from_the_default_class() -> None:
     storage = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": storage}
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
@@ -80,7 +80,7 @@ async def test_a_claim_gets_a_volume_without_further_ado() -> None:
 
 
 @async_test
-async def test_without_a_scheduler_nothing_is_placed() -> None:
+async def test_without_a_scheduler_no_pod_is_placed() -> None:
     async with Cluster(nodes=1, scheduler=False, controllers=False) as cluster:
         await cluster.apply(pod("lonely"))
         await cluster.wait_for(lambda each: each.status.phase == "Pending", "lonely")
@@ -90,15 +90,15 @@ async def test_without_a_scheduler_nothing_is_placed() -> None:
             cluster.why("lonely")
 
 
-def test_where_there_is_no_loop() -> None:
+def test_a_cluster_without_an_event_loop_runs_in_a_thread() -> None:
     taint = {"key": "gpu", "effect": "NoSchedule"}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "mine"}, "spec": {"taints": [taint]}}
     with Cluster(nodes=["web=1", node]) as cluster:
         cluster.run(cluster.apply(pod("web"), pod("guest", tolerations=[{"operator": "Exists"}], nodeName="mine")))
         assert cluster.run(cluster.wait_placed("web")) == "web-0"
         assert cluster.run(cluster.wait_placed("guest")) == "mine"
-        told = json.loads(cluster.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
-        assert told == cluster.url
+        server = json.loads(cluster.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+        assert server == cluster.url
         folder = cluster.kubeconfig.parent
     assert not folder.exists()
     with pytest.raises(UsageError, match="is not started"):
@@ -106,7 +106,7 @@ def test_where_there_is_no_loop() -> None:
 
 
 @async_test
-async def test_what_it_cannot_be_asked_for() -> None:
+async def test_wrong_calls_are_errors() -> None:
     cluster = Cluster(nodes=0)
     with pytest.raises(UsageError, match="is not started"):
         _ = cluster.client
@@ -131,12 +131,12 @@ async def test_what_it_cannot_be_asked_for() -> None:
         pytest.param(["a=1", "a=2"], "two pools of the name a", id="twins"),
     ],
 )
-def test_nodes_that_are_none(nodes: Any, words: str) -> None:
+def test_invalid_nodes_are_usage_errors(nodes: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Cluster(nodes=nodes)
 
 
-def test_configurations_that_are_none(tmp_path: Path) -> None:
+def test_invalid_configurations_are_usage_errors(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"config='nope.yaml' is not a configuration; give a file as Path\('nope.yaml'\)"
     ):
@@ -160,7 +160,7 @@ tiers:
 
 @pytest.mark.parametrize("batch", [True, CONF], ids=["default", "text"])
 @async_test
-async def test_gangs_start_whole_or_not_at_all(batch: bool | str) -> None:
+async def test_gangs_start_as_a_whole_or_not_at_all(batch: bool | str) -> None:
     async with Cluster(nodes="node=2:cpu=4", batch=batch) as cluster:
         await cluster.apply(pod("single"), gang("large", 3), gang("small", 2))
         assert await cluster.wait_placed("single")
@@ -174,7 +174,7 @@ async def test_gangs_start_whole_or_not_at_all(batch: bool | str) -> None:
         ]
 
 
-def test_a_start_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_removes_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with Cluster(nodes=0) as first:
         port = int(first.url.rpartition(":")[2])

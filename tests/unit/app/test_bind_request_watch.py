@@ -1,4 +1,4 @@
-"""How a process follows requests: of its own failures alone where the server can select them, everything else whole."""
+"""Watches of BindRequests: only failures where the server can select them, else all requests."""
 
 from __future__ import annotations
 
@@ -50,93 +50,97 @@ NAMES = ("default-scheduler", "gpus")
 FAILURES = Selection(
     field_selector="status.phase=Failed", label_selector="bayplan.dev/scheduler in (default-scheduler,gpus)"
 )
-OF_OTHERS = Selection(label_selector="bayplan.dev/scheduler notin (default-scheduler,gpus)")
+FOREIGN_REQUESTS = Selection(label_selector="bayplan.dev/scheduler notin (default-scheduler,gpus)")
 
 
-def wired(client: Client) -> ApiClients:
+def api_clients(client: Client) -> ApiClients:
     return cast(ApiClients, SimpleNamespace(client=client))
 
 
-def book() -> BindRequestTracker:
+def tracker() -> BindRequestTracker:
     clock = ManualClock()
-    nobody = cast(RequestOwner, SimpleNamespace(waiting_pod=lambda _: None))
-    return BindRequestTracker(Cache(), nobody, BindFailures(clock), clock, asyncio.get_running_loop().create_future)
+    no_owner = cast(RequestOwner, SimpleNamespace(waiting_pod=lambda _: None))
+    return BindRequestTracker(Cache(), no_owner, BindFailures(clock), clock, asyncio.get_running_loop().create_future)
 
 
-def older() -> dict[str, Any]:
+def older_definition() -> dict[str, Any]:
     definition = copy.deepcopy(bind_request_definition())
     del definition["spec"]["versions"][0]["selectableFields"]
     return definition
 
 
 @pytest.mark.parametrize("selects", [True, False], ids=["selects by phase", "does not"])
-def test_what_is_watched_follows_from_what_the_server_can_select(tmp_path: Path, selects: bool) -> None:
+def test_the_selectors_depend_on_the_server(tmp_path: Path, selects: bool) -> None:
     async def run() -> None:
-        async with run_reconciler(tmp_path, definition=bind_request_definition() if selects else older()) as rig:
-            requests = book()
-            watch = await BindRequestWatch.create(requests, wired(rig.client), NAMES)
-            assert watch.selections == ((FAILURES, OF_OTHERS) if selects else (EVERYTHING,))
+        async with run_reconciler(
+            tmp_path, definition=bind_request_definition() if selects else older_definition()
+        ) as harness:
+            requests = tracker()
+            watch = await BindRequestWatch.create(requests, api_clients(harness.client), NAMES)
+            assert watch.selections == ((FAILURES, FOREIGN_REQUESTS) if selects else (EVERYTHING,))
             assert requests.only_failures is selects
             assert len(watch.startup_tasks(lambda *_: None)) == selects
-            assert len(watch.background_tasks(rig.client.clock)) == 1
+            assert len(watch.background_tasks(harness.client.clock)) == 1
 
     asyncio.run(run())
 
 
-def test_an_engine_that_binds_by_itself_asks_for_nothing() -> None:
+def test_an_engine_without_binder_watches_no_requests() -> None:
     async def run() -> BindRequestWatch:
-        return await BindRequestWatch.create(None, wired(cast(Client, None)), NAMES)
+        return await BindRequestWatch.create(None, api_clients(cast(Client, None)), NAMES)
 
     watch = asyncio.run(run())
     assert watch.selections == (EVERYTHING,)
     assert watch.background_tasks(cast(Any, None)) == watch.startup_tasks(lambda *_: None) == ()
 
 
-def test_where_several_schedulers_of_a_name_share_the_pods_all_requests_are_watched(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        requests = book()
-        watch = await BindRequestWatch.create(requests, wired(rig.client), ())
+def test_schedulers_that_share_a_name_watch_all_requests(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        requests = tracker()
+        watch = await BindRequestWatch.create(requests, api_clients(harness.client), ())
         assert watch.selections == (EVERYTHING,)
         assert not requests.only_failures
 
     run_with_reconciler(tmp_path, test)
 
 
-def test_requests_for_pods_of_others_are_told_whole_and_none_is_told_twice(tmp_path: Path) -> None:
-    """A request without the label may be anybody's: KAI-Scheduler's, or one that was made by hand."""
+def test_foreign_requests_are_watched_and_none_is_watched_twice(tmp_path: Path) -> None:
+    """A request without the label may belong to any scheduler: KAI-Scheduler's, or one that a user created."""
 
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         labels = {"mine": {SCHEDULER_LABEL: "default-scheduler"}, "theirs": {SCHEDULER_LABEL: "volcano"}, "by-hand": {}}
         for name, more in labels.items():
-            await rig.request(await rig.pod(name), name=name)
-            await rig.patch(REQUESTS, name, {"metadata": {"labels": {HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN, **more}}})
-            await rig.patch(REQUESTS, name, {"status": {"phase": "Failed", "failedAttempts": 1}}, sub="status")
-        watch = await BindRequestWatch.create(book(), wired(rig.client), NAMES)
-        told = [[each.name for each in (await rig.client.list(REQUESTS, one)).items] for one in watch.selections]
-        assert [sorted(each) for each in told] == [["mine"], ["by-hand", "theirs"]]
+            await harness.request(await harness.pod(name), name=name)
+            await harness.patch(
+                REQUESTS, name, {"metadata": {"labels": {HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN, **more}}}
+            )
+            await harness.patch(REQUESTS, name, {"status": {"phase": "Failed", "failedAttempts": 1}}, sub="status")
+        watch = await BindRequestWatch.create(tracker(), api_clients(harness.client), NAMES)
+        names = [[each.name for each in (await harness.client.list(REQUESTS, one)).items] for one in watch.selections]
+        assert [sorted(each) for each in names] == [["mine"], ["by-hand", "theirs"]]
 
     run_with_reconciler(tmp_path, test)
 
 
-def test_everything_is_told_before_the_first_decision_and_failures_after_it(tmp_path: Path) -> None:
+def test_all_requests_are_listed_before_the_first_decision_and_failures_are_watched(tmp_path: Path) -> None:
     async def run() -> None:
-        async with run_reconciler(tmp_path) as rig:
+        async with run_reconciler(tmp_path) as harness:
             for name in ("one", "two"):
-                await rig.request(await rig.pod(name), name=name)
-                await rig.patch(REQUESTS, name, {"metadata": {"labels": {SCHEDULER_LABEL: "default-scheduler"}}})
-            watch = await BindRequestWatch.create(book(), wired(rig.client), NAMES)
-            told: list[str] = []
-            (first_look,) = watch.startup_tasks(lambda _, new: told.append(new.metadata.name if new else ""))
-            await first_look()
-            assert sorted(told) == ["one", "two"]
-            uids = {(await rig.get(REQUESTS, name))["metadata"]["uid"] for name in told}
+                await harness.request(await harness.pod(name), name=name)
+                await harness.patch(REQUESTS, name, {"metadata": {"labels": {SCHEDULER_LABEL: "default-scheduler"}}})
+            watch = await BindRequestWatch.create(tracker(), api_clients(harness.client), NAMES)
+            names: list[str] = []
+            (list_existing,) = watch.startup_tasks(lambda _, new: names.append(new.metadata.name if new else ""))
+            await list_existing()
+            assert sorted(names) == ["one", "two"]
+            uids = {(await harness.get(REQUESTS, name))["metadata"]["uid"] for name in names}
             assert await watch.uids() == uids
-            assert await told_by_watch(rig, watch) == ["two"]
+            assert await watched_requests(harness, watch) == ["two"]
 
     asyncio.run(run())
 
 
-class StillWaiting:
+class PendingPodEngine:
     """An engine whose only pod waits for the binder."""
 
     def __init__(self, pod: Pod, writes: BindRequestWrites) -> None:
@@ -164,32 +168,32 @@ class StillWaiting:
 
 
 class SilentServer:
-    """Answers nothing."""
+    """A server without answers."""
 
     async def pod(self, _: BindRequest) -> Pod | None:
         raise Unreachable("no answer", sent=True)
 
 
-def test_a_stale_request_goes_though_somebody_has_edited_it_and_nobody_told(tmp_path: Path) -> None:
-    """Watched are failures alone, so that the version we know is the one that was made."""
+def test_a_stale_request_is_deleted_after_an_unwatched_edit(tmp_path: Path) -> None:
+    """The watch has failures only, so the known version is the created one."""
 
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.request(await rig.pod())
-        await rig.patch(REQUESTS, "web", {"metadata": {"labels": {HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN}}})
-        pod = await rig.client.get(Pod, "default", "web")
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.request(await harness.pod())
+        await harness.patch(REQUESTS, "web", {"metadata": {"labels": {HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN}}})
+        pod = await harness.client.get(Pod, "default", "web")
         clock, cache = ManualClock(datetime.now(UTC)), Cache()
         cache.add_node(make_node("n1"))
-        engine = StillWaiting(pod, BindRequestWrites(rig.client))
+        engine = PendingPodEngine(pod, BindRequestWrites(harness.client))
         requests = BindRequestTracker(cache, engine, BindFailures(clock), clock, stale_s=1.0)
-        watch = await BindRequestWatch.create(requests, wired(rig.client), NAMES)
-        (first_look,) = watch.startup_tasks(cast(Handler, requests.handle_event))
-        await first_look()
-        await rig.patch(REQUESTS, "web", {"metadata": {"annotations": {"x": "y"}}})
+        watch = await BindRequestWatch.create(requests, api_clients(harness.client), NAMES)
+        (list_existing,) = watch.startup_tasks(cast(Handler, requests.handle_event))
+        await list_existing()
+        await harness.patch(REQUESTS, "web", {"metadata": {"annotations": {"x": "y"}}})
         clock.advance(60)
         requests.run_periodic_checks()
         while engine.writing:
             await engine.writing.pop()
-        assert await rig.find(REQUESTS, "web") is None
+        assert await harness.find(REQUESTS, "web") is None
         assert engine.done == ["taken web", "BindRequestStale", "BindRequestDeleted"]
         clock.advance(60)
         await read_lost_pods(requests, cast(BindRequestReader, SilentServer()))
@@ -201,73 +205,73 @@ def test_a_stale_request_goes_though_somebody_has_edited_it_and_nobody_told(tmp_
 
 
 @pytest.mark.parametrize("selects", [True, False], ids=["selects by phase", "does not"])
-def test_requests_that_nobody_can_read_go_as_well_where_their_pods_never_were(tmp_path: Path, selects: bool) -> None:
-    """A binder gives them up, and no watch tells an engine what they say."""
+def test_undecodable_requests_without_a_pod_are_deleted(tmp_path: Path, selects: bool) -> None:
+    """The binder reports them as failed, and no watch has their content."""
 
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.pod("there")
-        garbled = {"resourceClaimAllocations": [{"name": "gpu", "allocation": {"devices": 3}}]}
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.pod("there")
+        invalid = {"resourceClaimAllocations": [{"name": "gpu", "allocation": {"devices": 3}}]}
         for name in ("never", "there"):
-            await rig.request(None, name=name, **garbled)
-            await rig.patch(REQUESTS, name, {"metadata": {"labels": {HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN}}})
-        async with rig.run_binder():
+            await harness.request(None, name=name, **invalid)
+            await harness.patch(REQUESTS, name, {"metadata": {"labels": {HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN}}})
+        async with harness.run_binder():
             for name in ("never", "there"):
-                await rig.until_phase("Failed", name)
+                await harness.until_phase("Failed", name)
         clock = ManualClock(datetime.now(UTC))
-        engine = StillWaiting(await rig.client.get(Pod, "default", "there"), BindRequestWrites(rig.client))
+        engine = PendingPodEngine(await harness.client.get(Pod, "default", "there"), BindRequestWrites(harness.client))
         requests = BindRequestTracker(Cache(), engine, BindFailures(clock), clock)
-        watch = await BindRequestWatch.create(requests, wired(rig.client), NAMES)
+        watch = await BindRequestWatch.create(requests, api_clients(harness.client), NAMES)
         for _ in range(2):
             await check_unreadable_requests(requests, watch)
             clock.advance(600)
             await delete_orphaned_requests(requests, watch)
             while engine.writing:
                 await engine.writing.pop()
-        assert await rig.find(REQUESTS, "there") is not None
-        assert (await rig.find(REQUESTS, "never") is None) is selects
+        assert await harness.find(REQUESTS, "there") is not None
+        assert (await harness.find(REQUESTS, "never") is None) is selects
         await check_unreadable_requests(requests, watch)
         clock.advance(600)
         await delete_orphaned_requests(requests, watch)
         assert engine.writing == [], "what has gone is not deleted again"
 
-    run_with_reconciler(tmp_path, test, definition=bind_request_definition() if selects else older())
+    run_with_reconciler(tmp_path, test, definition=bind_request_definition() if selects else older_definition())
 
 
 @pytest.mark.parametrize("name", ["", "..", "%2e%2e"])
-def test_a_pod_that_cannot_be_is_not_asked_for(tmp_path: Path, name: str) -> None:
-    """The server would answer neither that it is there nor that it is not, and the request would stay."""
+def test_a_pod_with_an_invalid_name_is_not_requested(tmp_path: Path, name: str) -> None:
+    """The server would return neither the pod nor 404, and the request would stay."""
 
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         request = BindRequest(spec=BindRequestSpec(pod_name=name))
-        assert await BindRequestWatch(book(), rig.client).pod_uid(request) == ""
+        assert await BindRequestWatch(tracker(), harness.client).pod_uid(request) == ""
 
     run_with_reconciler(tmp_path, test)
 
 
-async def told_by_watch(rig: ReconcilerHarness, watch: BindRequestWatch) -> list[str]:
-    """Which requests the watch tells of when the second fails, and when the first succeeds before."""
-    told: list[str] = []
+async def watched_requests(harness: ReconcilerHarness, watch: BindRequestWatch) -> list[str]:
+    """The requests that the watch reports when the first succeeds and then the second fails."""
+    names: list[str] = []
     failed = asyncio.Event()
 
-    def hear(_: KubeObject | None, new: KubeObject | None) -> None:
+    def on_event(_: KubeObject | None, new: KubeObject | None) -> None:
         assert isinstance(new, BindRequest)
-        told.append(new.name)
+        names.append(new.name)
         failed.set()
 
-    watching = asyncio.ensure_future(rig.client.informer(REQUESTS, hear, selection=watch.selections[0]).run())
-    await rig.patch(REQUESTS, "one", {"status": {"phase": "Succeeded"}}, sub="status")
-    await rig.patch(REQUESTS, "two", {"status": {"phase": "Failed", "failedAttempts": 1}}, sub="status")
+    informer = asyncio.ensure_future(harness.client.informer(REQUESTS, on_event, selection=watch.selections[0]).run())
+    await harness.patch(REQUESTS, "one", {"status": {"phase": "Succeeded"}}, sub="status")
+    await harness.patch(REQUESTS, "two", {"status": {"phase": "Failed", "failedAttempts": 1}}, sub="status")
     async with asyncio.timeout(60):
         await failed.wait()
-    watching.cancel()
-    await asyncio.gather(watching, return_exceptions=True)
-    return told
+    informer.cancel()
+    await asyncio.gather(informer, return_exceptions=True)
+    return names
 
 
 @pytest.mark.parametrize(
     ("body", "found"),
     [
-        (b'{"items": null}', frozenset()),  # kube-apiserver's word for none
+        (b'{"items": null}', frozenset()),  # an empty list of kube-apiserver
         (b'{"items": []}', frozenset()),
         (b'{"items": [{"metadata": {"uid": "a"}}]}', frozenset({"a"})),
         (b'{"items": 3}', None),

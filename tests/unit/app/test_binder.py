@@ -1,4 +1,4 @@
-"""What a binder shows of itself: whether it is the one that works."""
+"""The leader metric of a binder."""
 
 from __future__ import annotations
 
@@ -27,45 +27,45 @@ from support.harness.reconciler import DEFINITIONS
 STATUS = "leader_election_master_status"
 
 
-def told(registry: MetricsRegistry) -> list[str]:
+def leader_lines(registry: MetricsRegistry) -> list[str]:
     text = b"".join(registry.render()).decode()
     return [line for line in text.splitlines() if line.startswith(STATUS)]
 
 
 @asynccontextmanager
 async def cluster(folder: Path) -> AsyncIterator[ConnectionConfig]:
-    """An API server that knows the kind."""
+    """An API server with the BindRequest CRD."""
     async with run_embedded_cluster(folder) as serving, serving.client() as client:
         await client.create(DEFINITIONS, bind_request_definition())
         yield serving.target()
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside engines"])
-def test_a_binder_tells_whether_it_holds_its_lease(tmp_path: Path, beside: bool) -> None:
+def test_the_metric_shows_whether_the_binder_holds_its_lease(tmp_path: Path, beside: bool) -> None:
     @async_test
     async def run() -> None:
         registry, clock = MetricsRegistry(), SystemClock()
         leader = LeaderMetrics(registry) if beside else None
         monitor = BinderMonitor(clock, registry, leader=leader)
         settings = BinderSettings(lease=binder_lease(leader_elect=True, namespace="default"))
-        assert told(registry) == []
+        assert leader_lines(registry) == []
         async with (
             cluster(tmp_path) as target,
             binder_process(settings, target, monitor=monitor, clock=clock) as process,
         ):
-            assert told(registry) == [f'{STATUS}{{name="bayplan-binder"}} 0']
-            working = asyncio.ensure_future(process.run())
+            assert leader_lines(registry) == [f'{STATUS}{{name="bayplan-binder"}} 0']
+            run_task = asyncio.ensure_future(process.run())
             await process.ready.wait()
-            assert told(registry) == [f'{STATUS}{{name="bayplan-binder"}} 1']
-            working.cancel()
-            await asyncio.wait([working])
+            assert leader_lines(registry) == [f'{STATUS}{{name="bayplan-binder"}} 1']
+            run_task.cancel()
+            await asyncio.wait([run_task])
 
     run()
 
 
 @async_test
-async def test_a_binder_without_a_lease_leads_nobody(tmp_path: Path) -> None:
+async def test_a_binder_without_a_lease_has_no_leader_metric(tmp_path: Path) -> None:
     monitor = BinderMonitor(SystemClock())
     settings = BinderSettings(lease=binder_lease(leader_elect=False))
     async with cluster(tmp_path) as target, binder_process(settings, target, monitor=monitor):
-        assert told(monitor.registry) == []
+        assert leader_lines(monitor.registry) == []

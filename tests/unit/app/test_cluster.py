@@ -1,4 +1,4 @@
-"""A whole cluster in one process: gangs are scheduled beside single pods, and pods are bound by the binder."""
+"""A cluster in one process: gangs and single pods run, and a binder binds pods."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ REQUESTS = resource_of(kind_of(BindRequest))
 POD: Tree = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "single"}, "spec": POD_SPEC}
 
 
-def plan_with(folder: Path, scheduler: SchedulerSetup) -> ClusterOptions:
+def cluster_options(folder: Path, scheduler: SchedulerSetup) -> ClusterOptions:
     return ClusterOptions(
         credentials=credentials_for(folder, "127.0.0.1"),
         nodes=nodes_of([NodePool.parse("2:cpu=4")], 0),
@@ -62,8 +62,8 @@ def plan_with(folder: Path, scheduler: SchedulerSetup) -> ClusterOptions:
     )
 
 
-async def all_run(client: Client, *names: str) -> list[Tree]:
-    """The pods of these names, when all of them run."""
+async def wait_running(client: Client, *names: str) -> list[Tree]:
+    """Wait until all pods with these names run, and return them."""
     found: dict[str, Tree] = {}
     while len(found) < len(names):
         for name in sorted({*names} - {*found}):
@@ -79,78 +79,81 @@ async def all_run(client: Client, *names: str) -> list[Tree]:
 
 @async_test
 async def test_a_gang_and_a_single_pod_run(tmp_path: Path) -> None:
-    plan = plan_with(tmp_path, SchedulerSetup.from_text(batch=BatchSettings()))
+    plan = cluster_options(tmp_path, SchedulerSetup.from_text(batch=BatchSettings()))
     async with InProcessCluster(plan) as cluster, cluster.client() as client:
         await cluster.ready()
         assert cluster.binder is None
         await client.create(VC_JOBS, JOB, namespace="default")
         await client.create(PODS, POD, namespace="default")
-        pods = await all_run(client, "single", "train-w-0", "train-w-1")
+        pods = await wait_running(client, "single", "train-w-0", "train-w-1")
         assert [pod["spec"]["schedulerName"] for pod in pods] == ["default-scheduler", "volcano", "volcano"]
 
 
 @async_test
-async def test_a_scheduler_that_asks_for_bindings_gets_the_kind_and_a_binder(tmp_path: Path) -> None:
+async def test_a_scheduler_with_bind_requests_gets_the_crd_and_a_binder(tmp_path: Path) -> None:
     async with (
         asyncio.timeout(60),
-        InProcessCluster(plan_with(tmp_path, SchedulerSetup.from_text(BY_BINDER))) as cluster,
+        InProcessCluster(cluster_options(tmp_path, SchedulerSetup.from_text(BY_BINDER))) as cluster,
     ):
         await cluster.ready()
         async with cluster.client() as client:
             await client.create(PODS, POD, namespace="default")
-            await all_run(client, "single")
+            await wait_running(client, "single")
             request = await client.get_raw(REQUESTS, "default", "single")
             assert request["spec"]["podName"] == "single"
 
 
 SHARING = BY_BINDER.replace("{name: BindRequestBinder}", "{name: GpuSharing}, {name: BindRequestBinder}")
-HOLDERS = "gpu-holders"
+RESERVATION_NAMESPACE = "gpu-holders"
 
 
 @async_test
-async def test_reservation_pods_live_where_the_settings_say_for_binder_and_scheduler_alike(tmp_path: Path) -> None:
-    own = BayplanSettings(resource_reservation=ReservationSettings(namespace=HOLDERS))
+async def test_binder_and_scheduler_use_the_reservation_namespace_of_the_settings(tmp_path: Path) -> None:
+    own = BayplanSettings(resource_reservation=ReservationSettings(namespace=RESERVATION_NAMESPACE))
     (node,) = nodes_of([NodePool.parse("1:cpu=4,nvidia.com/gpu=2")], 0)
     node["metadata"]["labels"]["nvidia.com/gpu.memory"] = "16000"
-    plan = replace(plan_with(tmp_path, SchedulerSetup.from_text(SHARING, own=own)), nodes=[node])
-    part = {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": "part-gpu"}
-    asks = {"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}
-    whole = {"containers": [{"name": "main", "image": "main", "resources": asks}]}
+    plan = replace(cluster_options(tmp_path, SchedulerSetup.from_text(SHARING, own=own)), nodes=[node])
+    fraction = {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": "fraction-gpu"}
+    gpu_resources = {"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}
+    whole = {"containers": [{"name": "main", "image": "main", "resources": gpu_resources}]}
     async with asyncio.timeout(60), InProcessCluster(plan) as cluster, cluster.client() as client:
         await cluster.ready()
         with suppress(AlreadyExists):
             await client.create(
-                GroupVersionResource("", "v1", "namespaces", namespaced=False), {"metadata": {"name": HOLDERS}}
+                GroupVersionResource("", "v1", "namespaces", namespaced=False),
+                {"metadata": {"name": RESERVATION_NAMESPACE}},
             )
-        await client.create(PODS, {**POD, "metadata": {"name": "part", "annotations": part}}, namespace="default")
-        while not (holders := (await client.list(PODS, Selection(namespace=HOLDERS))).items):
+        await client.create(
+            PODS, {**POD, "metadata": {"name": "fraction", "annotations": fraction}}, namespace="default"
+        )
+        while not (holders := (await client.list(PODS, Selection(namespace=RESERVATION_NAMESPACE))).items):
             await asyncio.sleep(0.01)
-        told = {"metadata": {"annotations": {DEVICE_INDEX_ANNOTATION: "GPU-7"}}}
+        annotation = {"metadata": {"annotations": {DEVICE_INDEX_ANNOTATION: "GPU-7"}}}
         name = holders[0].metadata.name  # type: ignore[union-attr]
-        await client.patch(PODS, told, name=name, namespace=HOLDERS, kind=MERGE_PATCH)
-        await all_run(client, "part")
-        # Who does not know the reservation holds one more device back for the group.
+        await client.patch(PODS, annotation, name=name, namespace=RESERVATION_NAMESPACE, kind=MERGE_PATCH)
+        await wait_running(client, "fraction")
+        # Without knowledge of the reservation, the scheduler would hold back one more device for the group.
         await client.create(PODS, {**POD, "metadata": {"name": "whole"}, "spec": whole}, namespace="default")
-        (whole_pod,) = await all_run(client, "whole")
+        (whole_pod,) = await wait_running(client, "whole")
         assert whole_pod["spec"]["nodeName"] == node["metadata"]["name"]
 
 
 @async_test
-async def test_sessions_that_ask_for_bindings_get_them_too(tmp_path: Path) -> None:
+async def test_sessions_with_bind_requests_get_a_binder(tmp_path: Path) -> None:
     batch = BatchSettings(bayplan_settings=BayplanSettings(bind_requests=True))
     async with (
         asyncio.timeout(60),
-        InProcessCluster(plan_with(tmp_path, SchedulerSetup.from_text(batch=batch))) as cluster,
+        InProcessCluster(cluster_options(tmp_path, SchedulerSetup.from_text(batch=batch))) as cluster,
     ):
         await cluster.ready()
         async with cluster.client() as client:
             await client.create(VC_JOBS, JOB, namespace="default")
-            await all_run(client, "train-w-0", "train-w-1")
+            await wait_running(client, "train-w-0", "train-w-1")
             assert await client.get_raw(REQUESTS, "default", "train-w-0")
 
 
 @pytest.mark.parametrize("config", [None, BY_BINDER], ids=["sessions alone", "both engines"])
-def test_of_two_engines_on_one_cache_one_counts_pods_of_others_and_takes_neithers_for_theirs(
+def test_one_of_two_engines_counts_foreign_requests_and_excludes_both_engines_pods(
     tmp_path: Path, config: str | None
 ) -> None:
     @async_test
@@ -158,7 +161,7 @@ def test_of_two_engines_on_one_cache_one_counts_pods_of_others_and_takes_neither
         setup = SchedulerSetup.from_text(
             config, batch=BatchSettings(bayplan_settings=BayplanSettings(bind_requests=True))
         )
-        async with asyncio.timeout(60), InProcessCluster(plan_with(tmp_path, setup)) as cluster:
+        async with asyncio.timeout(60), InProcessCluster(cluster_options(tmp_path, setup)) as cluster:
             await cluster.ready()
             assert cluster.scheduler is not None
             both = cluster.scheduler.engine_loop
@@ -168,20 +171,20 @@ def test_of_two_engines_on_one_cache_one_counts_pods_of_others_and_takes_neither
                 for each in (both.pods.bind_requests, both.batch.event_handlers.requests)
                 if each is not None
             ]
-            (others,) = filter(None, counting)
+            (foreign,) = filter(None, counting)
             names = ("default-scheduler", "volcano", "kai-scheduler")
             pods = [replace_fields(make_pod("web"), spec={"scheduler_name": name}) for name in names]
-            assert [others.is_own_pod(pod) for pod in pods] == [True, True, False]
+            assert [foreign.is_own_pod(pod) for pod in pods] == [True, True, False]
 
     run()
 
 
 @async_test
-async def test_no_part_of_a_cluster_runs_after_its_end(tmp_path: Path) -> None:
+async def test_all_tasks_of_a_cluster_end_with_it(tmp_path: Path) -> None:
     parts = {"scheduler", "binder", "controllers", "nodes"}
     async with (
         asyncio.timeout(60),
-        InProcessCluster(plan_with(tmp_path, SchedulerSetup.from_text(BY_BINDER))) as cluster,
+        InProcessCluster(cluster_options(tmp_path, SchedulerSetup.from_text(BY_BINDER))) as cluster,
     ):
         await cluster.ready()
         running = [task for task in asyncio.all_tasks() if task.get_name() in parts]

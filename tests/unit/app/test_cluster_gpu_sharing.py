@@ -1,4 +1,4 @@
-"""A whole cluster whose scheduler gives out parts of GPUs: two pods that say nothing else share a device."""
+"""A cluster whose scheduler shares GPUs: two pods with fractions share a device."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ profiles:
       enabled: [{name: GpuSharing}, {name: BindRequestBinder}]
       disabled: [{name: DefaultBinder}]
 """
-HOME = "kai-resource-reservation"
-DOORS = GroupVersionResource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", namespaced=False)
+NAMESPACE = "kai-resource-reservation"
+WEBHOOK_CONFIGURATIONS = GroupVersionResource(
+    "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", namespaced=False
+)
 
 
 @asynccontextmanager
@@ -58,25 +60,25 @@ async def sharing_cluster(
         yield client
 
 
-def half(name: str, scheduler: str = "sharing", fraction: str = "0.5") -> Tree:
+def pod_with_fraction(name: str, scheduler: str = "sharing", fraction: str = "0.5") -> Tree:
     return {
         "metadata": {"name": name, "annotations": {"gpu-fraction": fraction}},
         "spec": {"schedulerName": scheduler, "containers": [{"name": "main", "image": "main"}]},
     }
 
 
-async def running(client: Client, name: str) -> Tree:
+async def wait_running(client: Client, name: str) -> Tree:
     while (pod := await client.get_raw(PODS, "default", name))["status"].get("phase") != "Running":
         await asyncio.sleep(0.01)
     return pod
 
 
 async def reservations(client: Client) -> list[Any]:
-    return list((await client.list(PODS, Selection(namespace=HOME))).items)
+    return list((await client.list(PODS, Selection(namespace=NAMESPACE))).items)
 
 
 async def environment(client: Client, pod: Tree) -> dict[str, str]:
-    """What a kubelet would put into the first container's."""
+    """The environment that a kubelet sets in the first container."""
     (container, *_), found = pod["spec"]["containers"], {}
     for source in container["envFrom"]:
         found |= (await client.get_raw(CONFIG_MAPS, "default", source["configMapRef"]["name"]))["data"]
@@ -87,16 +89,16 @@ async def environment(client: Client, pod: Tree) -> dict[str, str]:
 
 
 @async_test
-async def test_two_halves_are_one_device_and_free_it_when_they_go(tmp_path: Path) -> None:
+async def test_two_halves_share_a_device_and_free_it_when_they_are_deleted(tmp_path: Path) -> None:
     async with sharing_cluster(tmp_path) as client:
         for name in ("one", "two"):
-            await client.create(PODS, half(name), namespace="default")
-        pods = [await running(client, name) for name in ("one", "two")]
+            await client.create(PODS, pod_with_fraction(name), namespace="default")
+        pods = [await wait_running(client, name) for name in ("one", "two")]
         (held,) = await reservations(client)
         device = held.metadata.annotations["run.ai/reserve_for_gpu_index"]
         assert device == f"GPU-{held.metadata.uid}"
-        told = {"NVIDIA_VISIBLE_DEVICES": device, "GPU_PORTION": "0.50", "RUNAI_NUM_OF_GPUS": "0.50"}
-        assert [await environment(client, pod) for pod in pods] == [told, told]
+        expected = {"NVIDIA_VISIBLE_DEVICES": device, "GPU_PORTION": "0.50", "RUNAI_NUM_OF_GPUS": "0.50"}
+        assert [await environment(client, pod) for pod in pods] == [expected, expected]
         for name in ("one", "two"):
             await client.delete(PODS, namespace="default", name=name)
         while await reservations(client):
@@ -104,30 +106,30 @@ async def test_two_halves_are_one_device_and_free_it_when_they_go(tmp_path: Path
 
 
 @async_test
-async def test_pods_of_other_schedulers_are_left_as_they_are(tmp_path: Path) -> None:
+async def test_pods_of_other_schedulers_are_not_changed(tmp_path: Path) -> None:
     async with sharing_cluster(tmp_path) as client:
-        await client.create(PODS, half("other", "default-scheduler", fraction="2"), namespace="default")
-        pod = await running(client, "other")
+        await client.create(PODS, pod_with_fraction("other", "default-scheduler", fraction="2"), namespace="default")
+        pod = await wait_running(client, "other")
         assert pod["metadata"]["annotations"] == {"gpu-fraction": "2"}
         with pytest.raises(ApiError, match="it must be between 0 and 1"):
-            await client.create(PODS, half("bad", fraction="2"), namespace="default")
+            await client.create(PODS, pod_with_fraction("bad", fraction="2"), namespace="default")
 
 
 @async_test
-async def test_a_cluster_that_is_kept_in_a_file_shares_gpus_again(tmp_path: Path) -> None:
-    """With another scheduler, of which the registrations then speak."""
+async def test_a_cluster_with_a_data_file_shares_gpus_after_a_restart(tmp_path: Path) -> None:
+    """The second start has another scheduler name, which the webhook configurations must have too."""
     data = tmp_path / "cluster.db"
     async with sharing_cluster(tmp_path, data=data) as client:
-        assert await client.get_raw(SERVICE_ACCOUNTS, HOME, HOME)
+        assert await client.get_raw(SERVICE_ACCOUNTS, NAMESPACE, NAMESPACE)
     renamed = SHARING.replace("schedulerName: sharing", "schedulerName: renamed")
     async with sharing_cluster(tmp_path, renamed, data) as client:
-        await client.create(PODS, half("one", "renamed"), namespace="default")
-        assert (await environment(client, await running(client, "one")))["GPU_PORTION"] == "0.50"
+        await client.create(PODS, pod_with_fraction("one", "renamed"), namespace="default")
+        assert (await environment(client, await wait_running(client, "one")))["GPU_PORTION"] == "0.50"
 
 
 @async_test
-async def test_nobody_stands_at_the_door_where_no_gpu_is_shared(tmp_path: Path) -> None:
+async def test_without_gpu_sharing_there_are_no_webhooks(tmp_path: Path) -> None:
     async with sharing_cluster(tmp_path, None) as client:
-        for resource, name in ((DOORS, "bayplan-gpus-mutate"), (NAMESPACES, HOME)):
+        for resource, name in ((WEBHOOK_CONFIGURATIONS, "bayplan-gpus-mutate"), (NAMESPACES, NAMESPACE)):
             with pytest.raises(NotFound):
                 await client.get_raw(resource, "", name)

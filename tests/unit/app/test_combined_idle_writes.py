@@ -1,4 +1,4 @@
-"""What waits for ten minutes writes nothing: `bayplan run --binder`, the controllers and nodes on virtual time."""
+"""Pending pods cause no writes for ten minutes: `bayplan run --binder`, controllers and nodes on virtual time."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def pod(name: str, cpu: str = "1", **spec: Any) -> Tree:
 
 
 def gang(name: str, size: int, cpu: str = "1", **spec: Any) -> Tree:
-    """A Volcano Job of which all pods must run."""
+    """A Volcano Job whose pods must all run."""
     template = {"spec": {"restartPolicy": "Never", "containers": [container(cpu)], **spec.pop("pod", {})}}
     return job(name, {"name": "w", "replicas": size, "template": template}, **{"minAvailable": size, **spec})
 
 
 def single_pods() -> Iterable[Tree]:
-    """Pods of the pod engine that wait for all sorts of reasons."""
+    """Pending pods of the pod engine, for various reasons."""
     yield pod("too-large", "99")
     yield pod("gated", schedulingGates=[{"name": "example.com/wait"}])
     missing = {"name": "v", "persistentVolumeClaim": {"claimName": "missing"}}
@@ -104,7 +104,7 @@ def single_pods() -> Iterable[Tree]:
 
 
 def batch_objects() -> Iterable[tuple[GroupVersionResource, Tree]]:
-    """Gangs that wait for all sorts of reasons, beside some that run."""
+    """Pending gangs for various reasons, and some that run."""
     yield QUEUES, queue("lent", weight=1, state="")
     yield QUEUES, queue("poor", weight=1, state="", reclaimable=False, capability={"cpu": "1"})
     yield QUEUES, queue("shut", weight=1, state="")
@@ -144,7 +144,7 @@ def batch_objects() -> Iterable[tuple[GroupVersionResource, Tree]]:
 
 
 def workloads() -> Iterable[tuple[GroupVersionResource, Tree]]:
-    """Objects of other controllers whose pods wait."""
+    """Objects of other controllers with pending pods."""
     labels = {"matchLabels": {"app": "web"}}
     template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [container("99")]}}
     yield (
@@ -180,31 +180,31 @@ REFUSED_REQUEST = {
     "metadata": {"name": "refused", "labels": {HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN}},
     "spec": {"podName": "too-large", "selectedNode": "absent", "backoffLimit": 3},
 }
-"""The binder cannot carry it out, and gives it up after three attempts."""
+"""The binder cannot carry it out, and reports a failure after three attempts."""
 
 
-async def fill(world: VirtualCluster) -> None:
-    """Create everything, the batch objects first: what the pod engine finds depends on them."""
+async def fill(cluster: VirtualCluster) -> None:
+    """Create all objects, the batch objects first, because the decisions of the pod engine depend on them."""
     for resource, tree in batch_objects():
-        await world.create(resource, tree)
+        await cluster.create(resource, tree)
         if tree["metadata"]["name"] == "borrowing":
-            await world.sleep(5)
+            await cluster.sleep(5)
     target = {"apiVersion": QUEUES.api_version, "kind": "Queue", "name": "shut"}
-    target["uid"] = (await world.get(QUEUES, "shut"))["metadata"]["uid"]
+    target["uid"] = (await cluster.get(QUEUES, "shut"))["metadata"]["uid"]
     close = {"metadata": {"name": "close"}, "action": "CloseQueue", "target": target}
-    await world.create(COMMANDS, close)
-    await world.sleep(10)
+    await cluster.create(COMMANDS, close)
+    await cluster.sleep(10)
     for resource, tree in workloads():
-        await world.create(resource, tree)
+        await cluster.create(resource, tree)
     for tree in single_pods():
-        await world.create(PODS, tree)
-    await world.create(REQUESTS, REFUSED_REQUEST)
+        await cluster.create(PODS, tree)
+    await cluster.create(REQUESTS, REFUSED_REQUEST)
 
 
-def attempts(world: VirtualCluster) -> dict[str, int]:
-    """How often the pod engine tried each of its pods that wait."""
+def attempts(cluster: VirtualCluster) -> dict[str, int]:
+    """Number of attempts of each pending pod of the pod engine."""
     names = [tree["metadata"]["name"] for tree in single_pods()]
-    queued = [world.pods.queue.get(f"default/{name}") for name in names]
+    queued = [cluster.pods.queue.get(f"default/{name}") for name in names]
     return {name: 0 if each is None else each.attempts for name, each in zip(names, queued, strict=True)}
 
 
@@ -216,21 +216,21 @@ def condition(tree: Tree) -> Tree:
 @pytest.mark.parametrize(
     ("conf", "period_s"), [pytest.param(ADMITTING, 1.0, id="admitting"), pytest.param(EVICTING, 5.0, id="evicting")]
 )
-def test_what_waits_writes_nothing_until_its_reason_changes(conf: str, period_s: float, tmp_path: Path) -> None:
+def test_pending_objects_cause_no_writes_until_their_reason_changes(conf: str, period_s: float, tmp_path: Path) -> None:
     @virtual_time_test
     async def run() -> None:
-        async with virtual_cluster(tmp_path, nodes=NODES, conf=conf, period_s=period_s) as world:
-            await fill(world)
-            await world.sleep(SETTLED_S)
-            settled_s, tried, sessions = world.now_s, attempts(world), world.batch.session_count
-            check_waiting(*[await world.list(each) for each in (PODS, POD_GROUPS, QUEUES)])
-            await world.sleep(QUIET_S)
-            assert [str(each) for each in world.writes_since(settled_s)] == []
-            assert len(world.lease_renewals_since(settled_s)) > QUIET_S / 2, "the processes were alive"
-            assert world.batch.session_count >= sessions + QUIET_S / period_s - 1
-            again = attempts(world)
+        async with virtual_cluster(tmp_path, nodes=NODES, conf=conf, period_s=period_s) as cluster:
+            await fill(cluster)
+            await cluster.sleep(SETTLED_S)
+            settled_s, tried, sessions = cluster.now_s, attempts(cluster), cluster.batch.session_count
+            check_waiting(*[await cluster.list(each) for each in (PODS, POD_GROUPS, QUEUES)])
+            await cluster.sleep(QUIET_S)
+            assert [str(each) for each in cluster.writes_since(settled_s)] == []
+            assert len(cluster.lease_renewals_since(settled_s)) > QUIET_S / 2, "the processes were alive"
+            assert cluster.batch.session_count >= sessions + QUIET_S / period_s - 1
+            again = attempts(cluster)
             assert [name for name in tried if again[name] < tried[name] + 2] == ["gated", "missing-device"]
-            await changes_are_told(world)
+            await check_changes_are_reported(cluster)
 
     run()
 
@@ -247,7 +247,7 @@ def test_a_preemptor_whose_victims_cannot_be_deleted_sends_only_deletions(
     size: str, grouped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gates = ("GenericWorkload", "GangScheduling", "WorkloadAwarePreemption") if grouped else ()
-    of_group: Tree = {"schedulingGroup": {"podGroupName": "strong"}} if grouped else {}
+    group_spec: Tree = {"schedulingGroup": {"podGroupName": "strong"}} if grouped else {}
     request, tries, allowed = Transport.request, list[str](), list[str]()
 
     async def refuse_deletions(self: Transport, method: str, path: str, *args: Any, **more: Any) -> Any:
@@ -258,36 +258,36 @@ def test_a_preemptor_whose_victims_cannot_be_deleted_sends_only_deletions(
 
     @virtual_time_test
     async def run() -> None:
-        async with virtual_cluster(tmp_path, nodes=NODES, gates=gates) as world:
+        async with virtual_cluster(tmp_path, nodes=NODES, gates=gates) as cluster:
             for number in range(4 * int(3.5 // (3 if size == "3" else 1.7))):
-                await world.create(PODS, pod(f"low-{number}", size))
-            await world.sleep(5)
-            assert all(each["spec"].get("nodeName") for each in await world.list(PODS))
+                await cluster.create(PODS, pod(f"low-{number}", size))
+            await cluster.sleep(5)
+            assert all(each["spec"].get("nodeName") for each in await cluster.list(PODS))
             monkeypatch.setattr(Transport, "request", refuse_deletions)
             if grouped:
                 strong = {"schedulingPolicy": {"gang": {"minCount": 2}}, "priority": 2_000_000_000}
-                await world.create(WORKLOAD_GROUPS, {"metadata": {"name": "strong"}, "spec": strong})
+                await cluster.create(WORKLOAD_GROUPS, {"metadata": {"name": "strong"}, "spec": strong})
             for name in ("high", "higher"):
-                await world.create(PODS, pod(name, "3", priorityClassName=CRITICAL, **of_group))
-            await world.sleep(2 * SETTLED_S)
-            settled_s, tried = world.now_s, len(tries)
-            await world.sleep(QUIET_S)
-            assert [str(each) for each in world.writes_since(settled_s)] == []
-            assert len(tries) > tried, "it may be allowed at any time"
-            waiting = await world.get(PODS, "high")
+                await cluster.create(PODS, pod(name, "3", priorityClassName=CRITICAL, **group_spec))
+            await cluster.sleep(2 * SETTLED_S)
+            settled_s, tried = cluster.now_s, len(tries)
+            await cluster.sleep(QUIET_S)
+            assert [str(each) for each in cluster.writes_since(settled_s)] == []
+            assert len(tries) > tried, "deletions are retried"
+            waiting = await cluster.get(PODS, "high")
             assert "nominatedNodeName" not in waiting["status"]
             assert grouped or "preemption: 0/4 nodes are available" in condition(waiting)["message"]
             allowed.append("from now on")
-            await world.sleep(660)
-            placed = [each["metadata"]["name"] for each in await world.list(PODS) if each["spec"].get("nodeName")]
+            await cluster.sleep(660)
+            placed = [each["metadata"]["name"] for each in await cluster.list(PODS) if each["spec"].get("nodeName")]
             assert {"high", "higher"} <= {*placed}
-            assert [each for each in await world.list(EVENTS) if each["reason"] == "Preempted"]
+            assert [each for each in await cluster.list(EVENTS) if each["reason"] == "Preempted"]
 
     run()
 
 
 def check_waiting(pods: list[Tree], groups: list[Tree], queues: list[Tree]) -> None:
-    """The scenario is what it is meant to be: else silence would prove nothing."""
+    """Check that the pending objects are as intended: otherwise the absence of writes proves nothing."""
     waiting = {each["metadata"]["name"]: condition(each) for each in pods if not each["spec"].get("nodeName")}
     assert {tree["metadata"]["name"] for tree in single_pods()} < waiting.keys()
     assert {"without-claim-w-0", "few-0", "no-group", "alone"} < waiting.keys()
@@ -295,26 +295,26 @@ def check_waiting(pods: list[Tree], groups: list[Tree], queues: list[Tree]) -> N
     for gang in ("too-large-", "preempting-", "over-quota-", "of-shut-queue-", "by-topology-", "flow-step-", "few"):
         assert any(name.startswith(gang) for name in names), names
     assert any("can possibly be assigned to node-" in each.get("message", "") for each in waiting.values())
-    told = {each["metadata"]["name"]: each["status"] for each in queues}
-    assert told["lent"]["allocated"]["cpu"] == "6"
-    assert told["shut"]["state"] == "Closed"
+    statuses = {each["metadata"]["name"]: each["status"] for each in queues}
+    assert statuses["lent"]["allocated"]["cpu"] == "6"
+    assert statuses["shut"]["state"] == "Closed"
 
 
-async def changes_are_told(world: VirtualCluster) -> None:
-    """A node that comes is in the reasons of pods and gangs, by condition and event; then it is quiet again."""
-    since_s = world.now_s
-    await world.create(NODE_OBJECTS, {**NODES[0], "metadata": {"name": "late"}, "spec": {"unschedulable": True}})
-    await world.sleep(400)
+async def check_changes_are_reported(cluster: VirtualCluster) -> None:
+    """A new node appears in the conditions and events of pods and gangs; then there are no writes again."""
+    since_s = cluster.now_s
+    await cluster.create(NODE_OBJECTS, {**NODES[0], "metadata": {"name": "late"}, "spec": {"unschedulable": True}})
+    await cluster.sleep(400)
     for name in ("too-large", "nowhere", "web"):
-        pods = [each for each in await world.list(PODS) if each["metadata"].get("labels", {}).get("app") == name]
+        pods = [each for each in await cluster.list(PODS) if each["metadata"].get("labels", {}).get("app") == name]
         assert [condition(each)["message"].startswith("0/5 nodes") for each in pods] == [True] * len(pods)
-    (gang,) = [each for each in await world.list(POD_GROUPS) if each["metadata"]["name"].startswith("without-claim")]
+    (gang,) = [each for each in await cluster.list(POD_GROUPS) if each["metadata"]["name"].startswith("without-claim")]
     assert "0/5 nodes are unavailable" in condition(gang)["message"]
-    failed = [each for each in await world.list(EVENTS) if each["reason"] == "FailedScheduling"]
+    failed = [each for each in await cluster.list(EVENTS) if each["reason"] == "FailedScheduling"]
     for name in ("too-large", "without-claim-w-0"):
         notes = [each["message"] for each in failed if each["involvedObject"]["name"] == name]
         assert any("0/5 nodes" in note for note in notes), notes
-    assert world.writes_since(since_s)
-    again_s = world.now_s
-    await world.sleep(SETTLED_S)
-    assert [str(each) for each in world.writes_since(again_s)] == []
+    assert cluster.writes_since(since_s)
+    again_s = cluster.now_s
+    await cluster.sleep(SETTLED_S)
+    assert [str(each) for each in cluster.writes_since(again_s)] == []

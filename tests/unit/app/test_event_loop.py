@@ -1,4 +1,4 @@
-"""A process that serves runs on the fastest loop that there is, and on Python's own where there is none."""
+"""Event loop of serving processes: uvloop if it is installed, else Python's own."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pytest
 from bayplan.app.event_loop import new_event_loop
 
 
-def module_of_the_loop() -> str:
-    async def asked() -> str:
+def loop_module() -> str:
+    async def read_module() -> str:
         return type(asyncio.get_running_loop()).__module__
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(asked())
+        return runner.run(read_module())
 
 
-def test_the_fastest_loop_is_used_where_it_is_installed() -> None:
+def test_uvloop_is_used_if_it_is_installed() -> None:
     pytest.importorskip("uvloop")
-    assert module_of_the_loop() == "uvloop"
+    assert loop_module() == "uvloop"
 
 
-def test_the_loop_of_python_is_used_where_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asyncio_is_used_without_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
-    assert module_of_the_loop().startswith("asyncio")
+    assert loop_module().startswith("asyncio")

@@ -1,4 +1,4 @@
-"""What everybody may read of a process: only what was asked for, each on its address, and nothing can be changed."""
+"""Endpoints without TLS: only the enabled ones, each on its address, and read-only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEALTH, METRICS, PROFILES = "/livez", "/metrics", "/debug/pprof/"
 
 
 async def status(port: int, path: str, method: str = "GET") -> int:
-    """What is answered; 0 where nobody listens."""
+    """The status of a response; 0 if no server listens."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except ConnectionRefusedError:
@@ -29,7 +29,7 @@ async def status(port: int, path: str, method: str = "GET") -> int:
 
 
 @pytest.mark.parametrize(
-    ("asked", "health", "numbers"),
+    ("options", "health", "numbers"),
     [
         pytest.param({}, {}, {}, id="nothing"),
         pytest.param({"health": True}, {HEALTH: 200, METRICS: 404}, {}, id="health"),
@@ -39,18 +39,18 @@ async def status(port: int, path: str, method: str = "GET") -> int:
     ],
 )
 @async_test
-async def test_what_was_asked_for_is_there_and_nothing_else(
-    asked: dict[str, bool], health: dict[str, int], numbers: dict[str, int]
+async def test_only_enabled_endpoints_are_served(
+    options: dict[str, bool], health: dict[str, int], numbers: dict[str, int]
 ) -> None:
     first, second = free_ports(2)
-    pages = InsecureServingOptions(health_address=f"127.0.0.1:{first}", listen_address=f"127.0.0.1:{second}", **asked)
+    pages = InsecureServingOptions(health_address=f"127.0.0.1:{first}", listen_address=f"127.0.0.1:{second}", **options)
     async with serve_insecure(ServerViews(metrics=MetricsRegistry()), pages, ManualClock()):
         for port, expected in ((first, health), (second, numbers)):
             assert {path: await status(port, path) for path in expected or (HEALTH,)} == (expected or {HEALTH: 0})
 
 
 @async_test
-async def test_counters_are_not_set_back_by_whoever_comes_along() -> None:
+async def test_counters_cannot_be_reset_without_authorization() -> None:
     counter = Counter("things_total", "Things.")
     registry = MetricsRegistry()
     registry.add(counter)

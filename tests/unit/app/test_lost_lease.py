@@ -1,4 +1,4 @@
-"""A lease that is lost with many writes pending: no trace and one line, in each engine and in the binder."""
+"""A lost lease with many pending writes: no traceback and one log line, in each engine and in the binder."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ TOO_BIG = [make_pod(f"big-{number}", cpu="1000") for number in range(MANY)]
 
 
 @pytest.fixture(autouse=True)
-def _everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def _log_at_debug_level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
 
 @pytest.mark.parametrize("by_binder", [False, True], ids=["bindings", "bind-requests"])
 def test_the_pod_engine(by_binder: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Bindings or BindRequests, statuses, and the farewell of a victim."""
+    """Bindings or BindRequests, statuses, and the condition of a victim."""
 
     @async_test
     async def test() -> None:
         known = (NODE, FULL, *WEAK)
-        world = (
+        running = (
             run_with_bind_requests(*known, config=bind_request_config()) if by_binder else run_live_scheduler(*known)
         )
-        async with world as rig:
-            lease = StaleLease(rig.clock)
-            rig.client.set_guard(lease)
-            rig.deliver(*FITTING, *TOO_BIG, STRONG)
+        async with running as harness:
+            lease = StaleLease(harness.clock)
+            harness.client.set_guard(lease)
+            harness.deliver(*FITTING, *TOO_BIG, STRONG)
             await wait_until(lambda: lease.refused >= 2 * MANY + 2)
-            assert all(each.method == "GET" for each in rig.server.requests)
+            assert all(each.method == "GET" for each in harness.server.requests)
         lease.report_unsent()
         assert complaints(caplog) == [unsent(lease.refused)]
 
@@ -62,33 +62,33 @@ def test_the_pod_engine(by_binder: bool, caplog: pytest.LogCaptureFixture) -> No
 
 @async_test
 async def test_the_batch_engine(caplog: pytest.LogCaptureFixture) -> None:
-    """Bindings, statuses of pods, groups and queues, and the farewell of a victim."""
+    """Bindings, statuses of pods, groups and queues, and the condition of a victim."""
     groups = [make_group(f"g{number}", min_member=1, queue="q") for number in range(MANY)]
     members = [make_member(f"m{number}", group=f"g{number}", requests={"cpu": "1"}) for number in range(MANY)]
     stuck = [make_group(f"s{number}", min_member=1, queue="q") for number in range(MANY)]
     big = [make_member(f"b{number}", group=f"s{number}", requests={"cpu": "1000"}) for number in range(MANY)]
-    async with run_live_batch(NODE, FULL, *WEAK, make_queue(), *groups, *members, *stuck, *big) as rig:
-        lease = StaleLease(rig.clock)
-        rig.client.set_guard(lease)
-        await rig.live.handle_pending_events()
-        await rig.live.run_session()
-        rig.live.evictions.start(WEAK[0], "reclaim")
+    async with run_live_batch(NODE, FULL, *WEAK, make_queue(), *groups, *members, *stuck, *big) as harness:
+        lease = StaleLease(harness.clock)
+        harness.client.set_guard(lease)
+        await harness.live.handle_pending_events()
+        await harness.live.run_session()
+        harness.live.evictions.start(WEAK[0], "reclaim")
         await wait_until(lambda: lease.refused >= 3 * MANY)
-        assert rig.server.requests == []
+        assert harness.server.requests == []
     lease.report_unsent()
     assert complaints(caplog) == [unsent(lease.refused)]
 
 
 def test_the_binder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Statuses of BindRequests, which come before each binding, and their repetition."""
+    """Statuses of BindRequests, which are written before each binding, and their retries."""
 
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         for number in range(MANY):
-            await rig.request(await rig.pod(f"p{number}"), name=f"p{number}")
+            await harness.request(await harness.pod(f"p{number}"), name=f"p{number}")
         lease = StaleLease(SystemClock())
-        rig.client.set_guard(lease)
+        harness.client.set_guard(lease)
         caplog.clear()
-        async with rig.run_binder(workers=MANY) as live:
+        async with harness.run_binder(workers=MANY) as live:
             assert isinstance(live, BinderController)
             while lease.refused < MANY:
                 await asyncio.sleep(0)
@@ -119,13 +119,13 @@ async def test_events(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @async_test
-async def test_what_is_a_bug_keeps_its_trace(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unexpected_error_keeps_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     async def broken() -> None:
         raise ValueError("a bug")
 
-    async with run_live_scheduler(NODE) as rig:
-        rig.client.set_guard(StaleLease(rig.clock))
-        rig.live.writes.start(broken(), "a write")
-        await rig.idle()
+    async with run_live_scheduler(NODE) as harness:
+        harness.client.set_guard(StaleLease(harness.clock))
+        harness.live.writes.start(broken(), "a write")
+        await harness.idle()
     (record,) = [each for each in caplog.records if each.exc_info]
     assert record.getMessage() == "a write failed"

@@ -1,4 +1,4 @@
-"""A scheduler process with a source of plugins looks at their files while it runs."""
+"""A scheduler process with a plugin source checks the plugin files while it runs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from support.harness.embedded_cluster import run_embedded_cluster
 
 
 @async_test
-async def test_a_process_looks_at_the_files_of_its_plugins(tmp_path: Path) -> None:
-    registry, looked = known_plugins(), asyncio.Event()
+async def test_a_process_checks_its_plugin_files(tmp_path: Path) -> None:
+    registry, checked = known_plugins(), asyncio.Event()
     configuration = configured(SHORT_BACKOFF_CONFIG, registry)
-    source = PluginSource(looked.set, lambda: registry, lambda _: configuration)
+    source = PluginSource(checked.set, lambda: registry, lambda _: configuration)
     async with (
         run_embedded_cluster(tmp_path) as cluster,
         scheduler_process(configuration, registry, cluster.target(), options=NO_SERVING, plugins=source) as process,
     ):
         running = asyncio.create_task(process.run())
         try:
-            await asyncio.wait_for(looked.wait(), DEADLINE_S)
+            await asyncio.wait_for(checked.wait(), DEADLINE_S)
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The life of a process: watch, be elected, decide, stop; and what ends it before."""
+"""Lifecycle of a process: sync, election, decisions, stop; and its early ends."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bayplan.errors import LeaseLost
 from support.harness.async_tests import async_test, wait_until
 
 
-class Live:
-    """Stands where the live scheduler would be, and writes down what it is told."""
+class FakeEngine:
+    """A fake engine that records the calls."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -25,15 +25,15 @@ class Live:
         self.log.append("run")
         if self.fault is not None:
             raise self.fault
-        await self._for_ever("run")
+        await self._run_forever("run")
 
     async def handle_pending_events(self) -> None: ...
 
     async def handle_events(self) -> None:
         self.log.append("follow")
-        await self._for_ever("follow")
+        await self._run_forever("follow")
 
-    async def _for_ever(self, what: str) -> None:
+    async def _run_forever(self, what: str) -> None:
         try:
             await asyncio.get_running_loop().create_future()
         finally:
@@ -52,9 +52,9 @@ class Live:
         self.has_open_writes = False
 
 
-class Watching:
+class FakeInformers:
     def __init__(self) -> None:
-        self.told = asyncio.Event()
+        self.synced_event = asyncio.Event()
         self.caught_up = asyncio.Event()
         self.caught_up.set()
         self.asked_to_catch_up = False
@@ -68,7 +68,7 @@ class Watching:
             self.ended = True
 
     async def wait_synced(self) -> None:
-        await self.told.wait()
+        await self.synced_event.wait()
 
     async def catch_up(self) -> None:
         self.asked_to_catch_up = True
@@ -76,10 +76,10 @@ class Watching:
 
     @property
     def synced(self) -> bool:
-        return self.told.is_set()
+        return self.synced_event.is_set()
 
 
-class Leading:
+class FakeElection:
     def __init__(self) -> None:
         self.won = asyncio.Event()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -100,7 +100,7 @@ class Leading:
     async def acquire(self) -> None:
         await self.won.wait()
 
-    async def hold(self) -> None:
+    async def renew_until_lost(self) -> None:
         try:
             await self.lost
         finally:
@@ -113,194 +113,194 @@ class Leading:
         self.reported = True
 
 
-class World:
+class ProcessHarness:
     def __init__(self, *, elected: bool = True) -> None:
-        self.live, self.watching, self.leading = Live(), Watching(), Leading()
+        self.live, self.watching, self.leading = FakeEngine(), FakeInformers(), FakeElection()
         live: Any = self.live
         self.process = SchedulerProcess(live, self.watching, self.leading if elected else None, drain_timeout_s=0.01)
         self.running = asyncio.ensure_future(self.process.run())
 
 
 @async_test
-async def test_it_decides_when_it_knows_everything_and_leads() -> None:
-    world = World()
-    await wait_until(lambda: world.leading.observing)  # while the caches are filled: the lease may end meanwhile
-    assert not world.process.is_ready
-    world.watching.told.set()
-    await wait_until(lambda: world.live.log == ["follow"])
-    assert not world.leading.observing
-    assert world.process.is_ready
-    assert not world.process.is_leading
-    world.leading.won.set()
-    await wait_until(lambda: world.live.log == ["follow", "end follow", "run"])
-    assert world.process.is_leading
-    world.process.stop()
-    assert await world.running == STOPPED_EXIT_CODE
-    assert world.live.log[3:] == ["stop deciding", "drain", "end run", "abandon"]
-    assert world.leading.released
-    assert world.watching.ended
-    assert not world.process.is_ready
+async def test_a_process_decides_when_it_has_synced_and_leads() -> None:
+    harness = ProcessHarness()
+    await wait_until(lambda: harness.leading.observing)  # while the caches are filled: the lease may end meanwhile
+    assert not harness.process.is_ready
+    harness.watching.synced_event.set()
+    await wait_until(lambda: harness.live.log == ["follow"])
+    assert not harness.leading.observing
+    assert harness.process.is_ready
+    assert not harness.process.is_leading
+    harness.leading.won.set()
+    await wait_until(lambda: harness.live.log == ["follow", "end follow", "run"])
+    assert harness.process.is_leading
+    harness.process.stop()
+    assert await harness.running == STOPPED_EXIT_CODE
+    assert harness.live.log[3:] == ["stop deciding", "drain", "end run", "abandon"]
+    assert harness.leading.released
+    assert harness.watching.ended
+    assert not harness.process.is_ready
 
 
 @async_test
-async def test_a_leader_decides_when_it_has_caught_up() -> None:
-    world = World()
-    world.watching.told.set()
-    world.watching.caught_up.clear()
-    world.leading.won.set()
-    await wait_until(lambda: world.watching.asked_to_catch_up)
-    assert "run" not in world.live.log
-    world.watching.caught_up.set()
-    await wait_until(lambda: "run" in world.live.log)
-    world.process.stop()
-    await world.running
+async def test_a_leader_decides_when_its_informers_have_caught_up() -> None:
+    harness = ProcessHarness()
+    harness.watching.synced_event.set()
+    harness.watching.caught_up.clear()
+    harness.leading.won.set()
+    await wait_until(lambda: harness.watching.asked_to_catch_up)
+    assert "run" not in harness.live.log
+    harness.watching.caught_up.set()
+    await wait_until(lambda: "run" in harness.live.log)
+    harness.process.stop()
+    await harness.running
 
 
 @async_test
-async def test_without_an_election_it_decides_at_once() -> None:
-    world = World(elected=False)
-    world.watching.told.set()
-    await wait_until(lambda: world.live.log == ["run"])
-    assert world.process.is_leading
-    world.process.stop()
-    assert await world.running == STOPPED_EXIT_CODE
+async def test_a_process_without_election_decides_at_once() -> None:
+    harness = ProcessHarness(elected=False)
+    harness.watching.synced_event.set()
+    await wait_until(lambda: harness.live.log == ["run"])
+    assert harness.process.is_leading
+    harness.process.stop()
+    assert await harness.running == STOPPED_EXIT_CODE
 
 
 @pytest.mark.parametrize("synced", [False, True], ids=["while it learns", "while it waits for the lease"])
-def test_it_stops_before_it_decides(synced: bool) -> None:
+def test_a_process_can_be_stopped_before_it_decides(synced: bool) -> None:
     @async_test
     async def test() -> None:
-        world = World()
+        harness = ProcessHarness()
         if synced:
-            world.watching.told.set()
-            await wait_until(lambda: world.live.log == ["follow"])
-        world.process.stop()
-        assert await world.running == STOPPED_EXIT_CODE
-        assert "run" not in world.live.log
-        assert world.watching.ended
+            harness.watching.synced_event.set()
+            await wait_until(lambda: harness.live.log == ["follow"])
+        harness.process.stop()
+        assert await harness.running == STOPPED_EXIT_CODE
+        assert "run" not in harness.live.log
+        assert harness.watching.ended
 
     test()
 
 
 @async_test
-async def test_what_does_not_end_in_time_is_left_alone() -> None:
-    world = World(elected=False)
-    world.live.stuck = True
-    world.watching.told.set()
-    await wait_until(lambda: world.live.log)
-    world.process.stop()
-    assert await world.running == STOPPED_EXIT_CODE
-    assert world.live.log[-1] == "abandon"
+async def test_work_that_exceeds_the_drain_timeout_is_abandoned() -> None:
+    harness = ProcessHarness(elected=False)
+    harness.live.stuck = True
+    harness.watching.synced_event.set()
+    await wait_until(lambda: harness.live.log)
+    harness.process.stop()
+    assert await harness.running == STOPPED_EXIT_CODE
+    assert harness.live.log[-1] == "abandon"
 
 
 @async_test
-async def test_a_lost_lease_ends_it_without_finishing_anything() -> None:
-    world = World()
-    world.watching.told.set()
-    world.leading.won.set()
-    await wait_until(lambda: "run" in world.live.log)
-    world.leading.lost.set_exception(LeaseLost("somebody else leads"))
-    assert await world.running == LEASE_LOST_EXIT_CODE
-    assert "drain" not in world.live.log
-    assert world.live.log[-2:] == ["end run", "abandon"]
-    assert world.leading.reported
+async def test_a_lost_lease_ends_the_process_without_draining() -> None:
+    harness = ProcessHarness()
+    harness.watching.synced_event.set()
+    harness.leading.won.set()
+    await wait_until(lambda: "run" in harness.live.log)
+    harness.leading.lost.set_exception(LeaseLost("another process leads"))
+    assert await harness.running == LEASE_LOST_EXIT_CODE
+    assert "drain" not in harness.live.log
+    assert harness.live.log[-2:] == ["end run", "abandon"]
+    assert harness.leading.reported
 
 
 @async_test
-async def test_a_lease_that_is_lost_while_writes_are_finished_ends_the_wait_for_them() -> None:
-    world = World()
-    world.process.drain_timeout_s = 1e9
-    world.live.stuck = True
-    world.watching.told.set()
-    world.leading.won.set()
-    await wait_until(lambda: "run" in world.live.log)
-    world.process.stop()
-    await wait_until(lambda: "drain" in world.live.log)
-    world.leading.lost.set_exception(LeaseLost("somebody else leads"))
-    assert await world.running == LEASE_LOST_EXIT_CODE
-    assert world.live.log[-1] == "abandon"
+async def test_a_lease_that_is_lost_during_the_drain_ends_the_drain() -> None:
+    harness = ProcessHarness()
+    harness.process.drain_timeout_s = 1e9
+    harness.live.stuck = True
+    harness.watching.synced_event.set()
+    harness.leading.won.set()
+    await wait_until(lambda: "run" in harness.live.log)
+    harness.process.stop()
+    await wait_until(lambda: "drain" in harness.live.log)
+    harness.leading.lost.set_exception(LeaseLost("another process leads"))
+    assert await harness.running == LEASE_LOST_EXIT_CODE
+    assert harness.live.log[-1] == "abandon"
 
 
 @pytest.mark.parametrize("moment", ["learning", "waiting", "deciding"])
-def test_a_broken_informer_ends_it(moment: str) -> None:
+def test_a_failed_informer_ends_the_process(moment: str) -> None:
     @async_test
     async def test() -> None:
-        world = World()
+        harness = ProcessHarness()
         if moment != "learning":
-            world.watching.told.set()
-            await wait_until(lambda: world.live.log)
+            harness.watching.synced_event.set()
+            await wait_until(lambda: harness.live.log)
         if moment == "deciding":
-            world.leading.won.set()
-            await wait_until(lambda: "run" in world.live.log)
-        world.watching.broken.set_exception(ZeroDivisionError("of ours"))
+            harness.leading.won.set()
+            await wait_until(lambda: "run" in harness.live.log)
+        harness.watching.broken.set_exception(ZeroDivisionError("a bug"))
         with pytest.raises(ZeroDivisionError):
-            await world.running
-        assert world.live.log[-1:] == ["abandon"]
+            await harness.running
+        assert harness.live.log[-1:] == ["abandon"]
 
     test()
 
 
 @async_test
-async def test_a_broken_loop_ends_it() -> None:
-    world = World(elected=False)
-    world.live.fault = ZeroDivisionError("of ours")
-    world.watching.told.set()
+async def test_a_failed_engine_ends_the_process() -> None:
+    harness = ProcessHarness(elected=False)
+    harness.live.fault = ZeroDivisionError("a bug")
+    harness.watching.synced_event.set()
     with pytest.raises(ZeroDivisionError):
-        await world.running
-    assert world.watching.ended
+        await harness.running
+    assert harness.watching.ended
 
 
 @async_test
-async def test_nothing_is_decided_before_what_it_needs_is_there() -> None:
-    world = World()
-    opened = asyncio.Event()
+async def test_no_decision_before_the_preparations_end() -> None:
+    harness = ProcessHarness()
+    prepared = asyncio.Event()
 
-    async def opening() -> None:
-        world.live.log.append("opening")
-        await opened.wait()
+    async def prepare() -> None:
+        harness.live.log.append("prepare")
+        await prepared.wait()
 
-    world.process.before_deciding = (opening,)
-    world.watching.told.set()
-    world.leading.won.set()
-    await wait_until(lambda: world.live.log == ["follow", "end follow", "opening"])
-    opened.set()
-    await wait_until(lambda: world.live.log[-1] == "run")
-    world.process.stop()
-    assert await world.running == STOPPED_EXIT_CODE
+    harness.process.before_deciding = (prepare,)
+    harness.watching.synced_event.set()
+    harness.leading.won.set()
+    await wait_until(lambda: harness.live.log == ["follow", "end follow", "prepare"])
+    prepared.set()
+    await wait_until(lambda: harness.live.log[-1] == "run")
+    harness.process.stop()
+    assert await harness.running == STOPPED_EXIT_CODE
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["all outcomes are known", "an outcome is unknown"])
 @pytest.mark.parametrize("how", ["stopped", "broken"])
-def test_the_lease_is_given_up_only_if_no_write_may_still_take_effect(how: str, is_open: bool) -> None:
+def test_the_lease_is_released_only_if_no_write_may_still_take_effect(how: str, is_open: bool) -> None:
     @async_test
     async def test() -> None:
-        world = World()
-        world.watching.told.set()
-        world.leading.won.set()
-        await wait_until(lambda: "run" in world.live.log)
-        world.live.stuck = world.live.has_open_writes = is_open
+        harness = ProcessHarness()
+        harness.watching.synced_event.set()
+        harness.leading.won.set()
+        await wait_until(lambda: "run" in harness.live.log)
+        harness.live.stuck = harness.live.has_open_writes = is_open
         if how == "stopped":
-            world.process.stop()
-            assert await world.running == STOPPED_EXIT_CODE
+            harness.process.stop()
+            assert await harness.running == STOPPED_EXIT_CODE
         else:
-            world.watching.broken.set_exception(ZeroDivisionError("of ours"))
+            harness.watching.broken.set_exception(ZeroDivisionError("a bug"))
             with pytest.raises(ZeroDivisionError):
-                await world.running
-        assert world.leading.released is not is_open
+                await harness.running
+        assert harness.leading.released is not is_open
 
     test()
 
 
 @async_test
-async def test_what_runs_beside_the_engines_is_drained_with_them() -> None:
-    world, drained = World(elected=False), asyncio.Event()
+async def test_background_tasks_are_drained_with_the_engines() -> None:
+    harness, drained = ProcessHarness(elected=False), asyncio.Event()
 
     async def drain() -> None:
         drained.set()
 
-    world.process.drain_beside = (drain,)
-    world.watching.told.set()
-    await wait_until(lambda: world.live.log)
-    world.process.stop()
-    assert await world.running == STOPPED_EXIT_CODE
+    harness.process.drain_beside = (drain,)
+    harness.watching.synced_event.set()
+    await wait_until(lambda: harness.live.log)
+    harness.process.stop()
+    assert await harness.running == STOPPED_EXIT_CODE
     assert drained.is_set()
