@@ -109,7 +109,7 @@ async def test_a_job_of_a_file(
         assert (await here.get(VC_JOBS, name))["metadata"]["namespace"] == namespace
         assert "has the namespace" in await verbs.fail("job", "run", "-f", str(path), "-n", "elsewhere")
         path.write_text("kind: Pod\napiVersion: v1\n")
-        assert "must hold one Job" in await verbs.fail("job", "run", "-f", str(path))
+        assert "must contain one Job" in await verbs.fail("job", "run", "-f", str(path))
         assert "expected <resource>=<value>" in await verbs.fail("job", "run", "-N", "x", "-R", "cpu")
 
 

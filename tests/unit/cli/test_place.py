@@ -53,7 +53,7 @@ def test_pods_with_their_reasons_and_nodes_with_what_is_used(run: CommandRunner,
     )
     assert lines(run, "-f", path) == [
         "POD        PRIORITY  NODE  WHY",
-        "default/p         7  b     the only node that fits; others: 1 Insufficient cpu",
+        "default/p         7  b     the only node that fits; other nodes: 1 Insufficient cpu",
         "",
         "1 of 1 pods placed",
         "",

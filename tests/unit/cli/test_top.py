@@ -190,8 +190,8 @@ def test_pods_are_found_by_the_beginning_of_their_names() -> None:
 
 
 def use(name: str, *, cpu: int = 0, memory: int = 0, pods: int = 0, **fields: bool) -> NodeRequests:
-    known: dict[str, Any] = {"ready": True, "known": True, **fields}
-    known |= {"offered": {"cpu": 100, "memory": 100}, "used": {"cpu": cpu, "memory": memory}}
+    known: dict[str, Any] = {"ready": True, "has_object": True, **fields}
+    known |= {"allocatable": {"cpu": 100, "memory": 100}, "requested": {"cpu": cpu, "memory": memory}}
     return NodeRequests(name, pods=pods, **known)
 
 

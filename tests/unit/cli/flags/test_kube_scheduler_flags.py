@@ -222,9 +222,9 @@ def test_a_gate_that_nobody_knows_is_warned_of(gates: str, told: str, caplog: py
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        pytest.param(["--config", "missing.yaml"], "missing.yaml cannot be read", id="no-config"),
+        pytest.param(["--config", "missing.yaml"], "cannot read missing.yaml", id="no-config"),
         pytest.param(["--kubeconfig", "missing"], "cannot read the kubeconfig missing", id="no-kubeconfig"),
-        pytest.param(["--settings", "missing.yaml"], "missing.yaml cannot be read", id="no-settings"),
+        pytest.param(["--settings", "missing.yaml"], "cannot read missing.yaml", id="no-settings"),
         pytest.param(["--plugins-dir", "missing"], "missing is not a folder", id="no-plugins"),
     ],
 )

@@ -78,7 +78,7 @@ def test_the_demo_draws_where_there_is_room_and_nobody_minds(
         terminal.setenv(name, value)
     view = cast(
         ClusterMonitor,
-        SimpleNamespace(nodes={}, placements=0, placed=[], waiting=PendingCounts, decisions_a_second=float),
+        SimpleNamespace(nodes={}, placements=0, placed=[], pending_counts=PendingCounts, decisions_per_second=float),
     )
     with Screen(view) as screen:
         screen.print_step("a step")
@@ -142,7 +142,7 @@ def test_a_node_counts_what_its_pods_ask_for() -> None:
 
 def view_of(*nodes: NodeRequests) -> ClusterMonitor:
     known = {node.name: node for node in nodes}
-    return cast(ClusterMonitor, SimpleNamespace(nodes=known, waiting=PendingCounts, decisions_a_second=float))
+    return cast(ClusterMonitor, SimpleNamespace(nodes=known, pending_counts=PendingCounts, decisions_per_second=float))
 
 
 def machine(name: str, *, ready: bool = True, cordoned: bool = False, **devices: int) -> NodeRequests:

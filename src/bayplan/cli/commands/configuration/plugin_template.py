@@ -15,7 +15,7 @@ The rule is an example: replace it with yours, here and in the tests,
 test_$module.py.
 """
 
-from bayplan.framework import MAX_SCORE, Action, Cure, Cycle, NodeView, Resource, Status, unresolvable
+from bayplan.framework import MAX_SCORE, ActionType, Cure, Cycle, NodeView, Resource, Status, unresolvable
 
 LABEL = "example.com/$slug"
 REASON = "node(s) didn't have the pod's value of the label $slug"
@@ -25,7 +25,7 @@ class $name:
     """Pods with the label run only on nodes with the same value; pods without it avoid those nodes."""
 
     name = "$name"
-    cured_by = (Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),)
+    cured_by = (Cure(Resource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),)
 
     def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
         """Filter: None if the pod may run on this node."""
@@ -51,7 +51,7 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 from bayplan.framework import (
     MAX_SCORE,
-    Action,
+    ActionType,
     Cure,
     Cycle,
     IntVector,
@@ -70,7 +70,7 @@ class $name:
     """Pods with the label run only on nodes with the same value; pods without it avoid those nodes."""
 
     name = "$name"
-    cured_by = (Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),)
+    cured_by = (Cure(Resource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),)
     depends_on = row_local  # results for a node depend only on the pod and that node,
     looks_at_pods = False  # and not on the pods on it
 
@@ -94,7 +94,7 @@ class $name:
 _TEST = '''\
 """Decisions of $name on small clusters. Run it with pytest."""
 
-from bayplan.framework import Action, ClusterEvent, Resource, unresolvable
+from bayplan.framework import ActionType, ClusterEvent, Resource, unresolvable
 $imports
 
 from $module import LABEL, REASON, $name
@@ -122,7 +122,7 @@ def test_a_new_node_requeues_the_pod() -> None:
     cluster = Harness([$name], nodes=[PLAIN])
     pod = make_pod(labels={LABEL: "blue"})
     assert cluster.why(pod).startswith(f"0/1 nodes are available: 1 {REASON}.")
-    requeuing = cluster.wakes(pod, ClusterEvent(Resource.NODE, Action.ADD), new=BLUE)
+    requeuing = cluster.wakes(pod, ClusterEvent(Resource.NODE, ActionType.ADD), new=BLUE)
     assert requeuing == {"$name"}
 
 

@@ -63,7 +63,7 @@ def command(
         applier = Applier(
             client,
             namespace=namespace,
-            everything_there=bool(namespace),
+            enforce_namespace=bool(namespace),
             force=force_conflicts,
             dry_run=dry_run,
             manager=field_manager,

@@ -104,7 +104,7 @@ def command(
 
     async def work(client: Client) -> None:
         if objects:
-            applier = Applier(client, namespace=namespace, everything_there=bool(namespace))
+            applier = Applier(client, namespace=namespace, enforce_namespace=bool(namespace))
             # In reverse order: a namespace or a CRD comes before its objects.
             found = [_DeletionTarget(*await applier.locate(raw.tree, raw.place)) for raw in reversed(objects)]
         else:

@@ -121,18 +121,20 @@ def test_names_of_shipped_batch_plugins_are_taken(
         pytest.param("../Rack", "is not a valid plugin name", id="path"),
         pytest.param("R" * 35, "is too long for tables; use at most 34 characters", id="long"),
         pytest.param("2Racks", "is not a valid plugin name", id="digit-first"),
-        pytest.param("json", "a file json.py would hide a module of Python's standard library; choose another name", id="stdlib"),
+        pytest.param(
+            "json", "a file json.py would hide a module of Python's standard library; choose another name", id="stdlib"
+        ),
         pytest.param("None", "would hide a module of Python's standard library", id="keyword"),
         pytest.param("class", "would hide a module of Python's standard library", id="keyword-module"),
         pytest.param("TestFoo", "a file test_foo.py would be loaded as a test and not as a plugin", id="a-test"),
-        pytest.param("Test", "a file test.py would be taken for tests", id="test"),
-        pytest.param("Conftest", "a file conftest.py would be taken for tests", id="conftest"),
+        pytest.param("Test", "a file test.py would be loaded as a test", id="test"),
+        pytest.param("Conftest", "a file conftest.py would be loaded as a test", id="conftest"),
         pytest.param("Numpy", "would hide the installed package numpy; choose another name", id="installed"),
         pytest.param(
-            "Status", "a class Status would hide the Status that it needs; choose another name", id="imported"
+            "Status", "a class Status would hide the Status that it imports; choose another name", id="imported"
         ),
-        pytest.param("Harness", "a class Harness would hide the Harness that it needs", id="imported-by-the-test"),
-        pytest.param("Bayplan", "would hide the package bayplan", id="ourselves"),
+        pytest.param("Harness", "a class Harness would hide the Harness that it imports", id="imported-by-the-test"),
+        pytest.param("Bayplan", "would hide the installed package bayplan", id="ourselves"),
         pytest.param("node-name", 'a plugin "NodeName" exists already; choose another name', id="shipped"),
     ],
 )
@@ -146,7 +148,10 @@ def test_names_that_cannot_work(name: str, words: str, tmp_path: Path, capsys: p
 def test_nothing_is_overwritten(taken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / taken).write_text("mine", encoding="utf-8")
     assert run("plugin", "new", "RackAware", "--dir", str(tmp_path)) == 2
-    assert capsys.readouterr().err == f"error: {tmp_path / taken} exists already; no file was written; choose another name or folder\n"
+    assert (
+        capsys.readouterr().err
+        == f"error: {tmp_path / taken} exists already; no file was written; choose another name or folder\n"
+    )
     assert [(path.name, path.read_text(encoding="utf-8")) for path in tmp_path.iterdir()] == [(taken, "mine")]
 
 

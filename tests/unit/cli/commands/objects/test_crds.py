@@ -54,7 +54,7 @@ def test_a_named_cluster_that_does_not_answer_is_an_error(
     ended = run("crds", *(str(tmp_path / "config") if each == "FILE" else each for each in arguments))
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.startswith("error: ")
-    assert "no cluster was asked" not in ended.err
+    assert "cannot read the CRDs of the cluster" not in ended.err
 
 
 def test_all_of_them_where_the_usual_cluster_does_not_answer(
@@ -65,7 +65,7 @@ def test_all_of_them_where_the_usual_cluster_does_not_answer(
     ended = run("crds")
     assert ended.code == 0
     assert [each for each in yaml.load_all(ended.out, yaml.CSafeLoader) if each] == all_definitions()
-    assert "no cluster was asked" in ended.err
+    assert "cannot read the CRDs of the cluster" in ended.err
 
 
 def test_nothing_is_written_by_reference(capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +144,7 @@ def test_definitions_of_others_alone_leave_nothing_to_print(capsys: pytest.Captu
             return await asyncio.to_thread(printed, capsys, "--kubeconfig", str(tmp_path / "config"))
 
     found, said = asyncio.run(run())
-    assert (found, "nothing is left to apply" in said, "--install" in said) == ([], True, True)
+    assert (found, "there is none to apply" in said, "--install" in said) == ([], True, True)
 
 
 def test_one_kind_can_be_chosen_and_another_that_is_not_known_is_refused(

@@ -239,7 +239,7 @@ def test_one_that_is_refused_does_not_keep_others(
     ended = bayplan("apply", "-f", manifest(f"{bad}\n{good}\n"))
     assert (ended.code, ended.out) == (1, "configmap/good created\n"), ended.err
     assert "spec.containers: Required value" in ended.err
-    assert "1 of 2 object(s) were refused" in ended.err
+    assert "1 of 2 object(s) were rejected" in ended.err
     assert bayplan.lines("delete", "cm", "good") == ["configmap/good deleted"]
 
 
@@ -333,7 +333,7 @@ def test_top_without_a_terminal_is_one_picture(bayplan: InProcessCommandLine) ->
         pytest.param(["get", "pots"], 1, 'no kind "pots"; did you mean', id="no-kind"),
         pytest.param(["get", "pod", "nobody"], 1, 'pods "nobody" not found', id="no-object"),
         pytest.param(["get", "pod", "a", "-A"], 2, "leave out -A", id="name-everywhere"),
-        pytest.param(["get", "pods,nodes", "--watch"], 2, "--watch shows one kind", id="watch-of-two"),
+        pytest.param(["get", "pods,nodes", "--watch"], 2, "--watch shows one resource type", id="watch-of-two"),
         pytest.param(["get", "pods", "--kubeconfig", "/no/such/file"], 1, "cannot read the kubeconfig", id="no-file"),
         pytest.param(
             ["get", "pods", "--context", "nope"], 1, "has no context 'nope'; it has: bayplan", id="no-context"
@@ -345,8 +345,8 @@ def test_top_without_a_terminal_is_one_picture(bayplan: InProcessCommandLine) ->
             "error: field label not supported: foo; --field-selector supports metadata.name and metadata.namespace",
             id="no-field",
         ),
-        pytest.param(["get", "pods", "-l", "a=b=c"], 1, "; -l takes labels such as app=web", id="no-labels"),
-        pytest.param(["delete", "pods"], 2, "which pods? name them", id="delete-what"),
+        pytest.param(["get", "pods", "-l", "a=b=c"], 1, "; -l supports labels such as app=web", id="no-labels"),
+        pytest.param(["delete", "pods"], 2, "no pods selected", id="delete-what"),
         pytest.param(["delete"], 2, "name what to delete", id="delete-nothing"),
         pytest.param(["apply", "-f", "/no/such/file"], 1, "/no/such/file does not exist", id="no-manifest"),
         pytest.param(["cluster", "up", "--nodes", "many"], 2, "is no number of nodes", id="no-nodes"),
@@ -416,7 +416,7 @@ def test_kubectl_s_cluster_comes_first(cluster: Cluster, tmp_path: Path) -> None
 
 def test_without_any_it_is_the_one_that_runs_here(cluster: Cluster, tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
-    with pytest.raises(KubeconfigError, match="none of `bayplan cluster up` is running; start one"):
+    with pytest.raises(KubeconfigError, match="no cluster of `bayplan cluster up` is running; start one"):
         ClusterConnection().target(env)
     folder = ClusterFolder.named("bayplan", env)
     with folder.lock():

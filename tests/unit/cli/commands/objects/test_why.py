@@ -132,7 +132,7 @@ async def test_the_leader_is_asked_through_the_api_server_with_the_callers_own_t
 @async_test
 async def test_who_has_no_token_is_told_what_to_do() -> None:
     async with FakeHttpServer(api_server) as server:
-        with pytest.raises(UsageError, match="use a context with a token, or name the scheduler's address with --url"):
+        with pytest.raises(UsageError, match="use a context with a token, or give the scheduler's address with --url"):
             await fetch_answer(server.target(), WAY, "/why/shop/web-0")
         with pytest.raises(UsageError, match='--lease "nonsense" is not NAMESPACE/NAME'):
             await fetch_answer(server.target(token=Secret("t")), replace(WAY, lease="nonsense"), "/why/shop/web-0")
@@ -152,7 +152,7 @@ async def test_refusals_and_strangers() -> None:
         way = replace(WAY, url=scheduler.url)
         with pytest.raises(Forbidden):
             await fetch_answer(scheduler.target(), way, "/why/shop/web-0")
-        with pytest.raises(ApiError, match="is it Bayplan that serves there"):
+        with pytest.raises(ApiError, match="check that Bayplan serves this address"):
             await fetch_answer(scheduler.target(), way, "/why/shop/web-0")
 
 

@@ -50,8 +50,10 @@ def test_a_sound_file(run: CommandRunner, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        pytest.param("", "failed to find Action ; `actions` is missing or empty, or one of its commas", id="empty"),
-        pytest.param("actions: allocate,", "no name beside it; known actions: enqueue, allocate, ", id="comma"),
+        pytest.param(
+            "", "failed to find Action ; `actions` is missing or empty, or contains an empty name", id="empty"
+        ),
+        pytest.param("actions: allocate,", "or contains an empty name; known actions: enqueue, allocate, ", id="comma"),
         pytest.param("actions: [", "did not find expected node content; see docs/", id="syntax"),
         pytest.param("actions: []", "line 1: cannot unmarshal !!seq into string; see docs/", id="type"),
     ],

@@ -80,7 +80,7 @@ def test_without_a_default_a_broken_file_ends_the_command(
 
 def test_no_default_and_no_file_is_refused(run: CommandRunner) -> None:
     ended = run("batch", "--disable-default-scheduler-config", "--kubeconfig", "/nowhere")
-    assert (ended.code, "name one with --scheduler-conf" in ended.err, "/nowhere" in ended.err) == (1, True, False)
+    assert (ended.code, "give one with --scheduler-conf" in ended.err, "/nowhere" in ended.err) == (1, True, False)
 
 
 @pytest.mark.parametrize("strict", [False, True])

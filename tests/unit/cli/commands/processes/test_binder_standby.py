@@ -32,7 +32,7 @@ async def test_a_second_binder_says_for_whom_it_waits(tmp_path: Path, capsys: py
             try:
                 await first.ready.wait()
                 second = binder._run_until_stopped(
-                    settings, serving.target(), BayplanSettings(), address="", begun=begun
+                    settings, serving.target(), BayplanSettings(), address="", started=begun
                 )
                 tasks.append(asyncio.ensure_future(second))
                 async with asyncio.timeout(20):

@@ -77,7 +77,7 @@ def test_the_flags_of_kubeadms_manifest_are_taken(run: CommandRunner) -> None:
     assert "unknown" not in told.text
     for flag in ("allocate-node-cidrs", "bind-address", "concurrent-gc-syncs", "node-monitor-grace-period"):
         assert f"--{flag} has no effect in Bayplan" in told.text
-    assert "Bayplan has no bootstrapsigner; the remaining controllers run" in told.text
+    assert "Bayplan has no bootstrapsigner; it is ignored" in told.text
 
 
 @pytest.mark.parametrize(

@@ -138,18 +138,18 @@ def test_gpus_of_a_table_are_shared_out_unless_somebody_else_is_told_to(
     ("arguments", "said"),
     [
         (["simulate", "--pods", "none.csv"], "none.csv: it cannot be read: No such file or directory"),
-        (["simulate", "--pods", "none.csv", "--samples", "x"], "--samples: of use with --trace csv or recording"),
+        (["simulate", "--pods", "none.csv", "--samples", "x"], "--samples: only valid with --trace csv or recording"),
         (
             ["simulate", "--pods", "x", "--column", "a=b", "--every", 5],
-            "--column, --every: of use with --trace csv or recording",
+            "--column, --every: only valid with --trace csv or recording",
         ),
         (
             ["simulate", "--trace", "csv", "--pods", "x", "--show-config"],
-            "--show-config: of use with --trace openb alone",
+            "--show-config: only valid with --trace openb",
         ),
         (
             ["simulate", "--trace", "csv", "--pods", "x", "--seeds", 3, "--processes", 1],
-            "--seeds, --processes: of use with --trace openb alone",
+            "--seeds, --processes: only valid with --trace openb",
         ),
         (["simulate", "--trace", "recording", "--pods", "x", "--column", "name=job"], "a recording has no columns"),
         (
@@ -157,7 +157,10 @@ def test_gpus_of_a_table_are_shared_out_unless_somebody_else_is_told_to(
             "--column takes FIELD=NAME with a field",
         ),
         (["simulate", "--trace", "csv", "--pods", "x", "--policy", "fgd", "--config", "y"], "give one of them"),
-        (["sweep", "--pods", "none.csv", "--out", "/no/x.csv"], "cannot write /no/x.csv: the folder /no does not exist"),
+        (
+            ["sweep", "--pods", "none.csv", "--out", "/no/x.csv"],
+            "cannot write /no/x.csv: the folder /no does not exist",
+        ),
         (
             ["sweep", "--pods", "none.csv", "--out", "x.csv", "--report", "no/x.html"],
             "cannot write no/x.html: the folder no does not exist; create it",

@@ -176,11 +176,13 @@ def test_a_job_is_run_viewed_suspended_resumed_and_deleted(tmp_path: Path, run: 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        pytest.param("kind: Job\napiVersion: batch/v1\nmetadata: {name: a}", "must hold one Job", id="of-kubernetes"),
-        pytest.param("JOB\n---\nJOB", "must hold one Job", id="two"),
+        pytest.param(
+            "kind: Job\napiVersion: batch/v1\nmetadata: {name: a}", "must contain one Job", id="of-kubernetes"
+        ),
+        pytest.param("JOB\n---\nJOB", "must contain one Job", id="two"),
         pytest.param("JOB\n---\nkind: Pod\napiVersion: v1\nmetadata: {name: a}", "nothing else", id="and-a-pod"),
         pytest.param("NAMED", "leave out --namespace ml", id="another-namespace"),
-        pytest.param("", "must hold one Job", id="empty"),
+        pytest.param("", "must contain one Job", id="empty"),
     ],
 )
 def test_files_that_are_not_run(tmp_path: Path, run: CommandRunner, text: str, said: str) -> None:
