@@ -477,9 +477,8 @@ class BatchClusterState:
         if foreign is None or foreign.pod is not info.pod:
             foreign = self._foreign_tasks[info.uid] = self._volumes.with_volume_requests(Task(info.pod, info))
             foreign.job = ""
-            if info.uid in self._terminating or self._nominations.is_victim(
-                info.uid
-            ):  # it can be gone since the refresh
+            # the nominator can have dropped or added it since the refresh
+            if info.uid in self._terminating or self._nominations.is_victim(info.uid):
                 foreign.status = TaskStatus.RELEASING
         return foreign
 
@@ -489,8 +488,8 @@ class BatchClusterState:
             job = self._job(uid)
             if self._groups.get(uid) is not group:
                 self._set_group(job, group)
-        gone = [job for job in self.jobs.values() if job.has_group and job.uid not in groups]
-        for job in gone:
+        without_group = [job for job in self.jobs.values() if job.has_group and job.uid not in groups]
+        for job in without_group:
             job.unset_group()
             del self._groups[job.uid]
             self.group_faults.pop(job.uid, None)

@@ -215,7 +215,7 @@ def choose_cards(
         for position in _ordered_cards(cards, policy) if wanted < math.inf else ():
             card = cards[position]
             memory = container_request.memory or int(float(card.memory) * _PERCENT / 100.0)
-            if position in closed or not _has_room(card, container_request, memory, request):
+            if position in closed or not _has_capacity(card, container_request, memory, request):
                 continue
             card.add(memory, container_request.cores)
             chosen.taken.append((card, memory, container_request.cores))
@@ -241,7 +241,7 @@ def _ordered_cards(cards: list[GpuCard], policy: str) -> list[int]:
     return list(reversed(positions))
 
 
-def _has_room(card: GpuCard, container_request: ContainerVgpuRequest, memory: int, request: VgpuRequest) -> bool:
+def _has_capacity(card: GpuCard, container_request: ContainerVgpuRequest, memory: int, request: VgpuRequest) -> bool:
     if card.max_pods <= card.users or card.memory - card.used_memory < memory:
         return False
     if request.spread_group and _has_group(card, request.spread_group):

@@ -23,7 +23,7 @@ class WeightedDemand:
     """The request of one class of tasks, limited to weighted resources; one row per resource."""
 
     columns: npt.NDArray[np.intp]
-    asked: FloatMatrix
+    requests: FloatMatrix
     weights: FloatMatrix
 
     @classmethod
@@ -40,7 +40,7 @@ class WeightedDemand:
 
     def used_with_task(self, nodes: Nodes) -> FloatMatrix:
         """The usage of each resource with the task added."""
-        return self.asked + self._matrix_rows(nodes, nodes.accounts.used)
+        return self.requests + self._matrix_rows(nodes, nodes.accounts.used)
 
     def capacity(self, nodes: Nodes) -> FloatMatrix:
         return self._matrix_rows(nodes, nodes.accounts.allocatable)
