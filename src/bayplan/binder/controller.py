@@ -79,7 +79,7 @@ class BinderController:
             WorkQueue, clock=clock, chance=chance, first_retry_s=INITIAL_RETRY_S, last_retry_s=MAX_RETRY_S
         )
         self.requests: WorkQueue[RequestKey] = new_queue(
-            "bind request", self._sync, workers=workers, most_aside=MAX_WAITING
+            "bind request", self._sync, workers=workers, max_released=MAX_WAITING
         )
         waits.release_worker = self.requests.released_worker
         self.groups: WorkQueue[str] = new_queue("GPU group", self._sync_group, workers=1)

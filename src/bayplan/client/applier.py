@@ -49,18 +49,18 @@ class Applier:
         client: Client,
         *,
         namespace: str = "",
-        everything_there: bool = False,
+        enforce_namespace: bool = False,
         force: bool = False,
         dry_run: bool = False,
         manager: str = "",
     ) -> None:
         """`namespace`: for manifests without one; the default is the namespace of the client's context.
 
-        `everything_there`: refuse manifests with another namespace, as `kubectl --namespace` does."""
+        `enforce_namespace`: refuse manifests with another namespace, as `kubectl --namespace` does."""
         self._client = client
         self._clock: LoopClock = client.clock
         self._namespace = namespace or client.target.namespace
-        self._everything_there = everything_there
+        self._enforce_namespace = enforce_namespace
         self._force = force
         self._dry_run = dry_run
         self._manager = manager or FIELD_MANAGER
@@ -111,7 +111,7 @@ class Applier:
         if not kind.resource.namespaced:
             return kind, "", name
         namespace = str(meta.get("namespace") or self._namespace)
-        if self._everything_there and namespace != self._namespace:
+        if self._enforce_namespace and namespace != self._namespace:
             raise ObjectError(
                 f'{place}: {word} {name}: the namespace from the provided object "{namespace}" does not match the '
                 f"namespace \"{self._namespace}\". You must pass '--namespace={namespace}' to perform this operation."

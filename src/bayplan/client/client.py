@@ -206,7 +206,7 @@ class Client:
         handler: Handler,
         *,
         selection: Selection = EVERYTHING,
-        complaint: UndecodableHandler | None = None,
+        on_undecodable: UndecodableHandler | None = None,
         streaming: bool = True,
         only_latest: bool = False,
     ) -> Informer:
@@ -218,7 +218,7 @@ class Client:
             clock=self.clock,
             chance=self.chance,
             selection=selection,
-            complaint=complaint,
+            on_undecodable=on_undecodable,
             streaming=streaming,
             only_latest=only_latest,
             faults=self._faults,

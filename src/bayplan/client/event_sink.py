@@ -77,8 +77,8 @@ class EventSink:
         *,
         resource: GroupVersionResource = EVENTS,
         senders: int = SENDERS,
-        most_waiting: int = MAX_QUEUED,
-        gives_way: Callable[[], bool] = lambda: True,
+        max_queued: int = MAX_QUEUED,
+        should_limit_senders: Callable[[], bool] = lambda: True,
     ) -> None:
         self.dropped = 0
         """Events dropped because the queue was full."""
@@ -90,10 +90,10 @@ class EventSink:
         self._core = _EventGroup(CORE_EVENTS, CoreEventCorrelator(client.clock))
         self._main = _EventGroup(resource, EventSeriesCorrelator(client.clock)) if resource.group else self._core
         self._senders = senders
-        self._max_queued = most_waiting
+        self._max_queued = max_queued
         self._queue: deque[_PendingWrite] = deque()
         self._newer_writes: dict[tuple[str, str], _PendingWrite | None] = {}
-        self.gives_way = gives_way
+        self.should_limit_senders = should_limit_senders
         """Whether more important writes are in flight. Default: always, so no extra sender starts."""
         self._extra_senders: set[asyncio.Task[None]] = set()
         self._work = asyncio.Semaphore(0)
@@ -198,7 +198,7 @@ class EventSink:
 
     def _extra_sender_limit(self) -> int:
         """Number of extra senders: none while more important writes are in flight, unless the queue is half full."""
-        if not self.gives_way():
+        if not self.should_limit_senders():
             return min(MAX_EXTRA_SENDERS, len(self._queue) // EVENTS_PER_EXTRA_SENDER)
         return SENDERS - self._senders if len(self._queue) > self._max_queued // 2 else 0
 

@@ -47,11 +47,11 @@ class WorkQueue(Generic[K]):
         clock: LoopClock,
         chance: random.Random,
         workers: int = 16,
-        most_aside: int = 0,
+        max_released: int = 0,
         first_retry_s: float = FIRST_RETRY_S,
         last_retry_s: float = MAX_RETRY_S,
     ) -> None:
-        """`most_aside`: how many handlers may wait in `released_worker`; above it no new handler starts."""
+        """`max_released`: how many handlers may wait in `released_worker`; above it no new handler starts."""
         self._name = name
         self._first_retry_s = first_retry_s
         self._last_retry_s = last_retry_s
@@ -59,7 +59,7 @@ class WorkQueue(Generic[K]):
         self._clock = clock
         self._chance = chance
         self._slots = asyncio.Semaphore(workers)
-        self._started = asyncio.Semaphore(workers + most_aside)
+        self._started = asyncio.Semaphore(workers + max_released)
         self._with_slot: set[asyncio.Task[None]] = set()
         self._workers: set[asyncio.Task[None]] = set()
         self._is_draining = False

@@ -135,7 +135,7 @@ class ReconcilerHarness:
             chance=random.Random(0),
             workers=workers,
         )
-        informer = self.client.informer(REQUESTS, live.handle_event, complaint=live.report_unreadable)
+        informer = self.client.informer(REQUESTS, live.handle_event, on_undecodable=live.report_unreadable)
         live.unreadable = informer.undecodable
         members = self.client.informer(PODS, live.handle_gpu_pod_event, selection=Selection(label_selector=GROUP_LABEL))
         watching = asyncio.gather(informer.run(), members.run())

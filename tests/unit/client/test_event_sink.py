@@ -240,7 +240,7 @@ async def test_no_event_is_written_without_the_lease() -> None:
 
 @async_test
 async def test_the_newest_events_are_dropped_when_a_hung_server_fills_the_queue() -> None:
-    async with event_sink(senders=2, most_waiting=3) as w:
+    async with event_sink(senders=2, max_queued=3) as w:
         w.store.fails = [NoAnswer(), NoAnswer()]
         for number in range(2):
             w.record_failure(f"p{number}")
@@ -253,7 +253,7 @@ async def test_the_newest_events_are_dropped_when_a_hung_server_fills_the_queue(
 
 
 @pytest.mark.parametrize(
-    ("gives_way", "count", "concurrent"),
+    ("should_limit_senders", "count", "concurrent"),
     [
         (True, 1000, SENDERS),
         (False, 1000, SENDERS + MAX_EXTRA_SENDERS),
@@ -262,7 +262,7 @@ async def test_the_newest_events_are_dropped_when_a_hung_server_fills_the_queue(
 )
 @async_test
 async def test_extra_senders_send_a_backlog_unless_other_writes_have_priority(
-    gives_way: bool, count: int, concurrent: int
+    should_limit_senders: bool, count: int, concurrent: int
 ) -> None:
     """Extra senders start only when enough events wait: each sender opens a connection."""
     store, clock, gate = EventServer(), ManualClock(), asyncio.Event()
@@ -277,7 +277,7 @@ async def test_extra_senders_send_a_backlog_unless_other_writes_have_priority(
         return store.route(request)
 
     async with FakeHttpServer(answer) as server, server.client(clock) as client:
-        sink = EventSink(client, gives_way=lambda: gives_way)
+        sink = EventSink(client, should_limit_senders=lambda: should_limit_senders)
         running, events = asyncio.ensure_future(sink.run()), Harness(server, store, sink, clock)
         for number in range(count):
             events.record_failure(f"p{number}")

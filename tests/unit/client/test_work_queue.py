@@ -214,7 +214,7 @@ async def test_a_key_that_is_added_without_delay_does_not_wait_for_its_due_time(
 class ReleasingWork(Work):
     """Handlers of keys that start with `slow` release their worker until the test resumes them."""
 
-    def __init__(self, *, workers: int = 2, most_aside: int = 3) -> None:
+    def __init__(self, *, workers: int = 2, max_released: int = 3) -> None:
         super().__init__()
         self.resumed: dict[str, asyncio.Event] = {}
         self.waiting: list[str] = []
@@ -225,7 +225,7 @@ class ReleasingWork(Work):
             clock=self.clock,
             chance=random.Random(0),
             workers=workers,
-            most_aside=most_aside,
+            max_released=max_released,
         )
 
     async def wait(self, key: str) -> float | None:

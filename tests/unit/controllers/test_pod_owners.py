@@ -43,7 +43,7 @@ class RecordingController(ReplicaSetController):
     events: list[tuple[str, str, bool]]
 
     def record_event(self, resource: Any, item: Any, reason: str, note: str, *, warning: bool = False) -> None:  # noqa: ARG002
-        self.events = [*getattr(self, "said", []), (reason, note, warning)]
+        self.events = [*getattr(self, "events", []), (reason, note, warning)]
 
 
 def owner(name: str = "web", *, selector: Tree | None = SELECTOR, **meta: Any) -> UntypedObject:
@@ -293,7 +293,7 @@ async def test_a_refused_creation_stops_the_rest_and_its_expectation(
         except type(fault):
             assert raised
         assert len(harness.requests) == 1
-        assert getattr(harness.controller, "said", []) == events
+        assert getattr(harness.controller, "events", []) == events
         assert harness.controller.expectations.satisfied("uid-web")
 
 

@@ -149,13 +149,13 @@ def config_from_context(config: Kubeconfig, *, context: str = "", path: Path | N
     if name not in config.contexts:
         raise KubeconfigError(f"{where} has no context {name!r}; it has: {_names(config.contexts)}")
     chosen = config.contexts[name]
-    place = config.origin("contexts", name)
+    source = config.origin("contexts", name)
     if chosen.cluster not in config.clusters:
         raise KubeconfigError(
-            f"{place}: there is no cluster {chosen.cluster!r}; name one of: {_names(config.clusters)}"
+            f"{source}: there is no cluster {chosen.cluster!r}; name one of: {_names(config.clusters)}"
         )
     if chosen.user and chosen.user not in config.users:
-        raise KubeconfigError(f"{place}: there is no user {chosen.user!r}; name one of: {_names(config.users)}")
+        raise KubeconfigError(f"{source}: there is no user {chosen.user!r}; name one of: {_names(config.users)}")
     target = _cluster(config.clusters[chosen.cluster], config.origin("clusters", chosen.cluster))
     target = replace(target, namespace=chosen.namespace or "default")
     if not chosen.user:
@@ -163,70 +163,72 @@ def config_from_context(config: Kubeconfig, *, context: str = "", path: Path | N
     return _user(target, config.users[chosen.user], config.origin("users", chosen.user))
 
 
-def _cluster(cluster: KubeconfigCluster, place: str) -> ConnectionConfig:
+def _cluster(cluster: KubeconfigCluster, source: str) -> ConnectionConfig:
     if not cluster.server:
-        raise KubeconfigError(f"{place} has no server; write its address, such as https://10.0.0.1:6443")
+        raise KubeconfigError(f"{source} has no server; write its address, such as https://10.0.0.1:6443")
     if cluster.insecure_skip_tls_verify and (cluster.certificate_authority or cluster.certificate_authority_data):
-        raise KubeconfigError(f"{place} has insecure-skip-tls-verify and a certificate authority; keep one of them")
-    _check_readable(cluster.certificate_authority, f"{place}.certificate-authority")
+        raise KubeconfigError(f"{source} has insecure-skip-tls-verify and a certificate authority; keep one of them")
+    _check_readable(cluster.certificate_authority, f"{source}.certificate-authority")
     extensions = {each.get("name"): each.get("extension") for each in cluster.extensions}
     return ConnectionConfig(
         server=cluster.server,
         ca_file="" if cluster.certificate_authority_data else cluster.certificate_authority,
-        ca_data=_bytes(cluster.certificate_authority_data, f"{place}.certificate-authority-data"),
+        ca_data=_bytes(cluster.certificate_authority_data, f"{source}.certificate-authority-data"),
         verify=not cluster.insecure_skip_tls_verify,
         server_name=cluster.tls_server_name,
         proxy=cluster.proxy_url,
         exec_config=extensions.get(_EXEC_EXTENSION),
-        origin=place,
+        origin=source,
     )
 
 
-def _user(target: ConnectionConfig, user: KubeconfigUser, place: str) -> ConnectionConfig:
+def _user(target: ConnectionConfig, user: KubeconfigUser, source: str) -> ConnectionConfig:
     if user.auth_provider is not None and not (user.token or user.exec):
-        raise KubeconfigError(f"{place}.auth-provider is no longer used by Kubernetes; write an exec plugin instead")
+        raise KubeconfigError(f"{source}.auth-provider is no longer used by Kubernetes; write an exec plugin instead")
     has_cert = bool(user.client_certificate or user.client_certificate_data)
     if has_cert and not (user.client_key or user.client_key_data):
-        raise KubeconfigError(f"{place} has a client certificate without client-key or client-key-data; add its key")
-    _check_readable(user.client_certificate, f"{place}.client-certificate")
-    _check_readable(user.client_key, f"{place}.client-key")
-    _check_readable("" if user.token else user.token_file, f"{place}.tokenFile")
-    key_data = _bytes(user.client_key_data.reveal(), f"{place}.client-key-data").decode("latin-1")
+        raise KubeconfigError(f"{source} has a client certificate without client-key or client-key-data; add its key")
+    _check_readable(user.client_certificate, f"{source}.client-certificate")
+    _check_readable(user.client_key, f"{source}.client-key")
+    _check_readable("" if user.token else user.token_file, f"{source}.tokenFile")
+    key_data = _bytes(user.client_key_data.reveal(), f"{source}.client-key-data").decode("latin-1")
     return replace(
         target,
         cert_file="" if user.client_certificate_data else user.client_certificate,
-        cert_data=_bytes(user.client_certificate_data, f"{place}.client-certificate-data"),
+        cert_data=_bytes(user.client_certificate_data, f"{source}.client-certificate-data"),
         key_file="" if user.client_key_data else user.client_key,
         key_data=Secret(key_data),
         token=user.token,
         token_file=user.token_file,
         username=user.username,
         password=user.password,
-        exec=_exec(user.exec, place),
-        impersonate=_impersonation(user, place),
+        exec=_exec(user.exec, source),
+        impersonate=_impersonation(user, source),
     )
 
 
-def _exec(program: ExecConfig | None, place: str) -> ExecConfig | None:
+def _exec(program: ExecConfig | None, source: str) -> ExecConfig | None:
     if program is None:
         return None
     if not program.command:
-        raise KubeconfigError(f"{place}.exec has no command; write the program to run")
+        raise KubeconfigError(f"{source}.exec has no command; write the program to run")
     if program.api_version not in EXEC_VERSIONS:
-        raise KubeconfigError(f"{place}.exec.apiVersion is {program.api_version!r}; write {' or '.join(EXEC_VERSIONS)}")
+        raise KubeconfigError(
+            f"{source}.exec.apiVersion is {program.api_version!r}; write {' or '.join(EXEC_VERSIONS)}"
+        )
     if program.interactive_mode not in _INTERACTIVE:
-        raise KubeconfigError(f"{place}.exec.interactiveMode must be one of {', '.join(_INTERACTIVE[1:])}")
+        raise KubeconfigError(f"{source}.exec.interactiveMode must be one of {', '.join(_INTERACTIVE[1:])}")
     if program.interactive_mode == "Always":
         raise KubeconfigError(
-            f"{place}.exec.interactiveMode is Always, but no user can answer a prompt here; write IfAvailable"
+            f"{source}.exec.interactiveMode is Always, but no user can answer a prompt here; write IfAvailable"
         )
     return program
 
 
-def _impersonation(user: KubeconfigUser, place: str) -> tuple[tuple[str, str], ...]:
+def _impersonation(user: KubeconfigUser, source: str) -> tuple[tuple[str, str], ...]:
     if not user.as_user:
         if user.as_uid or user.as_groups or user.as_user_extra:
-            raise KubeconfigError(f"{place} has as-uid, as-groups or as-user-extra without as; add the user to act as")
+            raise KubeconfigError(f"{source} has as-uid, as-groups or as-user-extra without as; add the user to act as")
         return ()
     headers = [("Impersonate-User", user.as_user)]
     headers += [("Impersonate-Uid", user.as_uid)] if user.as_uid else []
@@ -234,7 +236,7 @@ def _impersonation(user: KubeconfigUser, place: str) -> tuple[tuple[str, str], .
     for key, values in user.as_user_extra.items():
         headers += [(f"Impersonate-Extra-{_header_name(key)}", value) for value in values]
     if any("\r" in value or "\n" in value for _, value in headers):
-        raise KubeconfigError(f"{place} has a line break in a value of its impersonation; remove it")
+        raise KubeconfigError(f"{source} has a line break in a value of its impersonation; remove it")
     return tuple(headers)
 
 
@@ -287,23 +289,23 @@ def _normalize_server_url(target: ConnectionConfig) -> ConnectionConfig:
     return replace(target, server=plain)
 
 
-def _check_readable(path: str, place: str) -> None:
+def _check_readable(path: str, source: str) -> None:
     if path:
-        _content(path, place)
+        _content(path, source)
 
 
-def _content(path: str, place: str) -> bytes:
+def _content(path: str, source: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as fault:
-        raise KubeconfigError(f"{place}: cannot read {path}: {fault.strerror}; name a file that can be read") from None
+        raise KubeconfigError(f"{source}: cannot read {path}: {fault.strerror}; name a file that can be read") from None
 
 
-def _bytes(text: str, place: str) -> bytes:
+def _bytes(text: str, source: str) -> bytes:
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):
-        raise KubeconfigError(f"{place} is not base64; encode the file's content without changing it") from None
+        raise KubeconfigError(f"{source} is not base64; encode the file's content without changing it") from None
 
 
 def _names(entries: Mapping[str, object]) -> str:

@@ -147,10 +147,10 @@ def make_credentials(target: ConnectionConfig, clock: LoopClock) -> CredentialSo
     return StaticCredentials()
 
 
-def bearer_header(token: str, place: str) -> bytes:
+def bearer_header(token: str, source: str) -> bytes:
     """Header line of a token. The token must be one line of printable ASCII without spaces."""
     if not token.isascii() or not token.isprintable() or " " in token:
         raise KubeconfigError(
-            f"{place}: the token holds characters that are invalid in a token; check that it is one line of text"
+            f"{source}: the token holds characters that are invalid in a token; check that it is one line of text"
         )
     return f"Authorization: Bearer {token}\r\n".encode("ascii")

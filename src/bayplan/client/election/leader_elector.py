@@ -69,19 +69,19 @@ class LeaderElector:
         namespace: str = "kube-system",
         timings: ElectionTimings = DEFAULT_TIMINGS,
         on_new_leader: Callable[[str], None] | None = None,
-        tell: Callable[[str], None] | None = None,
-        marks: Mapping[str, str] | None = None,
+        record_event: Callable[[str], None] | None = None,
+        annotations: Mapping[str, str] | None = None,
     ) -> None:
-        """`tell`: called with upstream's event texts when this process gains or gives up the lease. `marks`:
-        annotations of the lease with the leader's address."""
+        """`record_event`: called with upstream's event texts when this process gains or gives up the lease.
+        `annotations`: annotations of the lease with the leader's address."""
         self.identity = identity
-        self.lock = LeaseLock(client, namespace=namespace, name=name, marks=marks)
+        self.lock = LeaseLock(client, namespace=namespace, name=name, annotations=annotations)
         self.timings = timings
         self._clock: LoopClock = client.clock
         self._chance: random.Random = client.chance
         self.on_new_leader = on_new_leader
         """Called with the identity of the leader whenever it changes."""
-        self._report_change = tell or (lambda _: None)
+        self._report_change = record_event or (lambda _: None)
         self._observed = LeaderElectionRecord()
         self._observed_at = 0.0
         self._reported = ""

@@ -29,10 +29,12 @@ class LeaderElectionRecord:
 class LeaseLock:
     """One Lease object and its last known version."""
 
-    def __init__(self, client: Client, *, namespace: str, name: str, marks: Mapping[str, str] | None = None) -> None:
-        """`marks`: annotations of the holder, written with every record that makes this process the holder."""
+    def __init__(
+        self, client: Client, *, namespace: str, name: str, annotations: Mapping[str, str] | None = None
+    ) -> None:
+        """`annotations`: annotations of the holder, written with every record that makes this process the holder."""
         self._client = client
-        self._marks = dict(marks or {})
+        self._own_annotations = dict(annotations or {})
         self._namespace = namespace
         self._name = name
         self._tree: dict[str, Any] = {}
@@ -66,9 +68,9 @@ class LeaseLock:
 
     def _annotations(self, meta: Mapping[str, Any], record: LeaderElectionRecord) -> dict[str, Any]:
         """Annotations with the holder's own ones; nothing when the record has no holder."""
-        if not self._marks or not record.holder:
+        if not self._own_annotations or not record.holder:
             return {}
-        return {"annotations": {**(meta.get("annotations") or {}), **self._marks}}
+        return {"annotations": {**(meta.get("annotations") or {}), **self._own_annotations}}
 
 
 def _record(spec: dict[str, Any]) -> LeaderElectionRecord:

@@ -51,7 +51,7 @@ with unacknowledged data."""
 class _Waiter(NamedTuple):
     """Request that waits for a connection. Its future yields a connection, or None for permission to open one."""
 
-    turn: asyncio.Future[HttpConnection | None]
+    ready: asyncio.Future[HttpConnection | None]
     since: float
 
 
@@ -160,20 +160,20 @@ class ConnectionPool:
     def _wake_waiter(self, connection: HttpConnection | None = None) -> bool:
         """Give a connection to the longest waiter; without one, permission to open one."""
         while self._waiters:
-            waiter = self._waiters.popleft().turn
+            waiter = self._waiters.popleft().ready
             if not waiter.done():
                 waiter.set_result(connection)
                 return True
         return False
 
     async def _wait_for_slot(self) -> HttpConnection | None:
-        turn: asyncio.Future[HttpConnection | None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(_Waiter(turn, self._clock.monotonic_s()))
+        ready: asyncio.Future[HttpConnection | None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(_Waiter(ready, self._clock.monotonic_s()))
         try:
-            return await turn
+            return await ready
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # this request had its turn: pass it on
-                received = turn.result()
+            if ready.done() and not ready.cancelled():  # this request was next: pass it on
+                received = ready.result()
                 if received is None:
                     self._wake_waiter()
                 else:

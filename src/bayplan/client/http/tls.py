@@ -82,12 +82,12 @@ class TlsContextCache:
             self._load(context, target.cert_data or target.cert_file, target.key_data or target.key_file, target.origin)
 
     @staticmethod
-    def _load(context: ssl.SSLContext, certificate: bytes | str, key: Secret | str, place: str) -> None:
+    def _load(context: ssl.SSLContext, certificate: bytes | str, key: Secret | str, source: str) -> None:
         try:
             load_pair(context, certificate, key)
         except (ssl.SSLError, OSError, ValueError):
             raise KubeconfigError(
-                f"{place}: the client certificate and its key cannot be used; both must be PEM, the key without a "
+                f"{source}: the client certificate and its key cannot be used; both must be PEM, the key without a "
                 "password, and belong together"
             ) from None
 

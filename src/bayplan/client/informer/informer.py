@@ -84,7 +84,7 @@ class Informer:
         clock: LoopClock,
         chance: random.Random,
         selection: Selection = EVERYTHING,
-        complaint: UndecodableHandler | None = None,
+        on_undecodable: UndecodableHandler | None = None,
         streaming: bool = True,
         only_latest: bool = False,
         faults: ErrorLogThrottle | None = None,
@@ -101,7 +101,7 @@ class Informer:
         self._clock = clock
         self._chance = chance
         self._selection = selection
-        self._on_undecodable = complaint
+        self._on_undecodable = on_undecodable
         self._streaming = streaming
         self._only_latest = only_latest
         self._decoder = Decoder(resource)
@@ -249,17 +249,17 @@ class Informer:
 
     async def _replace(self, items: Iterable[KubeObject | UndecodableObject], version: str) -> None:
         """Replace the store after a list, and call the handler for the differences."""
-        gone = set(self._store)
+        deleted = set(self._store)
         bad = set(self._undecodable)
         for item in items:
             key = _key(item)
-            gone.discard(key)
+            deleted.discard(key)
             bad.discard(key)
             self._put(key, item)
             await self._yield_to_loop()
         for key in bad:
             del self._undecodable[key]
-        for key in sorted(gone):
+        for key in sorted(deleted):
             self._remove(key, None)
             await self._yield_to_loop()
         self.resource_version = version

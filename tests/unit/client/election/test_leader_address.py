@@ -85,7 +85,7 @@ async def test_a_holder_adds_its_annotation_to_the_existing_ones() -> None:
         return Reply(200, request.json)
 
     async with FakeHttpServer(answer) as server, server.client() as client:
-        lock = LeaseLock(client, namespace="kube-system", name="kube-scheduler", marks=annotations)
+        lock = LeaseLock(client, namespace="kube-system", name="kube-scheduler", annotations=annotations)
         await lock.get()
         await lock.update(LeaderElectionRecord())
         assert writes[-1]["metadata"]["annotations"] == {"a": "b"}  # a record without holder gets no annotation

@@ -81,7 +81,7 @@ async def running(*script: ServerAnswer, streaming: bool = False, **options: Any
         harness = Harness(server, clock)
         harness.connections = lambda: len(client.transport._pool._all)
         harness.informer = client.informer(
-            NODES, harness.handle, complaint=harness.on_undecodable, streaming=streaming, **options
+            NODES, harness.handle, on_undecodable=harness.on_undecodable, streaming=streaming, **options
         )
         harness.task = asyncio.create_task(harness.informer.run())
         try:
