@@ -1,4 +1,4 @@
-"""Builders make what their keywords say, and nothing that was not asked for."""
+"""Builders set the fields of their keywords and nothing else."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ def test_a_pod_is_pending_until_it_has_a_node() -> None:
     assert make_pod(node="a").spec.node_name == "a"
 
 
-def test_requests_of_all_kinds_come_together() -> None:
+def test_all_kinds_of_requests_are_merged() -> None:
     (container,) = make_pod(cpu="500m", memory="1Gi", requests={"example.com/gpu": 2}).spec.containers
     assert container.resources.requests == {"cpu": "500m", "memory": "1Gi", "example.com/gpu": 2}
 
 
 def test_pods_of_different_names_or_namespaces_have_different_uids() -> None:
-    made = [make_pod("a"), make_pod("b"), make_pod("a", namespace="other")]
-    assert len({pod.uid for pod in made}) == 3
+    built = [make_pod("a"), make_pod("b"), make_pod("a", namespace="other")]
+    assert len({pod.uid for pod in built}) == 3
 
 
-def test_what_has_no_keyword_is_a_field_of_the_spec() -> None:
+def test_other_keywords_are_fields_of_the_spec() -> None:
     spec = make_pod(host_network=True, priority=7, node_selector={"disk": "ssd"}).spec
     assert (spec.host_network, spec.priority, spec.node_selector) == (True, 7, {"disk": "ssd"})
 
 
-def test_a_keyword_that_nothing_knows_is_refused() -> None:
+def test_an_unknown_keyword_is_rejected() -> None:
     with pytest.raises(TypeError, match="colour"):
         make_pod(colour="blue")
 
@@ -67,7 +67,7 @@ def test_short_forms_of_a_pod() -> None:
     assert pod.spec.topology_spread_constraints[0].topology_key == "rack"
 
 
-def test_containers_may_be_given_whole() -> None:
+def test_containers_can_be_given() -> None:
     pod = make_pod(containers=(make_container("a", cpu=1), make_container("b", memory="1Gi", image="x")))
     assert [(each.name, each.image, each.resources.requests) for each in pod.spec.containers] == [
         ("a", "", {"cpu": 1}),
@@ -84,7 +84,7 @@ def test_containers_may_be_given_whole() -> None:
         ("gpu=a100", Taint("gpu", "a100", "NoSchedule")),
     ],
 )
-def test_a_taint_is_read_as_kubectl_writes_it(text: str, expected: Taint) -> None:
+def test_a_taint_in_the_form_of_kubectl(text: str, expected: Taint) -> None:
     assert make_taint(text) == expected
     assert make_node(taints=[text]).spec.taints == (expected,)
 
@@ -98,7 +98,7 @@ def test_a_taint_is_read_as_kubectl_writes_it(text: str, expected: Taint) -> Non
         ("gpu=a100:NoSchedule", Toleration(key="gpu", operator="Equal", value="a100", effect="NoSchedule")),
     ],
 )
-def test_a_toleration_mirrors_a_taint(text: str, expected: Toleration) -> None:
+def test_a_toleration_in_the_form_of_a_taint(text: str, expected: Toleration) -> None:
     assert make_toleration(text) == expected
 
 
@@ -118,13 +118,13 @@ def test_a_toleration_takes_fields() -> None:
         pytest.param({"allocatable": {"cpu": "1"}, "memory": "1Gi"}, {"cpu": "1", "memory": "1Gi"}, id="replaced"),
     ],
 )
-def test_the_room_of_a_node(options: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_amounts_of_a_node(options: dict[str, Any], expected: dict[str, Any]) -> None:
     node = make_node(**options)
     assert node.status.allocatable == expected
     assert node.status.capacity == expected
 
 
-def test_a_node_knows_its_host_and_zone() -> None:
+def test_a_node_has_host_and_zone_labels() -> None:
     assert make_node("a", zone="z", labels={"disk": "ssd"}).labels == {
         "kubernetes.io/hostname": "a",
         "topology.kubernetes.io/zone": "z",
@@ -139,7 +139,7 @@ def test_images_are_names_with_sizes() -> None:
     ]
 
 
-def test_spread_is_required_unless_said_otherwise() -> None:
+def test_spread_is_required_by_default() -> None:
     selector = LabelSelector(match_labels={"app": "web"})
     assert make_spread(labels={"app": "web"}) == TopologySpreadConstraint(
         max_skew=1,
@@ -183,7 +183,7 @@ def test_a_claim_that_names_a_volume_is_bound() -> None:
     assert make_pvc(volume="v", bound=False).metadata.annotations == {}
 
 
-def test_a_volume_is_near_some_nodes() -> None:
+def test_near_sets_the_node_affinity_of_a_volume() -> None:
     affinity = make_pv(near={"rack": "1"}).spec.node_affinity
     assert affinity is not None
     assert affinity.required is not None
@@ -194,13 +194,13 @@ def test_a_volume_is_near_some_nodes() -> None:
 
 
 def test_a_storage_class_waits_for_a_pod() -> None:
-    made = make_storage_class(topologies=[{"zone": ["a", "b"]}])
-    assert made.volume_binding_mode == "WaitForFirstConsumer"
-    assert made.allowed_topologies[0].match_label_expressions[0].values == ("a", "b")
+    built = make_storage_class(topologies=[{"zone": ["a", "b"]}])
+    assert built.volume_binding_mode == "WaitForFirstConsumer"
+    assert built.allowed_topologies[0].match_label_expressions[0].values == ("a", "b")
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         pytest.param(lambda: make_pod(labels={"a": 1}), "labels and annotations are texts; got 'a': 1", id="label"),
         pytest.param(lambda: make_node(labels={1: "a"}), "labels and annotations are texts", id="label-of-a-node"),
@@ -211,7 +211,7 @@ def test_a_storage_class_waits_for_a_pod() -> None:
         pytest.param(
             lambda: make_pod(spread=["zone"]), "spread takes .*, as make_spread makes them; got 'zone'", id="spread"
         ),
-        pytest.param(lambda: make_pod(tolerations="gpu"), "tolerations takes a list; got 'gpu'", id="no-list"),
+        pytest.param(lambda: make_pod(tolerations="gpu"), "tolerations takes a list; got 'gpu'", id="not-a-list"),
         pytest.param(lambda: make_pod(tolerations=[7]), "as make_toleration makes them; got 7", id="toleration"),
         pytest.param(lambda: make_pod(claims="data"), "claims takes a list of names .*; got 'data'", id="claims"),
         pytest.param(lambda: make_pod(gates="wait"), "gates takes a list of names of gates; got 'wait'", id="gates"),
@@ -225,10 +225,14 @@ def test_a_storage_class_waits_for_a_pod() -> None:
         pytest.param(lambda: make_node(features="Cold"), "features takes a list", id="features"),
         pytest.param(lambda: make_spread(5), "this is not a valid TopologySpreadConstraint", id="topology"),
         pytest.param(lambda: make_affinity(near={"a": 5}), "labels and annotations are texts", id="affinity"),
-        pytest.param(lambda: make_taint("gpu=a:Foo"), "'gpu=a:Foo' is not a taint: the effect is one of No", id="taint"),
-        pytest.param(lambda: make_toleration("gpu:Bar"), "'gpu:Bar' is not a toleration: the effect is one", id="effect"),
+        pytest.param(
+            lambda: make_taint("gpu=a:Foo"), "'gpu=a:Foo' is not a taint: the effect is one of No", id="taint"
+        ),
+        pytest.param(
+            lambda: make_toleration("gpu:Bar"), "'gpu:Bar' is not a toleration: the effect is one", id="effect"
+        ),
     ],
 )
-def test_nonsense_is_refused_where_it_is_written(make: Callable[[], Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_invalid_arguments_are_rejected_by_the_builder(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         make()

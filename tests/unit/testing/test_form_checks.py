@@ -1,6 +1,6 @@
-"""`check_forms_agree` lets honest plugins pass and finds each way in which one can contradict itself."""
+"""`check_forms_agree` accepts consistent plugins and finds every kind of self-contradiction."""
 
-# ruff: noqa: ARG002  (plugins are told more than these need)
+# ruff: noqa: ARG002  (plugin methods have more parameters than these use)
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from bayplan.testing import (
     pods,
 )
 
-# As little as the plugins here look at: what is not drawn need not be shrunk.
+# Only the fields that these plugins read are drawn, because every drawn field must be shrunk.
 PODS = pods(
     labels=label_sets({"app": ["web", "db"]}),
     cpu=None,
@@ -58,42 +58,42 @@ NODES = nodes(
     capacity={},
     taints=st.sampled_from(([], ["gpu"])),
 )
-FEW = clusters(NODES, PODS, max_nodes=3, max_pods=2)
+FEW_CLUSTERS = clusters(NODES, PODS, max_nodes=3, max_pods=2)
 
 
 EXAMPLES = 30
 
 
-class Tried:
-    """Clusters as in `FEW`, and how many of them were drawn: a check that looks at none finds nothing either."""
+class CountedClusters:
+    """`FEW_CLUSTERS` with a counter of the drawn clusters, because a check without clusters finds nothing."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.clusters = FEW.map(self._counted)
+        self.clusters = FEW_CLUSTERS.map(self._count)
 
-    def _counted(self, cluster: RandomCluster) -> RandomCluster:
+    def _count(self, cluster: RandomCluster) -> RandomCluster:
         self.count += 1
         return cluster
 
 
-def few(plugin: type[Any], **options: Any) -> int:
-    """On how many clusters its forms agree."""
-    tried = Tried()
-    check_forms_agree(plugin, pods=PODS, clusters=tried.clusters, max_examples=EXAMPLES, **options)
-    return tried.count
+def checked_clusters(plugin: type[Any], **options: Any) -> int:
+    """Check a plugin; return the number of checked clusters."""
+    counted = CountedClusters()
+    check_forms_agree(plugin, pods=PODS, clusters=counted.clusters, max_examples=EXAMPLES, **options)
+    return counted.count
 
 
-def few_shared(plugin: type[Any]) -> int:
-    """On how many clusters what it shares is right."""
-    tried = Tried()
-    check_sharing_agrees(plugin, pods=PODS, clusters=tried.clusters, max_examples=EXAMPLES)
-    return tried.count
+def checked_clusters_with_sharing(plugin: type[Any]) -> int:
+    """Check the shared results of a plugin; return the number of checked clusters."""
+    counted = CountedClusters()
+    check_sharing_agrees(plugin, pods=PODS, clusters=counted.clusters, max_examples=EXAMPLES)
+    return counted.count
 
 
-class Honest:
-    """Both forms, with state, normalising and two reasons."""
+class Consistent:
+    """Has both forms, state, normalisation and two reasons."""
 
-    name = "Honest"
+    name = "Consistent"
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
         return SKIP if cycle.pod.labels.get("app") == "db" else None
@@ -122,14 +122,14 @@ class Honest:
         return node.labels.get("disk") == "hdd"
 
 
-class OtherOrder(Honest):
+class OtherOrder(Consistent):
     def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         status = super().filter(cycle, node)
         return status and Status(status.code, reversed(status.reasons))
 
 
 class Unused:
-    """Stays out of every attempt, and would fail in it."""
+    """Skips scoring, and would fail in it."""
 
     name = "Unused"
 
@@ -150,45 +150,47 @@ class Narrowing:
         yield Rejection(nodes.unschedulable, "cordoned")
 
 
-@pytest.mark.parametrize("plugin", [Honest, Unused, Narrowing, NodePorts, TaintToleration], ids=lambda each: each.name)
-def test_honest_plugins_pass(plugin: type[Any]) -> None:
-    assert few(plugin) >= EXAMPLES
+@pytest.mark.parametrize(
+    "plugin", [Consistent, Unused, Narrowing, NodePorts, TaintToleration], ids=lambda each: each.name
+)
+def test_consistent_plugins_pass(plugin: type[Any]) -> None:
+    assert checked_clusters(plugin) >= EXAMPLES
 
 
-class OtherWords(Honest):
+class OtherWords(Consistent):
     def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         found = super().filter(cycle, node)
         return unresolvable("too slow") if self._is_slow(node) else found
 
 
-class OtherScores(Honest):
+class OtherScores(Consistent):
     def score(self, cycle: Cycle, node: NodeInfo) -> int:
         return node.allocatable("memory")
 
 
-class ForgetsTheRows:
-    """Answers for the first rows of the snapshot whatever part of it the table is; right about a single row."""
+class IgnoresTableRows:
+    """Wrong for narrowed tables: uses the first rows of the snapshot, except for a single row."""
 
-    name = "ForgetsTheRows"
+    name = "IgnoresTableRows"
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         table = nodes if len(nodes) == 1 else cycle.snapshot.table
         yield Rejection(table.unschedulable[: len(nodes)], "cordoned")
 
 
-class KnowsNoForks:
-    """Looks rows up in the snapshot: on a fork that is another node's row."""
+class IgnoresForks:
+    """Wrong for forks: reads rows of the snapshot, where a fork has other row numbers."""
 
-    name = "KnowsNoForks"
+    name = "IgnoresForks"
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         yield Rejection(cycle.snapshot.nodes.unschedulable[nodes.rows], "cordoned")
 
 
-class ComparesTooEarly:
-    """Normalises inside the score: what a node gets depends on its neighbours."""
+class NormalisesInScore:
+    """Normalises in the score, so that the score of a node depends on the other nodes."""
 
-    name = "ComparesTooEarly"
+    name = "NormalisesInScore"
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
         return default_normalize(nodes.allocatable("cpu"))
@@ -201,100 +203,104 @@ class Raises:
         raise KeyError(node.labels["disk"])
 
 
-class TooMuch:
-    name = "TooMuch"
+class ScoresTooHigh:
+    name = "ScoresTooHigh"
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
         return np.full(len(nodes), 101)
 
 
 @pytest.mark.parametrize(
-    ("plugin", "words"),
+    ("plugin", "message"),
     [
         pytest.param(
-            OtherWords, r"Honest says of n\d, by filter, .*too slow.*, but by filter_nodes .*slow", id="filter-forms"
+            OtherWords,
+            r"Consistent says of n\d, by filter, .*too slow.*, but by filter_nodes .*slow",
+            id="filter-forms",
         ),
         pytest.param(OtherOrder, r"by filter, .*'small', 'slow'.* by filter_nodes .*'slow', 'small'", id="order"),
         pytest.param(OtherScores, "by score, but .* by score_nodes", id="score-forms"),
-        pytest.param(ForgetsTheRows, "by a table of rows", id="narrowed"),
-        pytest.param(KnowsNoForks, "by a fork of the row", id="fork"),
-        pytest.param(ComparesTooEarly, "in a table of their own.*compare nodes .* in pre_score or normalize", id="raw"),
+        pytest.param(IgnoresTableRows, "by a table of rows", id="narrowed"),
+        pytest.param(IgnoresForks, "by a fork of the row", id="fork"),
+        pytest.param(
+            NormalisesInScore, "in a table of their own.*compare nodes .* in pre_score or normalize", id="raw"
+        ),
         pytest.param(Raises, 'Raises fails: running "Raises" filter plugin: KeyError', id="raises"),
-        pytest.param(TooMuch, "TooMuch fails: .* invalid score 101", id="out-of-range"),
+        pytest.param(ScoresTooHigh, "ScoresTooHigh fails: .* invalid score 101", id="out-of-range"),
     ],
 )
-def test_a_contradiction_is_found(plugin: type[Any], words: str) -> None:
-    with pytest.raises(AssertionError, match=words):
-        few(plugin)
+def test_a_contradiction_is_found(plugin: type[Any], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        checked_clusters(plugin)
 
 
-class Plain:
-    """The same as Honest, one node at a time."""
+class SingleNode:
+    """The single-node form of Consistent."""
 
-    name = "Plain"
-    pre_filter = Honest.pre_filter
-    filter = Honest.filter
-    score = Honest.score
-    normalize = Honest.normalize
-    _is_slow = staticmethod(Honest._is_slow)
+    name = "SingleNode"
+    pre_filter = Consistent.pre_filter
+    filter = Consistent.filter
+    score = Consistent.score
+    normalize = Consistent.normalize
+    _is_slow = staticmethod(Consistent._is_slow)
 
 
-class Lazy(Plain):
+class ConstantScores(SingleNode):
     def score(self, cycle: Cycle, node: NodeInfo) -> int:
         return 1
 
 
-class Strict(Plain):
+class RejectsAll(SingleNode):
     def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         return unschedulable("never")
 
 
-def test_a_twin_that_is_the_same_passes() -> None:
-    judged: set[str] = set()
+def test_an_equal_twin_passes() -> None:
+    filtered: set[str] = set()
 
-    class Watched(Plain):
+    class Recording(SingleNode):
         def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
-            judged.add(node.name)
+            filtered.add(node.name)
             return super().filter(cycle, node)
 
-    assert few(Honest, twin=Watched) >= EXAMPLES
-    assert judged == {"n0", "n1", "n2"}, "the twin was asked too"
+    assert checked_clusters(Consistent, twin=Recording) >= EXAMPLES
+    assert filtered == {"n0", "n1", "n2"}, "the twin was called, too"
 
 
 @pytest.mark.parametrize(
-    ("twin", "words"),
+    ("twin", "message"),
     [
-        pytest.param(Strict, "of n0 Honest says .* but Plain says .*never", id="statuses"),
-        pytest.param(Lazy, "Honest gives .* but Plain gives", id="scores"),
+        pytest.param(RejectsAll, "of n0 Consistent says .* but SingleNode says .*never", id="statuses"),
+        pytest.param(ConstantScores, "Consistent gives .* but SingleNode gives", id="scores"),
     ],
 )
-def test_a_twin_that_differs_is_found(twin: type[Any], words: str) -> None:
-    with pytest.raises(AssertionError, match=words):
-        few(Honest, twin=twin)
+def test_a_different_twin_is_found(twin: type[Any], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        checked_clusters(Consistent, twin=twin)
 
 
 def test_arguments_reach_the_plugin() -> None:
-    given_: list[Any] = []
+    factory_args: list[Any] = []
 
-    class Wants:
-        name = "Wants"
+    class LimitsPods:
+        name = "LimitsPods"
 
-        def __init__(self, most: int) -> None:
-            self._most = most
+        def __init__(self, max_pods: int) -> None:
+            self._most = max_pods
 
         @classmethod
-        def factory(cls, args: Any, handle: object) -> Wants:  # noqa: ARG003
-            given_.append(args)
-            return cls(args["most"])
+        def factory(cls, args: Any, handle: object) -> LimitsPods:  # noqa: ARG003
+            factory_args.append(args)
+            return cls(args["max_pods"])
 
         def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
             yield Rejection(nodes.pod_count > self._most, "crowded")
 
-    assert few(Wants, args={"most": 1}) >= EXAMPLES
-    assert given_ == [{"most": 1}] * len(given_) != []
+    assert checked_clusters(LimitsPods, args={"max_pods": 1}) >= EXAMPLES
+    assert factory_args == [{"max_pods": 1}] * len(factory_args) != []
 
 
-def test_a_plugin_without_forms_has_nothing_to_compare() -> None:
+def test_a_plugin_without_forms_is_an_error() -> None:
     class Orders:
         name = "Orders"
 
@@ -305,19 +311,19 @@ def test_a_plugin_without_forms_has_nothing_to_compare() -> None:
         check_forms_agree(Orders)
 
 
-def test_a_failing_example_is_short_enough_to_read() -> None:
+def test_a_failing_example_is_short() -> None:
     with pytest.raises(AssertionError) as caught:
-        few(TooMuch)
+        checked_clusters(ScoresTooHigh)
     (note,) = [line for line in "\n".join(caught.value.__notes__).splitlines() if "cluster=" in line]
     assert "'name': 'n0'" in note
     assert "owner_references" not in note
 
 
-# sharing
+# Shared results
 
 
 class Signed:
-    """Likes nodes with few pods of the pod's app, and says what that depends on."""
+    """Prefers nodes with few pods of the pod's app, and declares its dependencies."""
 
     name = "Signed"
 
@@ -339,7 +345,7 @@ class SignsTooLittle(Signed):
 
 
 class DependsOnMore(Signed):
-    """Looks at the whole cluster and does not say so."""
+    """Reads the whole cluster without declaring it."""
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
         crowded = int(cycle.snapshot.table.pod_count.sum()) % 2
@@ -351,7 +357,7 @@ class LooksAtPods(Signed):
 
 
 class Compares(Signed):
-    """Scores by how many candidates there are, and says so."""
+    """Scores by the number of candidates, and declares it."""
 
     compares_candidates = True
 
@@ -359,28 +365,28 @@ class Compares(Signed):
         return np.full(len(nodes), 10 * len(nodes))
 
 
-class ComparesInSecret(Compares):
+class ComparesUndeclared(Compares):
     compares_candidates = False
 
 
-@pytest.mark.parametrize("plugin", [Signed, Compares, Honest], ids=lambda each: each.__name__)
-def test_shared_answers_that_are_right_pass(plugin: type[Any]) -> None:
-    assert few_shared(plugin) >= EXAMPLES
+@pytest.mark.parametrize("plugin", [Signed, Compares, Consistent], ids=lambda each: each.__name__)
+def test_correctly_shared_results_pass(plugin: type[Any]) -> None:
+    assert checked_clusters_with_sharing(plugin) >= EXAMPLES
 
 
 @pytest.mark.parametrize(
-    "plugin", [SignsTooLittle, DependsOnMore, LooksAtPods, ComparesInSecret], ids=lambda each: each.__name__
+    "plugin", [SignsTooLittle, DependsOnMore, LooksAtPods, ComparesUndeclared], ids=lambda each: each.__name__
 )
-def test_shared_answers_that_are_wrong_are_found(plugin: type[Any]) -> None:
+def test_wrongly_shared_results_are_found(plugin: type[Any]) -> None:
     with pytest.raises(AssertionError, match="with shared results, but"):
-        check_sharing_agrees(plugin, pods=PODS, clusters=FEW)
+        check_sharing_agrees(plugin, pods=PODS, clusters=FEW_CLUSTERS)
 
 
-# strategies
+# Strategies
 
 
 @given(cluster=clusters(), pod=pods())
-def test_random_clusters_are_sound(cluster: RandomCluster, pod: Pod) -> None:
+def test_random_clusters_are_consistent(cluster: RandomCluster, pod: Pod) -> None:
     names = [node.name for node in cluster.nodes]
     assert names == [f"n{number}" for number in range(len(names))]
     assert [node.labels["kubernetes.io/hostname"] for node in cluster.nodes] == names

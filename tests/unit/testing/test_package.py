@@ -1,4 +1,4 @@
-"""The kit as a package: names on demand, a fixture for pytest, and a clear word where an extra is missing."""
+"""The package `bayplan.testing`: lazy names, the pytest fixture, and the error for a missing extra."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ pytest_plugins = ["pytester"]
 
 
 @pytest.mark.parametrize("name", bayplan.testing.__all__)
-def test_every_public_name_is_there(name: str) -> None:
+def test_every_public_name_exists(name: str) -> None:
     assert callable(getattr(bayplan.testing, name))
 
 
-def test_other_names_are_not() -> None:
+def test_unknown_names_raise_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'make_planet'"):
         bayplan.testing.make_planet  # noqa: B018
 
 
-def test_without_hypothesis_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hypothesis_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     monkeypatch.delitem(sys.modules, "bayplan.testing.strategies", raising=False)
     with pytest.raises(ImportError, match=r"needs hypothesis, which is not installed: pip install bayplan\[testing\]"):
         import_module("bayplan.testing.strategies")
 
 
-def test_the_fixture_makes_clusters(bayplan_cluster: Callable[..., Harness]) -> None:
+def test_the_fixture_builds_clusters(bayplan_cluster: Callable[..., Harness]) -> None:
     assert bayplan_cluster(nodes=[make_node("a")]).place(make_pod()) == "a"
 
 
-def test_the_fixture_closes_what_it_made(pytester: pytest.Pytester) -> None:
+def test_the_fixture_closes_its_clusters(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         class Holder:
@@ -56,12 +56,12 @@ def test_the_fixture_closes_what_it_made(pytester: pytest.Pytester) -> None:
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
 
 
-def test_the_fixture_is_announced() -> None:
+def test_the_fixture_is_an_entry_point() -> None:
     (found,) = entry_points(group="pytest11", name="bayplan")
     assert found.value == "bayplan.testing.pytest_plugin"
 
 
-def test_a_pytest_run_that_does_not_use_it_pays_nothing() -> None:
-    """Every run on the machine imports the plugin; it must not bring the scheduler along."""
+def test_the_pytest_plugin_imports_no_heavy_modules() -> None:
+    """Every pytest run on the machine imports the plugin; it must not import the scheduler."""
     code = "import sys, bayplan.testing.pytest_plugin; print(*{'numpy', 'msgspec', 'hypothesis'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "\n"

@@ -1,4 +1,4 @@
-"""The conformance runner itself: what a line asks for, and what counts as agreement."""
+"""The conformance runner: kinds of lines, and the comparison of answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from bayplan.testing.conformance.placement_series import answer_series
         pytest.param({"nodes": []}, False, ScenarioKind.BATCH, id="batch"),
     ],
 )
-def test_what_a_line_asks_for(scenario: dict[str, Any], exact: bool | None, kind: ScenarioKind) -> None:
+def test_kind_of_a_line(scenario: dict[str, Any], exact: bool | None, kind: ScenarioKind) -> None:
     assert ScenarioLine(1, scenario, None, exact).kind is kind
 
 
@@ -47,7 +47,7 @@ def test_the_family_is_the_first_word(name: str, family: str) -> None:
     assert ScenarioLine(7, {"name": " - "}, None).family == "line"
 
 
-def test_empty_lines_are_skipped_and_numbers_kept(tmp_path: Path) -> None:
+def test_empty_lines_are_skipped_and_line_numbers_kept(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_text('\n{"scenario": {"name": "a"}, "expected": {"x": 1}}\n\n{"scenario": {}, "exact": true}\n')
     assert [(line.number, line.expected, line.exact) for line in read_lines(path)] == [
@@ -56,23 +56,23 @@ def test_empty_lines_are_skipped_and_numbers_kept(tmp_path: Path) -> None:
     ]
 
 
-def test_a_scenario_that_breaks_us_costs_its_own_answer_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_fails_only_its_own_scenario(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> dict[str, Any]:
         raise KeyError("odd")
 
     monkeypatch.setitem(runner._RUNNERS, ScenarioKind.ATTEMPT, broken)
-    told = run_scenario(ScenarioLine(1, {"name": "a", "nodes": []}, None), Registry())
-    assert told == {"name": "a", "failure": "internal error, KeyError: 'odd'; please report the scenario"}
+    answer = run_scenario(ScenarioLine(1, {"name": "a", "nodes": []}, None), Registry())
+    assert answer == {"name": "a", "failure": "internal error, KeyError: 'odd'; please report the scenario"}
 
 
-def test_a_line_with_a_fault_is_not_tried() -> None:
+def test_an_invalid_line_is_not_run() -> None:
     assert run_scenario(ScenarioLine(3, {}, None, fault="odd"), Registry()) == {"name": "line 3", "failure": "odd"}
 
 
 @pytest.mark.parametrize("kind", ["events", "ops"])
-def test_a_line_that_nobody_answers_says_so(kind: str) -> None:
-    told = run_scenario(ScenarioLine(1, {"name": "hints-1", kind: []}, None), Registry())
-    assert set(told) >= {"name"}
+def test_an_incomplete_line_has_an_answer(kind: str) -> None:
+    answer = run_scenario(ScenarioLine(1, {"name": "hints-1", kind: []}, None), Registry())
+    assert set(answer) >= {"name"}
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_a_line_that_nobody_answers_says_so(kind: str) -> None:
         pytest.param({"a": {"name": "x"}}, {"a": {"name": "y"}}, ["a.name"], id="only-the-outermost-name"),
     ],
 )
-def test_agreement_is_exact(expected: dict[str, Any], got: dict[str, Any], places: list[str]) -> None:
+def test_answers_are_compared_exactly(expected: dict[str, Any], got: dict[str, Any], places: list[str]) -> None:
     assert [each.where for each in compare_answers(expected, got)] == places
 
 
-def test_both_sides_are_shown() -> None:
+def test_a_difference_has_both_values() -> None:
     (found,) = compare_answers({"a": {"b": 1}}, {"a": {}})
     assert found == Disagreement("a.b", 1, "(absent)")
 
@@ -119,9 +119,9 @@ def test_both_sides_are_shown() -> None:
         pytest.param('config: unknown "x"', None, False, id="not-refused"),
     ],
 )
-def test_refusals_agree_by_stage_and_names(expected: str, got: str | None, agree: bool) -> None:
-    told = {} if got is None else {"error": got}
-    assert (compare_answers({"error": expected}, told) == []) is agree
+def test_configuration_errors_agree_by_stage_and_names(expected: str, got: str | None, agree: bool) -> None:
+    answer = {} if got is None else {"error": got}
+    assert (compare_answers({"error": expected}, answer) == []) is agree
 
 
 def with_image(name: str, megabytes: int) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def with_image(name: str, megabytes: int) -> dict[str, Any]:
         pytest.param({"b": 0, "a": 0}, False, id="no-images"),
     ],
 )
-def test_a_series_marks_scores_that_depend_on_which_node_reported_an_image_first(
+def test_a_series_marks_scores_that_depend_on_the_first_reporter_of_an_image(
     sizes: dict[str, int], depends: bool
 ) -> None:
     container = {"name": "c", "image": "example.com/large:1"}
