@@ -20,29 +20,14 @@ from dataclasses import dataclass
 
 from bayplan.apiserver.api_errors import StatusError
 from bayplan.apiserver.auth.rbac import aggregated_rules
-from bayplan.apiserver.requests import (
-    MASTERS_GROUP,
-    RequestUser,
-    WriteOptions,
-    WriteRequest,
-)
+from bayplan.apiserver.requests import MASTERS_GROUP, RequestUser, WriteOptions, WriteRequest
 from bayplan.apiserver.resources.kinds import ResourceRegistry, ServedResource, Tree
 from bayplan.apiserver.storage import version_conversion
 from bayplan.apiserver.storage.crd_registry import CRD_RESOURCE, crd_resources
-from bayplan.apiserver.storage.store import (
-    CommittedObjects,
-    GroupResource,
-    ResourceObjects,
-    Store,
-)
+from bayplan.apiserver.storage.store import CommittedObjects, GroupResource, ResourceObjects, Store
 from bayplan.apiserver.storage.stored_objects import StoredObject
 from bayplan.apiserver.storage.watch_cache import WatchCacheEvent
-from bayplan.apiserver.writes.deletion import (
-    CRD_CLEANUP_FINALIZER,
-    FOREGROUND,
-    ORPHAN,
-    DeleteOptions,
-)
+from bayplan.apiserver.writes.deletion import CRD_CLEANUP_FINALIZER, FOREGROUND, ORPHAN, DeleteOptions
 from bayplan.apiserver.writes.writer import ObjectWriter
 
 LOG = logging.getLogger(__name__)
@@ -185,13 +170,8 @@ class Cleanup:
             try:
                 self._reconcile(key)
             except StatusError as refusal:
-                LOG.warning(
-                    "%s %s/%s: cleanup failed, the object is not changed: %s",
-                    key.group_resource[1],
-                    key.namespace,
-                    key.name,
-                    refusal,
-                )
+                where = f"{key.group_resource[1]} {key.namespace}/{key.name}"
+                LOG.warning("%s: cleanup failed, the object is not changed: %s", where, refusal)
         self.wake()
 
     def _reconcile(self, key: ObjectKey) -> None:

@@ -103,31 +103,18 @@ class EmbeddedCluster:
 
     def handler_chain(self) -> HandlerChain:
         """Everything behind the socket: authentication, authorization and the handlers."""
-        status_templates = StatusTemplates(self.store, self._lookup, self._clock)
+        statuses = StatusTemplates(self.store, self._lookup, self._clock)
         committed = StoreLookup(self.store.committed)
-        subresource_handlers = SubresourceHandlers(
-            self.writer,
-            self._lookup,
-            committed,
-            self.authenticator,
-            self._roles,
-            self._tokens,
-            self._clock,
-            status_templates,
+        subresources = SubresourceHandlers(
+            self.writer, self._lookup, committed, self.authenticator, self._roles, self._tokens, self._clock, statuses
         )
-        create_templates = CreateTemplates(self.store, self._lookup, self._clock, self._chance)
-        resource_handlers = ResourceHandlers(
-            self.store, self.writer, self._clock, self._chance, subresource_handlers, create_templates, status_templates
+        templates = CreateTemplates(self.store, self._lookup, self._clock, self._chance)
+        handlers = ResourceHandlers(
+            self.store, self.writer, self._clock, self._chance, subresources, templates, statuses
         )
         discovery = Discovery(self.resources, f"{self._host}:{self._port}")
-        return HandlerChain(
-            self.authenticator,
-            self._roles,
-            self.resources,
-            discovery,
-            OpenApiDocuments(self.resources),
-            resource_handlers,
-        )
+        openapi = OpenApiDocuments(self.resources)
+        return HandlerChain(self.authenticator, self._roles, self.resources, discovery, openapi, handlers)
 
     async def __aenter__(self) -> EmbeddedCluster:
         try:

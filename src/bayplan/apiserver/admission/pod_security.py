@@ -12,12 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from bayplan.apiserver import api_errors
-from bayplan.apiserver.admission.pod_security_standards import (
-    BASELINE,
-    RESTRICTED,
-    PolicyViolation,
-    violations,
-)
+from bayplan.apiserver.admission.pod_security_standards import BASELINE, RESTRICTED, PolicyViolation, violations
 from bayplan.apiserver.resources.kinds import ServedResource, Tree
 from bayplan.apiserver.resources.lookup import ObjectLookup, built_in
 from bayplan.apiserver.resources.pod_templates import pod_template

@@ -16,19 +16,8 @@ from http import HTTPStatus
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from bayplan.apiserver.content_negotiation import JSON
-from bayplan.apiserver.http.responses import (
-    NO_CACHE_HEADERS,
-    ApiResponse,
-    WatchResponse,
-    warning_header,
-)
-from bayplan.apiserver.http.server import (
-    RawRequest,
-    RequestHandler,
-    VersionSource,
-    handle_request,
-    send_watch,
-)
+from bayplan.apiserver.http.responses import NO_CACHE_HEADERS, ApiResponse, WatchResponse, warning_header
+from bayplan.apiserver.http.server import RawRequest, RequestHandler, VersionSource, handle_request, send_watch
 from bayplan.errors import Unreachable
 
 _MAX_CACHED_HEADERS = 4096

@@ -151,17 +151,14 @@ class ResourceHandlers:
         )
 
     def _create(self, request: ResourceRequest, content: bytes) -> ApiResponse:
-        template_input = self.create_templates.parse(request, content)
-        if (
-            template_input is not None
-            and (written := self.create_templates.create(request, template_input)) is not None
-        ):
+        parsed = self.create_templates.parse(request, content)
+        if parsed is not None and (written := self.create_templates.create(request, parsed)) is not None:
             return self._write_response(request, written, [])
         write = self._write_request(request, "CreateOptions")
         decoded = self._read(request, content, write)
         written = self.writer.create(write, decoded.object)
-        if template_input is not None and not write.warnings:
-            self.create_templates.learn(request, template_input, written)
+        if parsed is not None and not write.warnings:
+            self.create_templates.learn(request, parsed, written)
         return self._write_response(request, written, write.warnings)
 
     def _update(self, request: ResourceRequest, content: bytes) -> ApiResponse:
@@ -178,8 +175,8 @@ class ResourceHandlers:
         return decoded
 
     def _patch(self, request: ResourceRequest, content: bytes) -> ApiResponse:
-        template_input = self.status_templates.parse_status_patch(request, content)
-        if template_input is not None and (written := self.status_templates.apply(request, template_input)) is not None:
+        parsed = self.status_templates.parse_status_patch(request, content)
+        if parsed is not None and (written := self.status_templates.apply(request, parsed)) is not None:
             return self._write_response(request, written, [])
         write = self._write_request(request, "PatchOptions")
         media = media_type(request.headers.get("Content-Type", ""))
@@ -198,8 +195,8 @@ class ResourceHandlers:
             return decoded.object
 
         written = self.writer.update(write, request.name, patch)
-        if template_input is not None and not write.warnings:
-            self.status_templates.learn(template_input, written)
+        if parsed is not None and not write.warnings:
+            self.status_templates.learn(parsed, written)
         return self._write_response(request, written, write.warnings)
 
     def _apply(self, request: ResourceRequest, write: WriteRequest, content: bytes) -> ApiResponse:

@@ -19,12 +19,7 @@ from bayplan.apiserver.auth.service_account_tokens import ISSUER, ServiceAccount
 from bayplan.apiserver.content_negotiation import negotiate_media_type
 from bayplan.apiserver.http.output_shapes import OutputShape
 from bayplan.apiserver.http.responses import ApiResponse, json_response, text_response
-from bayplan.apiserver.requests import (
-    RequestUser,
-    ResourceRequest,
-    WriteOptions,
-    WriteRequest,
-)
+from bayplan.apiserver.requests import RequestUser, ResourceRequest, WriteOptions, WriteRequest
 from bayplan.apiserver.resources.kinds import ServedResource, Tree
 from bayplan.apiserver.resources.lookup import ObjectLookup, built_in
 from bayplan.apiserver.schema.body_decoding import decode_body, decode_patch, media_type
@@ -97,12 +92,12 @@ class SubresourceHandlers:
     # Pods
 
     def _handle_binding(self, request: ResourceRequest, content: bytes) -> ApiResponse:
-        template_input = self.status_templates.parse_binding(request, content)
-        if template_input is not None and self.status_templates.apply(request, template_input) is not None:
+        parsed = self.status_templates.parse_binding(request, content)
+        if parsed is not None and self.status_templates.apply(request, parsed) is not None:
             return json_response(subresources.SUCCESS, 201)
         written = self._bind(request, self._read(request, content), request.name)
-        if template_input is not None:
-            self.status_templates.learn(template_input, written)
+        if parsed is not None:
+            self.status_templates.learn(parsed, written)
         return json_response(subresources.SUCCESS, 201)
 
     def _bind(self, request: ResourceRequest, binding: Tree, name: str) -> WriteResult:

@@ -194,14 +194,7 @@ class CreateTemplate(msgspec.Struct, eq=False):
             for field, placeholder in self.fields.items():
                 fields[field] = values[placeholder].decode()
         return StoredObject(
-            example.namespace,
-            name,
-            version,
-            self.stored_format % values,
-            example.labels,
-            fields,
-            uid,
-            example.owners,
+            example.namespace, name, version, self.stored_format % values, example.labels, fields, uid, example.owners
         )
 
 
@@ -241,38 +234,38 @@ class CreateTemplates:
         key = (resource.kind, resource.api_version, request.namespace, request.manager, rest)
         return TemplateInput(key, texts[b"name"], values)
 
-    def create(self, request: ResourceRequest, template_input: TemplateInput) -> WriteResult | None:
+    def create(self, request: ResourceRequest, parsed: TemplateInput) -> WriteResult | None:
         """Store the object from its template. None without a template: the kinds that the rules read are recorded."""
-        template = self._templates.get(template_input.key)
+        template = self._templates.get(parsed.key)
         if isinstance(template, CreateTemplate) and template.verified and template.is_current():
             objects = self._store.uncommitted(request.resource.storage)
-            if objects.get(request.namespace, template_input.name) is None:
-                return self._create(template, objects.name, template_input)
+            if objects.get(request.namespace, parsed.name) is None:
+                return self._create(template, objects.name, parsed)
         self._lookup.kinds_read.clear()
         return None
 
-    def _create(self, template: CreateTemplate, name: GroupResource, template_input: TemplateInput) -> WriteResult:
+    def _create(self, template: CreateTemplate, name: GroupResource, parsed: TemplateInput) -> WriteResult:
         now, uid, version = timestamp(self._clock.now()), new_uid(self._chance), self._store.newest_version + 1
-        values = {**template_input.values, **_server_values(now, uid, version)}
-        entry = self._store.put_entry(name, template.entry(template_input.name, uid, version, values))
+        values = {**parsed.values, **_server_values(now, uid, version)}
+        entry = self._store.put_entry(name, template.entry(parsed.name, uid, version, values))
         return WriteResult(template.response_format % values, {}, created=True, entry=entry)
 
-    def learn(self, request: ResourceRequest, template_input: TemplateInput, written: WriteResult) -> None:
+    def learn(self, request: ResourceRequest, parsed: TemplateInput, written: WriteResult) -> None:
         """Learn from a normal create that had no warnings."""
-        known, stored = self._templates.get(template_input.key), written.entry
+        known, stored = self._templates.get(parsed.key), written.entry
         if stored is None or known == "hopeless":
             return
         if known is None:
             if len(self._templates) >= MAX_TEMPLATES:
                 self._templates.clear()
-            self._templates[template_input.key] = "noted"
-        elif isinstance(known, CreateTemplate) and known.reproduces(_all_values(template_input, stored), written):
+            self._templates[parsed.key] = "noted"
+        elif isinstance(known, CreateTemplate) and known.reproduces(_all_values(parsed, stored), written):
             known.verified = True
         else:
             objects = self._store.uncommitted(request.resource.storage)
             kinds_read = tuple((each, each.change_count) for each in self._lookup.kinds_read.values())
-            self._templates[template_input.key] = (
-                make_template(request.resource, objects, stored, template_input, kinds_read) or "hopeless"
+            self._templates[parsed.key] = (
+                make_template(request.resource, objects, stored, parsed, kinds_read) or "hopeless"
             )
 
 
@@ -280,7 +273,7 @@ def make_template(
     resource: ServedResource,
     objects: ResourceObjects,
     entry: StoredObject,
-    template_input: TemplateInput,
+    parsed: TemplateInput,
     kinds_read: KindsRead,
 ) -> CreateTemplate | None:
     """Build a template from one object; None if something else in it may depend on the differing texts."""
@@ -289,8 +282,8 @@ def make_template(
         return None
     for placeholder, path in _TEMPLATE_KINDS[resource.group, resource.version, resource.plural].stored_paths.items():
         if (
-            placeholder in template_input.values
-            and replace_at(tree, path, placeholder_text(placeholder)).encode() != template_input.values[placeholder]
+            placeholder in parsed.values
+            and replace_at(tree, path, placeholder_text(placeholder)).encode() != parsed.values[placeholder]
         ):
             return None
     for placeholder, paths in _SERVER_FIELDS.items():
@@ -301,9 +294,9 @@ def make_template(
     return CreateTemplate.of(resource, entry, encode(tree), objects.extract, kinds_read)
 
 
-def _all_values(template_input: TemplateInput, stored: StoredObject) -> PlaceholderValues:
+def _all_values(parsed: TemplateInput, stored: StoredObject) -> PlaceholderValues:
     return {
-        **template_input.values,
+        **parsed.values,
         **_server_values(stored.tree()["metadata"]["creationTimestamp"], stored.uid, stored.version),
     }
 

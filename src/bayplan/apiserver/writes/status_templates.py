@@ -228,11 +228,11 @@ class StatusTemplates:
             (request.path.subresource, request.namespace, request.manager, text, body, now_placeholder), live, values
         )
 
-    def apply(self, request: ResourceRequest, template_input: StatusTemplateInput) -> WriteResult | None:
+    def apply(self, request: ResourceRequest, parsed: StatusTemplateInput) -> WriteResult | None:
         """Store the new state from its template. None without a template: the kinds that rules read are recorded."""
-        template = self._templates.get(template_input.key)
+        template = self._templates.get(parsed.key)
         if isinstance(template, CreateTemplate) and template.verified and template.is_current():
-            version, live, values = self._store.newest_version + 1, template_input.live, template_input.values
+            version, live, values = self._store.newest_version + 1, parsed.live, parsed.values
             values[b"version"] = b"%d" % version
             entry = self._store.put_entry(
                 request.resource.storage, template.entry(live.name, live.uid, version, values)
@@ -241,24 +241,24 @@ class StatusTemplates:
         self._lookup.kinds_read.clear()
         return None
 
-    def learn(self, template_input: StatusTemplateInput, written: WriteResult) -> None:
+    def learn(self, parsed: StatusTemplateInput, written: WriteResult) -> None:
         """Learn from a normal write that had no warnings."""
-        known, stored = self._templates.get(template_input.key), written.entry
-        if stored is None or stored is template_input.live or known == "hopeless":
+        known, stored = self._templates.get(parsed.key), written.entry
+        if stored is None or stored is parsed.live or known == "hopeless":
             return
-        if timestamp(self._clock.now()).encode() != template_input.values[template_input.key[-1]]:
+        if timestamp(self._clock.now()).encode() != parsed.values[parsed.key[-1]]:
             return  # the second changed during the write; it is unknown which of both was stored
-        values = {**template_input.values, b"version": b"%d" % stored.version}
+        values = {**parsed.values, b"version": b"%d" % stored.version}
         if known is None:
             if len(self._templates) >= MAX_TEMPLATES:
                 self._templates.clear()
-            self._templates[template_input.key] = "noted"
+            self._templates[parsed.key] = "noted"
         elif isinstance(known, CreateTemplate) and known.reproduces(values, written):
             known.verified = True
         else:
             pods = built_in("Pod")
             kinds_read = tuple((each, each.change_count) for each in self._lookup.kinds_read.values())
-            self._templates[template_input.key] = (
+            self._templates[parsed.key] = (
                 make_status_template(pods, self._store.uncommitted(pods.storage), stored, values, kinds_read)
                 or "hopeless"
             )
