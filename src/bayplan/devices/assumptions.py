@@ -142,16 +142,12 @@ class DeviceAssumptions:
         The scheduler has written the claim, or devices that were only reserved in memory are free. `trial` suspends it.
         """
         self._known: dict[str, ResourceClaim] = {}  # by key: from the API server, or written by the scheduler since
-        self._from_server: dict[
-            str, ResourceClaim | None
-        ] = {}  # by key, for assumed claims: the version of the API server
+        self._from_server: dict[str, ResourceClaim | None] = {}  # by key: the API server's version of an assumed claim
         self._pending: dict[str, ResourceClaim] = {}  # by uid: allocated by the scheduler and not written yet
-        self._reservations: dict[
-            str, dict[str, AllocationResult]
-        ] = {}  # by key, and by the uid of the pod that uses it
+        self._reservations: dict[str, dict[str, AllocationResult]] = {}  # by key, and by the uid of the pod
         self._until_next_event: set[tuple[str, str]] = set()  # reservations that end with the next event of the claim
         self._counted: dict[str, AllocationResult] = {}  # by uid: the counted allocation of a claim
-        self._seen = -1  # the revision of the catalog's claims at the last `sync`
+        self._seen = -1  # the revision of the catalog's claims that is processed
         for claim in claims:
             self.observe(claim)
 
