@@ -32,8 +32,9 @@ class VictimHints:
 
     depends_on: VictimDependence = VictimDependence.ANYTHING
     never_evicts: Callable[[Job, Task], bool] | None = None
-    """(job, task): true if the plugin never returns this task, nor another of its job with an equal or larger request,
-    as a victim for a task of this job. Must hold for the whole statement, however many tasks are evicted."""
+    """(job, task): `job` is that of the preemptor. True if the plugin never returns this task, nor another task of the
+    same victim job with an equal request, as a victim for `job`. Must hold for the whole statement, however many other
+    tasks are evicted."""
 
 
 NO_VICTIM_HINTS = VictimHints()
