@@ -1,4 +1,4 @@
-"""Why, of pods of gangs and queues."""
+"""Batch explainer: pods of gangs and queues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ tiers:
 """
 
 
-def ours(*pods: Pod) -> list[Pod]:
+def volcano_pods(*pods: Pod) -> list[Pod]:
     return [replace_fields(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending")) for pod in pods]
 
 
@@ -42,9 +42,9 @@ async def why(rig: LiveBatchHarness, name: str, *, now: bool = False) -> Answer:
 
 
 @async_test
-async def test_a_gang_tells_which_members_hold_it_back_and_what_would_help() -> None:
+async def test_the_answer_names_the_members_that_hold_the_gang_back_and_what_would_help() -> None:
     group = make_group("job", min_member=2)
-    pods = ours(make_member("job-w-0", requests={"cpu": "1"}), make_member("job-m-0", requests={"cpu": "6"}))
+    pods = volcano_pods(make_member("job-w-0", requests={"cpu": "1"}), make_member("job-m-0", requests={"cpu": "6"}))
     async with run_live_batch(NODE, make_queue(), group, *pods) as rig:
         await rig.session()
         await rig.session()
@@ -62,14 +62,14 @@ async def test_a_gang_tells_which_members_hold_it_back_and_what_would_help() -> 
 
 
 @async_test
-async def test_a_queue_tells_its_share_and_who_borrows() -> None:
+async def test_the_answer_has_the_share_of_the_queue_and_its_borrowers() -> None:
     queues = [make_queue("q"), make_queue("greedy")]
     running = [
         replace_fields(make_member(f"big-w-{n}", "big", requests={"cpu": "1"}), spec={"node_name": "n"})
         for n in range(4)
     ]
     groups = [make_group("big", min_member=1, queue="greedy"), make_group("job", min_member=1)]
-    waits = ours(make_member("job-w-0", requests={"cpu": "1"}))
+    waits = volcano_pods(make_member("job-w-0", requests={"cpu": "1"}))
     async with run_live_batch(NODE, *queues, *groups, *running, *waits, conf=SHARED) as rig:
         await rig.session()
         answer = await why(rig, "job-w-0")
@@ -80,8 +80,8 @@ async def test_a_queue_tells_its_share_and_who_borrows() -> None:
 
 
 @async_test
-async def test_a_queue_that_is_closed_is_named() -> None:
-    waits = ours(make_member("job-w-0", requests={"cpu": "1"}))
+async def test_a_closed_queue_is_named() -> None:
+    waits = volcano_pods(make_member("job-w-0", requests={"cpu": "1"}))
     shut = replace_fields(make_queue(), status=QueueStatus(state="Closed"))
     async with run_live_batch(NODE, shut, make_group("job", min_member=1), *waits, conf=SHARED) as rig:
         await rig.session()
@@ -90,18 +90,18 @@ async def test_a_queue_that_is_closed_is_named() -> None:
 
 
 @async_test
-async def test_what_a_session_counted_and_what_is_so_now() -> None:
-    group, (waits,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={"cpu": "6"}))
+async def test_the_counts_of_the_session_and_the_current_ones() -> None:
+    group, (waits,) = make_group("job", min_member=1), volcano_pods(make_member("job-w-0", requests={"cpu": "6"}))
     async with run_live_batch(NODE, make_queue(), group, waits) as rig:
         await rig.session()
-        told = await why(rig, "job-w-0")
-        assert (told.source, told.reasons) == (
+        recorded = await why(rig, "job-w-0")
+        assert (recorded.source, recorded.reasons) == (
             "record",
             (NodeRejection(plugin="room", text="Insufficient cpu", nodes=1, names=("n",)),),
         )
         rig.deliver(make_node("m", cpu=4, memory="8Gi"), make_node("large", cpu=8, memory="8Gi"))
         await rig.live.handle_pending_events()
-        still = await why(rig, "job-w-0")  # the record does not change with the cluster; what would help does
+        still = await why(rig, "job-w-0")  # the record does not change with the cluster; suggestions do
         assert [(each.text, each.nodes, each.names) for each in still.reasons] == [("Insufficient cpu", 1, ())]
         assert still.closest == "large"
         afresh = await why(rig, "job-w-0", now=True)
@@ -111,9 +111,9 @@ async def test_what_a_session_counted_and_what_is_so_now() -> None:
 
 
 @async_test
-async def test_a_node_that_holds_more_than_it_has_takes_nobody() -> None:
+async def test_an_overcommitted_node_takes_no_pod() -> None:
     guests = [make_pod(f"guest-{n}", node="n", memory="5Gi", priority=-n) for n in (1, 2)]
-    group, (waits,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={"cpu": "1"}))
+    group, (waits,) = make_group("job", min_member=1), volcano_pods(make_member("job-w-0", requests={"cpu": "1"}))
     async with run_live_batch(NODE, *guests, make_queue(), group, waits) as rig:
         await rig.session()
         answer = await why(rig, "job-w-0")
@@ -123,17 +123,17 @@ async def test_a_node_that_holds_more_than_it_has_takes_nobody() -> None:
 
 
 @async_test
-async def test_a_node_that_lends_more_than_it_has_is_counted_with_that() -> None:
+async def test_oversubscribed_resources_of_a_node_count() -> None:
     lender = replace_fields(NODE, metadata={"annotations": {OVERSUBSCRIPTION_CPU: "2000"}})
-    group, (waits,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={"cpu": "7"}))
+    group, (waits,) = make_group("job", min_member=1), volcano_pods(make_member("job-w-0", requests={"cpu": "7"}))
     async with run_live_batch(lender, make_queue(), group, waits) as rig:
         await rig.session()
         assert [each.text for each in (await why(rig, "job-w-0")).changes] == ["ask for 1 less CPU"]
 
 
 @async_test
-async def test_a_pod_that_asks_for_nothing_waits_where_nobody_backfills() -> None:
-    group, (waits,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={}))
+async def test_a_pod_without_requests_waits_without_backfill() -> None:
+    group, (waits,) = make_group("job", min_member=1), volcano_pods(make_member("job-w-0", requests={}))
     async with run_live_batch(NODE, make_queue(), group, waits, conf=SHARED) as rig:
         await rig.session()
         answer = await why(rig, "job-w-0")
@@ -142,9 +142,9 @@ async def test_a_pod_that_asks_for_nothing_waits_where_nobody_backfills() -> Non
 
 
 @async_test
-async def test_a_pod_that_a_session_placed_tells_the_best_nodes_by_plugin() -> None:
+async def test_a_placed_pod_has_the_best_nodes_by_plugin() -> None:
     nodes = [make_node(name, cpu=cpu, memory="8Gi") for name, cpu in (("small", 2), ("mid", 4), ("large", 16))]
-    group, (placed,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={"cpu": "1"}))
+    group, (placed,) = make_group("job", min_member=1), volcano_pods(make_member("job-w-0", requests={"cpu": "1"}))
     async with run_live_batch(*nodes, make_queue(), group, placed, conf=SHARED) as rig:
         outcome = await rig.session()
         assert outcome.binds == {"default/job-w-0": "large"}
@@ -169,9 +169,9 @@ async def test_a_pod_that_a_session_placed_tells_the_best_nodes_by_plugin() -> N
 
 
 @async_test
-async def test_a_choice_that_came_to_nothing_leaves_no_record() -> None:
+async def test_a_discarded_placement_leaves_no_record() -> None:
     group = make_group("job", min_member=2)
-    pods = ours(make_member("job-w-0", requests={"cpu": "1"}), make_member("job-m-0", requests={"cpu": "6"}))
+    pods = volcano_pods(make_member("job-w-0", requests={"cpu": "1"}), make_member("job-m-0", requests={"cpu": "6"}))
     other = make_node("m", cpu=4, memory="8Gi")
     async with run_live_batch(NODE, other, make_queue(), group, *pods) as rig:
         await rig.session()
@@ -181,8 +181,8 @@ async def test_a_choice_that_came_to_nothing_leaves_no_record() -> None:
 
 @async_test
 async def test_a_pod_without_a_group_and_one_that_is_placed() -> None:
-    (groupless,) = ours(replace_fields(make_member("lonely"), metadata={"annotations": {}}))
-    group, (placed,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={"cpu": "1"}))
+    (groupless,) = volcano_pods(replace_fields(make_member("lonely"), metadata={"annotations": {}}))
+    group, (placed,) = make_group("job", min_member=1), volcano_pods(make_member("job-w-0", requests={"cpu": "1"}))
     async with run_live_batch(NODE, make_queue(), group, groupless, placed) as rig:
         await rig.session()
         assert "the pod has no pod group in the annotation" in (await why(rig, "lonely")).sentence
@@ -193,4 +193,4 @@ async def test_a_pod_without_a_group_and_one_that_is_placed() -> None:
         assert answer.sentence == "default/job-w-0 is on n: the only node that fits"
         rig.live.engine.handle.decision_records = DecisionRing()  # as after a restart
         assert (await why(rig, "job-w-0")).sentence == f"default/job-w-0 is on n; {NO_RECORD}"
-        assert BatchExplainer(rig.live).find("default", "nobody") is None
+        assert BatchExplainer(rig.live).find("default", "unknown") is None

@@ -1,4 +1,4 @@
-"""Why, of pods whose bindings are the binder's: how far it has come with them, and where it gave them up."""
+"""Answers about pods that the binder binds: the progress of their requests, and nodes where it gave up."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def run_harness(*objects: KubeObject) -> AbstractAsyncContextManager[LiveSchedul
     return run_with_bind_requests(*objects, config=bind_request_config())
 
 
-def request(pod: Pod, version: int = 1, *, ours: bool = True, **status: Any) -> BindRequest:
-    made = new_request(pod, "n1", annotations={}, backoff_limit=3)
-    meta = replace(made.metadata, uid="request", resource_version=str(version))
-    meta = meta if ours else replace(meta, labels={})
-    return replace(made, metadata=meta, status=BindRequestStatus(**status))
+def request(pod: Pod, version: int = 1, *, is_own: bool = True, **status: Any) -> BindRequest:
+    new = new_request(pod, "n1", annotations={}, backoff_limit=3)
+    meta = replace(new.metadata, uid="request", resource_version=str(version))
+    meta = meta if is_own else replace(meta, labels={})
+    return replace(new, metadata=meta, status=BindRequestStatus(**status))
 
 
 async def why(harness: LiveSchedulerHarness, name: str = "web") -> Answer:
@@ -43,7 +43,7 @@ async def why(harness: LiveSchedulerHarness, name: str = "web") -> Answer:
 
 
 @async_test
-async def test_a_pod_whose_request_nobody_has_taken_up_is_not_said_to_be_on_its_node() -> None:
+async def test_a_pod_with_an_unhandled_request_is_not_reported_as_bound() -> None:
     async with run_harness(NODE) as harness:
         harness.deliver(request(WEB), WEB)
         answer = await why(harness)
@@ -56,7 +56,7 @@ async def test_a_pod_whose_request_nobody_has_taken_up_is_not_said_to_be_on_its_
 
 
 @async_test
-async def test_a_binding_that_failed_tells_how_often_why_and_when_it_is_tried_again() -> None:
+async def test_a_failed_binding_has_attempts_reason_and_the_next_try() -> None:
     async with run_harness(NODE) as harness:
         harness.deliver(request(WEB), WEB)
         await harness.live.handle_pending_events()
@@ -71,13 +71,13 @@ async def test_a_binding_that_failed_tells_how_often_why_and_when_it_is_tried_ag
         assert answer.waits_for == "the binder to try the bind request default/web again"
         assert answer.next_try == harness.clock.now() + timedelta(seconds=2)
         harness.clock.advance(3)
-        assert (await why(harness)).next_try is None  # it should have been tried: nobody knows when it will be
+        assert (await why(harness)).next_try is None  # the retry is overdue: its time is unknown
 
 
 @async_test
-async def test_a_request_of_another_binder_is_waited_for_from_that_one() -> None:
+async def test_a_foreign_request_waits_for_another_binder() -> None:
     async with run_harness(NODE) as harness:
-        harness.deliver(request(WEB, ours=False), WEB)
+        harness.deliver(request(WEB, is_own=False), WEB)
         answer = await why(harness)
         assert answer.request is not None
         assert not answer.request.is_ours
@@ -85,7 +85,7 @@ async def test_a_request_of_another_binder_is_waited_for_from_that_one() -> None
 
 
 @async_test
-async def test_a_pod_that_was_given_up_tells_where_and_waits_for_the_end_of_the_pause() -> None:
+async def test_a_pod_that_was_given_up_has_the_excluded_node_and_waits_for_the_pause() -> None:
     async with run_harness(NODE) as harness:
         harness.live.engine.bind_request_factory.failures.record_failure(WEB.uid, "n1", "no quota")
         harness.deliver(WEB)
@@ -104,8 +104,9 @@ async def test_a_pod_that_was_given_up_tells_where_and_waits_for_the_end_of_the_
 
 
 @async_test
-async def test_a_giving_up_that_is_told_again_is_the_same_one() -> None:
-    """Somebody annotates the request before it is deleted: that is no second failure, and no longer pause."""
+async def test_a_repeated_event_of_a_failure_counts_once() -> None:
+    """Another client annotates the request before its deletion: the failure counts once and the pause stays the
+    same."""
     async with run_harness(NODE) as harness:
         over: dict[str, Any] = {"phase": "Failed", "failed_attempts": 3, "reason": "no quota"}
         harness.deliver(request(WEB), WEB)
@@ -116,7 +117,7 @@ async def test_a_giving_up_that_is_told_again_is_the_same_one() -> None:
 
 
 @async_test
-async def test_a_pod_that_was_given_up_too_often_waits_for_the_end_of_the_long_pause() -> None:
+async def test_a_pod_that_was_given_up_too_often_waits_for_the_long_pause() -> None:
     async with run_harness(NODE, make_node("n2")) as harness:
         failures = harness.live.engine.bind_request_factory.failures
         for number in range(FAILURES_BEFORE_POD_BACKOFF):
@@ -133,7 +134,7 @@ async def test_a_pod_that_was_given_up_too_often_waits_for_the_end_of_the_long_p
 
 
 @async_test
-async def test_a_pod_that_never_failed_tells_nothing_of_it() -> None:
+async def test_a_pod_without_failures_has_no_excluded_nodes() -> None:
     async with run_harness(make_node("n1", cpu="1"), make_pod("web", cpu="2")) as harness:
         await harness.idle()
         answer = await why(harness)

@@ -1,4 +1,4 @@
-"""Who could carry out a request, as `why` tells it: the request and the lease are asked for on an API server."""
+"""Binder status in answers of `why`: the current request and the holder of the lease, read from an API server."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def lease(**spec: Any) -> dict[str, Any]:
         pytest.param("b-1", 86400, "expired", "b-1 no longer holds the lease default/bayplan-binder: ", id="expired"),
     ],
 )
-def test_who_holds_the_lease_is_told(tmp_path: Path, holder: str, renewed_s_ago: int, state: str, words: str) -> None:
-    async def run(rig: ReconcilerHarness) -> None:
+def test_the_holder_of_the_lease(tmp_path: Path, holder: str, renewed_s_ago: int, state: str, words: str) -> None:
+    async def run(harness: ReconcilerHarness) -> None:
         renewed = format_micro_time(datetime.now(UTC) - timedelta(seconds=renewed_s_ago))
         tree = lease(holderIdentity=holder, leaseDurationSeconds=3600, renewTime=renewed)
-        await rig.client.create(LEASES, tree, namespace="default")
-        answer = await BinderStatusReader(rig.client, "default").add_binder_status(ANSWER)
+        await harness.client.create(LEASES, tree, namespace="default")
+        answer = await BinderStatusReader(harness.client, "default").add_binder_status(ANSWER)
         assert answer.binder is not None
         assert (answer.binder.state, answer.binder.holder) == (state, holder)
         assert answer.binder.sentence.startswith(words)
@@ -56,9 +56,9 @@ def test_who_holds_the_lease_is_told(tmp_path: Path, holder: str, renewed_s_ago:
     run_with_reconciler(tmp_path, run)
 
 
-def test_a_lease_that_is_not_there_is_told_and_pods_without_a_request_of_ours_are_left_alone(tmp_path: Path) -> None:
-    async def run(rig: ReconcilerHarness) -> None:
-        look = BinderStatusReader(rig.client, "default")
+def test_a_missing_lease_is_reported_and_pods_without_an_own_request_are_unchanged(tmp_path: Path) -> None:
+    async def run(harness: ReconcilerHarness) -> None:
+        look = BinderStatusReader(harness.client, "default")
         answer = await look.add_binder_status(ANSWER)
         assert answer.binder is not None
         assert answer.binder.state == "absent"
@@ -71,27 +71,29 @@ def test_a_lease_that_is_not_there_is_told_and_pods_without_a_request_of_ours_ar
     run_with_reconciler(tmp_path, run)
 
 
-def test_the_request_is_told_as_the_server_has_it(tmp_path: Path) -> None:
-    async def run(rig: ReconcilerHarness) -> None:
-        pod = await rig.pod()
-        await rig.request(pod)
-        await rig.patch(REQUESTS, "web", {"metadata": {"labels": {HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN}}})
-        await rig.sync()
-        answer = await BinderStatusReader(rig.client, "default").add_binder_status(
+def test_the_answer_has_the_request_of_the_server(tmp_path: Path) -> None:
+    async def run(harness: ReconcilerHarness) -> None:
+        pod = await harness.pod()
+        await harness.request(pod)
+        await harness.patch(REQUESTS, "web", {"metadata": {"labels": {HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN}}})
+        await harness.sync()
+        answer = await BinderStatusReader(harness.client, "default").add_binder_status(
             replace(ANSWER, uid=pod["metadata"]["uid"])
         )
         assert answer.request is not None
         assert (answer.request.phase, answer.request.failed_attempts) == ("Failed", 1)
         assert answer.request.reason
         assert answer.waits_for == "the binder to try the bind request default/web again"
-        of_another = await BinderStatusReader(rig.client, "default").add_binder_status(replace(ANSWER, uid="another"))
+        of_another = await BinderStatusReader(harness.client, "default").add_binder_status(
+            replace(ANSWER, uid="another")
+        )
         assert of_another.request == ASKED
 
     run_with_reconciler(tmp_path, run, FailingPlugin())
 
 
 @async_test
-async def test_who_may_not_read_the_lease_says_so() -> None:
+async def test_a_forbidden_read_of_the_lease_is_reported() -> None:
     async with FakeHttpServer(lambda _: status(403, "Forbidden", "not yours")) as server:
         async with server.client(SystemClock()) as client:
             answer = await BinderStatusReader(client, "default").add_binder_status(ANSWER)
@@ -101,8 +103,8 @@ async def test_who_may_not_read_the_lease_says_so() -> None:
         assert answer.request == ASKED
 
 
-def test_the_lease_is_looked_for_beside_the_engines_own_unless_settings_name_another_place() -> None:
-    client = Client(ConnectionConfig(server="http://nobody.invalid"), clock=SystemClock(), chance=random.Random())
+def test_the_namespace_of_the_lease_is_that_of_the_engines_lease_by_default() -> None:
+    client = Client(ConnectionConfig(server="http://none.invalid"), clock=SystemClock(), chance=random.Random())
     own, lease_of_engine = BayplanSettings(), LeaderElection(resource_namespace="bayplan-system")
     assert BinderStatusReader.for_engine(client, own, lease_of_engine).namespace == "bayplan-system"
     assert BinderStatusReader.for_engine(client, own).namespace == "kube-system"

@@ -1,4 +1,4 @@
-"""What is told of decisions: from the record, since when, how often tried, what is waited for."""
+"""Live pod explainer: answers from the record, with the pod's attempts, its age and what it waits for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def why(harness: LiveSchedulerHarness, name: str, *, now: bool = False) ->
 
 
 @async_test
-async def test_a_placed_pod_tells_what_decided_and_what_was_second() -> None:
+async def test_a_placed_pod_has_the_deciding_plugin_and_the_second_node() -> None:
     web = make_pod("web", cpu="1", memory="1Gi")
     async with run_live_scheduler(BIG, SMALL, web) as harness:
         harness.deliver(web.bound_to("big"))
@@ -36,7 +36,7 @@ async def test_a_placed_pod_tells_what_decided_and_what_was_second() -> None:
 
 
 @async_test
-async def test_a_pod_that_waits_tells_reasons_with_nodes_and_what_would_help() -> None:
+async def test_a_pending_pod_has_reasons_with_nodes_and_suggestions() -> None:
     async with run_live_scheduler(BIG, SMALL, make_pod("huge", cpu="9")) as harness:
         answer = await why(harness, "huge")
         assert (answer.state, answer.source, answer.attempts) == ("pending", "record", 1)
@@ -52,7 +52,7 @@ async def test_a_pod_that_waits_tells_reasons_with_nodes_and_what_would_help() -
 
 
 @async_test
-async def test_rows_that_moved_since_are_not_named_wrongly() -> None:
+async def test_rows_that_have_changed_since_the_record_are_not_named() -> None:
     async with run_live_scheduler(BIG, SMALL, make_pod("huge", cpu="9")) as harness:
         harness.deliver_deletion(BIG)
         await harness.idle()
@@ -63,7 +63,7 @@ async def test_rows_that_moved_since_are_not_named_wrongly() -> None:
 
 
 @async_test
-async def test_asking_afresh_changes_nothing() -> None:
+async def test_a_new_filter_run_changes_nothing() -> None:
     async with run_live_scheduler(SMALL, make_pod("huge", cpu="9")) as harness:
         records = list(harness.live.engine.records)
         answer = await why(harness, "huge", now=True)
@@ -82,7 +82,7 @@ async def test_a_pod_behind_a_gate() -> None:
 
 
 @async_test
-async def test_a_pod_that_makes_room_waits_for_its_victims() -> None:
+async def test_a_preemptor_waits_for_its_victims() -> None:
     weak = make_pod("weak", cpu="2", node="small", priority=0)
     async with run_live_scheduler(SMALL, weak, make_pod("strong", cpu="2", priority=10)) as harness:
         answer = await why(harness, "strong")
@@ -92,7 +92,7 @@ async def test_a_pod_that_makes_room_waits_for_its_victims() -> None:
 
 
 @async_test
-async def test_a_pod_on_its_way_and_one_of_somebody_else() -> None:
+async def test_an_assumed_pod_and_a_foreign_one() -> None:
     async with run_live_scheduler(SMALL, decide=True) as harness:
         harness.fail_next("POST", "/binding", NoAnswer())
         harness.deliver(make_pod("slow", cpu="1"))
@@ -118,6 +118,6 @@ async def test_another_pod_of_the_same_name_does_not_inherit_the_record() -> Non
 
 
 @async_test
-async def test_nobody_knows_a_pod_that_is_not_there() -> None:
+async def test_an_unknown_pod_is_not_found() -> None:
     async with run_live_scheduler(SMALL) as harness:
-        assert LivePodExplainer(harness.live).find("default", "nobody") is None
+        assert LivePodExplainer(harness.live).find("default", "unknown") is None

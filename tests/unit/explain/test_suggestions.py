@@ -1,4 +1,4 @@
-"""The smallest change of each kind, in words; and several where one is not enough."""
+"""Suggestions: the smallest change of each kind, and combinations if no single change is enough."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bayplan.testing import Harness, make_affinity, make_node, make_pod, make_pv
 WEB = {"app": "web"}
 
 
-def explained(pod: Pod, nodes: Sequence[Node], pods: Sequence[Pod] = (), objects: Sequence[KubeObject] = ()) -> Answer:
+def explain(pod: Pod, nodes: Sequence[Node], pods: Sequence[Pod] = (), objects: Sequence[KubeObject] = ()) -> Answer:
     with Harness(nodes=nodes, pods=[*pods, pod], objects=objects) as harness:
         return run_to_end(PodExplainer(harness.engine, harness.clock).explain_pending(pod, now=True))
 
@@ -39,7 +39,7 @@ BIG = make_node("big", cpu="8", memory="16Gi", taints=["gpu=true:NoSchedule", "o
             id="two-resources",
         ),
         pytest.param(
-            make_pod(requests={"nvidia.com/gpu": 1}), [SMALL], [], ["ask for no nvidia.com/gpu"], id="nothing-of-it"
+            make_pod(requests={"nvidia.com/gpu": 1}), [SMALL], [], ["ask for no nvidia.com/gpu"], id="whole-request"
         ),
         pytest.param(
             make_pod(cpu="4"),
@@ -104,31 +104,31 @@ BIG = make_node("big", cpu="8", memory="16Gi", taints=["gpu=true:NoSchedule", "o
     ],
 )
 def test_one_change(pod: Pod, nodes: list[Node], pods: list[Pod], words: list[str]) -> None:
-    answer = explained(pod, nodes, pods)
+    answer = explain(pod, nodes, pods)
     assert [change.text for change in answer.changes] == words
     assert answer.closest
 
 
-def test_a_constraint_that_binds() -> None:
+def test_a_spread_constraint() -> None:
     pod = make_pod(labels=WEB, spread=[make_spread("rack", labels=WEB)], node_selector={"disk": "ssd"})
     nodes = [
         make_node("full", labels={"rack": "1", "disk": "ssd"}),
         make_node("closed", labels={"rack": "2", "disk": "ssd"}, taints=["old:NoSchedule"]),
     ]
-    answer = explained(pod, nodes, [make_pod("one", labels=WEB, node="full")])
+    answer = explain(pod, nodes, [make_pod("one", labels=WEB, node="full")])
     assert {change.kind: change.text for change in answer.changes} == {
         "toleration": "tolerate old:NoSchedule",
         "spread": "spread over rack only as far as possible (whenUnsatisfiable: ScheduleAnyway)",
     }
 
 
-def test_a_claim_that_waits_for_a_volume() -> None:
-    answer = explained(make_pod(claims=["data"]), [SMALL], objects=[make_pvc("data")])
+def test_a_missing_volume_of_a_claim() -> None:
+    answer = explain(make_pod(claims=["data"]), [SMALL], objects=[make_pvc("data")])
     assert [change.text for change in answer.changes] == ["provide a PersistentVolume for the claim data"]
 
 
-def test_changes_that_are_only_enough_together() -> None:
-    answer = explained(make_pod(cpu="10", node_selector={"disk": "ssd"}), [SMALL, BIG])
+def test_changes_that_are_enough_only_together() -> None:
+    answer = explain(make_pod(cpu="10", node_selector={"disk": "ssd"}), [SMALL, BIG])
     assert not answer.changes
     assert answer.no_change == "no single change is enough"
     assert answer.closest == "small"
@@ -138,49 +138,49 @@ def test_changes_that_are_only_enough_together() -> None:
     ]
 
 
-def test_where_nothing_helps_that_is_said() -> None:
+def test_a_complete_search_without_result_is_reported() -> None:
     full = make_node("full", capacity={"pods": "1", "cpu": "4", "memory": "8Gi"})
-    answer = explained(make_pod(cpu="1"), [full], [make_pod("other", node="full")])
+    answer = explain(make_pod(cpu="1"), [full], [make_pod("other", node="full")])
     assert not answer.changes
     assert not answer.together
     assert answer.no_change.startswith("no lower request, toleration, ")
     assert [(each.text, each.nodes, each.names) for each in answer.reasons] == [("Too many pods", 1, ("full",))]
 
 
-def test_on_many_nodes_that_nothing_helps_is_said_only_where_all_was_tried() -> None:
+def test_on_many_nodes_only_a_complete_search_reports_that_nothing_helps() -> None:
     many = [
         make_node(f"n{number}", capacity={"pods": "1", "cpu": str(number), "memory": "8Gi"}) for number in range(1, 41)
     ]
-    others = [make_pod(f"on-{node.name}", node=node.name, priority=10) for node in many]
-    answer = explained(make_pod(cpu="1", node_selector={"disk": "ssd"}), many, others)
+    other_pods = [make_pod(f"on-{node.name}", node=node.name, priority=10) for node in many]
+    answer = explain(make_pod(cpu="1", node_selector={"disk": "ssd"}), many, other_pods)
     assert answer.no_change == NO_CHANGE_HELPS
     assert {each.text: each.nodes for each in answer.reasons} == {
         "node(s) didn't match Pod's node affinity/selector": 40,
     }
 
 
-def test_where_not_all_was_tried_nothing_is_claimed() -> None:
-    """Of seven weaker pods, one of which the pod must stay near, not all combinations are tried."""
+def test_an_incomplete_search_is_reported_as_such() -> None:
+    """The pod must stay near one of seven weaker pods: too many combinations to try all."""
     full = make_node("full", capacity={"pods": "8", "cpu": "4", "memory": "8Gi"})
     weak = [make_pod(f"weak-{number}", node="full", labels=WEB if number == 0 else {}) for number in range(7)]
     strong = [make_pod("strong", node="full", priority=20)]
     pod = make_pod(priority=10, preemption_policy="Never", affinity=make_affinity(near=WEB))
-    answer = explained(pod, [full], [*weak, *strong])
+    answer = explain(pod, [full], [*weak, *strong])
     assert (answer.changes, answer.together) == ((), ())
     assert answer.no_change == NO_CHANGE_FOUND
 
 
 def test_a_cluster_without_nodes() -> None:
-    answer = explained(make_pod(), [])
+    answer = explain(make_pod(), [])
     assert answer.sentence == "default/pod stays pending: no nodes available to schedule pods"
     assert answer.no_change == "there is no node in the cluster"
 
 
-def test_a_victim_that_the_pod_must_stay_near_is_spared() -> None:
-    """All weaker pods gone would be one too many: the pod wants to be near one of them."""
+def test_a_pod_that_the_preemptor_must_stay_near_is_no_victim() -> None:
+    """Without all weaker pods the preemptor does not fit: it has affinity to one of them."""
     pod = make_pod(cpu="1", priority=10, preemption_policy="Never", affinity=make_affinity(near=WEB))
-    others = [make_pod("web", labels=WEB, cpu="500m", node="small"), make_pod("db", cpu="1500m", node="small")]
-    answer = explained(pod, [SMALL], others)
+    other_pods = [make_pod("web", labels=WEB, cpu="500m", node="small"), make_pod("db", cpu="1500m", node="small")]
+    answer = explain(pod, [SMALL], other_pods)
     (eviction,) = [change for change in answer.changes if change.kind == "eviction"]
     assert eviction.evict == ("default/db",)
 

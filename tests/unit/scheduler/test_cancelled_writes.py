@@ -42,7 +42,7 @@ STRONG = make_pod("strong", cpu="2", priority=9)
 
 
 class Refuses:
-    """Fails in PreBind when the test says so, beside DynamicResources."""
+    """Fails in PreBind on the test's signal; runs with DynamicResources."""
 
     name = "Refuses"
     cured_by = ()
@@ -67,9 +67,9 @@ class World:
     harness: LiveSchedulerHarness
     is_cut: bool
     gate: asyncio.Event = field(default_factory=asyncio.Event)
-    asked: int = 0
+    requests: int = 0
     writes: list[str] = field(default_factory=list)
-    """What became of claim `a`, in order."""
+    """Changes of claim `a`, in order."""
     trees: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def route(self, request: Request) -> Any:
@@ -78,13 +78,13 @@ class World:
             return self.harness.answer(request)
         name = name.removesuffix("/status")
         if request.method == "PATCH" and name == "a":
-            self.asked += 1
+            self.requests += 1
             if self.is_cut:
                 return Reply(raw=b"", close=True)
-            return self._answer_at_the_gate(name, request)
+            return self._answer_after_gate(name, request)
         return self._answer(name, request)
 
-    async def _answer_at_the_gate(self, name: str, request: Request) -> ServerAnswer:
+    async def _answer_after_gate(self, name: str, request: Request) -> ServerAnswer:
         await self.gate.wait()
         return self._answer(name, request)
 
@@ -128,7 +128,7 @@ profiles: [{plugins: {multiPoint: {enabled: [{name: Refuses}]}}}]
         made = World(harness, is_cut)
         harness.server.route = made.route
         harness.deliver(FIRST)
-        await wait_until(lambda: made.asked)
+        await wait_until(lambda: made.requests)
         yield made
 
 
@@ -147,7 +147,7 @@ REASONS = pytest.mark.parametrize("refuses", [False, True], ids=["preempted", "a
 
 
 @REASONS
-def test_devices_stay_held_while_the_outcome_of_their_allocation_is_unknown(refuses: bool) -> None:
+def test_devices_stay_reserved_while_the_outcome_of_their_allocation_is_unknown(refuses: bool) -> None:
     @async_test
     async def test() -> None:
         async with world(is_cut=True, refuses=refuses) as made:
@@ -165,7 +165,7 @@ def test_devices_stay_held_while_the_outcome_of_their_allocation_is_unknown(refu
 
 
 @REASONS
-def test_what_was_written_in_the_end_is_taken_back(refuses: bool) -> None:
+def test_an_allocation_that_was_written_is_reverted(refuses: bool) -> None:
     @async_test
     async def test() -> None:
         async with world(is_cut=False, refuses=refuses) as made:
@@ -184,7 +184,7 @@ def test_what_was_written_in_the_end_is_taken_back(refuses: bool) -> None:
 
 
 @REASONS
-def test_the_end_of_the_process_waits_for_no_write(refuses: bool) -> None:
+def test_the_process_ends_without_waiting_for_the_write(refuses: bool) -> None:
     @async_test
     async def test() -> None:
         async with world(is_cut=False, refuses=refuses) as made:

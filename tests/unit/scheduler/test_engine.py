@@ -1,4 +1,4 @@
-"""Pods in, decisions out: what placing assumes, and what a refusal undoes."""
+"""Pod engine: decisions, assumed pods, refusals, profiles and plugin handles."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ def counted(one: PodEngine) -> dict[str, int]:
     return {node.name: len(node.pods) for node in one.snapshot().table}
 
 
-# placing
+# place and try_pod
 
 
-def test_trying_changes_nothing() -> None:
+def test_try_pod_changes_nothing() -> None:
     one = engine()
     decision = one.try_pod(make_pod())
     assert decision.node in ("a", "b")
@@ -84,7 +84,7 @@ def test_trying_changes_nothing() -> None:
     assert len(one.records) == 1
 
 
-def test_a_placed_pod_is_there_for_the_next() -> None:
+def test_a_placed_pod_counts_for_the_next() -> None:
     one = engine(make_node("a", allocatable={"cpu": "1", "pods": "9"}), make_node("b"))
     placed = [one.place(make_pod(name, requests={"cpu": "1"})).node for name in ("p", "q", "r")]
     assert sorted(str(node) for node in placed).count("a") <= 1
@@ -92,7 +92,7 @@ def test_a_placed_pod_is_there_for_the_next() -> None:
     assert one.cache.is_assumed(make_pod("p").uid)
 
 
-def test_ties_fall_the_same_way_with_the_same_seed() -> None:
+def test_ties_are_broken_alike_with_the_same_seed() -> None:
     def choices(seed: int) -> list[str | None]:
         nodes = [make_node(f"n{number}") for number in range(8)]
         return [engine(*nodes, chance=random.Random(seed + turn)).try_pod(make_pod()).node for turn in range(6)]
@@ -134,7 +134,7 @@ def of_one_node(reason: str) -> Status:
         ),
     ],
 )
-def test_a_refusal_after_the_choice_undoes_all_of_it(answers: dict[str, Any], status: Status) -> None:
+def test_a_refusal_after_the_choice_undoes_everything(answers: dict[str, Any], status: Status) -> None:
     plugin = late(**answers)
     one = engine(make_node("a"), plugin=plugin)
     placed = one.place(make_pod("p"))
@@ -145,10 +145,10 @@ def test_a_refusal_after_the_choice_undoes_all_of_it(answers: dict[str, Any], st
     assert one.cache.pod_count == 0
     assert plugin.log == ["reserve p on a", "unreserve p on a"]
     (record,) = one.records
-    assert (record.node, record.message) == (None, status.message), "the record tells how it ended"
+    assert (record.node, record.message) == (None, status.message), "the record has the final status"
 
 
-def test_a_pod_that_waits_is_assumed_meanwhile() -> None:
+def test_a_pod_that_waits_at_permit_is_assumed() -> None:
     one = engine(make_node("a"), plugin=late(on_permit=PermitWait(30.0)))
     placed = one.place(make_pod("p"))
     assert placed.node == "a"
@@ -174,7 +174,7 @@ class Evicts:
         return PostFilterResult(SUCCESS, "a", (make_pod("victim"),))
 
 
-def test_a_nomination_is_kept_and_honoured() -> None:
+def test_a_nomination_is_recorded_and_reserves_capacity() -> None:
     text = (
         "profiles: [{plugins: {multiPoint: {enabled: [{name: Evicts}], disabled: [{name: DefaultPreemption}]},"
         " postFilter: {disabled: [{name: DynamicResources}]}}}]\n"
@@ -191,7 +191,7 @@ def test_a_nomination_is_kept_and_honoured() -> None:
     assert placed.decision.victims == ("default/victim",)
     assert one.nominator.node_of(big.uid) == "a"
     cache.remove_pod(make_pod("v", node="a"))
-    assert one.place(make_pod("small", requests={"cpu": "1"})).node is None, "the room is kept"
+    assert one.place(make_pod("small", requests={"cpu": "1"})).node is None, "the capacity is reserved"
     assert one.place(big).node == "a"
 
 
@@ -230,11 +230,11 @@ def test_each_profile_serves_its_own_pods() -> None:
         pytest.param(
             "percentageOfNodesToScore: 100\nextenders: [{urlPrefix: 'http://x', prioritizeVerb: p, weight: 1}]\n",
             100,
-            id="unless-said-otherwise",
+            id="configured-percentage",
         ),
     ],
 )
-def test_how_many_nodes_a_profile_looks_at(text: str, percentage: int | None) -> None:
+def test_sample_size_of_a_profile(text: str, percentage: int | None) -> None:
     assert engine(text=text).sample_size("default-scheduler").percentage == percentage
 
 
@@ -258,24 +258,24 @@ def signature(self: Any, pod: Any) -> int: ...  # type: ignore[empty-body]
         pytest.param({"score": number, "score_nodes": number}, "", id="scores-tables"),
     ],
 )
-def test_a_plugin_that_walks_over_nodes_is_not_cheap(methods: dict[str, Any], because: str) -> None:
+def test_a_per_node_plugin_makes_the_profile_sample(methods: dict[str, Any], because: str) -> None:
     share = engine(plugin=type("Simple", (), {"name": "Simple", **methods})).sample_size("default-scheduler")
     assert share.reason == because
     assert share.percentage == (0 if because else None)
 
 
-# what plugins reach
+# plugin handles
 
 
 def test_a_process_without_an_api_server_writes_nothing() -> None:
     writes = NoWrites()
     with pytest.raises(NoApiServer, match="dict needs an API server; this process only decides"):
         asyncio.run(writes.perform({}))
-    writes.submit({})  # takes back a write that was never made
+    writes.submit({})  # reverts a write that was never made
 
 
 class Reaches:
-    """Keeps its handle where the test finds it."""
+    """Stores its handle for the test."""
 
     name = "Reaches"
     handle: Any = None
@@ -289,7 +289,7 @@ class Reaches:
     def filter(self, cycle: Cycle, node: Any) -> None: ...
 
 
-def test_a_handle_posts_where_there_is_a_network() -> None:
+def test_a_handle_posts_with_a_post_function() -> None:
     async def post(url: str, body: bytes, timeout_s: float) -> bytes:
         return f"{url} {body.decode()} {timeout_s:g}".encode()
 
@@ -297,7 +297,7 @@ def test_a_handle_posts_where_there_is_a_network() -> None:
     assert asyncio.run(Reaches.handle.post("http://x", b"y", 2.0)) == b"http://x y 2"
 
 
-def test_a_handle_reaches_cluster_queue_and_group() -> None:
+def test_a_handle_has_the_cluster_the_queue_and_groups() -> None:
     one = engine(make_node("a"), plugin=Reaches)
     handle = Reaches.handle
     assert handle.catalog is one.cache.catalog

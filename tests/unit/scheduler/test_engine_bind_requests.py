@@ -1,4 +1,4 @@
-"""The pod engine with BindRequestBinder: what it writes, what it counts, and what it makes of the binder's answers."""
+"""The pod engine with BindRequestBinder: its writes, the pods that it counts, and results of the binder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from support.harness.live_scheduler import (
     store_bind_requests,
 )
 
-CONFIG = bind_request_config("Handing")
+CONFIG = bind_request_config("Annotating")
 AT_BIND = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -40,28 +40,28 @@ profiles:
       disabled: [{name: DefaultBinder}]
 """
 either_way = pytest.mark.parametrize("config", [CONFIG, AT_BIND], ids=["multipoint", "bind"])
-BESIDE = """
+SECOND_PROFILE = """
 - schedulerName: by-itself
 """
 NODES = [make_node("n1"), make_node("n2")]
 
 
-class Handing:
-    """Hands something to the binder; that is all it does."""
+class Annotating:
+    """A plugin that only adds annotations to bind requests."""
 
-    name = "Handing"
+    name = "Annotating"
 
     def mutate_bind_request(self, cycle: Cycle, node_name: str) -> dict[str, str]:
-        return {"handing.kai.scheduler/pod": cycle.pod.name, "handing.kai.scheduler/node": node_name}
+        return {"annotating.kai.scheduler/pod": cycle.pod.name, "annotating.kai.scheduler/node": node_name}
 
 
-def rig_of(*objects: Any, config: str = CONFIG, **options: Any) -> Any:
-    options.setdefault("registry", known_plugins().with_plugins(Handing))
+def run_harness(*objects: Any, config: str = CONFIG, **options: Any) -> Any:
+    options.setdefault("registry", known_plugins().with_plugins(Annotating))
     return run_with_bind_requests(*objects, config=config, **options)
 
 
-def told(harness: LiveSchedulerHarness, pod: Pod, **status: Any) -> BindRequest:
-    """The request of a pod as the watch tells it."""
+def with_status(harness: LiveSchedulerHarness, pod: Pod, **status: Any) -> BindRequest:
+    """The request of a pod with a status, as a watch event has it."""
     known = harness.live.bind_requests
     assert known is not None
     request = known.requests[pod.key]
@@ -69,7 +69,7 @@ def told(harness: LiveSchedulerHarness, pod: Pod, **status: Any) -> BindRequest:
     return replace(request, metadata=meta, status=BindRequestStatus(**status))
 
 
-async def requested(harness: LiveSchedulerHarness, count: int = 1) -> list[Any]:
+async def wait_for_requests(harness: LiveSchedulerHarness, count: int = 1) -> list[Any]:
     await wait_until(lambda: len(harness.sent("POST", "/bindrequests")) >= count)
     found = harness.live.bind_requests
     assert found is not None
@@ -77,23 +77,23 @@ async def requested(harness: LiveSchedulerHarness, count: int = 1) -> list[Any]:
     return harness.sent("POST", "/bindrequests")
 
 
-def test_a_pod_is_handed_over_with_what_plugins_say_and_is_at_its_end_when_it_is_bound() -> None:
+def test_a_bind_request_has_the_annotations_of_plugins_and_its_success_ends_the_binding_cycle() -> None:
     async def run() -> None:
         pod = make_pod("web")
-        async with rig_of(*NODES) as harness:
+        async with run_harness(*NODES) as harness:
             store_bind_requests(harness)
             harness.deliver(pod)
-            (sent,) = await requested(harness)
+            (sent,) = await wait_for_requests(harness)
             node = sent["spec"]["selectedNode"]
             assert sent["metadata"]["annotations"] == {
-                "handing.kai.scheduler/pod": "web",
-                "handing.kai.scheduler/node": node,
+                "annotating.kai.scheduler/pod": "web",
+                "annotating.kai.scheduler/node": node,
             }
             assert sent["metadata"]["ownerReferences"][0]["uid"] == pod.uid == sent["spec"]["podUID"]
             assert harness.sent("POST", "/binding") == []
             await wait_until(lambda: harness.live.pods_at_binder == 1)
             assert (harness.live.pods_in_binding, harness.live.is_idle) == (1, False)
-            harness.live.handle_event(None, told(harness, pod, phase="Succeeded"))
+            harness.live.handle_event(None, with_status(harness, pod, phase="Succeeded"))
             await wait_until(lambda: harness.live.is_idle)
             assert (harness.live.pods_in_binding, harness.live.pods_at_binder) == (0, 0)
             assert [each.note for each in harness.events.recorded] == [f"Successfully assigned default/web to {node}"]
@@ -101,23 +101,23 @@ def test_a_pod_is_handed_over_with_what_plugins_say_and_is_at_its_end_when_it_is
     asyncio.run(run())
 
 
-def test_pods_come_to_their_end_in_slices_however_many_the_binder_is_done_with() -> None:
+def test_results_of_the_binder_are_finished_in_slices() -> None:
     async def run() -> None:
         pods = [make_pod(f"web-{number}") for number in range(3)]
-        async with rig_of(*NODES) as harness:
+        async with run_harness(*NODES) as harness:
             store_bind_requests(harness)
             harness.deliver(*pods)
             await wait_until(lambda: harness.live.pods_at_binder == 3)
             live, bound = harness.live, harness.live.binding_cycles.on_bound
 
-            def slowly(queued: Any, held: AssumedPod) -> None:
-                bound(queued, held)
+            def slow(queued: Any, assumed: AssumedPod) -> None:
+                bound(queued, assumed)
                 harness.clock.advance(live.slice_s + 0.001)
 
-            live.binding_cycles.on_bound = slowly
+            live.binding_cycles.on_bound = slow
             assert live.bind_requests is not None
             for pod in pods:
-                live.bind_requests.handle_event(None, told(harness, pod, phase="Succeeded"))
+                live.bind_requests.handle_event(None, with_status(harness, pod, phase="Succeeded"))
             under_way = [(live._finish_bindings_slice(), live.pods_in_binding) for _ in pods]
             assert under_way == [(False, 2), (False, 1), (True, 0)]
 
@@ -125,8 +125,8 @@ def test_pods_come_to_their_end_in_slices_however_many_the_binder_is_done_with()
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_plugins_do_after_binding_is_done_when_the_binder_has_bound(fails: bool) -> None:
-    """And a bug at the end of one pod costs no other its own."""
+def test_post_bind_runs_after_the_binder_has_bound(fails: bool) -> None:
+    """A bug with one pod does not stop PostBind of another."""
     seen: list[str] = []
     may_end = asyncio.Event()
 
@@ -138,25 +138,25 @@ def test_what_plugins_do_after_binding_is_done_when_the_binder_has_bound(fails: 
             seen.append(f"{cycle.pod.name} on {node_name}")
 
     async def run() -> None:
-        async with rig_with(After) as harness:
+        async with run_with_plugins(After) as harness:
             store_bind_requests(harness)
             pods = [make_pod(name) for name in ("one", "two")]
             harness.deliver(*pods)
             await wait_until(lambda: harness.live.pods_at_binder == 2)
             bound = harness.live.binding_cycles.on_bound
 
-            def breaks(queued: Any, held: AssumedPod) -> None:
+            def breaks(queued: Any, assumed: AssumedPod) -> None:
                 if queued.pod.name == "one":
-                    raise ValueError("a bug of ours")
-                bound(queued, held)
+                    raise ValueError("a bug")
+                bound(queued, assumed)
 
             harness.live.binding_cycles.on_bound = breaks if fails else bound
             for pod in pods:
-                harness.live.handle_event(None, told(harness, pod, phase="Succeeded"))
+                harness.live.handle_event(None, with_status(harness, pod, phase="Succeeded"))
             await wait_until(lambda: harness.live.pods_at_binder == 0)
             await wait_until(
                 lambda: harness.live.pods_in_binding == (1 if fails else 2)
-            )  # on their way until plugins are done
+            )  # assumed until PostBind is done
             assert seen == []
             may_end.set()
             await wait_until(lambda: harness.live.is_idle)
@@ -165,9 +165,9 @@ def test_what_plugins_do_after_binding_is_done_when_the_binder_has_bound(fails: 
     assert seen == (["two on n1"] if fails else ["one on n1", "two on n1"])
 
 
-def test_a_bug_in_following_a_request_costs_one_attempt() -> None:
+def test_a_bug_in_tracking_a_request_fails_one_attempt() -> None:
     async def run() -> None:
-        async with rig_of(*NODES) as harness:
+        async with run_harness(*NODES) as harness:
             store_bind_requests(harness)
             assert harness.live.bind_requests is not None
             harness.live.binding_cycles.bind_requests = cast(BindRequestTracker, object())
@@ -181,17 +181,17 @@ def test_a_bug_in_following_a_request_costs_one_attempt() -> None:
     asyncio.run(run())
 
 
-def test_whoever_stops_keeps_nobody_on_the_way() -> None:
-    """Neither who was handed over, nor who has not begun."""
+def test_abandon_ends_all_binding_cycles() -> None:
+    """Also of pods at the binder, and of those that have not started."""
 
     async def run() -> None:
-        async with rig_of(*NODES) as harness:
+        async with run_harness(*NODES) as harness:
             store_bind_requests(harness)
             harness.deliver(make_pod("one"))
             await wait_until(lambda: harness.live.pods_at_binder == 1)
-            held = cast(AssumedPod, object())
-            harness.live._assumed_pods.add(held)
-            harness.live._start_task(held, asyncio.sleep(60))
+            assumed = cast(AssumedPod, object())
+            harness.live._assumed_pods.add(assumed)
+            harness.live._start_task(assumed, asyncio.sleep(60))
             assert harness.live.pods_in_binding == 2
             await harness.live.abandon()
             assert (harness.live.pods_in_binding, harness.live.pods_at_binder, harness.live.is_idle) == (0, 0, True)
@@ -199,12 +199,12 @@ def test_whoever_stops_keeps_nobody_on_the_way() -> None:
     asyncio.run(run())
 
 
-def test_a_pod_is_told_to_be_assigned_when_its_request_is_there_and_not_before() -> None:
-    """A scheduler that dies while the binder works leaves the word behind."""
+def test_a_pod_gets_the_scheduled_event_when_its_request_exists() -> None:
+    """The event must exist if the scheduler dies while the binder works."""
 
     async def run() -> None:
         answered = asyncio.Event()
-        async with rig_of(*NODES) as harness:
+        async with run_harness(*NODES) as harness:
             store_bind_requests(harness)
             at_once = harness.server.route
 
@@ -223,42 +223,42 @@ def test_a_pod_is_told_to_be_assigned_when_its_request_is_there_and_not_before()
     asyncio.run(run())
 
 
-ASKED: list[tuple[str, str, str]] = []
+CALLS: list[tuple[str, str, str]] = []
 
 
-def noting(plugin: str, fault: str = "", policy: str = SKIP) -> type[Any]:
-    """A plugin that says who it is, and is noted whenever it is asked."""
+def recording(plugin: str, fault: str = "", policy: str = SKIP) -> type[Any]:
+    """A plugin that annotates requests with its name, and records its calls."""
 
-    class Noting:
+    class Recording:
         name = plugin
         on_mutate_error = policy
 
         def mutate_bind_request(self, cycle: Cycle, node_name: str) -> dict[str, str]:
-            ASKED.append((plugin, cycle.pod.name, node_name))
+            CALLS.append((plugin, cycle.pod.name, node_name))
             if fault:
                 raise ValueError(fault)
             return {"who.kai.scheduler/last": plugin, f"{plugin.lower()}.kai.scheduler/node": node_name}
 
-    return Noting
+    return Recording
 
 
-def rig_with(*plugins: type[Any]) -> Any:
-    """The engine with these plugins, listed in this order, on one node."""
-    ASKED.clear()
+def run_with_plugins(*plugins: type[Any]) -> Any:
+    """Run the engine with these plugins in this order, on one node."""
+    CALLS.clear()
     listed = ", ".join(f"{{name: {each.name}}}" for each in plugins)
-    config = CONFIG.replace("{name: Handing}", listed)
-    return rig_of(NODES[0], config=config, registry=known_plugins().with_plugins(*plugins))
+    config = CONFIG.replace("{name: Annotating}", listed)
+    return run_harness(NODES[0], config=config, registry=known_plugins().with_plugins(*plugins))
 
 
-def test_plugins_are_asked_once_for_each_request_in_the_order_in_which_they_are_listed() -> None:
+def test_mutate_plugins_run_once_for_each_request_in_configured_order() -> None:
     async def run() -> None:
-        async with rig_with(noting("Zeta"), noting("Alpha")) as harness:
+        async with run_with_plugins(recording("Zeta"), recording("Alpha")) as harness:
             store_bind_requests(harness)
             for name in ("one", "two"):
                 harness.deliver(make_pod(name))
-            sent = await requested(harness, 2)
+            sent = await wait_for_requests(harness, 2)
             expected = [(plugin, pod, "n1") for pod in ("one", "two") for plugin in ("Zeta", "Alpha")]
-            assert expected == ASKED
+            assert expected == CALLS
             for each in sent:
                 assert each["metadata"]["annotations"] == {
                     "who.kai.scheduler/last": "Alpha",
@@ -269,96 +269,96 @@ def test_plugins_are_asked_once_for_each_request_in_the_order_in_which_they_are_
     asyncio.run(run())
 
 
-def test_nobody_is_asked_about_a_pod_that_has_no_node() -> None:
+def test_mutate_plugins_do_not_run_for_a_pod_without_a_node() -> None:
     async def run() -> None:
-        async with rig_with(noting("Alpha")) as harness:
+        async with run_with_plugins(recording("Alpha")) as harness:
             store_bind_requests(harness)
             harness.deliver(make_pod("large", requests={"cpu": "1000"}))
             await wait_until(lambda: bool(conditions(harness)))
-            assert ASKED == []
+            assert CALLS == []
             assert harness.sent("POST", "/bindrequests") == []
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize("policy", [SKIP, FAIL])
-def test_a_plugin_that_fails_costs_its_words_or_where_it_says_so_the_binding(policy: str) -> None:
+def test_a_failing_mutate_plugin_loses_its_annotations_or_fails_the_binding(policy: str) -> None:
     async def run() -> None:
         pod = make_pod("web")
-        async with rig_with(noting("Broken", "oops", policy), noting("Alpha")) as harness:
+        async with run_with_plugins(recording("Broken", "oops", policy), recording("Alpha")) as harness:
             store_bind_requests(harness)
             harness.deliver(pod)
             if policy == SKIP:
-                (sent,) = await requested(harness)
+                (sent,) = await wait_for_requests(harness)
                 assert set(sent["metadata"]["annotations"]) == {"who.kai.scheduler/last", "alpha.kai.scheduler/node"}
             else:
                 await wait_until(lambda: bool(harness.events.recorded or harness.sent("POST", "/bindrequests")))
                 assert [each.reason for each in harness.events.recorded] == ["FailedScheduling"]
                 assert 'plugin "Broken" at mutate_bind_request: ValueError: oops' in harness.events.recorded[0].note
                 assert harness.sent("POST", "/bindrequests") == []
-                assert harness.live.engine.cache.pod(pod.uid) is None  # its room is free again
+                assert harness.live.engine.cache.pod(pod.uid) is None  # its capacity is free again
                 assert harness.pool(pod) is not None
             assert harness.live.engine.bind_request_factory.mutation.errors.labels("Broken").value == 1
 
     asyncio.run(run())
 
 
-def test_news_may_wait_while_all_that_is_under_way_is_with_the_binder() -> None:
+def test_events_may_be_delayed_while_all_assumed_pods_are_at_the_binder() -> None:
     async def run() -> None:
         pods = [make_pod(f"web-{number}") for number in range(3)]
-        async with rig_of(*NODES) as harness:
+        async with run_harness(*NODES) as harness:
             store_bind_requests(harness)
             assert harness.live.max_event_delay_s() == 0.0
             for pod in pods:
                 harness.deliver(pod)
-            await requested(harness, 3)
+            await wait_for_requests(harness, 3)
             requests = harness.live.bind_requests
             assert requests is not None
             await wait_until(lambda: requests.waiting == 3)
             assert harness.live.max_event_delay_s() == 0.003
             blocked = asyncio.Event()
-            harness.live.writes.start(blocked.wait(), "something that somebody waits for")
+            harness.live.writes.start(blocked.wait(), "another write")
             assert harness.live.max_event_delay_s() == 0.0
             blocked.set()
             await harness.live.writes.drain()
             assert harness.live.max_event_delay_s() == 0.003
-            harness.live.handle_event(None, told(harness, pods[0], phase="Succeeded"))
+            harness.live.handle_event(None, with_status(harness, pods[0], phase="Succeeded"))
             await wait_until(lambda: bool(harness.events.recorded) and harness.live.pods_in_binding == 2)
             assert harness.live.max_event_delay_s() == 0.002
 
     asyncio.run(run())
 
 
-def test_news_may_wait_longer_while_the_binder_has_many_and_no_pod_goes_another_way() -> None:
+def test_events_may_be_delayed_longer_if_the_binder_binds_every_pod() -> None:
     async def run() -> None:
-        async with rig_of(*NODES) as harness:
+        async with run_harness(*NODES) as harness:
             live, requests = harness.live, harness.live.bind_requests
             assert requests is not None
 
-            def leeway_s(waiting: int) -> float:
+            def delay_s(waiting: int) -> float:
                 requests._waiting = dict.fromkeys(map(str, range(waiting)), lambda _: None)
                 live.binding_cycles.writes_in_flight = writing
                 live._assumed_pods = {cast(AssumedPod, object()) for _ in range(waiting + writing)}
                 return live.max_event_delay_s()
 
             writing = 3
-            assert [leeway_s(waiting) for waiting in (0, 5, 20, 80, 1000)] == [0.0, 0.005, 0.02, 0.02, 0.02]
+            assert [delay_s(waiting) for waiting in (0, 5, 20, 80, 1000)] == [0.0, 0.005, 0.02, 0.02, 0.02]
             live.all_by_binder = True
-            longer = [leeway_s(waiting) for waiting in (0, 5, 20, 80, 1000)]
+            longer = [delay_s(waiting) for waiting in (0, 5, 20, 80, 1000)]
             assert longer == [0.0, 0.005, 0.02, 0.08, 0.1]
-            writing = 0  # all there can be to hear is what the binder does
-            longer = [leeway_s(waiting) for waiting in (0, 5, 20, 80, 200, 1000)]
+            writing = 0  # only the binder can cause events then
+            longer = [delay_s(waiting) for waiting in (0, 5, 20, 80, 200, 1000)]
             assert longer == [0.0, 0.005, 0.02, 0.08, 0.2, 0.25]
             requests._waiting, live._assumed_pods = {}, set()
 
     asyncio.run(run())
 
 
-def test_no_more_is_written_at_once_than_there_are_connections_for() -> None:
+def test_concurrent_writes_are_limited() -> None:
     async def run() -> None:
-        async with rig_of(*NODES) as harness:
+        async with run_harness(*NODES) as harness:
             harness.live.binding_cycles.limit_concurrency(2)
-            harness.live.binding_cycles.limit_concurrency(5)  # never wider than it was
+            harness.live.binding_cycles.limit_concurrency(5)  # the limit never rises
             harness.fail_next("POST", "/bindrequests", *[NoAnswer()] * 3)
             for name in ("a", "b", "c"):
                 harness.deliver(make_pod(name))
@@ -375,15 +375,15 @@ def test_no_more_is_written_at_once_than_there_are_connections_for() -> None:
     asyncio.run(run())
 
 
-def test_news_do_not_wait_for_who_binds_by_itself_or_asks_extenders() -> None:
+def test_events_are_not_delayed_without_the_binder_or_with_extenders() -> None:
     async def run() -> None:
         async with run_live_scheduler(*NODES) as harness:
             harness.deliver(make_pod("web"))
             assert harness.live.max_event_delay_s() == 0.0
-        async with rig_of(*NODES) as harness:
+        async with run_harness(*NODES) as harness:
             store_bind_requests(harness)
             harness.deliver(make_pod("web"))
-            await requested(harness)
+            await wait_for_requests(harness)
             requests = harness.live.bind_requests
             assert requests is not None
             await wait_until(lambda: requests.waiting == 1)
@@ -394,9 +394,9 @@ def test_news_do_not_wait_for_who_binds_by_itself_or_asks_extenders() -> None:
     asyncio.run(run())
 
 
-def test_a_profile_beside_it_that_binds_by_itself_waits_for_no_binder() -> None:
+def test_another_profile_with_the_default_binder_uses_no_request() -> None:
     async def run() -> None:
-        async with rig_of(*NODES, config=CONFIG + BESIDE) as harness:
+        async with run_harness(*NODES, config=CONFIG + SECOND_PROFILE) as harness:
             store_bind_requests(harness)
             harness.deliver(make_pod("web", scheduler_name="by-itself"))
             await wait_until(lambda: bool(harness.events.recorded))
@@ -408,15 +408,17 @@ def test_a_profile_beside_it_that_binds_by_itself_waits_for_no_binder() -> None:
 
 
 @either_way
-def test_a_binding_that_is_given_up_sends_the_pod_elsewhere(config: str) -> None:
+def test_a_pod_gets_another_node_after_the_binder_gave_up(config: str) -> None:
     async def run() -> None:
         pod = make_pod("web")
-        async with rig_of(*NODES, config=config) as harness:
+        async with run_harness(*NODES, config=config) as harness:
             store_bind_requests(harness)
             harness.deliver(pod)
-            (first,) = await requested(harness)
+            (first,) = await wait_for_requests(harness)
             node = first["spec"]["selectedNode"]
-            harness.live.handle_event(None, told(harness, pod, phase="Failed", failed_attempts=3, reason="no quota"))
+            harness.live.handle_event(
+                None, with_status(harness, pod, phase="Failed", failed_attempts=3, reason="no quota")
+            )
             await wait_until(lambda: len(harness.events.recorded) >= 2)
             assert [each.note for each in harness.events.recorded[:2]] == [
                 f"Successfully assigned default/web to {node}",
@@ -433,19 +435,19 @@ def test_a_binding_that_is_given_up_sends_the_pod_elsewhere(config: str) -> None
 
 
 @either_way
-def test_a_pod_with_nowhere_else_to_go_is_told_why_and_tried_again_later(config: str) -> None:
+def test_a_pod_without_another_node_gets_the_reason_and_is_retried_later(config: str) -> None:
     async def run() -> None:
         pod = make_pod("web")
-        async with rig_of(NODES[0], config=config) as harness:
+        async with run_harness(NODES[0], config=config) as harness:
             store_bind_requests(harness)
             harness.deliver(pod)
-            await requested(harness)
-            harness.live.handle_event(None, told(harness, pod, phase="Failed", failed_attempts=3, reason="no"))
+            await wait_for_requests(harness)
+            harness.live.handle_event(None, with_status(harness, pod, phase="Failed", failed_attempts=3, reason="no"))
             await wait_until(
                 lambda: len(conditions(harness)) >= 2 or len(harness.sent("POST", "/bindrequests")) >= 2,
                 tick=lambda: harness.clock.advance(0.01),
             )
-            assert "1 node(s) on which a binding of the pod was given up lately" in conditions(harness)[-1]["message"]
+            assert "1 node(s) on which a binding of the pod failed recently" in conditions(harness)[-1]["message"]
             requests = harness.live.bind_requests
             assert requests is not None
             harness.clock.advance(60)
@@ -457,12 +459,12 @@ def test_a_pod_with_nowhere_else_to_go_is_told_why_and_tried_again_later(config:
     asyncio.run(run())
 
 
-def test_after_a_restart_a_pod_with_a_live_request_is_not_placed_again() -> None:
+def test_after_a_restart_a_pod_with_a_live_request_is_not_scheduled_again() -> None:
     async def run() -> None:
         pod = make_pod("web", uid="u-web")
         request = new_request(pod, "n1", annotations={}, backoff_limit=3)
         request = replace(request, metadata=replace(request.metadata, uid="r", resource_version="3"))
-        async with rig_of(*NODES, decide=False) as harness:
+        async with run_harness(*NODES, decide=False) as harness:
             harness.deliver(pod)
             harness.live.handle_event(None, request)
             await harness.live.handle_pending_events()
@@ -477,20 +479,20 @@ def test_after_a_restart_a_pod_with_a_live_request_is_not_placed_again() -> None
     asyncio.run(run())
 
 
-def test_a_pod_of_another_scheduler_takes_its_room_from_when_it_has_a_request() -> None:
-    """Its own engine has decided; the binder may come to it much later."""
+def test_a_pod_of_another_scheduler_counts_on_its_node_while_it_has_a_request() -> None:
+    """Its own engine has placed it; the binder may bind it much later."""
 
     async def run() -> None:
-        theirs = replace_fields(make_pod("gang-0", uid="u-gang", cpu=3), spec={"scheduler_name": "volcano"})
-        request = new_request(theirs, "n1", annotations={}, backoff_limit=3)
+        foreign = replace_fields(make_pod("gang-0", uid="u-gang", cpu=3), spec={"scheduler_name": "volcano"})
+        request = new_request(foreign, "n1", annotations={}, backoff_limit=3)
         request = replace(request, metadata=replace(request.metadata, uid="r", resource_version="3"))
-        ours = make_pod("web", uid="u-web", cpu=2)
-        async with rig_of(make_node("n1", cpu=4)) as harness:
+        own = make_pod("web", uid="u-web", cpu=2)
+        async with run_harness(make_node("n1", cpu=4)) as harness:
             store_bind_requests(harness)
-            harness.deliver(theirs)
+            harness.deliver(foreign)
             harness.live.handle_event(None, request)
             await harness.live.handle_pending_events()
-            harness.deliver(ours)
+            harness.deliver(own)
             await wait_until(lambda: bool(conditions(harness)))
             assert "1 Insufficient cpu" in conditions(harness)[-1]["message"]
             assert harness.sent("POST", "/bindrequests") == []
@@ -500,8 +502,8 @@ def test_a_pod_of_another_scheduler_takes_its_room_from_when_it_has_a_request() 
             assert requests is not None
             assert requests.lost() == []
             harness.clock.advance(60)
-            assert requests.lost() == [(theirs.uid, request)]
-            requests.read_pod(theirs.uid, theirs)  # who waits for the room is woken
+            assert requests.lost() == [(foreign.uid, request)]
+            requests.read_pod(foreign.uid, foreign)  # pods that wait for the capacity are woken
             await wait_until(
                 lambda: bool(harness.sent("POST", "/bindrequests")), tick=lambda: harness.clock.advance(0.1)
             )
@@ -509,10 +511,10 @@ def test_a_pod_of_another_scheduler_takes_its_room_from_when_it_has_a_request() 
     asyncio.run(run())
 
 
-def test_an_older_request_of_that_name_is_replaced_and_a_live_one_to_another_node_is_in_the_way() -> None:
+def test_an_older_request_is_replaced_and_a_live_one_to_another_node_blocks_the_name() -> None:
     async def run(there: BindRequest) -> tuple[list[str], list[str]]:
         pod = make_pod("web", uid="u-web")
-        async with rig_of(NODES[0]) as harness:
+        async with run_harness(NODES[0]) as harness:
             store_bind_requests(harness)
             path = "/apis/scheduling.run.ai/v1alpha2/namespaces/default/bindrequests/web"
             harness.objects[path] = there
@@ -525,9 +527,9 @@ def test_an_older_request_of_that_name_is_replaced_and_a_live_one_to_another_nod
             return deleted, [each.note for each in harness.events.recorded]
 
     def request(uid: str, node: str, **status: Any) -> BindRequest:
-        made = new_request(make_pod("web", uid=uid), node, annotations={}, backoff_limit=3)
-        meta = replace(made.metadata, uid="there", resource_version="2")
-        return replace(made, metadata=meta, status=BindRequestStatus(**status))
+        request_of_pod = new_request(make_pod("web", uid=uid), node, annotations={}, backoff_limit=3)
+        meta = replace(request_of_pod.metadata, uid="there", resource_version="2")
+        return replace(request_of_pod, metadata=meta, status=BindRequestStatus(**status))
 
     assert asyncio.run(run(request("u-old", "n1"))) == (["there"], ["Successfully assigned default/web to n1"])
     assert asyncio.run(run(request("u-web", "n2", phase="Failed", failed_attempts=3)))[0] == ["there"]
@@ -536,19 +538,19 @@ def test_an_older_request_of_that_name_is_replaced_and_a_live_one_to_another_nod
     assert "already has a live bind request, to node n2" in notes[0]
 
 
-def test_a_request_that_is_refused_is_told_as_any_binding_that_could_not_be_written_and_made_later() -> None:
+def test_a_refused_request_fails_the_attempt_and_is_retried() -> None:
     async def run() -> None:
         pod = make_pod("web")
-        async with rig_of(NODES[0]) as harness:
+        async with run_harness(NODES[0]) as harness:
             store_bind_requests(harness)
             harness.fail_next("POST", "/bindrequests", status(403, "Forbidden", "exceeded quota: requests"))
             harness.deliver(pod)
             await wait_until(lambda: bool(harness.events.recorded and conditions(harness)))
-            (said,), (written,) = harness.events.recorded, conditions(harness)
-            assert (said.kind, said.reason, written["reason"]) == ("Warning", "FailedScheduling", "SchedulerError")
-            assert said.note == written["message"]
-            assert said.note.startswith('running Bind plugin "BindRequestBinder": ')
-            assert "exceeded quota: requests" in said.note
+            (event,), (written,) = harness.events.recorded, conditions(harness)
+            assert (event.kind, event.reason, written["reason"]) == ("Warning", "FailedScheduling", "SchedulerError")
+            assert event.note == written["message"]
+            assert event.note.startswith('running Bind plugin "BindRequestBinder": ')
+            assert "exceeded quota: requests" in event.note
             assert harness.live.engine.bind_request_factory.failures.excluded_nodes(pod.uid) == frozenset()
             await wait_until(
                 lambda: len(harness.sent("POST", "/bindrequests")) == 2, tick=lambda: harness.clock.advance(1)

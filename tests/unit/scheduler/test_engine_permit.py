@@ -1,4 +1,4 @@
-"""Pods that Permit holds back: counted on their node, placed only when they are let go, taken back when refused."""
+"""Pods that wait at Permit: counted on their node, placed when allowed, unreserved when rejected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ profiles:
 
 
 class Guard:
-    """Holds every pod for ten seconds, unless it is told otherwise."""
+    """Delays every pod for ten seconds, or returns the test's answer."""
 
     name = "Guard"
     answer: Any = PermitWait(10)
@@ -66,7 +66,7 @@ def test_a_waiting_pod_is_counted_and_not_placed(engine: PodEngine) -> None:
     assert engine.settle_waiting_pods() == []
 
 
-def test_it_is_placed_when_everybody_allows_it(engine: PodEngine) -> None:
+def test_a_waiting_pod_is_placed_when_every_plugin_allows_it(engine: PodEngine) -> None:
     pod = make_pod("p")
     engine.place(pod)
     waiting = engine.waiting_pods.get(pod.uid)
@@ -77,7 +77,7 @@ def test_it_is_placed_when_everybody_allows_it(engine: PodEngine) -> None:
     assert engine.settle_waiting_pods() == []
 
 
-def test_a_refusal_takes_it_back(engine: PodEngine) -> None:
+def test_a_rejected_waiting_pod_is_unreserved(engine: PodEngine) -> None:
     pod = make_pod("p")
     engine.place(pod)
     waiting = engine.waiting_pods.get(pod.uid)
@@ -89,7 +89,7 @@ def test_a_refusal_takes_it_back(engine: PodEngine) -> None:
     assert guard(engine).unreserved == ["p"]
 
 
-def test_patience_ends(engine: PodEngine, clock: ManualClock) -> None:
+def test_a_waiting_pod_times_out(engine: PodEngine, clock: ManualClock) -> None:
     engine.place(make_pod("p"))
     clock.advance(10)
     ((_, status),) = engine.settle_waiting_pods()
@@ -97,7 +97,7 @@ def test_patience_ends(engine: PodEngine, clock: ManualClock) -> None:
     assert engine.cache.pod_count == 0
 
 
-def test_a_permit_that_refuses_says_so_of_one_node(engine: PodEngine) -> None:
+def test_the_message_of_a_rejection_at_permit_counts_one_node(engine: PodEngine) -> None:
     guard(engine).answer = unschedulable("closed", "and dark")
     placed = engine.place(make_pod("p"))
     assert placed.node is None
@@ -108,7 +108,7 @@ def test_a_permit_that_refuses_says_so_of_one_node(engine: PodEngine) -> None:
     assert record.outcome == "unschedulable"
 
 
-def test_pods_are_handed_out_in_the_order_of_the_queue(engine: PodEngine) -> None:
+def test_pods_are_sorted_as_the_queue_pops_them(engine: PodEngine) -> None:
     pods = [make_pod("low", priority=1), make_pod("high", priority=9), make_pod("later", priority=9)]
     assert [pod.name for pod in engine.in_queue_order(pods)] == ["high", "later", "low"]
 

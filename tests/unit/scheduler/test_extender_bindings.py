@@ -1,4 +1,4 @@
-"""Bindings that an extender was asked to write: how long the pod keeps its node after the extender has failed."""
+"""Bindings by an extender: how long the pod keeps its node after the extender has failed."""
 
 from __future__ import annotations
 

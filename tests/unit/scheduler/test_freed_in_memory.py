@@ -1,4 +1,4 @@
-"""What a pod held in memory alone and gives back wakes the pods that wait for it, without a word of the watch."""
+"""Volumes and devices that were only assumed: their release wakes waiting pods without a watch event."""
 
 from __future__ import annotations
 
@@ -57,25 +57,25 @@ async def refused_at(gate: asyncio.Event) -> Any:
         pytest.param(VOLUMES, with_volume, "/persistentvolumes/only", id="volume"),
     ],
 )
-def test_a_pod_is_woken_when_another_one_gives_up_what_it_waits_for(
+def test_a_pod_is_woken_when_another_pod_releases_what_it_waits_for(
     objects: tuple[KubeObject, ...], give: Any, written: str
 ) -> None:
     first, second = give(make_pod("first", cpu="1"), "a"), give(make_pod("second", cpu="1"), "b")
 
     @async_test
     async def test() -> None:
-        gate, asked = asyncio.Event(), []
+        gate, requests = asyncio.Event(), []
         async with run_live_scheduler(NODE, *objects) as harness:
 
             def route(request: Request) -> Any:
                 if request.method == "PATCH" and request.path.endswith(written):
-                    asked.append(request)
+                    requests.append(request)
                     return refused_at(gate)
                 return harness.answer(request)
 
             harness.server.route = route
             harness.deliver(first)
-            await wait_until(lambda: asked)
+            await wait_until(lambda: requests)
             harness.deliver(second)
             await wait_until(lambda: harness.pool(second) is SubQueue.UNSCHEDULABLE)
             gate.set()

@@ -1,4 +1,4 @@
-"""A process that is stopped while a binding is on its way keeps its lease until the outcome is known."""
+"""A process that is stopped during a binding keeps its lease until the outcome is known."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Watching:
 
 
 class Lease:
-    """Fits where an election does, and always leads."""
+    """A fake leader election that always leads."""
 
     leading = True
     is_released = False
@@ -58,7 +58,7 @@ class Lease:
 
 
 async def stopped(harness: LiveEngineHarness[Any], *, answered: bool, started: Any) -> Lease:
-    """The lease of a process that was stopped after a pod had come; the server answers its binding, or never does."""
+    """The lease of a process that was stopped during a binding, which the server answers or not."""
     answer, lease = harness.server.route, Lease()
 
     def route(request: Request) -> Any:
@@ -69,9 +69,9 @@ async def stopped(harness: LiveEngineHarness[Any], *, answered: bool, started: A
     process = SchedulerProcess(harness.live, Watching(), lease, drain_timeout_s=1.0 if answered else 0.05)
     process_run = asyncio.ensure_future(process.run())
     started()
-    asked = harness.server.requests
+    requests = harness.server.requests
     await wait_until(
-        lambda: any(each.path.endswith("/binding") for each in asked), tick=lambda: harness.clock.advance(0.1)
+        lambda: any(each.path.endswith("/binding") for each in requests), tick=lambda: harness.clock.advance(0.1)
     )
     process.stop()
     assert await process_run == STOPPED_EXIT_CODE

@@ -1,4 +1,4 @@
-"""From a node to a binding: the steps and their order, waits at Permit, and what a failure at each step undoes."""
+"""Binding cycle: the steps and their order, waits at Permit, and what a failure at each step undoes."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ STEPS = ("reserve", "permit", "preflight", "pre_bind", "bind")
 
 
 class Spy:
-    """Writes down what happens at every point from Reserve on, and answers what a test wants."""
+    """Records the calls of every point from Reserve on, and returns the answers of the test."""
 
     name = "Spy"
     log: list[str]
     answers: dict[str, Any]
     cured_by = ()
 
-    def say(self, point: str) -> Any:
+    def _record(self, point: str) -> Any:
         self.log.append(f"{point} {self.name}")
         answer = self.answers.get(f"{point} {self.name}", SKIP if point == "bind" else None)
         if isinstance(answer, BaseException):
@@ -53,33 +53,33 @@ class Spy:
         return answer
 
     def reserve(self, cycle: Cycle, node_name: str) -> Any:  # noqa: ARG002
-        return self.say("reserve")
+        return self._record("reserve")
 
     def unreserve(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
-        self.say("unreserve")
+        self._record("unreserve")
 
     def permit(self, cycle: Cycle, node_name: str) -> Any:  # noqa: ARG002
-        return self.say("permit")
+        return self._record("permit")
 
     def pre_bind_preflight(self, cycle: Cycle, node_name: str) -> Any:  # noqa: ARG002
-        return self.say("preflight")
+        return self._record("preflight")
 
     async def pre_bind(self, cycle: Cycle, node_name: str) -> Any:  # noqa: ARG002
-        answer = self.say("pre_bind")
+        answer = self._record("pre_bind")
         if isinstance(answer, asyncio.Event):
             await answer.wait()
             return None
         return answer
 
     async def bind(self, cycle: Cycle, node_name: str) -> Any:  # noqa: ARG002
-        return self.say("bind")
+        return self._record("bind")
 
     async def post_bind(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
-        self.say("post_bind")
+        self._record("post_bind")
 
 
 def spies(log: list[str], **answers: Any) -> Registry:
-    """Two of them. Answers are keyed by point and plugin: `spies(log, permit_First=Wait(5))`."""
+    """A registry with two spies. Answers are keyed by point and plugin: `spies(log, permit_First=PermitWait(5))`."""
     known = {key.rpartition("_")[0] + " " + key.rpartition("_")[2]: value for key, value in answers.items()}
     kinds = [type(name, (Spy,), {"name": name, "log": log, "answers": known}) for name in ("First", "Second")]
     return known_plugins().with_plugins(*kinds)
@@ -100,14 +100,14 @@ async def test_all_steps_in_order() -> None:
         assert harness.events.recorded == [
             RecordedEvent("p", "Normal", "Scheduled", "Binding", "Successfully assigned default/p to n")
         ]
-        # PreBind has work, so others are told which node is expected; the server forgets that at the binding.
+        # PreBind has work, so the nomination is written first; the API server clears it at the binding.
         assert harness.sent("PATCH") == [{"metadata": {"uid": POD.uid}, "status": {"nominatedNodeName": "n"}}]
         assert harness.live.queue.in_flight() == []
         assert harness.live.engine.cache.is_assumed(POD.uid)
 
 
 @async_test
-async def test_the_first_that_does_not_skip_binds() -> None:
+async def test_the_first_bind_plugin_that_does_not_skip_binds() -> None:
     log: list[str] = []
     registry = spies(log, bind_First=SKIP, bind_Second=None, preflight_First=SKIP, preflight_Second=SKIP)
     async with run_live_scheduler(NODE, POD, config=CONFIG, registry=registry) as harness:
@@ -117,7 +117,7 @@ async def test_the_first_that_does_not_skip_binds() -> None:
 
 
 @async_test
-async def test_nobody_binds() -> None:
+async def test_a_pod_that_every_bind_plugin_skips_is_not_bound() -> None:
     log: list[str] = []
     config = CONFIG.replace(", {name: DefaultBinder}]}", "]}")
     async with run_live_scheduler(NODE, POD, config=config, registry=spies(log)) as harness:
@@ -169,7 +169,7 @@ def test_a_failure_at_any_step_undoes_everything(step: str, kind: str) -> None:
 
 
 @async_test
-async def test_it_is_tried_again_after_its_backoff() -> None:
+async def test_a_pod_whose_binding_failed_is_retried_after_its_backoff() -> None:
     async with run_live_scheduler(NODE) as harness:
         harness.fail_next("POST", "/binding", status(409, "Conflict", "pod p is already assigned to node"))
         harness.deliver(POD)
@@ -184,11 +184,11 @@ async def test_it_is_tried_again_after_its_backoff() -> None:
         assert harness.events.recorded[-1].reason == "Scheduled"
 
 
-# what others are told while a binding fails
+# events of a failed binding
 
 
 @async_test
-async def test_the_room_of_a_failed_binding_wakes_those_who_wait_for_it() -> None:
+async def test_a_failed_binding_wakes_pods_that_wait_for_its_capacity() -> None:
     small = make_node("n", cpu="1")
     async with run_live_scheduler(small) as harness:
         hang = asyncio.Event()
@@ -212,7 +212,7 @@ async def test_the_room_of_a_failed_binding_wakes_those_who_wait_for_it() -> Non
 
 
 class Guard:
-    """Holds every pod until somebody decides; interested in every event, since it does not say in which."""
+    """Makes every pod wait at Permit. Declares no events, so every event wakes the pods that it rejected."""
 
     name = "Guard"
     patience: dict[str, float]
@@ -240,7 +240,7 @@ async def waits(harness: LiveSchedulerHarness, pod: Pod = POD) -> Any:
 
 
 @async_test
-async def test_permit_lets_go() -> None:
+async def test_a_pod_is_bound_when_permit_allows_it() -> None:
     async with run_live_scheduler(NODE, **guarded()) as harness:
         waiting = await waits(harness)
         await harness.wait_for_request("PATCH", "/status")
@@ -252,7 +252,7 @@ async def test_permit_lets_go() -> None:
 
 
 @async_test
-async def test_permit_refuses() -> None:
+async def test_a_pod_is_requeued_when_permit_rejects_it() -> None:
     async with run_live_scheduler(NODE, **guarded()) as harness:
         waiting = await waits(harness)
         waiting.reject("Guard", "changed my mind")
@@ -263,7 +263,7 @@ async def test_permit_refuses() -> None:
             "Unschedulable",
             "0/1 nodes are available: 1 changed my mind.",
         )
-        # Its own going is an event that its plugin would wake it for; it stays where it is.
+        # Its own removal is an event that its plugin would wake it for; it stays unschedulable.
         assert harness.pool(POD) is SubQueue.UNSCHEDULABLE
         assert harness.sent("PATCH")[-1]["status"]["nominatedNodeName"] is None
         queued = harness.live.queue.get(POD.key)
@@ -274,7 +274,7 @@ async def test_permit_refuses() -> None:
 
 
 @async_test
-async def test_permit_takes_too_long() -> None:
+async def test_a_pod_is_requeued_when_permit_times_out() -> None:
     async with run_live_scheduler(NODE, **guarded(5.0)) as harness:
         await waits(harness)
         await harness.wait_for_request("PATCH", "/status")
@@ -289,7 +289,7 @@ async def test_permit_takes_too_long() -> None:
 
 
 @async_test
-async def test_a_wait_that_is_over_does_not_keep_the_loop_busy_while_its_status_is_written() -> None:
+async def test_an_expired_wait_does_not_keep_the_loop_busy_while_its_status_is_written() -> None:
     async with run_live_scheduler(NODE, **guarded(5.0)) as harness:
         harness.fail_next("PATCH", "/status", NoAnswer())
         await waits(harness)
@@ -302,7 +302,7 @@ async def test_a_wait_that_is_over_does_not_keep_the_loop_busy_while_its_status_
 
 
 @async_test
-async def test_what_happened_while_it_waited_at_permit_counts_when_it_is_refused() -> None:
+async def test_events_during_a_wait_at_permit_count_when_the_pod_is_rejected() -> None:
     async with run_live_scheduler(NODE, **guarded()) as harness:
         waiting = await waits(harness)
         harness.deliver(make_node("another"))
@@ -313,11 +313,11 @@ async def test_what_happened_while_it_waited_at_permit_counts_when_it_is_refused
         )
         assert [each["message"] for each in conditions(harness)] == ["0/1 nodes are available: 1 not there."]
         assert [pod.name for pod in harness.live.queue.in_flight()] == ["p"]
-        assert harness.clock.monotonic_s() == 0, "nothing else woke it"
+        assert harness.clock.monotonic_s() == 0, "no other event woke it"
 
 
 @async_test
-async def test_a_pod_that_goes_while_it_waits_at_permit() -> None:
+async def test_a_pod_is_deleted_while_it_waits_at_permit() -> None:
     async with run_live_scheduler(NODE, **guarded()) as harness:
         await waits(harness)
         harness.deliver_deletion(POD)
@@ -330,7 +330,7 @@ async def test_a_pod_that_goes_while_it_waits_at_permit() -> None:
 
 
 @async_test
-async def test_stopping_lets_nobody_wait_at_permit() -> None:
+async def test_stopping_rejects_pods_at_permit() -> None:
     async with run_live_scheduler(NODE, **guarded()) as harness:
         await waits(harness)
         harness.live.stop_scheduling()
@@ -341,11 +341,11 @@ async def test_stopping_lets_nobody_wait_at_permit() -> None:
         assert harness.live.engine.cache.pod_count == 0
 
 
-# pods that vanish
+# deleted pods and nodes
 
 
 @async_test
-async def test_a_pod_that_goes_between_its_choice_and_its_binding() -> None:
+async def test_a_pod_is_deleted_during_its_binding() -> None:
     async with run_live_scheduler(NODE) as harness:
         gate = asyncio.Event()
 
@@ -359,7 +359,7 @@ async def test_a_pod_that_goes_between_its_choice_and_its_binding() -> None:
         harness.deliver(POD)
         await harness.wait_for_request("POST", "/binding")
         harness.deliver_deletion(POD)
-        await wait_until(lambda: harness.live.engine.cache.pod_count == 0)  # its room is free at once
+        await wait_until(lambda: harness.live.engine.cache.pod_count == 0)  # its capacity is free at once
         gate.set()
         await harness.idle()
         assert harness.pool(POD) is None
@@ -367,7 +367,7 @@ async def test_a_pod_that_goes_between_its_choice_and_its_binding() -> None:
 
 
 @async_test
-async def test_a_pod_whose_deletion_begins_between_its_choice_and_its_binding() -> None:
+async def test_a_pod_starts_to_terminate_during_its_binding() -> None:
     async with run_live_scheduler(NODE) as harness:
         gate = asyncio.Event()
 
@@ -392,7 +392,7 @@ async def test_a_pod_whose_deletion_begins_between_its_choice_and_its_binding() 
 
 
 @async_test
-async def test_a_node_that_goes_with_pods_on_their_way_to_it() -> None:
+async def test_a_node_is_deleted_during_the_binding_of_its_pods() -> None:
     async with run_live_scheduler(NODE) as harness:
         gate = asyncio.Event()
 
@@ -416,11 +416,11 @@ async def test_a_node_that_goes_with_pods_on_their_way_to_it() -> None:
         assert [info.pod.name for info in harness.live.engine.snapshot().nodes.pods[0]] == ["p"]
 
 
-# answers that are lost
+# lost responses
 
 
 @pytest.mark.parametrize("landed", [True, False], ids=["it was done", "it was not done"])
-def test_a_binding_without_an_answer_is_looked_up(landed: bool) -> None:
+def test_a_binding_with_a_lost_response_is_read_back(landed: bool) -> None:
     @async_test
     async def test() -> None:
         async with run_live_scheduler(NODE) as harness:
@@ -431,7 +431,9 @@ def test_a_binding_without_an_answer_is_looked_up(landed: bool) -> None:
             harness.deliver(POD)
             await harness.wait_for_request("POST", "/binding")
             await wait_until(lambda: harness.count("GET", "/pods/p"))
-            assert harness.live.engine.cache.is_assumed(POD.uid)  # as long as nobody knows, the room is taken
+            assert harness.live.engine.cache.is_assumed(
+                POD.uid
+            )  # the pod keeps its capacity until the outcome is known
             await wait_until(lambda: harness.count("GET", "/pods/p") == 3, tick=lambda: harness.clock.advance(0.05))
             assert harness.live.engine.cache.is_assumed(POD.uid)
             if not landed:  # then it is sent again
@@ -447,8 +449,8 @@ def test_a_binding_without_an_answer_is_looked_up(landed: bool) -> None:
 
 
 @async_test
-async def test_a_binding_that_failed_and_yet_the_watch_shows_it() -> None:
-    """The pod is where it was to go; nothing of it is taken back, and nobody is told otherwise in its status."""
+async def test_a_failed_binding_that_the_watch_shows_as_done() -> None:
+    """The pod is on its node: nothing is undone, and its status does not report a failure."""
     async with run_live_scheduler(NODE) as harness:
         gate = asyncio.Event()
 
@@ -471,10 +473,10 @@ async def test_a_binding_that_failed_and_yet_the_watch_shows_it() -> None:
 
 
 @async_test
-async def test_a_lease_that_is_lost_lets_nothing_out_and_takes_the_room_back() -> None:
+async def test_after_the_lease_is_lost_no_binding_is_sent_and_the_capacity_is_free() -> None:
     class Lost:
         def check(self) -> None:
-            raise LeaseLost("somebody else leads")
+            raise LeaseLost("another process leads")
 
         async def hold_back(self) -> None:
             self.check()
@@ -487,11 +489,11 @@ async def test_a_lease_that_is_lost_lets_nothing_out_and_takes_the_room_back() -
         assert harness.live.engine.cache.pod_count == 0
 
 
-# PreBind, and what is scarce
+# PreBind
 
 
 @async_test
-async def test_pods_in_pre_bind_keep_nobody_from_being_bound() -> None:
+async def test_pods_in_pre_bind_do_not_block_other_bindings() -> None:
     log: list[str] = []
     gate = asyncio.Event()
     registry = spies(log, pre_bind_First=gate)
@@ -516,7 +518,7 @@ profiles:
 
 
 @async_test
-async def test_pre_bind_side_by_side_ends_with_the_first_that_fails() -> None:
+async def test_concurrent_pre_bind_plugins_end_with_the_first_failure() -> None:
     log: list[str] = []
     registry = spies(
         log,
@@ -531,8 +533,8 @@ async def test_pre_bind_side_by_side_ends_with_the_first_that_fails() -> None:
 
 
 @pytest.mark.parametrize("point", ["pre_bind", "bind"])
-def test_what_a_plugin_waits_for_may_be_cancelled(point: str) -> None:
-    """That is its fault: nobody has cancelled the binding, so the pod gives its room back and is tried again."""
+def test_a_plugin_whose_awaited_task_is_cancelled_fails_the_attempt(point: str) -> None:
+    """The binding itself was not cancelled, so the pod is unreserved and retried."""
 
     async def test() -> None:
         log: list[str] = []
@@ -546,24 +548,24 @@ def test_what_a_plugin_waits_for_may_be_cancelled(point: str) -> None:
     async_test(test)()
 
 
-async def answered(value: Any) -> Any:
+async def completed(value: Any) -> Any:
     return value
 
 
 @async_test
-async def test_a_pod_in_pre_bind_can_be_cancelled_until_its_end_was_noticed() -> None:
+async def test_a_pod_in_pre_bind_can_be_cancelled_until_the_result_is_read() -> None:
     pre_binds = PreBindTasks()
     assert not pre_binds.cancel("u", "too early")
-    work = asyncio.ensure_future(pre_binds.run("u", answered(pending())))
+    work = asyncio.ensure_future(pre_binds.run("u", completed(pending())))
     await asyncio.sleep(0)
-    await asyncio.sleep(0)  # the work is done now, and whoever waits for it has not had a turn
+    await asyncio.sleep(0)  # the work is done, and the waiting task has not run yet
     assert pre_binds.cancel("u", "preempted by DefaultPreemption")
     assert (await work).message == "preempted by DefaultPreemption"
     assert not pre_binds.cancel("u", "too late")
 
 
 @async_test
-async def test_pods_that_a_plugin_asked_for_are_tried_when_the_cycle_ends_and_when_the_pod_is_bound() -> None:
+async def test_pods_that_a_plugin_activates_are_tried_when_the_cycle_ends_and_when_the_pod_is_bound() -> None:
     blocked = make_pod("blocked", cpu="1", labels={"blocked": "yes"})
 
     class Opens:

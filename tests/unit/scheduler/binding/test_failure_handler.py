@@ -1,4 +1,4 @@
-"""A pod that was not placed: what it is told, in which order, and where it waits."""
+"""Failure handler: events and statuses of a pod that was not placed, their order, and where the pod waits."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ TAKEN = make_pod("taken", node="small", cpu="1", priority=5)
 LARGE = make_pod("large", cpu="1")
 
 
-def told(message: str) -> RecordedEvent:
+def failed_event(message: str) -> RecordedEvent:
     return RecordedEvent("large", "Warning", "FailedScheduling", "Scheduling", message)
 
 
 @async_test
-async def test_it_is_told_why_by_an_event_and_a_condition() -> None:
+async def test_a_failure_records_an_event_and_writes_a_condition() -> None:
     async with run_live_scheduler(SMALL, TAKEN, LARGE) as harness:
-        assert harness.events.recorded == [told(NO_VICTIMS)]
+        assert harness.events.recorded == [failed_event(NO_VICTIMS)]
         (patch,) = harness.sent("PATCH", "/pods/large/status")
         assert patch == {
             "metadata": {"uid": LARGE.uid, "resourceVersion": harness.latest(LARGE).metadata.resource_version},
@@ -67,12 +67,14 @@ async def test_it_is_told_why_by_an_event_and_a_condition() -> None:
 
 
 def with_condition(pod: Pod, message: str, *, false: bool = True, **status_: Any) -> Pod:
-    said = Condition("PodScheduled", "False" if false else "True", "Unschedulable" if false else "", message, CREATED)
-    return replace_fields(pod, status=PodStatus(phase="Pending", conditions=(said,), **status_))
+    condition = Condition(
+        "PodScheduled", "False" if false else "True", "Unschedulable" if false else "", message, CREATED
+    )
+    return replace_fields(pod, status=PodStatus(phase="Pending", conditions=(condition,), **status_))
 
 
 @async_test
-async def test_nothing_is_written_that_the_status_says_already() -> None:
+async def test_a_status_that_the_pod_already_has_is_not_written() -> None:
     async with run_live_scheduler(SMALL, TAKEN, with_condition(LARGE, NO_VICTIMS)) as harness:
         assert harness.attempts(LARGE) == 1
         assert harness.events.recorded == []
@@ -86,7 +88,7 @@ async def test_nothing_is_written_that_the_status_says_already() -> None:
         pytest.param(with_condition(LARGE, "", false=False), True, id="another status is a transition"),
     ],
 )
-def test_when_a_condition_changed(before: Pod, moves: bool) -> None:
+def test_last_transition_time_of_a_condition(before: Pod, moves: bool) -> None:
     @async_test
     async def test() -> None:
         async with run_live_scheduler(SMALL, TAKEN, before) as harness:
@@ -97,7 +99,7 @@ def test_when_a_condition_changed(before: Pod, moves: bool) -> None:
 
 
 @async_test
-async def test_a_nomination_that_came_to_nothing_is_cleared() -> None:
+async def test_a_failed_nomination_is_cleared() -> None:
     async with run_live_scheduler(
         SMALL, TAKEN, with_condition(LARGE, NO_VICTIMS, nominated_node_name="small")
     ) as harness:
@@ -106,12 +108,12 @@ async def test_a_nomination_that_came_to_nothing_is_cleared() -> None:
 
 
 @async_test
-async def test_what_was_just_written_is_not_written_again_before_the_watch_shows_it() -> None:
+async def test_a_written_status_is_not_written_again_before_the_watch_shows_it() -> None:
     async with run_live_scheduler(SMALL, TAKEN, LARGE) as harness:
         harness.live.activate(LARGE)
         await wait_until(lambda: harness.attempts(LARGE) == 2)
         await harness.idle()
-        assert harness.events.recorded == [told(NO_VICTIMS)]
+        assert harness.events.recorded == [failed_event(NO_VICTIMS)]
         assert len(harness.sent("PATCH")) == 1
 
 
@@ -120,11 +122,11 @@ async def test_attempts_that_fail_for_the_same_reason_write_once_and_another_rea
     async with run_live_scheduler(SMALL, TAKEN, LARGE) as harness:
         harness.deliver(with_condition(LARGE, NO_VICTIMS))  # as the API server shows it after the patch
         for attempt in range(2, 6):
-            harness.clock.advance(360)  # the flush of pods that wait too long
+            harness.clock.advance(360)  # the flush of unschedulable pods
             harness.live.activate(LARGE)
             await wait_until(lambda attempt=attempt: harness.attempts(LARGE) == attempt)  # type: ignore[misc]
             await harness.idle()
-        assert harness.events.recorded == [told(NO_VICTIMS)]
+        assert harness.events.recorded == [failed_event(NO_VICTIMS)]
         assert len(harness.sent("PATCH")) == 1
         harness.deliver(make_node("other", cpu="1", unschedulable=True))
         harness.live.activate(LARGE)
@@ -135,7 +137,7 @@ async def test_attempts_that_fail_for_the_same_reason_write_once_and_another_rea
 
 
 @async_test
-async def test_what_could_not_be_written_is_written_the_next_time() -> None:
+async def test_a_status_that_could_not_be_written_is_written_at_the_next_attempt() -> None:
     async with run_live_scheduler(SMALL, TAKEN) as harness:
         harness.fail_next("PATCH", "/status", status(403, "Forbidden", "not you"))
         harness.deliver(LARGE)
@@ -149,25 +151,25 @@ async def test_what_could_not_be_written_is_written_the_next_time() -> None:
 
 @async_test
 async def test_statuses_are_written_in_the_order_of_the_attempts() -> None:
-    """The first patch is refused for a while; the second, which says something else, must not overtake it."""
+    """The first patch is refused for a while; the second one, with another message, must not overtake it."""
     async with run_live_scheduler(SMALL, TAKEN) as harness:
         harness.objects["/api/v1/namespaces/default/pods/large"] = LARGE
         harness.fail_next("PATCH", "/status", *[status(500, "InternalError")] * 2)
         harness.deliver(LARGE)
         await harness.wait_for_request("PATCH", "/status")
-        await wait_until(lambda: harness.clock.sleepers >= 2)  # the patch waits, and so does the sweeper of connections
+        await wait_until(lambda: harness.clock.sleepers >= 2)  # the patch waits, and so does the connection sweeper
         harness.deliver(make_node("other", cpu="1", unschedulable=True))
         harness.live.activate(LARGE)
         await wait_until(lambda: len(harness.events.recorded) == 2)
         assert len(harness.sent("PATCH", "/status")) == 1
         await wait_until(lambda: len(harness.sent("PATCH", "/status")) == 4, tick=lambda: harness.clock.advance(0.01))
-        said = [each["message"][:22] for each in conditions(harness)]
-        assert said == ["0/1 nodes are availabl"] * 3 + ["0/2 nodes are availabl"]
+        messages = [each["message"][:22] for each in conditions(harness)]
+        assert messages == ["0/1 nodes are availabl"] * 3 + ["0/2 nodes are availabl"]
 
 
 @async_test
-async def test_a_reason_is_written_before_the_binding_that_makes_it_untrue() -> None:
-    """The node has room again before the server has heard that it had none."""
+async def test_a_failure_is_written_before_the_binding_of_a_later_attempt() -> None:
+    """The node has capacity again before the failure of the first attempt is written."""
     async with run_live_scheduler(SMALL, TAKEN) as harness:
         gate = asyncio.Event()
 
@@ -193,10 +195,10 @@ async def test_a_reason_is_written_before_the_binding_that_makes_it_untrue() -> 
         pytest.param(status(503, "ServiceUnavailable"), 4, id="unavailable"),
         pytest.param(status(409, "Conflict"), 4, id="conflict"),
         pytest.param(status(403, "Forbidden"), 1, id="forbidden"),
-        pytest.param(status(404, "NotFound"), 1, id="gone"),
+        pytest.param(status(404, "NotFound"), 1, id="deleted"),
     ],
 )
-def test_how_often_a_status_is_tried(refusal: Any, tries: int) -> None:
+def test_number_of_tries_of_a_status_write(refusal: Any, tries: int) -> None:
     @async_test
     async def test() -> None:
         async with run_live_scheduler(SMALL, TAKEN) as harness:
@@ -211,7 +213,7 @@ def test_how_often_a_status_is_tried(refusal: Any, tries: int) -> None:
 
 
 @async_test
-async def test_a_condition_is_written_on_the_newer_version_after_a_conflict() -> None:
+async def test_a_condition_is_written_to_the_newer_version_after_a_conflict() -> None:
     async with run_live_scheduler(SMALL, TAKEN) as harness:
         harness.objects["/api/v1/namespaces/default/pods/large"] = replace_fields(
             LARGE, metadata={"resource_version": "77"}
@@ -226,7 +228,7 @@ async def test_a_condition_is_written_on_the_newer_version_after_a_conflict() ->
 
 
 @async_test
-async def test_no_condition_is_written_on_a_pod_that_was_bound_meanwhile() -> None:
+async def test_no_condition_is_written_to_a_pod_that_was_bound_meanwhile() -> None:
     async with run_live_scheduler(SMALL, TAKEN) as harness:
         harness.objects["/api/v1/namespaces/default/pods/large"] = replace_fields(LARGE, spec={"node_name": "n"})
         harness.fail_next("PATCH", "/status", status(409, "Conflict"))
@@ -237,7 +239,7 @@ async def test_no_condition_is_written_on_a_pod_that_was_bound_meanwhile() -> No
 
 
 @async_test
-async def test_without_nodes_it_backs_off_as_after_an_error() -> None:
+async def test_without_nodes_a_pod_backs_off_as_after_an_error() -> None:
     async with run_live_scheduler(LARGE) as harness:
         (condition,) = conditions(harness)
         assert (condition["reason"], condition["message"]) == ("Unschedulable", "no nodes available to schedule pods")
@@ -245,7 +247,7 @@ async def test_without_nodes_it_backs_off_as_after_an_error() -> None:
 
 
 class Answers:
-    """A filter and a Reserve that answer what the test wants."""
+    """A filter and a Reserve with the answers of the test."""
 
     name = "Answers"
     cured_by = ()
@@ -329,7 +331,7 @@ profiles: [{plugins: {multiPoint: {enabled: [{name: Answers}]}}}]
         ),
     ],
 )
-def test_who_rejected_it(
+def test_rejecting_plugins(
     answers: dict[str, Any], reason: str, message: str, pool: SubQueue, rejectors: tuple[set[str], set[str]]
 ) -> None:
     @async_test
@@ -350,30 +352,30 @@ def test_who_rejected_it(
 
 
 class Gate:
-    """A gate that answers what the test wants, each time that a node comes."""
+    """A PreEnqueue plugin with the answers of the test. It is called again for each new node."""
 
     name = "Gate"
     cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
     answer: Any = None
-    asked = 0
+    calls = 0
 
     def pre_enqueue(self, pod: Pod) -> Any:  # noqa: ARG002
-        type(self).asked += 1
+        type(self).calls += 1
         return _given(type(self).answer)
 
 
 @async_test
-async def test_a_gate_that_breaks_is_told_once_until_it_answers_otherwise() -> None:
+async def test_a_failing_gate_is_reported_once_until_its_answer_changes() -> None:
     plugin: Any = type("Gate", (Gate,), {"answer": RuntimeError("oops")})
     registry = known_plugins().with_plugins(plugin)
     async with run_live_scheduler(
         SMALL, LARGE, config=WITH_ANSWERS.replace("Answers", "Gate"), registry=registry
     ) as harness:
 
-        async def asked_again(answer: Any) -> None:
-            plugin.answer, before = answer, plugin.asked
+        async def call_again(answer: Any) -> None:
+            plugin.answer, before = answer, plugin.calls
             harness.deliver(make_node(f"node-{before}", unschedulable=True))
-            await wait_until(lambda: plugin.asked > before)
+            await wait_until(lambda: plugin.calls > before)
             await harness.idle()
 
         first = 'running PreEnqueue plugin "Gate": RuntimeError: oops'
@@ -383,21 +385,21 @@ async def test_a_gate_that_breaks_is_told_once_until_it_answers_otherwise() -> N
             assert (condition["reason"], condition["status"]) == ("SchedulerError", "False")
             assert condition["message"] == harness.events.recorded[0].note
             assert harness.pool(LARGE) is SubQueue.UNSCHEDULABLE
-            await asked_again(RuntimeError("oops"))
-        await asked_again(KeyError("rack"))
+            await call_again(RuntimeError("oops"))
+        await call_again(KeyError("rack"))
         assert "KeyError: 'rack'" in conditions(harness)[-1]["message"]
         for _ in range(2):
-            await asked_again(unschedulable("not yet"))
-        said = [(each["reason"], each["message"]) for each in conditions(harness)]
-        assert len(said) == len(harness.events.recorded) == 3
-        assert said[-1] == ("Unschedulable", "not yet")
-        await asked_again(None)
+            await call_again(unschedulable("not yet"))
+        written = [(each["reason"], each["message"]) for each in conditions(harness)]
+        assert len(written) == len(harness.events.recorded) == 3
+        assert written[-1] == ("Unschedulable", "not yet")
+        await call_again(None)
         await harness.wait_for_request("POST", "/binding")
         assert len(conditions(harness)) == 3
 
 
 @async_test
-async def test_a_gate_that_breaks_is_told_by_whoever_decides_and_by_nobody_before() -> None:
+async def test_a_failing_gate_is_reported_only_by_the_leader() -> None:
     plugin: Any = type("Gate", (Gate,), {"answer": RuntimeError("oops")})
     registry = known_plugins().with_plugins(plugin)
     gone = make_pod("gone")
@@ -415,10 +417,10 @@ async def test_a_gate_that_breaks_is_told_by_whoever_decides_and_by_nobody_befor
 
 
 @async_test
-async def test_many_who_are_told_that_a_gate_broke_leave_others_their_turn() -> None:
+async def test_reports_of_a_failing_gate_for_many_pods_are_made_in_slices() -> None:
     plugin: Any = type("Gate", (Gate,), {"answer": RuntimeError("oops")})
     registry = known_plugins().with_plugins(plugin)
-    turn, told_at = 0, []
+    turn, reported_at = 0, []
 
     async def turns() -> None:
         nonlocal turn
@@ -427,16 +429,16 @@ async def test_many_who_are_told_that_a_gate_broke_leave_others_their_turn() -> 
             await asyncio.sleep(0)
 
     def slow(*_: Any) -> None:
-        told_at.append(turn)
+        reported_at.append(turn)
         harness.clock.advance(1)  # longer than a slice
 
     async with run_live_scheduler(SMALL, config=WITH_ANSWERS.replace("Answers", "Gate"), registry=registry) as harness:
         harness.events.record = slow  # type: ignore[method-assign]
-        others = asyncio.ensure_future(turns())
+        ticker = asyncio.ensure_future(turns())
         harness.deliver(*(make_pod(f"pod-{number}") for number in range(5)))
-        await wait_until(lambda: len(told_at) == 5)
-        others.cancel()
-        assert len(set(told_at)) == 5
+        await wait_until(lambda: len(reported_at) == 5)
+        ticker.cancel()
+        assert len(set(reported_at)) == 5
 
 
 @async_test
@@ -446,27 +448,27 @@ async def test_a_bug_costs_one_attempt() -> None:
         harness.deliver(LARGE)
         await harness.wait_for_request("PATCH", "/status")
         (condition,) = conditions(harness)
-        assert (condition["reason"], condition["message"]) == ("SchedulerError", "ZeroDivisionError: of ours")
+        assert (condition["reason"], condition["message"]) == ("SchedulerError", "ZeroDivisionError: a bug")
         harness.live.engine.place = place  # type: ignore[method-assign]
         harness.clock.advance(2)
         await harness.wait_for_request("POST", "/binding")
 
 
 def _explode(_: Any) -> Any:
-    raise ZeroDivisionError("of ours")
+    raise ZeroDivisionError("a bug")
 
 
 @async_test
-async def test_a_deleting_pod_is_left_alone() -> None:
+async def test_a_terminating_pod_is_skipped() -> None:
     async with run_live_scheduler(SMALL, make_pod("large", cpu="1", terminating=True)) as harness:
-        assert harness.events.recorded == [told("skip schedule deleting pod: default/large")]
+        assert harness.events.recorded == [failed_event("skip schedule deleting pod: default/large")]
         assert harness.server.requests == []
         assert harness.live.queue.in_flight() == []
 
 
 @async_test
-async def test_a_namesake_hears_nothing_of_its_predecessor() -> None:
-    """A pod goes and is made anew while its binding is on its way, which then fails."""
+async def test_a_failure_is_not_reported_to_a_later_pod_of_the_same_name() -> None:
+    """A pod is deleted and created again during its binding, which then fails."""
     async with run_live_scheduler(SMALL) as harness:
         hanging = NoAnswer()
         harness.fail_next("POST", "/binding", hanging)
@@ -478,18 +480,20 @@ async def test_a_namesake_hears_nothing_of_its_predecessor() -> None:
         harness.server.cut()
         await wait_until(lambda: not harness.live._binding_tasks)
         await harness.idle()
-        assert all("Insufficient cpu" in each.note for each in harness.events.recorded)  # the new one's own reason
+        assert all("Insufficient cpu" in each.note for each in harness.events.recorded)  # the reason of the new pod
         assert all("Insufficient cpu" in each["message"] for each in conditions(harness))
 
 
 @async_test
-async def test_a_jump_of_the_wall_clock_neither_holds_pods_back_nor_lets_them_go() -> None:
+async def test_a_jump_of_the_wall_clock_changes_no_backoff() -> None:
     async with run_live_scheduler(SMALL, TAKEN, LARGE) as harness:
         queued = harness.live.queue.get(LARGE.key)
         assert queued is not None
         jump(harness, hours=5)
         harness.deliver_deletion(TAKEN)
-        await harness.wait_for_request("POST", "/binding")  # popped from backoff, since nobody else waits
+        await harness.wait_for_request(
+            "POST", "/binding"
+        )  # popped from the backoff queue, since the active queue is empty
         jump(harness, hours=-9)
         other = make_pod("other", cpu="2")
         harness.deliver(other)

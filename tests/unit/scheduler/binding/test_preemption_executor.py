@@ -1,4 +1,4 @@
-"""Room for a stronger pod: who is told what and in which order, and that the preemptor never sleeps through it."""
+"""Preemption: the order of evictions and reports, and that the preemptor is always woken."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ HALVES = [make_pod(f"half-{number}", cpu="1", node="n", priority=1) for number i
 NOTE = f"Preempted by pod {STRONG.uid} on node n"
 
 
-def evicted(harness: LiveSchedulerHarness) -> list[str]:
-    """What was asked of the API about victims, in order."""
+def eviction_requests(harness: LiveSchedulerHarness) -> list[str]:
+    """The API requests for victims, in order."""
     found = [
         each for each in harness.server.requests if "strong" not in each.path and not each.path.endswith("/binding")
     ]
@@ -43,18 +43,18 @@ def preempted(name: str, note: str = NOTE) -> RecordedEvent:
     return RecordedEvent(name, "Normal", "Preempted", "Preempting", note, "strong")
 
 
-async def gone(harness: LiveSchedulerHarness, *pods: Pod) -> None:
+async def delete(harness: LiveSchedulerHarness, *pods: Pod) -> None:
     for pod in pods:
         harness.deliver_deletion(pod)
     await wait_until(lambda: all(harness.live.engine.cache.pod(pod.uid) is None for pod in pods))
 
 
 @async_test
-async def test_a_victim_is_told_and_deleted_and_the_preemptor_gets_its_room() -> None:
+async def test_a_victim_gets_a_condition_and_is_deleted_and_the_preemptor_is_bound() -> None:
     async with run_live_scheduler(NODE, WEAK, STRONG) as harness:
-        assert evicted(harness) == ["PATCH weak/status", "DELETE weak"]
-        (told,) = harness.sent("PATCH", "/weak/status")
-        assert told == {
+        assert eviction_requests(harness) == ["PATCH weak/status", "DELETE weak"]
+        (victim_patch,) = harness.sent("PATCH", "/weak/status")
+        assert victim_patch == {
             "metadata": {"uid": WEAK.uid},
             "status": {
                 "conditions": [
@@ -70,19 +70,19 @@ async def test_a_victim_is_told_and_deleted_and_the_preemptor_gets_its_room() ->
         }
         assert harness.sent("DELETE")[0]["preconditions"] == {"uid": WEAK.uid}
         assert preempted("weak") in harness.events.recorded
-        (said,) = harness.sent("PATCH", "/strong/status")
-        assert said["status"]["nominatedNodeName"] == "n"
-        assert said["status"]["conditions"][0]["message"] == "0/1 nodes are available: 1 Insufficient cpu."
+        (patch,) = harness.sent("PATCH", "/strong/status")
+        assert patch["status"]["nominatedNodeName"] == "n"
+        assert patch["status"]["conditions"][0]["message"] == "0/1 nodes are available: 1 Insufficient cpu."
         assert harness.live.engine.nominator.node_of(STRONG.uid) == "n"
         assert harness.pool(STRONG) is SubQueue.UNSCHEDULABLE
-        await gone(harness, WEAK)
+        await delete(harness, WEAK)
         await harness.wait_for_request("POST", "/binding")
         assert harness.bound() == {"strong": "n"}
         assert harness.live.engine.nominator.node_of(STRONG.uid) is None
 
 
 @async_test
-async def test_the_last_victim_goes_when_the_nomination_is_written_and_the_others_are_told() -> None:
+async def test_the_last_victim_is_deleted_after_the_nomination_is_written_and_the_other_victims_are_deleted() -> None:
     async with run_live_scheduler(NODE, *HALVES) as harness:
         gate = asyncio.Event()
 
@@ -96,29 +96,29 @@ async def test_the_last_victim_goes_when_the_nomination_is_written_and_the_other
         harness.deliver(STRONG)
         await harness.wait_for_request("DELETE", "")
         await asyncio.sleep(0.01)
-        first = evicted(harness)
+        first = eviction_requests(harness)
         assert [each.split()[0] for each in first] == ["PATCH", "DELETE"]
         gate.set()
         await harness.idle()
-        assert len(evicted(harness)) == 4
+        assert len(eviction_requests(harness)) == 4
 
 
 @async_test
-async def test_a_victim_whose_status_says_so_is_only_deleted() -> None:
-    said = Condition(
+async def test_a_victim_that_has_the_condition_is_only_deleted() -> None:
+    patch = Condition(
         "DisruptionTarget",
         "True",
         "PreemptionByScheduler",
         "default-scheduler: preempting to accommodate a higher priority pod",
     )
-    weak = replace_fields(WEAK, status=PodStatus(phase="Running", conditions=(said,)))
+    weak = replace_fields(WEAK, status=PodStatus(phase="Running", conditions=(patch,)))
     async with run_live_scheduler(NODE, weak, STRONG) as harness:
-        assert evicted(harness) == ["DELETE weak"]
+        assert eviction_requests(harness) == ["DELETE weak"]
 
 
 @async_test
-async def test_a_victim_that_goes_by_itself_while_the_preemptor_is_held_back() -> None:
-    """Its going is told before anybody asked it to go, when the preemptor hears nothing; no other event will come."""
+async def test_a_victim_disappears_while_the_preemptor_is_held_back() -> None:
+    """The deletion event comes before the eviction, while no event wakes the preemptor; no other event will come."""
     async with run_live_scheduler(NODE, WEAK) as harness:
         gate = asyncio.Event()
 
@@ -130,7 +130,7 @@ async def test_a_victim_that_goes_by_itself_while_the_preemptor_is_held_back() -
         hold(harness)
         harness.deliver(STRONG)
         await harness.wait_for_request("PATCH", "/weak/status")
-        await gone(harness, WEAK)
+        await delete(harness, WEAK)
         assert harness.pool(STRONG) is SubQueue.UNSCHEDULABLE
         gate.set()
         await harness.wait_for_request("POST", "/binding")
@@ -138,27 +138,27 @@ async def test_a_victim_that_goes_by_itself_while_the_preemptor_is_held_back() -
 
 
 def hold(harness: LiveSchedulerHarness) -> None:
-    """Let the preemptor not notice that the last victim leaves."""
+    """Keep the preemptor from noticing that the last victim terminates."""
     plugin = harness.live.engine.framework("default-scheduler").profile.instances["DefaultPreemption"]
     plugin.on_waiting_for_victim = lambda *_: None
 
 
 @async_test
-async def test_a_victim_that_is_gone_at_the_server_and_not_yet_for_us() -> None:
-    """Its going is still to be told, and wakes the preemptor; to try before would only evict it again."""
+async def test_a_victim_that_the_server_has_deleted_and_the_watch_has_not_shown() -> None:
+    """The deletion event will come and wakes the preemptor; an earlier attempt would only evict the victim again."""
     async with run_live_scheduler(NODE, WEAK) as harness:
         harness.fail_next("PATCH", "/weak/status", status(404, "NotFound", 'pods "weak" not found'))
         harness.deliver(STRONG)
         await harness.wait_for_request("PATCH", "/strong/status")
         await harness.idle()
         assert harness.pool(STRONG) is SubQueue.UNSCHEDULABLE
-        assert evicted(harness) == ["PATCH weak/status"]
-        await gone(harness, WEAK)
+        assert eviction_requests(harness) == ["PATCH weak/status"]
+        await delete(harness, WEAK)
         await harness.wait_for_request("POST", "/binding")
 
 
-@pytest.mark.parametrize("code", [404, 409], ids=["gone", "a namesake"])
-def test_a_victim_that_is_gone_before_it_is_deleted(code: int) -> None:
+@pytest.mark.parametrize("code", [404, 409], ids=["deleted", "another pod of the name"])
+def test_a_victim_that_is_deleted_before_its_eviction(code: int) -> None:
     @async_test
     async def test() -> None:
         async with run_live_scheduler(NODE, WEAK) as harness:
@@ -168,7 +168,7 @@ def test_a_victim_that_is_gone_before_it_is_deleted(code: int) -> None:
             await harness.wait_for_request("DELETE", "/weak")
             await harness.idle()
             assert preempted("weak") not in harness.events.recorded
-            await gone(harness, WEAK)
+            await delete(harness, WEAK)
             await harness.wait_for_request("POST", "/binding")
 
     test()
@@ -180,7 +180,7 @@ def at_server(harness: LiveSchedulerHarness, *pods: Pod) -> None:
 
 
 def refuse_deletions(harness: LiveSchedulerHarness, *names: str, code: int = 403) -> None:
-    """The API server refuses to delete these pods, each time."""
+    """The API server refuses every deletion of these pods."""
 
     def route(request: Request) -> Any:
         refused = request.method == "DELETE" and request.path.rsplit("/", 1)[1] in names
@@ -190,11 +190,11 @@ def refuse_deletions(harness: LiveSchedulerHarness, *names: str, code: int = 403
 
 
 def deletions(harness: LiveSchedulerHarness) -> list[str]:
-    return [each.split()[1] for each in evicted(harness) if each.startswith("DELETE")]
+    return [each.split()[1] for each in eviction_requests(harness) if each.startswith("DELETE")]
 
 
-async def passing(harness: LiveSchedulerHarness, seconds: float) -> None:
-    """Let time pass; whatever is due in between happens."""
+async def advance(harness: LiveSchedulerHarness, seconds: float) -> None:
+    """Advance the clock in steps, so that due work is done in between."""
     for _ in range(int(seconds / 0.1)):
         harness.clock.advance(0.1)
         await asyncio.sleep(0.001)
@@ -202,14 +202,14 @@ async def passing(harness: LiveSchedulerHarness, seconds: float) -> None:
 
 
 @async_test
-async def test_an_error_leaves_the_last_victim_alone_and_the_preemptor_is_tried_after_its_backoff() -> None:
+async def test_after_an_error_the_last_victim_is_not_deleted_and_the_preemptor_is_retried_after_its_backoff() -> None:
     async with run_live_scheduler(NODE, *HALVES) as harness:
         at_server(harness, *HALVES)
         refuse_deletions(harness, *(pod.name for pod in HALVES))
         harness.deliver(STRONG)
         await harness.wait_for_request("DELETE", "")
         await harness.idle()
-        assert [each.split()[0] for each in evicted(harness)] == ["PATCH", "DELETE", "GET"]
+        assert [each.split()[0] for each in eviction_requests(harness)] == ["PATCH", "DELETE", "GET"]
         assert harness.pool(STRONG) is SubQueue.ERROR_BACKOFF
         assert harness.attempts(STRONG) == 1
         plugin = harness.live.engine.framework("default-scheduler").profile.instances["DefaultPreemption"]
@@ -220,7 +220,7 @@ async def test_an_error_leaves_the_last_victim_alone_and_the_preemptor_is_tried_
 
 
 @async_test
-async def test_a_victim_whose_deletion_was_accepted_leaves_though_that_of_another_is_refused() -> None:
+async def test_a_victim_whose_deletion_was_accepted_terminates_although_another_deletion_is_refused() -> None:
     thirds = [make_pod(f"third-{number}", cpu="1", node="m", priority=1) for number in range(3)]
     async with run_live_scheduler(make_node("m", cpu="3"), *thirds) as harness:
         at_server(harness, *thirds)
@@ -231,12 +231,14 @@ async def test_a_victim_whose_deletion_was_accepted_leaves_though_that_of_anothe
         accepted = set(deletions(harness)) - {"third-1"}
         leaving = {pod.name for pod in thirds if harness.live.engine.nominator.is_victim(pod.uid)}
         assert accepted == leaving != set()
-        await passing(harness, 8.0)
-        assert set(deletions(harness)) - {"third-1"} == leaving, "no other victim goes for a pod that finds no room"
+        await advance(harness, 8.0)
+        assert set(deletions(harness)) - {"third-1"} == leaving, (
+            "no other victim is deleted for a pod that will not fit"
+        )
 
 
 @async_test
-async def test_a_victim_leaves_though_a_weaker_nomination_cannot_be_cleared() -> None:
+async def test_a_victim_is_deleted_although_a_lower_nomination_cannot_be_cleared() -> None:
     middle = replace_fields(
         make_pod("middle", cpu="2", priority=5),
         spec={"preemption_policy": "Never"},
@@ -249,12 +251,12 @@ async def test_a_victim_leaves_though_a_weaker_nomination_cannot_be_cleared() ->
         await harness.idle()
         assert harness.sent("PATCH", "/middle/status")[-1]["status"] == {"nominatedNodeName": None}
         assert harness.live.engine.nominator.is_victim(WEAK.uid)
-        await passing(harness, 5.0)
+        await advance(harness, 5.0)
         assert deletions(harness) == ["weak"]
 
 
 @pytest.mark.parametrize("code", [403, 429, 500], ids=["refused", "busy", "failing webhook"])
-def test_a_victim_that_cannot_be_deleted_is_left_alone_for_longer_and_longer(code: int) -> None:
+def test_a_victim_that_cannot_be_deleted_is_excluded_for_a_growing_pause(code: int) -> None:
     @async_test
     async def test() -> None:
         async with run_live_scheduler(NODE, WEAK) as harness:
@@ -274,14 +276,14 @@ def test_a_victim_that_cannot_be_deleted_is_left_alone_for_longer_and_longer(cod
                 counts.append(len(deletions(harness)))
             rounds = [(after - before) / first for before, after in pairwise(counts)]
             assert max(rounds) <= 2, rounds
-            assert sum(rounds[-3:]) > 0, "it is tried again from time to time"
+            assert sum(rounds[-3:]) > 0, "it is retried from time to time"
 
     test()
 
 
 @async_test
-async def test_a_victim_that_is_there_after_a_conflict_was_not_deleted() -> None:
-    """A 409 is no proof that the uid is another one: a webhook may answer it, too."""
+async def test_a_victim_that_exists_after_a_conflict_was_not_deleted() -> None:
+    """A 409 does not prove that the uid differs: a webhook may return it, too."""
     async with run_live_scheduler(NODE, WEAK) as harness:
         at_server(harness, WEAK)
         harness.fail_next("DELETE", "/weak", status(409, "Conflict"))
@@ -293,7 +295,7 @@ async def test_a_victim_that_is_there_after_a_conflict_was_not_deleted() -> None
 
 
 @async_test
-async def test_another_victim_goes_where_the_first_is_refused() -> None:
+async def test_another_victim_is_evicted_when_the_first_is_refused() -> None:
     other = make_pod("other", cpu="2", node="m", priority=2)
     async with run_live_scheduler(NODE, make_node("m", cpu="2"), WEAK, other) as harness:
         at_server(harness, WEAK, other)
@@ -305,7 +307,7 @@ async def test_another_victim_goes_where_the_first_is_refused() -> None:
 
 
 @async_test
-async def test_a_weaker_nomination_is_cleared_and_an_error_there_has_the_preemptor_tried_again() -> None:
+async def test_a_lower_nomination_is_cleared_and_an_error_there_retries_the_preemptor() -> None:
     middle = replace_fields(
         make_pod("middle", cpu="2", priority=5), status=PodStatus(phase="Pending", nominated_node_name="n")
     )
@@ -324,26 +326,26 @@ async def test_a_weaker_nomination_is_cleared_and_an_error_there_has_the_preempt
         )
         await wait_until(lambda: harness.attempts(STRONG) > 1, tick=lambda: harness.clock.advance(0.01))
         assert harness.count("PATCH", "/middle/status") == 2, "its condition and its nomination, both refused"
-        assert harness.sent("DELETE") == [], "the room is not made yet"
+        assert harness.sent("DELETE") == [], "the nomination is cleared first"
 
 
-# victims that never reached the API
+# victims in their binding cycle
 
 
-class Holds:
-    """Holds weak pods at Permit."""
+class WaitsAtPermit:
+    """Makes weak pods wait at Permit."""
 
-    name = "Holds"
+    name = "WaitsAtPermit"
     cured_by = ()
 
     def permit(self, cycle: Cycle, node_name: str) -> Any:  # noqa: ARG002
         return PermitWait(600) if cycle.pod.priority < 5 else None
 
 
-class Prepares:
-    """Takes its time with weak pods before they are bound."""
+class WaitsInPreBind:
+    """Delays weak pods in PreBind."""
 
-    name = "Prepares"
+    name = "WaitsInPreBind"
     cured_by = ()
     gate = None
 
@@ -363,11 +365,11 @@ profiles: [{{plugins: {{multiPoint: {{enabled: [{{name: {plugin}}}]}}}}}}]
 @pytest.mark.parametrize(
     ("plugin", "message"),
     [
-        pytest.param(Holds, "waiting on permit for pod: preempted", id="at Permit"),
-        pytest.param(Prepares, "preempted by DefaultPreemption", id="in PreBind"),
+        pytest.param(WaitsAtPermit, "waiting on permit for pod: preempted", id="at Permit"),
+        pytest.param(WaitsInPreBind, "preempted by DefaultPreemption", id="in PreBind"),
     ],
 )
-def test_a_victim_on_its_way_is_stopped_in_memory(plugin: Any, message: str) -> None:
+def test_a_victim_in_its_binding_cycle_is_cancelled_in_memory(plugin: Any, message: str) -> None:
     pod = make_pod("weak", cpu="2", priority=1)
 
     @async_test
@@ -387,32 +389,32 @@ def test_a_victim_on_its_way_is_stopped_in_memory(plugin: Any, message: str) -> 
             assert harness.bound() == {"strong": "n"}
             assert preempted("weak", NOTE + " (in kube-scheduler memory).") in harness.events.recorded
             assert harness.sent("DELETE") == []
-            told = [each for each in conditions(harness) if each["reason"] == "SchedulerError"]
-            assert [each["message"] for each in told] == [message]
+            victim_patch = [each for each in conditions(harness) if each["reason"] == "SchedulerError"]
+            assert [each["message"] for each in victim_patch] == [message]
             assert harness.pool(pod) in (SubQueue.BACKOFF, SubQueue.ERROR_BACKOFF, SubQueue.UNSCHEDULABLE)
 
     test()
 
 
 @async_test
-async def test_a_victim_that_permit_has_just_let_go_is_deleted() -> None:
+async def test_a_victim_that_permit_has_just_allowed_is_deleted() -> None:
     pod = make_pod("weak", cpu="2", priority=1)
     async with run_live_scheduler(
-        NODE, config=config("Holds"), registry=known_plugins().with_plugins(Holds)
+        NODE, config=config("WaitsAtPermit"), registry=known_plugins().with_plugins(WaitsAtPermit)
     ) as harness:
         harness.deliver(pod)
         await wait_until(lambda: harness.live.engine.waiting_pods.get(pod.uid))
         waiting = harness.live.engine.waiting_pods.get(pod.uid)
         assert waiting is not None
-        waiting.on_outcome = None  # whoever waits for the outcome has not had a turn yet
-        waiting.allow("Holds")
+        waiting.on_outcome = None  # the task that waits for the outcome has not run yet
+        waiting.allow("WaitsAtPermit")
         harness.deliver(STRONG)
         await harness.wait_for_request("DELETE", "/weak")
         await wait_until(lambda: preempted("weak") in harness.events.recorded)
 
 
 @async_test
-async def test_other_intents_of_post_filter_are_carried_out_too() -> None:
+async def test_other_intents_of_post_filter_are_performed() -> None:
     class Frees:
         name = "Frees"
         cured_by = ()
@@ -438,25 +440,25 @@ async def test_other_intents_of_post_filter_are_carried_out_too() -> None:
         await harness.idle()
         assert done == ["open"]
         assert harness.pool(pod) is SubQueue.UNSCHEDULABLE
-        (told,) = conditions(harness)
-        assert told["message"].endswith(", opening")
+        (victim_patch,) = conditions(harness)
+        assert victim_patch["message"].endswith(", opening")
 
 
 @async_test
-async def test_the_preemptor_is_tried_again_when_its_victim_may_be_deleted() -> None:
-    """Nothing else happens meanwhile: no event comes."""
+async def test_the_preemptor_is_retried_when_its_victim_may_be_evicted_again() -> None:
+    """No event comes meanwhile."""
     async with run_live_scheduler(NODE, WEAK) as harness:
         harness.fail_next("PATCH", "/weak/status", status(403, "Forbidden"))
         harness.deliver(STRONG)
         await harness.wait_for_request("PATCH", "/weak/status")
         await wait_until(lambda: deletions(harness), tick=lambda: harness.clock.advance(0.1))
         await harness.idle()
-        assert evicted(harness) == ["PATCH weak/status", "PATCH weak/status", "DELETE weak"]
+        assert eviction_requests(harness) == ["PATCH weak/status", "PATCH weak/status", "DELETE weak"]
         assert 10.0 <= harness.clock.monotonic_s() < 13.0
 
 
 @async_test
-async def test_the_server_answers_late_and_the_watch_is_quicker() -> None:
+async def test_the_watch_shows_the_deletion_before_the_response_arrives() -> None:
     async with run_live_scheduler(NODE, WEAK) as harness:
         gate = asyncio.Event()
 
@@ -467,17 +469,17 @@ async def test_the_server_answers_late_and_the_watch_is_quicker() -> None:
         harness.server.route = lambda request: late(request) if request.method == "DELETE" else harness.answer(request)
         harness.deliver(STRONG)
         await harness.wait_for_request("DELETE", "/weak")
-        await gone(harness, WEAK)
+        await delete(harness, WEAK)
         await harness.wait_for_request("POST", "/binding")
         gate.set()
         await harness.idle()
         assert harness.bound() == {"strong": "n"}
-        assert evicted(harness) == ["PATCH weak/status", "DELETE weak"]
+        assert eviction_requests(harness) == ["PATCH weak/status", "DELETE weak"]
         assert harness.pool(STRONG) is None
 
 
-@pytest.mark.parametrize("is_gone", [True, False], ids=["the-preemptor-went", "the-preemptor-waits"])
-def test_after_a_refusal_the_preemptor_is_reported_when_a_deletion_was_accepted(is_gone: bool) -> None:
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["the-preemptor-went", "the-preemptor-waits"])
+def test_after_a_refusal_the_preemptor_is_reported_when_a_deletion_was_accepted(is_deleted: bool) -> None:
     @async_test
     async def test() -> None:
         async with run_live_scheduler(NODE, WEAK) as harness:
@@ -495,13 +497,13 @@ def test_after_a_refusal_the_preemptor_is_reported_when_a_deletion_was_accepted(
             )
             await wait_until(lambda: harness.count("DELETE", "/weak") == 1, tick=lambda: harness.clock.advance(0.1))
             before, reported = len(conditions(harness)), len(harness.events.recorded)
-            if is_gone:
+            if is_deleted:
                 harness.deliver_deletion(STRONG)
                 await harness.live.handle_pending_events()
             accepted.set()
             await harness.idle()
-            assert len(conditions(harness)) - before == (0 if is_gone else 1)
+            assert len(conditions(harness)) - before == (0 if is_deleted else 1)
             reasons = [each.reason for each in harness.events.recorded[reported:]]
-            assert reasons == (["Preempted"] if is_gone else ["Preempted", "FailedScheduling"])
+            assert reasons == (["Preempted"] if is_deleted else ["Preempted", "FailedScheduling"])
 
     test()

@@ -1,4 +1,4 @@
-"""One record a decision: what is kept of it, how large it may be, and what is said from it."""
+"""Decision records: their contents, their size limit, and the sentences made from them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ POD = make_pod("web", uid="u1")
 
 
 def diagnosis(nodes: int, reasons: dict[str, list[int]]) -> Diagnosis:
-    """A diagnosis in which each reason holds for some rows."""
+    """A diagnosis with a set of rows for each reason."""
     found = Diagnosis([f"node-{number:05}" for number in range(nodes)])
     found.verdicts.codes[:] = Code.UNSCHEDULABLE
     for text, rows in reasons.items():
@@ -63,10 +63,10 @@ def placed(totals: list[int], chosen: int, *, rows: list[int] | None = None) -> 
     return SchedulingDecision(f"n{chosen}", SUCCESS, Diagnosis(columns.names), nodes, scores)
 
 
-# what is kept
+# contents
 
 
-def test_a_placement_keeps_the_best_with_their_parts() -> None:
+def test_a_placement_records_the_best_nodes_with_their_scores_by_plugin() -> None:
     record = decision_record(POD, placed([5, 9, 7, 1, 3, 8, 2], 1), NOON)
     assert (record.pod, record.uid, record.profile, record.at) == ("default/web", "u1", "default-scheduler", NOON)
     assert (record.node, record.outcome, record.message) == ("n1", "scheduled", "")
@@ -75,7 +75,7 @@ def test_a_placement_keeps_the_best_with_their_parts() -> None:
     assert record.best[0].by_plugin == (("Fit", 8), ("Image", 1))
 
 
-def test_of_many_that_tie_the_chosen_one_is_kept() -> None:
+def test_the_chosen_node_comes_first_among_equals() -> None:
     record = decision_record(POD, placed([7] * 20, 13), NOON)
     assert [each.node for each in record.best] == ["n13", "n0", "n1", "n2", "n3"]
     narrowed = decision_record(POD, placed([7] * 20, 13, rows=[19, 4, 13]), NOON)
@@ -91,7 +91,7 @@ def test_the_only_node_that_fits_has_no_scores() -> None:
     assert record.reasons == (ReasonCount("Plugin", "full", 2),), "no bits for a pod that was placed"
 
 
-def test_a_failure_keeps_reasons_and_where_they_hold() -> None:
+def test_a_failure_records_reasons_and_their_nodes() -> None:
     record = decision_record(POD, failed(diagnosis(10, {"rare": [3], "common": [0, 1, 9], "never": []})), NOON)
     assert record.outcome == "unschedulable"
     assert record.message == "0/10 nodes are available: 1 rare, 3 common."
@@ -100,18 +100,18 @@ def test_a_failure_keeps_reasons_and_where_they_hold() -> None:
     assert np.flatnonzero(bits).tolist() == [0, 1, 9]
 
 
-def test_an_error_is_told_apart() -> None:
+def test_an_error_has_its_own_outcome() -> None:
     record = decision_record(POD, SchedulingDecision(status=error("broke"), nominated_node_name=""), NOON)
     assert (record.outcome, record.message, record.nodes) == ("error", "broke", 0)
 
 
-def test_a_nomination_is_kept_with_its_victims() -> None:
+def test_a_nomination_is_recorded_with_its_victims() -> None:
     decision = failed(diagnosis(2, {"full": [0, 1]}), nominated_node_name="n1", victims=("default/v",))
     record = decision_record(POD, decision, NOON)
     assert (record.nominated, record.victims) == ("n1", ("default/v",))
 
 
-# how large
+# size
 
 
 def many_reasons(count: int, length: int) -> Diagnosis:
@@ -137,7 +137,7 @@ def many_reasons(count: int, length: int) -> Diagnosis:
 def test_a_record_at_5000_nodes_is_at_most_4_kb(decision: Callable[[], SchedulingDecision]) -> None:
     record = decision_record(POD, decision(), NOON)
     assert record.size_bytes <= MAX_RECORD_BYTES == 4096
-    assert record.reasons, "something is kept"
+    assert record.reasons, "some reasons fit"
 
 
 def test_a_placement_among_5000_with_long_names_is_at_most_4_kb() -> None:
@@ -152,7 +152,7 @@ def test_a_placement_among_5000_with_long_names_is_at_most_4_kb() -> None:
     assert record.best[0].node == columns.names[49]
 
 
-def test_the_masks_of_the_most_frequent_reasons_are_kept_first() -> None:
+def test_the_masks_of_the_most_frequent_reasons_are_recorded_first() -> None:
     sizes = [len(each.bits) for each in decision_record(POD, failed(many_reasons(12, 60)), NOON).reasons]
     assert sizes[0] == 625
     assert sizes == sorted(sizes, reverse=True)
@@ -160,7 +160,7 @@ def test_the_masks_of_the_most_frequent_reasons_are_kept_first() -> None:
 
 
 class Shared:
-    """What a placement reads off the evaluation that pods of one kind share: these totals, and these rejections."""
+    """Fake class evaluation with these totals and rejections."""
 
     scoring = ("Fit",)
 
@@ -171,8 +171,8 @@ class Shared:
         self._rejected = rejected
 
     def ranking(self, first: int, count: int) -> list[int]:
-        others = sorted((row for row in range(len(self._totals)) if row != first), key=lambda row: -self._totals[row])
-        return [first, *others][:count]
+        rest = sorted((row for row in range(len(self._totals)) if row != first), key=lambda row: -self._totals[row])
+        return [first, *rest][:count]
 
     def scores_at(self, rows: list[int]) -> bytes:
         return np.array([[self._totals[row]] * 2 for row in rows], dtype=np.int64).tobytes()
@@ -196,7 +196,7 @@ class Shared:
         pytest.param(many_reasons(2, 5000), id="endless-texts"),
     ],
 )
-def test_a_shared_placement_keeps_the_reasons_that_a_single_one_keeps(rejected: Diagnosis) -> None:
+def test_a_shared_placement_records_the_same_reasons_as_a_full_evaluation(rejected: Diagnosis) -> None:
     shared = decision_record(POD, Shared(["n0", "n1"], [5, 9], rejected).decision(1), NOON)
     columns = make_snapshot([make_node("n1")]).nodes
     alone = decision_record(POD, SchedulingDecision("n1", SUCCESS, rejected, NodeTable(columns)), NOON)
@@ -209,7 +209,7 @@ def test_a_shared_placement_keeps_the_reasons_that_a_single_one_keeps(rejected: 
 
 @pytest.mark.parametrize(("length", "kept"), [(77, 5), (78, 5), (79, 4)])
 def test_reasons_of_a_placement_fill_their_bytes_exactly(length: int, kept: int) -> None:
-    """Five texts of 80 characters, and what a reason takes besides, are 640 bytes."""
+    """Five texts of 80 characters with the overhead of a reason are 640 bytes."""
     rejected = many_reasons(6, length)
     shared = decision_record(POD, Shared(["n0", "n1"], [5, 9], rejected).decision(1), NOON)
     columns = make_snapshot([make_node("n1")]).nodes
@@ -230,13 +230,13 @@ def test_a_message_is_cut_between_characters() -> None:
         pytest.param([9, 1, 2, 3, 4, 5, 6], ["n0", "n6", "n5", "n4", "n3"], id="five-of-seven"),
     ],
 )
-def test_a_shared_placement_keeps_the_best_nodes_where_there_is_a_choice(totals: list[int], best: list[str]) -> None:
+def test_a_shared_placement_records_the_best_nodes_if_there_is_a_choice(totals: list[int], best: list[str]) -> None:
     names = [f"n{number}" for number in range(len(totals))]
     record = decision_record(POD, Shared(names, totals, diagnosis(1, {})).decision(0), NOON)
     assert [(each.node, each.total) for each in record.best] == [(name, totals[int(name[1:])]) for name in best]
 
 
-# the ring
+# ring
 
 
 def record(pod: str, *, message: str = "", node: str | None = None, **fields: object) -> DecisionRecord:
@@ -268,10 +268,10 @@ def test_the_newest_record_of_a_pod() -> None:
     latest = ring.latest("ns/p")
     assert latest is not None
     assert latest.message == "second"
-    assert ring.latest("ns/nobody") is None
+    assert ring.latest("ns/unknown") is None
 
 
-# what is said
+# sentences
 
 
 def ranking(*best: ScoredNode) -> Ranking:
@@ -285,13 +285,13 @@ def scored(node: str, total: int, **parts: int) -> ScoredNode:
     return ScoredNode(node, total, tuple(parts.items()))
 
 
-def test_a_ranking_is_spelled_out_again() -> None:
+def test_a_ranking_is_decoded() -> None:
     best = (scored("n1", 90, Fit=50, Image=40), scored("n2", -1, Fit=45, Image=2**40), scored("n3", 0, Fit=0, Image=0))
     assert ranking(*best).scored_nodes() == best
     assert NO_RANKING.scored_nodes() == ()
 
 
-def test_a_ranking_keeps_the_first_nodes_that_fit() -> None:
+def test_a_ranking_has_the_first_nodes_within_its_size() -> None:
     whole = ranking(*(scored(f"n{number}" * 20, number, Fit=number, Image=7) for number in range(5)))
     cut = Ranking.fit(400, whole.nodes, whole.plugins, whole.scores)
     assert cut.scored_nodes() == whole.scored_nodes()[:3]
@@ -299,7 +299,7 @@ def test_a_ranking_keeps_the_first_nodes_that_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("decision", "words"),
     [
         pytest.param(record("ns/p", outcome="error", message="broke"), "the attempt failed: broke", id="error"),
         pytest.param(record("ns/p", message="0/3 nodes …"), "0/3 nodes …", id="nowhere"),
@@ -318,7 +318,7 @@ def test_a_ranking_keeps_the_first_nodes_that_fit() -> None:
                 reasons=(ReasonCount("A", "full", 2), ReasonCount("B", "far", 1)),
             ),
             "the only node that fits; other nodes: 2 full, 1 far",
-            id="only-and-why-not-the-others",
+            id="only-with-other-nodes",
         ),
         pytest.param(
             record(
@@ -329,7 +329,7 @@ def test_a_ranking_keeps_the_first_nodes_that_fit() -> None:
                 ranking=ranking(scored("n1", 90, Fit=50, Image=40), scored("n2", 70, Fit=45, Image=25)),
             ),
             "best of 3 with 90, 20 ahead of n2 (Image +15)",
-            id="best-and-who-made-the-difference",
+            id="best-with-the-deciding-plugin",
         ),
         pytest.param(
             record(
@@ -362,7 +362,7 @@ def test_a_ranking_keeps_the_first_nodes_that_fit() -> None:
                 ranking=ranking(*(scored(f"n{n}", 9) for n in range(5))),
             ),
             "best of 9 with 9; 4 or more nodes with the same score, chosen at random",
-            id="a-tie-of-more-than-are-kept",
+            id="a-tie-of-more-than-recorded",
         ),
         pytest.param(
             record("ns/p", node="n1", outcome="scheduled", feasible=2, ranking=ranking(scored("n1", 9))),
@@ -371,23 +371,23 @@ def test_a_ranking_keeps_the_first_nodes_that_fit() -> None:
         ),
     ],
 )
-def test_why(told: DecisionRecord, words: str) -> None:
-    assert decision_sentence(told) == words
+def test_decision_sentence(decision: DecisionRecord, words: str) -> None:
+    assert decision_sentence(decision) == words
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("decision", "words"),
     [
         (record("ns/p", node="n1"), "ns/p goes to n1"),
         (record("ns/p", message="0/3 nodes"), "ns/p stays pending: 0/3 nodes"),
     ],
     ids=["placed", "pending"],
 )
-def test_one_line(told: DecisionRecord, words: str) -> None:
-    assert told.sentence() == words
+def test_record_sentence(decision: DecisionRecord, words: str) -> None:
+    assert decision.sentence() == words
 
 
-def test_a_status_is_what_the_record_reads() -> None:
+def test_a_status_of_a_decision() -> None:
     assert (
         decision_record(POD, SchedulingDecision(status=Status(Code.UNRESOLVABLE, ("x",))), NOON).outcome
         == "unschedulable"

@@ -1,4 +1,4 @@
-"""HTTP services with a say: what they are asked, how their answers are read, and what their failures cost."""
+"""HTTP extenders: their requests, the parsing of their results, and the effect of failures."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Likes:
 
 
 def extender(**fields: Any) -> HttpExtender:
-    """One that filters and is told names, unless said otherwise."""
+    """An extender that filters by node names, unless fields say otherwise."""
     fields = {"url_prefix": URL, "filter_verb": "filter", "node_cache_capable": True, **fields}
     return HttpExtender(ExtenderConfig(**fields))
 
@@ -73,7 +73,7 @@ def ok(answer: Any) -> ExtenderReply:
 
 
 class World:
-    """Extenders with the answers they will give, in order."""
+    """Extenders with their replies in order."""
 
     def __init__(self, *extenders: HttpExtender, replies: list[ExtenderReply], likes: Likes | None = None) -> None:
         self.calls: list[ExtenderCall] = []
@@ -102,7 +102,7 @@ class World:
         decision = asyncio.run(
             self._attempts.schedule_pod_with_extenders(make_cycle(pod or make_pod(), snapshot), self._ask)
         )
-        assert self._replies == [], "somebody was not asked"
+        assert self._replies == [], "an extender was not called"
         return decision
 
 
@@ -110,10 +110,10 @@ def narrowed(decision: SchedulingDecision) -> list[str]:
     return sorted(decision.nodes.names) if decision.nodes is not None else []
 
 
-# what is asked
+# requests
 
 
-def test_names_are_sent_to_those_who_know_the_nodes() -> None:
+def test_node_names_are_sent_to_extenders_with_a_node_cache() -> None:
     world = World(extender(), replies=[ok({"NodeNames": ["b"]})])
     world.decide("a", "b")
     (call,) = world.calls
@@ -125,7 +125,7 @@ def test_names_are_sent_to_those_who_know_the_nodes() -> None:
     assert body["Pod"]["metadata"]["name"] == "pod"
 
 
-def test_whole_nodes_are_sent_to_the_others() -> None:
+def test_whole_nodes_are_sent_to_extenders_without_a_node_cache() -> None:
     answer = {"Nodes": {"items": [{"metadata": {"name": "b"}}]}}
     world = World(extender(node_cache_capable=False), replies=[ok(answer)])
     assert world.decide("a", "b").node == "b"
@@ -135,14 +135,14 @@ def test_whole_nodes_are_sent_to_the_others() -> None:
     assert body["Nodes"]["items"][0]["status"]["allocatable"]["cpu"] == "8"
 
 
-def test_each_sees_what_the_ones_before_left() -> None:
+def test_each_extender_gets_the_nodes_that_the_earlier_ones_left() -> None:
     replies = [ok({"NodeNames": ["a", "b"]}), ok({"NodeNames": ["b"]})]
     world = World(extender(), extender(), replies=replies)
     assert world.decide("a", "b", "c").node == "b"
     assert [call.arguments["NodeNames"] for call in world.calls] == [["a", "b", "c"], ["a", "b"]]
 
 
-def test_nobody_is_asked_about_no_nodes() -> None:
+def test_no_extender_is_called_without_nodes() -> None:
     world = World(extender(), extender(), replies=[ok({"NodeNames": []})])
     assert world.decide("a", "b").node is None
 
@@ -162,18 +162,18 @@ GPU = "x.io/gpu"
         ),
     ],
 )
-def test_who_is_interested(managed: tuple[str, ...], pod: Pod, interested: bool) -> None:
+def test_interest_by_managed_resources(managed: tuple[str, ...], pod: Pod, interested: bool) -> None:
     resources = tuple(ExtenderManagedResource(name=name) for name in managed)
     assert extender(managed_resources=resources).is_interested(pod) is interested
 
 
-def test_limits_are_enough() -> None:
+def test_limits_of_managed_resources_count() -> None:
     limited = Container(name="main", resources=ResourceRequirements(limits={GPU: "1"}))
     managed = (ExtenderManagedResource(name=GPU),)
     assert extender(managed_resources=managed).is_interested(make_pod(containers=(limited,)))
 
 
-def test_those_who_do_not_care_are_not_asked() -> None:
+def test_uninterested_extenders_are_not_called() -> None:
     managed = (ExtenderManagedResource(name=GPU),)
     one = extender(managed_resources=managed, prioritize_verb="prioritize", weight=1)
     assert World(one, replies=[]).decide("a", "b").node == "a"
@@ -196,7 +196,7 @@ def test_those_who_do_not_care_are_not_asked() -> None:
         pytest.param(
             {"NodeNames": ["a"], "Nodes": {"items": [{"metadata": {"name": "b"}}]}}, False, ["b"], id="nodes-win"
         ),
-        pytest.param({"NodeNames": ["a"]}, False, [], id="names-to-one-who-was-sent-nodes"),
+        pytest.param({"NodeNames": ["a"]}, False, [], id="names-from-an-extender-without-node-cache"),
         pytest.param({}, True, [], id="neither"),
         pytest.param(None, True, [], id="null"),
         pytest.param({"Nodes": {"items": None}}, True, [], id="no-items"),
@@ -204,13 +204,13 @@ def test_those_who_do_not_care_are_not_asked() -> None:
         pytest.param({"NodeNames": ["b"], "Error": None, "FailedNodes": None}, True, ["b"], id="nulls"),
     ],
 )
-def test_who_survives(answer: Any, cached: bool, left: list[str]) -> None:
+def test_nodes_that_remain_after_filter(answer: Any, cached: bool, left: list[str]) -> None:
     table = make_snapshot([make_node(name) for name in "abc"]).table
     rows, _ = extender(node_cache_capable=cached).parse_filter(ok(answer), table)
     assert [table.names[row] for row in rows.tolist()] == left
 
 
-def test_reasons_of_those_who_do_not() -> None:
+def test_reasons_of_rejected_nodes() -> None:
     answer = {
         "NodeNames": [],
         "FailedNodes": {"a": "busy", "b": "also busy", "elsewhere": "x"},
@@ -225,7 +225,7 @@ def test_reasons_of_those_who_do_not() -> None:
     assert decision.diagnosis.unschedulable_plugins == {"Extender"}
 
 
-def test_one_that_takes_nothing_away_is_no_rejector() -> None:
+def test_an_extender_that_rejects_no_node_is_no_rejector() -> None:
     decision = World(extender(), replies=[ok({"NodeNames": ["a", "b"]})]).decide("a", "b")
     assert decision.diagnosis is not None
     assert decision.diagnosis.unschedulable_plugins == set()
@@ -243,7 +243,7 @@ FAILURES = [
     pytest.param(
         ok({"NodeNames": ["z"]}),
         'extender "http://extender:8888/" claims a filtered node "z" which is not found in the input node list',
-        id="a-node-nobody-asked-about",
+        id="an-unknown-node",
     ),
     pytest.param(ExtenderReply(200, b"<html>"), "returned an invalid result of filter", id="not-json"),
     pytest.param(ok([1]), "returned an invalid result of filter", id="a-list"),
@@ -263,7 +263,7 @@ def test_a_failure_fails_the_attempt(reply: ExtenderReply, words: str) -> None:
 
 
 @pytest.mark.parametrize(("reply", "words"), FAILURES)
-def test_a_failure_of_an_ignorable_one_is_ignored(reply: ExtenderReply, words: str) -> None:
+def test_a_failure_of_an_ignorable_extender_is_ignored(reply: ExtenderReply, words: str) -> None:
     decision = World(extender(ignorable=True), replies=[reply], likes=Likes(b=5)).decide("a", "b")
     assert (decision.node, narrowed(decision), bool(words)) == ("b", ["a", "b"], True)
 
@@ -271,13 +271,13 @@ def test_a_failure_of_an_ignorable_one_is_ignored(reply: ExtenderReply, words: s
 # the nominated node
 
 
-def test_the_nominated_node_is_shown_alone() -> None:
+def test_the_nominated_node_is_sent_alone() -> None:
     world = World(extender(), replies=[ok({"NodeNames": ["b"]})])
     assert world.decide("a", "b", pod=make_pod(nominated="b")).node == "b"
     assert world.calls[0].arguments["NodeNames"] == ["b"]
 
 
-def test_a_nominated_node_that_is_refused_is_followed_by_all() -> None:
+def test_after_a_rejected_nominated_node_all_nodes_are_sent() -> None:
     replies = [ok({"NodeNames": []}), ok({"NodeNames": ["a"]})]
     world = World(extender(), replies=replies)
     assert world.decide("a", "b", pod=make_pod(nominated="b")).node == "a"
@@ -297,17 +297,19 @@ def prioritizer(**fields: Any) -> HttpExtender:
         pytest.param([{"Host": "a", "Score": 10}, {"Host": "b", "Score": 3}], 1, [100, 30], id="times-ten"),
         pytest.param([{"Host": "a", "Score": 1}], 7, [70, 0], id="weighted-and-missing-is-zero"),
         pytest.param([{"host": "a", "score": 2}], 1, [20, 0], id="any-case"),
-        pytest.param([{"Host": "a", "Score": 1}, {"Host": "a", "Score": 2}], 1, [30, 0], id="told-twice-adds-up"),
+        pytest.param(
+            [{"Host": "a", "Score": 1}, {"Host": "a", "Score": 2}], 1, [30, 0], id="two-scores-of-a-node-add-up"
+        ),
         pytest.param([{"Host": "elsewhere", "Score": 9}], 1, [0, 0], id="unknown-host"),
         pytest.param([], 1, [0, 0], id="empty"),
     ],
 )
-def test_what_is_added(answer: Any, weight: int, added: list[int]) -> None:
+def test_scores_that_are_added(answer: Any, weight: int, added: list[int]) -> None:
     table = make_snapshot([make_node("a"), make_node("b")]).table
     assert prioritizer(weight=weight).parse_prioritize(ok(answer), table).tolist() == added
 
 
-def test_extenders_can_turn_the_choice() -> None:
+def test_extender_scores_can_change_the_choice() -> None:
     world = World(prioritizer(weight=2), replies=[ok([{"Host": "b", "Score": 3}])], likes=Likes(a=50))
     decision = world.decide("a", "b")
     assert decision.node == "b"
@@ -319,24 +321,24 @@ def test_extenders_can_turn_the_choice() -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        pytest.param(ExtenderReply(failure="gone"), id="no-answer"),
+        pytest.param(ExtenderReply(failure="refused"), id="no-answer"),
         pytest.param(ok({"Host": "b"}), id="not-a-list"),
         pytest.param(ok([{"Host": "b", "Score": "high"}]), id="score-is-no-number"),
         pytest.param(ok(["b"]), id="items-are-no-objects"),
         pytest.param(ExtenderReply(404), id="404"),
     ],
 )
-def test_one_that_fails_to_prioritize_is_left_out(reply: ExtenderReply) -> None:
+def test_an_extender_that_fails_to_prioritize_is_ignored(reply: ExtenderReply) -> None:
     world = World(prioritizer(), prioritizer(), replies=[reply, ok([{"Host": "b", "Score": 6}])], likes=Likes(a=50))
     assert world.decide("a", "b").node == "b"
 
 
-def test_a_fault_is_one_that_people_can_mend() -> None:
+def test_scores_beyond_64_bits_are_an_error() -> None:
     with pytest.raises(ExtenderError, match="connection refused"):
         extender().parse_filter(ExtenderReply(failure="connection refused"), make_snapshot([make_node()]).table)
 
 
-def test_all_are_asked_to_prioritize_at_once() -> None:
+def test_prioritize_calls_are_concurrent() -> None:
     world = World(prioritizer(), prioritizer(weight=3), replies=[ok([]), ok([{"Host": "b", "Score": 1}])])
     assert world.decide("a", "b").node == "b"
     assert world.most_at_once == 2
@@ -350,7 +352,7 @@ def preempter(**fields: Any) -> HttpExtender:
 
 
 def preempted(*replies: ExtenderReply, **fields: Any) -> tuple[SchedulingDecision, list[ExtenderCall]]:
-    """What becomes of a strong pod where nodes a and b are full of weaker ones."""
+    """The decision for a strong pod when nodes a and b are full of weaker pods."""
     configuration = load_default(default_plugins().args_kinds)
     settings = preempter(**fields).config
     weaker = [running_pod("x", node="a", cpu="3"), running_pod("y", node="b", cpu="3", priority=5)]
@@ -369,7 +371,7 @@ META_B = {"NodeNameToMetaVictims": {"b": {"Pods": [{"UID": running_pod("y").uid}
 
 
 @pytest.mark.parametrize("folded", [False, True], ids=["as-go-writes-it", "in-small-letters"])
-def test_an_extender_strikes_candidates_off(folded: bool) -> None:
+def test_an_extender_removes_candidates(folded: bool) -> None:
     answer = json.loads(json.dumps(META_B).lower()) if folded else META_B
     decision, calls = preempted(ok(answer))
     assert (decision.nominated_node_name, decision.victims) == ("b", ("default/y",))
@@ -383,7 +385,7 @@ def test_an_extender_strikes_candidates_off(folded: bool) -> None:
     assert call.arguments["Pod"]["metadata"]["name"] == "vip"
 
 
-def test_whole_victims_are_sent_to_those_who_do_not_know_the_nodes() -> None:
+def test_whole_victims_are_sent_to_extenders_without_a_node_cache() -> None:
     _, (call,) = preempted(ok(META_B), node_cache_capable=False)
     assert call.arguments["NodeNameToMetaVictims"] is None
     (victim,) = call.arguments["NodeNameToVictims"]["a"]["Pods"]
@@ -398,7 +400,7 @@ def test_whole_victims_are_sent_to_those_who_do_not_know_the_nodes() -> None:
         pytest.param(
             ok({"NodeNameToMetaVictims": {"a": None}}),
             'preemption: expected at least one victim pod on node "a"',
-            id="names-nobody",
+            id="names-no-known-pod",
         ),
         pytest.param(
             ExtenderReply(500),
@@ -414,11 +416,11 @@ def test_an_extender_may_end_preemption(reply: ExtenderReply, words: str) -> Non
     assert (decision.victims, decision.writes) == ((), ())
 
 
-def test_an_ignorable_one_that_is_silent_is_left_out() -> None:
+def test_an_ignorable_extender_without_an_answer_is_skipped() -> None:
     decision, _ = preempted(ExtenderReply(failure="down"), ignorable=True)
     assert decision.nominated_node_name == "a", "where the weaker pod is"
 
 
-def test_those_who_are_not_interested_have_no_say_in_preemption() -> None:
+def test_uninterested_extenders_take_no_part_in_preemption() -> None:
     decision, calls = preempted(managed_resources=(ExtenderManagedResource(name=GPU),))
     assert (decision.nominated_node_name, calls) == ("a", [])

@@ -1,4 +1,4 @@
-"""One attempt: which nodes are looked at, when scores matter, who wins, and what failing means."""
+"""Scheduling cycle: nodes that are evaluated, scoring, ties, nominated nodes, sampling and errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ POINTS = (PRE_FILTER, FILTER, POST_FILTER, PRE_SCORE, SCORE)
 
 
 class Likes:
-    """Scores nodes by a table and refuses those it is told to refuse."""
+    """Scores nodes by a table and rejects nodes of a table."""
 
     def __init__(self, name: str = "Likes", *, refuses: dict[str, Status] | None = None, **scores: int) -> None:
         self.name = name
@@ -166,7 +166,7 @@ def test_a_pod_that_fits_nowhere_says_why() -> None:
     assert decision.nominated_node_name == "", "without a PostFilter the nomination is cleared"
 
 
-def test_postfilter_has_the_last_word() -> None:
+def test_the_message_of_postfilter_is_in_the_diagnosis() -> None:
     helps = Helps(PostFilterResult(unschedulable("nothing helps"), nominated_node_name=None))
     decision = decide(attempts(Likes(refuses={"a": NO}), helps), "a")
     assert decision.message == "0/1 nodes are available: 1 full. nothing helps"
@@ -174,7 +174,7 @@ def test_postfilter_has_the_last_word() -> None:
     assert len(helps.seen) == 1
 
 
-def test_a_nomination_is_handed_on() -> None:
+def test_the_nomination_of_postfilter_is_in_the_decision() -> None:
     victim = make_pod("victim")
     helps = Helps(PostFilterResult(SUCCESS, "a", (victim,), ("evict",)))
     decision = decide(attempts(Likes(refuses={"a": NO}), helps), "a")
@@ -201,7 +201,7 @@ def test_a_prefilter_error_ends_the_attempt() -> None:
     assert helps.seen == []
 
 
-def test_a_filter_error_ends_the_attempt_whoever_else_fits() -> None:
+def test_a_filter_error_ends_the_attempt_even_if_other_nodes_fit() -> None:
     helps = Helps(SUCCESS)
     likes = Likes(refuses={"c": error("late"), "b": error("broke")})
     decision = decide(attempts(likes, helps), "a", "b", "c")
@@ -222,7 +222,7 @@ def test_a_score_error_ends_the_attempt() -> None:
 # a nominated node
 
 
-def test_a_nominated_node_that_fits_is_taken_unseen_of_others() -> None:
+def test_a_nominated_node_that_fits_is_chosen_without_evaluating_other_nodes() -> None:
     likes = Likes(a=100)
     sampler = NodeSampler(start=1)
     decision = decide(attempts(likes, sampler=sampler), "a", "b", "c", pod=make_pod(nominated="b"))
@@ -232,30 +232,30 @@ def test_a_nominated_node_that_fits_is_taken_unseen_of_others() -> None:
     assert sampler.start == 1, "the search did not move on"
 
 
-def test_a_nominated_node_that_does_not_fit_is_one_of_many() -> None:
+def test_after_a_nominated_node_that_does_not_fit_all_nodes_are_evaluated() -> None:
     likes = Likes(refuses={"b": NO}, c=50)
     decision = decide(attempts(likes), "a", "b", "c", pod=make_pod(nominated="b"))
     assert decision.node == "c"
     assert likes.filtered == ["b", "a", "b", "c"]
 
 
-def test_a_nominated_node_that_is_gone_does_not_matter() -> None:
-    assert decide(attempts(Likes(a=5)), "a", "b", pod=make_pod(nominated="gone")).node == "a"
+def test_a_nominated_node_that_does_not_exist_is_ignored() -> None:
+    assert decide(attempts(Likes(a=5)), "a", "b", pod=make_pod(nominated="missing")).node == "a"
 
 
-def test_a_nominated_node_is_tried_though_prefilter_left_it_out() -> None:
+def test_a_nominated_node_is_evaluated_although_prefilter_excluded_it() -> None:
     narrows = Narrows(PreFilterResult(frozenset({"a"})))
     assert decide(attempts(narrows, Likes()), "a", "b", pod=make_pod(nominated="b")).node == "b"
 
 
-def test_what_was_found_about_a_nominated_node_stays_in_the_sentence() -> None:
+def test_the_rejection_of_a_nominated_node_is_in_the_message() -> None:
     plugins = Narrows(PreFilterResult(frozenset({"a"}))), Likes(refuses={"a": NO, "b": unschedulable("crowded")})
     decision = decide(attempts(*plugins), "a", "b", "c", pod=make_pod(nominated="b"))
     expected = "0/3 nodes are available: 1 crowded, 1 full, 1 node(s) didn't satisfy plugin(s) [Narrows]."
     assert decision.message == expected
 
 
-def test_an_error_on_the_nominated_node_is_not_the_end() -> None:
+def test_an_error_on_the_nominated_node_does_not_end_the_attempt() -> None:
     narrows = Narrows(PreFilterResult(frozenset({"a"})))
     decision = decide(attempts(narrows, Likes(refuses={"b": error("x")})), "a", "b", pod=make_pod(nominated="b"))
     assert decision.node == "a"
@@ -268,7 +268,7 @@ def test_a_prefilter_rejection_stops_before_the_nominated_node() -> None:
     assert likes.filtered == []
 
 
-# how many
+# sampling
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_how_many_nodes_are_enough(count: int, percentage: int, wanted: int) -> 
 
 
 def cut(start: int, verdicts: str, wanted: int) -> tuple[list[int], int, Diagnosis]:
-    """`verdicts`: F fits, x does not, - was not looked at."""
+    """`verdicts`: F fits, x does not, - was not evaluated."""
     codes = {"F": Code.SUCCESS, "x": Code.UNSCHEDULABLE, "-": NOT_EVALUATED}
     diagnosis = Diagnosis([f"n{row}" for row in range(len(verdicts))])
     diagnosis.verdicts.codes[:] = [codes[each] for each in verdicts]
@@ -324,18 +324,16 @@ def cut(start: int, verdicts: str, wanted: int) -> tuple[list[int], int, Diagnos
         pytest.param(2, "---", 1, [], 2, id="no-candidates"),
     ],
 )
-def test_where_a_sample_starts_and_ends(
-    start: int, verdicts: str, wanted: int, rows: list[int], next_start: int
-) -> None:
+def test_start_and_end_of_a_sample(start: int, verdicts: str, wanted: int, rows: list[int], next_start: int) -> None:
     assert cut(start, verdicts, wanted)[:2] == (rows, next_start)
 
 
-def test_what_lies_beyond_a_sample_was_not_looked_at() -> None:
+def test_rows_beyond_a_sample_are_not_evaluated() -> None:
     _, _, diagnosis = cut(1, "xFxFx", 1)
     assert [name for name, _ in diagnosis.by_node()] == ["n1", "n2"]
 
 
-def test_all_nodes_are_looked_at_unless_someone_asks_for_less() -> None:
+def test_all_nodes_are_evaluated_by_default() -> None:
     names = [f"n{number}" for number in range(150)]
     likes = Likes(n149=9)
     assert decide(attempts(likes), *names).node == "n149"
@@ -345,7 +343,7 @@ def test_all_nodes_are_looked_at_unless_someone_asks_for_less() -> None:
     assert sampled.scored == names[:100]
 
 
-def test_samples_go_round() -> None:
+def test_samples_rotate() -> None:
     names = [f"n{number}" for number in range(150)]
     likes = Likes()
     one = attempts(likes, share=SampleSize(10))
@@ -356,14 +354,14 @@ def test_samples_go_round() -> None:
 
 
 class Whole(Likes):
-    """The same, all nodes at once."""
+    """The same as a table filter."""
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:  # noqa: ARG002
         yield Rejection(np.array([name in self.refuses for name in nodes.names]), "full")
 
 
 @pytest.mark.parametrize("refused", [0, 1, 30, 149, 150, 299, 300])
-def test_a_filter_that_walks_over_nodes_is_asked_until_the_sample_is_complete(refused: int) -> None:
+def test_a_per_node_filter_is_called_until_the_sample_is_complete(refused: int) -> None:
     names = [f"n{number}" for number in range(300)]
     refuses, walking, whole = dict.fromkeys(names[:refused], NO), NodeSampler(290), NodeSampler(290)
     likes = Likes(refuses=refuses)
@@ -375,17 +373,17 @@ def test_a_filter_that_walks_over_nodes_is_asked_until_the_sample_is_complete(re
     assert dict(decision.diagnosis.by_node()) == dict(expected.diagnosis.by_node())
     assert decision.diagnosis.unschedulable_plugins == expected.diagnosis.unschedulable_plugins
     looked_at = len(list(decision.diagnosis.by_node()))
-    assert looked_at <= len(likes.filtered) <= max(101, 2 * looked_at), "few are asked about in vain"
+    assert looked_at <= len(likes.filtered) <= max(101, 2 * looked_at), "few nodes are evaluated in vain"
     assert len(set(likes.filtered)) == len(likes.filtered)
 
 
-def test_where_nobody_compares_the_first_that_fits_is_taken() -> None:
+def test_without_score_plugins_the_first_feasible_node_is_chosen() -> None:
     narrows = Narrows(None)
     one = attempts(narrows)
     assert [decide(one, "a", "b", "c").node for _ in range(4)] == ["a", "b", "c", "a"]
 
 
-def test_an_attempt_that_needs_an_extender_says_so() -> None:
+def test_an_attempt_that_needs_an_extender_raises() -> None:
     extender = HttpExtender(ExtenderConfig(url_prefix="http://x", filter_verb="filter"))
     with pytest.raises(ExtenderError, match="extender http://x is configured"):
         decide(attempts(Likes(), extenders=(extender,)), "a")

@@ -1,4 +1,4 @@
-"""The cache against what the API server says: agreement is silent, and every kind of difference is named."""
+"""Cache comparer: no output without differences, and a message for every kind of difference."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def compared(harness: LiveSchedulerHarness) -> CacheComparison:
 
 
 @async_test
-async def test_everything_agrees() -> None:
+async def test_no_differences() -> None:
     elsewhere = make_pod("elsewhere", cpu="1", node="unknown")
-    others = make_pod("others", cpu="1", scheduler_name="somebody-else")
-    async with run_live_scheduler(NODE, BOUND, LARGE, elsewhere, others) as harness:
+    foreign = make_pod("foreign", cpu="1", scheduler_name="another")
+    async with run_live_scheduler(NODE, BOUND, LARGE, elsewhere, foreign) as harness:
         found = compared(harness)
         assert found.differences == []
         assert found.nodes["n"].pods == {"default/bound"}
@@ -39,7 +39,7 @@ async def test_everything_agrees() -> None:
 
 
 @async_test
-async def test_pods_on_their_way_are_no_difference() -> None:
+async def test_assumed_pods_are_no_difference() -> None:
     async with run_live_scheduler(NODE) as harness:
         harness.fail_next("POST", "/binding", NoAnswer())
         harness.deliver(make_pod("p", cpu="1"))
@@ -85,7 +85,7 @@ def miscount(harness: LiveSchedulerHarness) -> None:
         (miscount, "node n has {"),
     ],
 )
-def test_differences_are_named(spoil: Any, fault: str) -> None:
+def test_differences(spoil: Any, fault: str) -> None:
     @async_test
     async def test() -> None:
         async with run_live_scheduler(NODE, BOUND, LARGE) as harness:

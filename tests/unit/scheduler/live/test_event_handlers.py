@@ -1,4 +1,4 @@
-"""What a change that the API server tells does to the cache and to the queue."""
+"""Event handlers: the effect of watch events on the cache and the queue."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from support.builders.devices import make_claim
 from support.builders.framework import make_node, make_pod, replace_fields
 
 
-class Listening(SchedulingQueue):
-    """A queue that writes down what it is told."""
+class RecordingQueue(SchedulingQueue):
+    """A queue that records its events."""
 
-    told: list[str]
+    moves: list[str]
 
     def move_in_slices(
         self, event: ClusterEvent, old: Any = None, new: Any = None, *, at_most: int | None = None
     ) -> Any:
-        self.told.append(event.name + (f"<={at_most}" if at_most is not None else ""))
+        self.moves.append(event.name + (f"<={at_most}" if at_most is not None else ""))
         return super().move_in_slices(event, old, new, at_most=at_most)
 
 
-class World:
+class Handlers:
     def __init__(self, *, gangs: bool = False) -> None:
         self.clock = ManualClock()
         registry = known_plugins()
@@ -45,70 +45,70 @@ class World:
             load_default(args_kinds=registry.args_kinds), registry, Cache(), clock=self.clock, chance=random.Random(0)
         )
         self.cache = self.engine.cache
-        self.queue = new_queue(self.engine, Listening, clock=self.clock)
-        self.queue.told = []
+        self.queue = new_queue(self.engine, RecordingQueue, clock=self.clock)
+        self.queue.moves = []
         self.routing = EventHandlers(self.engine, self.queue, gangs=gangs)
 
-    def told(self, old: KubeObject | None, new: KubeObject | None) -> list[str]:
-        self.queue.told = []
+    def handle(self, old: KubeObject | None, new: KubeObject | None) -> list[str]:
+        self.queue.moves = []
         self.routing.handle(old, new)
-        return self.queue.told
+        return self.queue.moves
 
 
 def version(pod: Pod, number: int, **fields: Any) -> Pod:
     return replace_fields(replace_fields(pod, **fields), metadata={"resource_version": str(number)})
 
 
-def test_pods_on_nodes_are_counted_whoever_placed_them() -> None:
-    world = World()
-    placed = make_pod("placed", node="n", scheduler_name="somebody-else")
-    assert world.told(None, placed) == ["AssignedPodAdd"]
+def test_pods_on_nodes_are_counted_whichever_scheduler_bound_them() -> None:
+    world = Handlers()
+    placed = make_pod("placed", node="n", scheduler_name="another-scheduler")
+    assert world.handle(None, placed) == ["AssignedPodAdd"]
     labelled = replace_fields(placed, metadata={"labels": {"a": "b"}})
-    assert world.told(placed, labelled) == ["AssignedPodUpdatePodLabel"]
+    assert world.handle(placed, labelled) == ["AssignedPodUpdatePodLabel"]
     assert world.cache.pod(placed.uid) is labelled
-    assert world.told(labelled, None) == ["AssignedPodDelete"]
+    assert world.handle(labelled, None) == ["AssignedPodDelete"]
     assert world.cache.pod(placed.uid) is None
 
 
-def test_pods_without_a_node_wait_if_they_are_ours() -> None:
-    world = World()
+def test_pending_pods_of_served_schedulers_are_queued() -> None:
+    world = Handlers()
     pod = make_pod()
-    assert world.told(None, pod) == []
+    assert world.handle(None, pod) == []
     assert world.queue.counts()["active"] == 1
     assert world.engine.pending == {pod.uid: pod}
-    assert world.told(None, make_pod("other", scheduler_name="somebody-else")) == []
+    assert world.handle(None, make_pod("other", scheduler_name="another-scheduler")) == []
     assert world.queue.counts()["active"] == 1
-    assert world.told(pod, None) == []
+    assert world.handle(pod, None) == []
     assert (len(world.queue), world.engine.pending) == (0, {})
 
 
-def test_with_gangs_a_new_pod_may_be_what_others_wait_for() -> None:
-    assert World(gangs=True).told(None, make_pod()) == ["UnschedulablePodAdd"]
+def test_with_gang_scheduling_a_new_pod_wakes_waiting_pods() -> None:
+    assert Handlers(gangs=True).handle(None, make_pod()) == ["UnschedulablePodAdd"]
 
 
 def test_a_pod_that_gets_a_node_leaves_the_queue() -> None:
-    world = World()
+    world = Handlers()
     pod = make_pod()
     world.routing.handle(None, pod)
-    assert world.told(pod, pod.bound_to("n")) == ["AssignedPodAdd"]
+    assert world.handle(pod, pod.bound_to("n")) == ["AssignedPodAdd"]
     assert (len(world.queue), world.engine.pending) == (0, {})
     assert world.cache.pod(pod.uid) is not None
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_that_has_ended_counts_as_gone(phase: str) -> None:
-    world = World()
+def test_a_pod_that_has_ended_counts_as_deleted(phase: str) -> None:
+    world = Handlers()
     pod = make_pod(node="n")
     world.routing.handle(None, pod)
     ended = replace_fields(pod, status={"phase": phase})
-    assert world.told(pod, ended) == ["AssignedPodDelete"]
-    assert world.told(ended, replace_fields(ended, metadata={"labels": {"a": "b"}})) == []
-    assert world.told(ended, None) == []
+    assert world.handle(pod, ended) == ["AssignedPodDelete"]
+    assert world.handle(ended, replace_fields(ended, metadata={"labels": {"a": "b"}})) == []
+    assert world.handle(ended, None) == []
     assert world.cache.pod_count == 0
 
 
-def test_the_same_version_told_again_does_nothing() -> None:
-    world = World()
+def test_an_event_with_the_same_version_does_nothing() -> None:
+    world = Handlers()
     pod = make_pod()
     world.routing.handle(None, pod)
     popped = world.queue.pop()
@@ -118,17 +118,17 @@ def test_the_same_version_told_again_does_nothing() -> None:
     assert len(world.queue) == 0
 
 
-def test_a_nomination_that_ends_wakes_those_who_counted_it() -> None:
-    world = World()
+def test_the_end_of_a_nomination_wakes_pods_that_counted_it() -> None:
+    world = Handlers()
     pod = make_pod(nominated="n", priority=7)
     world.routing.handle(None, pod)
     moved = version(pod, 2, status={"nominated_node_name": "m"})
-    assert world.told(pod, moved) == ["AssignedPodDelete<=7"]
-    assert world.told(moved, None) == ["AssignedPodDelete<=7"]
+    assert world.handle(pod, moved) == ["AssignedPodDelete<=7"]
+    assert world.handle(moved, None) == ["AssignedPodDelete<=7"]
 
 
-def test_an_assumed_pod_is_only_watched_for_its_end() -> None:
-    world = World()
+def test_updates_of_an_assumed_pod_are_ignored_until_it_is_deleted() -> None:
+    world = Handlers()
     pod = make_pod()
     world.routing.handle(None, make_node("n"))
     world.routing.handle(None, pod)
@@ -137,66 +137,66 @@ def test_an_assumed_pod_is_only_watched_for_its_end() -> None:
     world.cache.assume(popped.info.bound_to("n"))
     world.queue.done(pod.uid)
     labelled = version(pod, 2, metadata={"labels": {"a": "b"}})
-    assert world.told(pod, labelled) == []
+    assert world.handle(pod, labelled) == []
     assert (len(world.queue), world.engine.pending[pod.uid]) == (0, labelled)
     going = version(make_pod(terminating=True), 3)
-    assert world.told(labelled, going) == ["AssignedPodDelete"]
+    assert world.handle(labelled, going) == ["AssignedPodDelete"]
     assert not world.cache.is_assumed(pod.uid)
 
 
-def test_a_deleted_pod_that_waits_at_permit_is_turned_away_there() -> None:
-    world = World()
+def test_a_deleted_pod_that_waits_at_permit_is_rejected_there() -> None:
+    world = Handlers()
     pod = make_pod()
     world.routing.handle(None, make_node("n"))
     world.routing.handle(None, pod)
     bound = PodInfo(pod).bound_to("n")
     world.cache.assume(bound)
     waiting = world.engine.waiting_pods.add(bound.pod, {"P": 60.0}, 0.0)
-    assert world.told(pod, None) == ["AssignedPodDelete"]
+    assert world.handle(pod, None) == ["AssignedPodDelete"]
     assert waiting.outcome is not None
     assert (waiting.outcome.message, waiting.outcome.plugin) == ("removed", "")
-    assert world.cache.is_assumed(pod.uid), "whoever waits for the outcome takes it back"
+    assert world.cache.is_assumed(pod.uid), "its binding cycle forgets it"
 
 
-def test_a_pod_made_anew_under_its_name_is_another_pod() -> None:
-    world = World()
+def test_a_pod_that_is_created_again_is_another_pod() -> None:
+    world = Handlers()
     old, new = make_pod(uid="one", node="n"), make_pod(uid="two")
     world.routing.handle(None, old)
-    assert world.told(old, new) == ["AssignedPodDelete"]
+    assert world.handle(old, new) == ["AssignedPodDelete"]
     assert world.cache.pod_count == 0
     assert list(world.engine.pending) == ["two"]
 
 
 def test_nodes() -> None:
-    world = World()
+    world = Handlers()
     node = make_node("n")
-    assert world.told(None, node) == ["NodeAdd"]
-    assert world.told(node, make_node("n", labels={"a": "b"}, cpu=3)) == [
+    assert world.handle(None, node) == ["NodeAdd"]
+    assert world.handle(node, make_node("n", labels={"a": "b"}, cpu=3)) == [
         "NodeUpdateNodeAllocatable",
         "NodeUpdateNodeLabel",
     ]
-    assert world.told(node, node) == []
+    assert world.handle(node, node) == []
     assert world.cache.node("n") is node
-    assert world.told(node, None) == ["NodeDelete"]
+    assert world.handle(node, None) == ["NodeDelete"]
     assert world.cache.node_count == 0
-    assert world.told(node, None) == ["NodeDelete"]
+    assert world.handle(node, None) == ["NodeDelete"]
 
 
-def test_other_objects_make_only_the_events_that_somebody_registered_for() -> None:
-    world = World()
+def test_other_objects_make_only_registered_events() -> None:
+    world = Handlers()
     claim = PersistentVolumeClaim(metadata=ObjectMeta(name="c", namespace="default"))
     driver = CsiDriver(metadata=ObjectMeta(name="d"))
-    assert world.told(None, claim) == ["PersistentVolumeClaimAdd"]
+    assert world.handle(None, claim) == ["PersistentVolumeClaimAdd"]
     assert world.cache.catalog.persistent_volume_claims == {"default/c": claim}
-    assert world.told(claim, claim) == ["PersistentVolumeClaimUpdate"]
-    assert world.told(claim, None) == []
+    assert world.handle(claim, claim) == ["PersistentVolumeClaimUpdate"]
+    assert world.handle(claim, None) == []
     assert world.cache.catalog.persistent_volume_claims == {}
-    assert world.told(None, driver) == []
-    assert world.told(driver, driver) == ["storage.k8s.io/CSIDriverUpdate"]
+    assert world.handle(None, driver) == []
+    assert world.handle(driver, driver) == ["storage.k8s.io/CSIDriverUpdate"]
 
 
-def test_a_parked_pod_wakes_on_what_cures_it() -> None:
-    world = World()
+def test_an_unschedulable_pod_is_woken_by_a_registered_event() -> None:
+    world = Handlers()
     world.routing.handle(None, make_node("small", cpu=1))
     world.routing.handle(None, make_pod(cpu="2"))
     popped = world.queue.pop()
@@ -217,28 +217,28 @@ def claim_at(version: int) -> ResourceClaim:
     return replace_fields(make_claim(), metadata={"resource_version": str(version)})
 
 
-def test_a_claim_that_we_wrote_is_news_when_we_write_it_and_not_again_when_it_is_told() -> None:
-    world = World()
+def test_an_own_claim_write_is_an_event_once() -> None:
+    world = Handlers()
     first, written, later = (claim_at(number) for number in (1, 2, 3))
-    assert world.told(None, first) == [f"{CLAIM}Add"]
-    heard: list[tuple[KubeObject | None, KubeObject | None]] = []
-    world.cache.devices.listener = lambda old, new: heard.append((old, new))
+    assert world.handle(None, first) == [f"{CLAIM}Add"]
+    changes: list[tuple[KubeObject | None, KubeObject | None]] = []
+    world.cache.devices.listener = lambda old, new: changes.append((old, new))
     assert world.cache.devices.assume(written)
-    assert heard == [(first, written)]
-    world.queue.told = []
-    assert sum(world.routing.handle_own_write(*heard[0])) == 0
-    assert world.queue.told == world.routing.last_events == [f"{CLAIM}Update"]
-    assert world.told(first, claim_at(2)) == []
-    assert world.told(written, later) == [f"{CLAIM}Update"]
-    assert world.told(later, None) == []  # nobody waits for that
+    assert changes == [(first, written)]
+    world.queue.moves = []
+    assert sum(world.routing.handle_own_write(*changes[0])) == 0
+    assert world.queue.moves == world.routing.last_events == [f"{CLAIM}Update"]
+    assert world.handle(first, claim_at(2)) == []
+    assert world.handle(written, later) == [f"{CLAIM}Update"]
+    assert world.handle(later, None) == []  # no plugin registered for that
 
 
-def test_a_claim_that_was_not_written_after_all_is_news_again() -> None:
-    world = World()
+def test_a_failed_claim_write_is_an_event_again() -> None:
+    world = Handlers()
     first, hoped = claim_at(1), claim_at(2)
     world.routing.handle(None, first)
     world.cache.devices.assume(hoped)
-    heard: list[tuple[KubeObject | None, KubeObject | None]] = []
-    world.cache.devices.listener = lambda old, new: heard.append((old, new))
+    changes: list[tuple[KubeObject | None, KubeObject | None]] = []
+    world.cache.devices.listener = lambda old, new: changes.append((old, new))
     world.cache.devices.restore(first.key)
-    assert heard == [(hoped, first)]
+    assert changes == [(hoped, first)]

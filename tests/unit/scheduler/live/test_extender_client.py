@@ -1,4 +1,4 @@
-"""Calls to extenders as requests: who is asked, who binds, and what a service that is down means."""
+"""Extender client: the requests, binding by an extender, and failing services."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Posted:
 
 
 class Fake:
-    """A service with one answer."""
+    """A fake service with its answers."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
-        self.asked: list[tuple[str, Any, float]] = []
+        self.requests: list[tuple[str, Any, float]] = []
 
     async def post(self, url: str, body: bytes, timeout_s: float) -> Posted:
-        self.asked.append((url, json.loads(body), timeout_s))
+        self.requests.append((url, json.loads(body), timeout_s))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -62,25 +62,25 @@ def bound(services: dict[ExtenderConfig, Any], pod: Pod | None = None, **more: A
     return found[0]
 
 
-def test_the_binder_is_told_the_pod_and_its_node() -> None:
+def test_the_bind_request_names_the_pod_and_its_node() -> None:
     service = Fake({"Error": ""})
     assert bound({binder(): service}) is SUCCESS
     pod = make_pod("web")
-    told = {"PodName": "web", "PodNamespace": "default", "PodUID": pod.uid, "Node": "n1"}
-    assert service.asked == [(f"{URL}/bind", told, 5.0)]
+    arguments = {"PodName": "web", "PodNamespace": "default", "PodUID": pod.uid, "Node": "n1"}
+    assert service.requests == [(f"{URL}/bind", arguments, 5.0)]
 
 
 @pytest.mark.parametrize(
     ("fields", "answer", "status"),
     [
         pytest.param({}, {"Error": "no room"}, error("no room"), id="its-error-is-final"),
-        pytest.param({}, ServiceCallError("down"), error("down"), id="its-silence-too"),
+        pytest.param({}, ServiceCallError("down"), error("down"), id="no-answer-is-final"),
         pytest.param({"ignorable": True}, {"error": "no room"}, None, id="ignorable-error"),
-        pytest.param({"ignorable": True}, ServiceCallError("down"), None, id="ignorable-silence"),
+        pytest.param({"ignorable": True}, ServiceCallError("down"), None, id="ignorable-without-answer"),
         pytest.param({}, {}, SUCCESS, id="empty-answer"),
     ],
 )
-def test_what_a_binder_says(fields: Any, answer: Any, status: Status | None) -> None:
+def test_results_of_a_binding_extender(fields: Any, answer: Any, status: Status | None) -> None:
     assert bound({binder(**fields): Fake(answer)}) == status
 
 
@@ -88,7 +88,7 @@ def test_what_a_binder_says(fields: Any, answer: Any, status: Status | None) -> 
     ("fields", "answer", "unknown"),
     [
         pytest.param({}, {"Error": "it broke"}, True, id="an-error"),
-        pytest.param({}, [], True, id="an-answer-that-is-none"),
+        pytest.param({}, [], True, id="an-invalid-answer"),
         pytest.param({}, ServiceCallError("cut", sent=True), True, id="a-lost-answer"),
         pytest.param({}, ServiceCallError("connection refused"), False, id="not-sent"),
         pytest.param({"ignorable": True}, {"Error": "it broke"}, False, id="an-error-and-ignorable"),
@@ -109,29 +109,29 @@ async def test_a_failed_binder_may_have_sent_the_binding(fields: Any, answer: An
     assert found == [unknown]
 
 
-def test_those_who_are_not_interested_do_not_bind() -> None:
+def test_uninterested_extenders_do_not_bind() -> None:
     gpu = (ExtenderManagedResource(name="x.io/gpu"),)
     for config in (binder(managed_resources=gpu), binder(bind_verb="", filter_verb="filter")):
         assert bound({config: Fake()}) is None
 
 
-def test_an_ignorable_binder_comes_after_the_others_and_need_not_bind() -> None:
+def test_an_ignorable_binder_comes_last_and_need_not_bind() -> None:
     first, second = Fake({}), Fake()
     assert bound({binder(ignorable=True, url_prefix="http://maybe"): second, binder(): first}) is SUCCESS
-    assert second.asked == []
+    assert second.requests == []
 
 
-def test_who_has_lost_the_lease_has_nobody_bind() -> None:
+def test_no_extender_binds_after_the_lease_is_lost() -> None:
     async def may_not() -> None:
-        raise LeaseLost("somebody else leads")
+        raise LeaseLost("another process leads")
 
     service = Fake()
-    assert bound({binder(): service}, may_write=may_not) == error("somebody else leads")
-    assert service.asked == []
+    assert bound({binder(): service}, may_write=may_not) == error("another process leads")
+    assert service.requests == []
 
 
 @async_test
-async def test_silence_is_told_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_extender_is_logged_once_and_its_recovery_too(caplog: pytest.LogCaptureFixture) -> None:
     config = ExtenderConfig(url_prefix=URL, filter_verb="filter", http_timeout=parse_duration("250ms"))
     service = Fake(ServiceCallError("down"), ServiceCallError("down"), {}, {})
     extenders = ExtenderClient({config: service})
@@ -140,7 +140,7 @@ async def test_silence_is_told_once_and_its_end_too(caplog: pytest.LogCaptureFix
         replies = [await extenders.call(call) for _ in range(4)]
     assert replies == [ExtenderReply(failure="down")] * 2 + [ExtenderReply(200, b"{}")] * 2
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-    assert service.asked[0][2] == 0.25
+    assert service.requests[0][2] == 0.25
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_certificates_that_cannot_be_used_are_found_at_start(tls: Any, words: st
 
 
 def test_data_wins_over_files(tmp_path: Path) -> None:
-    """The files that are named would not be there."""
+    """The named files do not exist."""
     authority = Authority()
     user = authority.user("me")
     missing = str(tmp_path / "missing.pem")
@@ -174,6 +174,6 @@ def test_data_wins_over_files(tmp_path: Path) -> None:
     assert list(extender_transports([config], ManualClock(), user_agent="bayplan")) == [config]
 
 
-def test_https_without_an_authority_trusts_anybody() -> None:
+def test_https_without_an_authority_does_not_verify() -> None:
     assert _tls_settings(ExtenderConfig(url_prefix="https://x", enable_https=True)).verify is False
     assert _tls_settings(ExtenderConfig(url_prefix="https://x")).verify is True

@@ -1,4 +1,4 @@
-"""Plugins whose files change while pods are placed: what is swapped, who is woken, and what a broken file does."""
+"""Plugin reloader: replaced plugins, pods that are woken, and broken files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from support.harness.async_tests import async_test, wait_until
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 CONFIG = HEAD + "profiles: [{plugins: {multiPoint: {enabled: [{name: Mine}, {name: Other}]}}}]\n"
 
-REFUSES = """
+REJECTING = """
 from bayplan.framework.api.status import unschedulable
 class Mine:
     name = "Mine"
@@ -40,9 +40,9 @@ class Mine:
     def close(self):
         self.closed.append(self)
 """
-PERMITS = REFUSES.replace('return unschedulable("not yet")', "return None")
+ACCEPTING = REJECTING.replace('return unschedulable("not yet")', "return None")
 OTHER = 'class Other:\n    name = "Other"\n    def filter(self, cycle, node):\n        return None\n'
-WAITS = """
+WAITING = """
 from bayplan.framework.api.plugin import PermitWait
 class Mine:
     name = "Mine"
@@ -57,8 +57,8 @@ class Mine:
 """
 
 
-class Writer:
-    """Stands where the API server's client would."""
+class FakeClient:
+    """Fake API client that records bindings."""
 
     def __init__(self) -> None:
         self.bound: dict[str, str] = {}
@@ -69,15 +69,15 @@ class Writer:
     async def patch(self, *_: Any, **__: Any) -> None: ...
 
 
-class Silence:
+class NoEvents:
     def record(self, *_: Any, **__: Any) -> None: ...
 
 
-class Running:
-    """A scheduler at work on plugins of a folder."""
+class ReloaderHarness:
+    """A scheduler with plugins of a folder, and their reloader."""
 
     def __init__(self, folder: Path, source: str) -> None:
-        self.folder, self.clock, self.writer = folder, ManualClock(), Writer()
+        self.folder, self.clock, self.writer = folder, ManualClock(), FakeClient()
         self.write("mine.py", source)
         self.write("other.py", OTHER)
         plugins = plugin_source(CONFIG, [folder])
@@ -87,12 +87,12 @@ class Running:
             registry,
             Cache(),
             cast(Client, self.writer),
-            Silence(),
+            NoEvents(),
             clock=self.clock,
             chance=random.Random(0),
         )
-        self.reloading = PluginReloader(self.live, plugins, self.clock)
-        self.reloading.check_once()
+        self.reloader = PluginReloader(self.live, plugins, self.clock)
+        self.reloader.check_once()
 
     def write(self, name: str, source: str) -> None:
         path = self.folder / name
@@ -102,10 +102,10 @@ class Running:
     def plugin(self, name: str = "Mine") -> Any:
         return self.live.engine.framework("default-scheduler").profile.instances[name]
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         await wait_until(lambda: self.live.is_idle)
 
-    def parked(self) -> int:
+    def unschedulable_pods(self) -> int:
         return self.live.queue.counts()["unschedulable"]
 
 
@@ -115,9 +115,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def running(one: Running, work: Callable[[], Any]) -> None:
-    """Do something while the scheduler runs."""
-    task = asyncio.ensure_future(one.live.run())
+async def run_with(harness: ReloaderHarness, work: Callable[[], Any]) -> None:
+    """Run a function while the scheduler runs."""
+    task = asyncio.ensure_future(harness.live.run())
     try:
         await work()
     finally:
@@ -125,69 +125,69 @@ async def running(one: Running, work: Callable[[], Any]) -> None:
         await asyncio.wait([task])
 
 
-def appear(one: Running, *pods: Pod) -> None:
-    one.live.handle_event(None, make_node("a"))
+def deliver(harness: ReloaderHarness, *pods: Pod) -> None:
+    harness.live.handle_event(None, make_node("a"))
     for pod in pods:
-        one.live.handle_event(None, pod)
+        harness.live.handle_event(None, pod)
 
 
-def test_a_changed_plugin_is_swapped_and_wakes_whom_it_had_rejected(folder: Path) -> None:
-    one = Running(folder, REFUSES)
-    before, other = one.plugin(), one.plugin("Other")
+def test_a_changed_plugin_is_replaced_and_its_rejected_pods_are_woken(folder: Path) -> None:
+    harness = ReloaderHarness(folder, REJECTING)
+    before, other = harness.plugin(), harness.plugin("Other")
 
     async def work() -> None:
-        appear(one, make_pod("web"))
-        await wait_until(lambda: one.parked() == 1)
-        one.write("mine.py", PERMITS)
-        one.reloading.check_once()
-        one.clock.advance(30.0)  # its backoff is over
-        await wait_until(lambda: one.writer.bound == {"web": "a"})
-        assert one.plugin() is not before
-        assert one.plugin("Other") is other, "what has not changed is kept"
+        deliver(harness, make_pod("web"))
+        await wait_until(lambda: harness.unschedulable_pods() == 1)
+        harness.write("mine.py", ACCEPTING)
+        harness.reloader.check_once()
+        harness.clock.advance(30.0)  # its backoff is over
+        await wait_until(lambda: harness.writer.bound == {"web": "a"})
+        assert harness.plugin() is not before
+        assert harness.plugin("Other") is other, "an unchanged plugin keeps its instance"
         assert before.closed == [before]
 
-    async_test(lambda: running(one, work))()
+    async_test(lambda: run_with(harness, work))()
 
 
-def test_pods_under_way_keep_the_old_plugin(folder: Path) -> None:
-    one = Running(folder, WAITS)
-    before = one.plugin()
+def test_assumed_pods_keep_the_old_plugin(folder: Path) -> None:
+    harness = ReloaderHarness(folder, WAITING)
+    before = harness.plugin()
 
     async def work() -> None:
-        appear(one, make_pod("web"))
-        await wait_until(lambda: list(one.live.engine.waiting_pods.all()))
-        one.write("mine.py", PERMITS)
-        one.reloading.check_once()
-        await wait_until(lambda: one.plugin() is not before)
+        deliver(harness, make_pod("web"))
+        await wait_until(lambda: list(harness.live.engine.waiting_pods.all()))
+        harness.write("mine.py", ACCEPTING)
+        harness.reloader.check_once()
+        await wait_until(lambda: harness.plugin() is not before)
         assert before.closed == []
-        (waiting,) = one.live.engine.waiting_pods.all()
+        (waiting,) = harness.live.engine.waiting_pods.all()
         waiting.allow("Mine")
-        await one.settled()
-        assert one.writer.bound == {"web": "a"}
-        assert before.posts == ["web"], "the one that held it back sees it bound"
+        await harness.wait_until_idle()
+        assert harness.writer.bound == {"web": "a"}
+        assert before.posts == ["web"], "the plugin that delayed the pod runs PostBind"
         assert before.closed == [before]
 
-    async_test(lambda: running(one, work))()
+    async_test(lambda: run_with(harness, work))()
 
 
-def test_a_pod_that_the_old_plugin_rejects_after_the_swap_is_tried_with_the_new_one(folder: Path) -> None:
-    one = Running(folder, WAITS.replace("closed = []", "closed = []\n    cured_by = ()"))
-    before = one.plugin()
+def test_a_pod_that_the_old_plugin_rejects_after_the_reload_is_tried_with_the_new_one(folder: Path) -> None:
+    harness = ReloaderHarness(folder, WAITING.replace("closed = []", "closed = []\n    cured_by = ()"))
+    before = harness.plugin()
 
     async def work() -> None:
-        appear(one, make_pod("web"))
-        await wait_until(lambda: list(one.live.engine.waiting_pods.all()))
-        one.write("mine.py", PERMITS)
-        one.reloading.check_once()
-        await wait_until(lambda: one.plugin() is not before)
-        (waiting,) = one.live.engine.waiting_pods.all()
+        deliver(harness, make_pod("web"))
+        await wait_until(lambda: list(harness.live.engine.waiting_pods.all()))
+        harness.write("mine.py", ACCEPTING)
+        harness.reloader.check_once()
+        await wait_until(lambda: harness.plugin() is not before)
+        (waiting,) = harness.live.engine.waiting_pods.all()
         waiting.reject("Mine", "too late")
-        await wait_until(lambda: one.writer.bound == {"web": "a"})
-        await one.settled()
-        assert before.posts == [], "the new one saw it bound"
+        await wait_until(lambda: harness.writer.bound == {"web": "a"})
+        await harness.wait_until_idle()
+        assert before.posts == [], "the new plugin ran PostBind"
         assert before.closed == [before]
 
-    async_test(lambda: running(one, work))()
+    async_test(lambda: run_with(harness, work))()
 
 
 @pytest.mark.parametrize(
@@ -195,77 +195,79 @@ def test_a_pod_that_the_old_plugin_rejects_after_the_swap_is_tried_with_the_new_
     [
         pytest.param("class Mine(:\n", "not valid Python", id="no-python"),
         pytest.param("1 / 0\n", "ZeroDivisionError", id="breaks-when-loaded"),
-        pytest.param(PERMITS.replace("def close", "def __init__(self, x): ...\n    def close"), "Mine", id="not-built"),
-        pytest.param(PERMITS.replace('"Mine"', '"Yours"'), '"Mine" does not exist', id="another-name"),
+        pytest.param(
+            ACCEPTING.replace("def close", "def __init__(self, x): ...\n    def close"), "Mine", id="not-built"
+        ),
+        pytest.param(ACCEPTING.replace('"Mine"', '"Yours"'), '"Mine" does not exist', id="another-name"),
     ],
 )
-def test_a_broken_file_changes_nothing_and_is_told_once(
+def test_a_broken_file_changes_nothing_and_is_logged_once(
     folder: Path, source: str, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = Running(folder, REFUSES)
-    before = one.plugin()
-    one.write("mine.py", source)
+    harness = ReloaderHarness(folder, REJECTING)
+    before = harness.plugin()
+    harness.write("mine.py", source)
     with caplog.at_level(logging.INFO):
         for _ in range(3):
-            one.reloading.check_once()
+            harness.reloader.check_once()
     (logged,) = [record for record in caplog.records if record.name.endswith("plugin_reloader")]
     assert logged.levelname == "ERROR"
-    assert words in one.reloading.fault
+    assert words in harness.reloader.fault
     assert words in logged.getMessage()
-    assert one.live.is_idle
-    assert one.plugin() is before
-    one.write("mine.py", PERMITS)
-    one.reloading.check_once()
-    assert one.reloading.fault == ""
-    assert not one.live.is_idle, "there is something to install"
+    assert harness.live.is_idle
+    assert harness.plugin() is before
+    harness.write("mine.py", ACCEPTING)
+    harness.reloader.check_once()
+    assert harness.reloader.fault == ""
+    assert not harness.live.is_idle, "there is something to install"
 
 
-def test_files_that_others_may_write_are_not_loaded_again(folder: Path) -> None:
-    one = Running(folder, REFUSES)
-    one.write("mine.py", PERMITS)
+def test_files_that_other_users_may_write_are_not_reloaded(folder: Path) -> None:
+    harness = ReloaderHarness(folder, REJECTING)
+    harness.write("mine.py", ACCEPTING)
     (folder / "mine.py").chmod(0o666)
-    one.reloading.check_once()
-    assert "is writable by group or other users" in one.reloading.fault
-    (folder / "mine.py").chmod(0o644)  # what the message asks for, and nothing else
-    one.reloading.check_once()
-    assert one.reloading.fault == ""
-    assert not one.live.is_idle, "there is something to install"
+    harness.reloader.check_once()
+    assert "is writable by group or other users" in harness.reloader.fault
+    (folder / "mine.py").chmod(0o644)  # the change that the message demands
+    harness.reloader.check_once()
+    assert harness.reloader.fault == ""
+    assert not harness.live.is_idle, "there is something to install"
 
 
-@pytest.mark.parametrize("mended", [0o755, 0o700])
-def test_a_folder_that_others_may_write_is_taken_when_that_is_mended(folder: Path, mended: int) -> None:
-    one = Running(folder, REFUSES)
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_a_folder_that_other_users_may_write_is_loaded_after_chmod(folder: Path, mode: int) -> None:
+    harness = ReloaderHarness(folder, REJECTING)
     folder.chmod(0o777)
-    one.write("mine.py", PERMITS)
-    one.reloading.check_once()
-    assert "is writable by group or other users" in one.reloading.fault
-    folder.chmod(mended)
-    one.reloading.check_once()
-    assert one.reloading.fault == ""
+    harness.write("mine.py", ACCEPTING)
+    harness.reloader.check_once()
+    assert "is writable by group or other users" in harness.reloader.fault
+    folder.chmod(mode)
+    harness.reloader.check_once()
+    assert harness.reloader.fault == ""
 
 
 def test_a_changed_neighbour_counts_as_a_change(folder: Path) -> None:
-    one = Running(folder, REFUSES)
-    source = PERMITS.replace("return None", "return helper_of_mine.answer()")
-    one.write("helper_of_mine.py".replace("helper", "_helper"), "def answer():\n    return None\n")
-    one.write("mine.py", "import _helper_of_mine as helper_of_mine\n" + source)
+    harness = ReloaderHarness(folder, REJECTING)
+    source = ACCEPTING.replace("return None", "return helper_of_mine.answer()")
+    harness.write("helper_of_mine.py".replace("helper", "_helper"), "def answer():\n    return None\n")
+    harness.write("mine.py", "import _helper_of_mine as helper_of_mine\n" + source)
 
     async def work() -> None:
-        one.reloading.check_once()
-        await one.settled()
-        before = one.plugin()
-        one.write("_helper_of_mine.py", "def answer():\n    return None  # as before\n")
-        one.reloading.check_once()
-        await one.settled()
-        assert one.plugin() is not before
+        harness.reloader.check_once()
+        await harness.wait_until_idle()
+        before = harness.plugin()
+        harness.write("_helper_of_mine.py", "def answer():\n    return None  # as before\n")
+        harness.reloader.check_once()
+        await harness.wait_until_idle()
+        assert harness.plugin() is not before
 
-    async_test(lambda: running(one, work))()
+    async_test(lambda: run_with(harness, work))()
 
 
-def test_files_of_one_name_in_two_folders_are_two_files(folder: Path) -> None:
-    """Neither may be taken for a new version of the other: that would make plugins anew that have not changed."""
+def test_files_with_the_same_name_in_two_folders_are_two_files(folder: Path) -> None:
+    """Neither is a new version of the other: unchanged plugins must not be built again."""
     folders = [folder / "a", folder / "b"]
-    for place, source in zip(folders, (PERMITS, OTHER), strict=True):
+    for place, source in zip(folders, (ACCEPTING, OTHER), strict=True):
         place.mkdir(mode=0o755)
         (place / "mine.py").write_text(source)
     first, second = plugin_source(CONFIG, folders).load()[1], plugin_source(CONFIG, folders).load()[1]
@@ -273,11 +275,11 @@ def test_files_of_one_name_in_two_folders_are_two_files(folder: Path) -> None:
     assert all(second.get(entry.name) == entry for entry in first)
 
 
-def test_looking_again_costs_nothing_while_nothing_changed(folder: Path) -> None:
-    one = Running(folder, REFUSES)
+def test_a_check_loads_nothing_while_no_file_changed(folder: Path) -> None:
+    harness = ReloaderHarness(folder, REJECTING)
     calls: list[str] = []
-    one.reloading.source = replace(one.reloading.source, registry=lambda: cast(Registry, calls.append("loaded")))
-    one.reloading.check_once()
+    harness.reloader.source = replace(harness.reloader.source, registry=lambda: cast(Registry, calls.append("loaded")))
+    harness.reloader.check_once()
     assert calls == []
 
 
@@ -285,17 +287,17 @@ def test_looking_again_costs_nothing_while_nothing_changed(folder: Path) -> None
 def config_map(tmp_path: Path) -> Path:
     """A folder as the kubelet mounts a ConfigMap: links to links to files."""
     (tmp_path / "..first").mkdir()
-    (tmp_path / "..first" / "mine.py").write_text(REFUSES)
+    (tmp_path / "..first" / "mine.py").write_text(REJECTING)
     (tmp_path / "..data").symlink_to("..first")
     (tmp_path / "mine.py").symlink_to("..data/mine.py")
     return tmp_path
 
 
-def test_a_swap_of_a_config_map_is_seen(config_map: Path) -> None:
+def test_a_changed_config_map_is_reloaded(config_map: Path) -> None:
     before = file_versions([config_map])
     assert file_versions([config_map]) == before
     (config_map / "..second").mkdir()
-    (config_map / "..second" / "mine.py").write_text(REFUSES)
+    (config_map / "..second" / "mine.py").write_text(REJECTING)
     seen = (config_map / "..first" / "mine.py").stat()
     os.utime(config_map / "..second" / "mine.py", ns=(seen.st_atime_ns, seen.st_mtime_ns))
     (config_map / "..data_tmp").symlink_to("..second")
@@ -303,18 +305,18 @@ def test_a_swap_of_a_config_map_is_seen(config_map: Path) -> None:
     assert file_versions([config_map]) != before
 
 
-def test_the_clock_says_when_to_look(folder: Path) -> None:
-    one = Running(folder, REFUSES)
+def test_checks_follow_the_clock(folder: Path) -> None:
+    harness = ReloaderHarness(folder, REJECTING)
 
     async def work() -> None:
-        task = asyncio.ensure_future(one.reloading.run())
-        await wait_until(lambda: one.clock.sleepers)
-        before = one.plugin()
-        one.write("mine.py", PERMITS)
+        task = asyncio.ensure_future(harness.reloader.run())
+        await wait_until(lambda: harness.clock.sleepers)
+        before = harness.plugin()
+        harness.write("mine.py", ACCEPTING)
         await asyncio.sleep(0)
-        assert one.plugin() is before
-        one.clock.advance(one.reloading.every_s)
-        await wait_until(lambda: one.plugin() is not before)
+        assert harness.plugin() is before
+        harness.clock.advance(harness.reloader.every_s)
+        await wait_until(lambda: harness.plugin() is not before)
         task.cancel()
 
-    async_test(lambda: running(one, work))()
+    async_test(lambda: run_with(harness, work))()

@@ -1,4 +1,4 @@
-"""The loop: slices, floods, timers, and that nothing which happens meanwhile is slept through."""
+"""Run loop: slices, floods of events, timers and wake-ups."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ async def test_pods_are_bound_in_the_order_of_priority() -> None:
 
 
 @async_test
-async def test_equally_good_nodes_are_drawn_or_taken_in_order() -> None:
-    """Pods that ask for nothing make no node better than another."""
+async def test_ties_are_broken_at_random_or_in_order() -> None:
+    """Pods without requests give all nodes the same score."""
     nodes = [make_node(f"n{number}") for number in range(8)]
     config = (
         "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n"
@@ -60,15 +60,15 @@ async def test_equally_good_nodes_are_drawn_or_taken_in_order() -> None:
 
 
 @async_test
-async def test_nobody_decides_before_everything_that_was_told_is_followed() -> None:
-    """The pod comes first, the pods that fill the node after it: it must see them."""
+async def test_no_attempt_runs_before_all_queued_events_are_handled() -> None:
+    """The pod is delivered before the pods that fill the node: its attempt must count them."""
     full = [make_pod(f"old-{number}", cpu="1", node="n") for number in range(100)]
     async with run_live_scheduler(NODE, make_pod("new", cpu="1"), *full) as harness:
         assert harness.bound() == {}
 
 
 class Ticking(ManualClock):
-    """Time passes by being looked at."""
+    """A clock that advances with every reading."""
 
     def __init__(self, step_s: float) -> None:
         super().__init__()
@@ -80,14 +80,14 @@ class Ticking(ManualClock):
 
 
 def slow_down(harness: LiveSchedulerHarness, step_s: float = SLICE_S) -> None:
-    """From now on every look at the clock costs a slice."""
+    """From now on every reading of the clock takes a slice."""
     ticking = Ticking(step_s)
     ticking._elapsed_s = harness.clock.monotonic_s()
     harness.live.clock = ticking
 
 
 @async_test
-async def test_others_have_their_turn_between_attempts() -> None:
+async def test_other_tasks_run_between_attempts() -> None:
     async with run_live_scheduler(NODE) as harness:
         slow_down(harness)
         async with count_loop_turns() as turns:
@@ -97,8 +97,8 @@ async def test_others_have_their_turn_between_attempts() -> None:
 
 
 @async_test
-async def test_others_have_their_turn_between_pods_that_come() -> None:
-    """A pod that comes wakes nobody, so following it has no slices of its own."""
+async def test_other_tasks_run_between_pod_events() -> None:
+    """A new pod wakes no other pod, so its event has no slices of its own."""
     async with run_live_scheduler(NODE) as harness:
         harness.live.stop_scheduling()
         slow_down(harness)
@@ -110,7 +110,7 @@ async def test_others_have_their_turn_between_pods_that_come() -> None:
 
 
 @async_test
-async def test_a_flood_of_changes_does_not_keep_pods_from_being_tried() -> None:
+async def test_a_flood_of_events_does_not_block_attempts() -> None:
     async with run_live_scheduler(NODE) as harness:
         slow_down(harness)
         harness.deliver(make_pod("p", cpu="1"))
@@ -130,14 +130,14 @@ async def test_a_flood_of_changes_does_not_keep_pods_from_being_tried() -> None:
 
 
 @async_test
-async def test_a_change_that_cannot_be_followed_costs_that_change_alone() -> None:
+async def test_an_event_that_cannot_be_handled_stops_no_other_event() -> None:
     async with run_live_scheduler(NODE) as harness:
-        follow = harness.live.event_handlers.handle_in_slices
+        handle = harness.live.event_handlers.handle_in_slices
 
         def broken(old: Any, new: Any) -> Any:
             if new.name == "bad":
-                raise ValueError("of ours")
-            return follow(old, new)
+                raise ValueError("a bug")
+            return handle(old, new)
 
         harness.live.event_handlers.handle_in_slices = broken  # type: ignore[method-assign]
         harness.deliver(make_node("bad"), make_node("good"))
@@ -145,15 +145,15 @@ async def test_a_change_that_cannot_be_followed_costs_that_change_alone() -> Non
         assert harness.live.engine.cache.node("bad") is None
         harness.deliver(make_pod("p", cpu="1"))
         await harness.idle()
-        assert list(harness.bound()) == ["p"], "it goes on deciding"
+        assert list(harness.bound()) == ["p"], "it goes on scheduling"
 
 
 @async_test
-async def test_more_bindings_than_the_wire_takes_wait_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pods_wait_in_the_queue_at_the_limit_of_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "_MAX_WRITES_IN_FLIGHT", 10)
     monkeypatch.setattr(live_module, "_RESUME_WRITES_IN_FLIGHT", 8)
     async with run_live_scheduler(NODE) as harness:
-        slow_down(harness)  # so that every binding is begun before the next pod is taken
+        slow_down(harness)  # so that every binding starts before the next pod is popped
         turns = asyncio.Semaphore(0)
 
         async def in_turn(request: Any) -> Any:
@@ -172,35 +172,35 @@ async def test_more_bindings_than_the_wire_takes_wait_in_the_queue(monkeypatch: 
             turns.release()
         await wait_until(lambda: harness.live.binding_cycles.writes_in_flight == 8)
         await wait_until(lambda: not harness.live._events)
-        assert harness.live.queue.counts()["active"] == 6, "eight are not few"
+        assert harness.live.queue.counts()["active"] == 6, "eight writes are not below the limit"
         turns.release()
         await harness.wait_for_request("POST", "/binding", 11)
         assert "urgent" in harness.bound()
 
 
 @async_test
-async def test_room_on_the_wire_is_used_though_no_pod_has_come_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pod that was handed to the binder is off the wire, and on its way for as long as the binder takes."""
+async def test_new_bindings_start_although_no_pod_is_bound_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod at the binder has no write in progress, and stays assumed as long as the binder takes."""
     monkeypatch.setattr(live_module, "_MAX_WRITES_IN_FLIGHT", 2)
     monkeypatch.setattr(live_module, "_RESUME_WRITES_IN_FLIGHT", 1)
     async with run_live_scheduler(NODE) as harness:
         slow_down(harness)
         turns = asyncio.Semaphore(0)
-        with_the_binder: set[str] = set()
+        at_the_binder: set[str] = set()
 
-        class StandsStill:
+        class IdleTracker:
             def track(self, pod: Pod, on_result: Any) -> None:  # noqa: ARG002
-                with_the_binder.add(pod.name)
+                at_the_binder.add(pod.name)
 
             def stop_tracking(self) -> None:
-                with_the_binder.clear()
+                at_the_binder.clear()
 
         async def in_turn(request: Any) -> Any:
             await turns.acquire()
             return harness.answer(request)
 
         harness.server.route = in_turn
-        harness.live.binding_cycles.bind_requests = StandsStill()  # type: ignore[assignment]
+        harness.live.binding_cycles.bind_requests = IdleTracker()  # type: ignore[assignment]
         harness.deliver(*(make_pod(f"p{number}", cpu="1") for number in range(5)))
         await harness.wait_for_request("POST", "/binding", 2)
         await wait_until(lambda: not harness.live._events)
@@ -208,12 +208,12 @@ async def test_room_on_the_wire_is_used_though_no_pod_has_come_to_its_end(monkey
         for _ in range(5):
             turns.release()
         await harness.wait_for_request("POST", "/binding", 5)
-        await wait_until(lambda: len(with_the_binder) == 5)
+        await wait_until(lambda: len(at_the_binder) == 5)
         assert harness.live.pods_in_binding == 5
 
 
 @async_test
-async def test_backoff_ends_though_nothing_happens() -> None:
+async def test_backoff_ends_without_any_event() -> None:
     async with run_live_scheduler(make_pod("p", cpu="1")) as harness:  # no nodes: an error
         assert harness.pool(make_pod("p")) is SubQueue.ERROR_BACKOFF
         harness.clock.advance(2)
@@ -231,8 +231,8 @@ async def test_a_plugin_may_activate_pods_at_any_time() -> None:
 
 
 @async_test
-async def test_a_pod_that_is_activated_when_another_is_bound_is_tried_at_once() -> None:
-    """Nothing else happens then that would wake the loop."""
+async def test_a_pod_that_is_activated_in_post_bind_is_tried_at_once() -> None:
+    """No other event wakes the loop then."""
     large = make_pod("large", cpu="200")
 
     class Calling:
@@ -263,7 +263,7 @@ async def test_a_pod_that_is_activated_when_another_is_bound_is_tried_at_once() 
 
 
 @async_test
-async def test_a_bound_pod_leaves_the_loop_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bound_pod_does_not_wake_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = []
     turn = LiveScheduler._run_slice
 
@@ -291,7 +291,7 @@ async def test_a_bound_pod_leaves_the_loop_asleep(monkeypatch: pytest.MonkeyPatc
 
 
 @async_test
-async def test_who_is_not_elected_follows_and_decides_nothing() -> None:
+async def test_without_the_lease_events_are_handled_and_no_attempt_runs() -> None:
     async with run_live_scheduler(NODE, make_pod("p", cpu="1"), decide=False) as harness:
         await wait_until(lambda: harness.live.queue.counts()["active"] == 1)
         assert harness.live.engine.cache.node("n") is not None
@@ -299,7 +299,7 @@ async def test_who_is_not_elected_follows_and_decides_nothing() -> None:
 
 
 @async_test
-async def test_stopping_finishes_what_is_on_its_way_and_begins_nothing() -> None:
+async def test_stopping_finishes_bindings_and_starts_no_attempt() -> None:
     async with run_live_scheduler(NODE) as harness:
         gate = asyncio.Event()
 
@@ -321,7 +321,7 @@ async def test_stopping_finishes_what_is_on_its_way_and_begins_nothing() -> None
 
 
 @async_test
-async def test_what_is_abandoned_ends_at_once() -> None:
+async def test_abandon_ends_at_once() -> None:
     async with run_live_scheduler(NODE) as harness:
         harness.fail_next("POST", "/binding", NoAnswer())
         harness.fail_next("PATCH", "/status", NoAnswer())
@@ -334,7 +334,7 @@ async def test_what_is_abandoned_ends_at_once() -> None:
 
 
 @async_test
-async def test_as_much_is_remembered_about_decisions_as_the_settings_say() -> None:
+async def test_the_size_of_the_decision_ring_comes_from_the_settings() -> None:
     many = [make_pod(f"p{number}", cpu="1m") for number in range(3)]
     nodes = [make_node(f"{'n' * 200}{number}", cpu="100") for number in range(5)]
     async with run_live_scheduler(*nodes, settings=BayplanSettings(records_mebibytes=1)) as harness:
@@ -348,7 +348,7 @@ async def test_as_much_is_remembered_about_decisions_as_the_settings_say() -> No
 
 
 class Failures(NoSchedulerObserver):
-    """Hears of volumes that broke."""
+    """Records failures of volumes."""
 
     def __init__(self) -> None:
         self.stages: list[str] = []
@@ -358,7 +358,7 @@ class Failures(NoSchedulerObserver):
 
 
 @async_test
-async def test_whoever_counts_hears_of_volumes_that_break() -> None:
+async def test_the_observer_is_called_for_volume_failures() -> None:
     disk = make_volume("pv", azure_disk=AzureDisk("d", "u", "Shared"))
     migrated = make_csi_node("n", migrated="kubernetes.io/azure-disk")
     failures = Failures()

@@ -1,4 +1,4 @@
-"""Pods of a group get their places together, or none of them does; and the group is told."""
+"""Pod group cycle: all pods of a group are placed or none, and the group's condition is written."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ WAITS = (
 )
 
 
-def gang(count: int, *told: Condition) -> PodGroup:
+def gang(count: int, *conditions: Condition) -> PodGroup:
     policy = PodGroupSchedulingPolicy(gang=GangPolicy(min_count=count))
     meta = ObjectMeta(name="gang", namespace="default", uid="uid-of-gang", generation=3)
-    return PodGroup(metadata=meta, spec=PodGroupSpec(scheduling_policy=policy), status=PodGroupStatus(told))
+    return PodGroup(metadata=meta, spec=PodGroupSpec(scheduling_policy=policy), status=PodGroupStatus(conditions))
 
 
 def member(name: str, **fields: Any) -> Pod:
@@ -33,10 +33,10 @@ def member(name: str, **fields: Any) -> Pod:
     )
 
 
-def stands(harness: LiveSchedulerHarness) -> list[tuple[str, str, str]]:
+def written_conditions(harness: LiveSchedulerHarness) -> list[tuple[str, str, str]]:
     """Every condition that was written to the group."""
-    told = [patch["status"]["conditions"][-1] for patch in harness.sent("PATCH", "/podgroups/gang/status")]
-    return [(each["status"], each["reason"], each["message"]) for each in told]
+    written = [patch["status"]["conditions"][-1] for patch in harness.sent("PATCH", "/podgroups/gang/status")]
+    return [(each["status"], each["reason"], each["message"]) for each in written]
 
 
 @async_test
@@ -62,7 +62,7 @@ async def test_all_are_placed_at_once() -> None:
 
 
 @async_test
-async def test_who_is_too_early_is_not_let_in() -> None:
+async def test_pods_without_their_group_stay_gated() -> None:
     a, b = member("a"), member("b")
     async with run_live_scheduler(NODE, a, gates=GATES) as harness:
         assert harness.pool(a) is SubQueue.UNSCHEDULABLE  # there is no such group
@@ -75,35 +75,35 @@ async def test_who_is_too_early_is_not_let_in() -> None:
 
 
 @async_test
-async def test_nobody_takes_a_place_where_not_enough_find_one() -> None:
+async def test_no_pod_is_placed_if_too_few_fit() -> None:
     pods = [member(name, cpu="1") for name in "abc"]
     async with run_live_scheduler(NODE, gang(3), *pods, gates=GATES) as harness:
         assert harness.bound() == {}
         assert harness.live.engine.cache.pod_count == 0
-        assert stands(harness) == [("False", "Unschedulable", "pod group is unschedulable")]
-        said = {event.about: event.note for event in harness.events.recorded}
-        assert said.keys() == {"a", "b", "c"}
-        assert sorted(said.values())[-2:] == [WAITS, WAITS]
-        assert sorted(said.values())[0].startswith("0/1 nodes are available: 1 Insufficient cpu.")
+        assert written_conditions(harness) == [("False", "Unschedulable", "pod group is unschedulable")]
+        notes = {event.about: event.note for event in harness.events.recorded}
+        assert notes.keys() == {"a", "b", "c"}
+        assert sorted(notes.values())[-2:] == [WAITS, WAITS]
+        assert sorted(notes.values())[0].startswith("0/1 nodes are available: 1 Insufficient cpu.")
         harness.deliver(make_node("second", cpu="2"))
         harness.clock.advance(30)
         await harness.idle()
         assert harness.bound().keys() == {"a", "b", "c"}
-        assert stands(harness)[-1][:2] == ("True", "Scheduled")
+        assert written_conditions(harness)[-1][:2] == ("True", "Scheduled")
 
 
 @async_test
-async def test_a_group_that_was_scheduled_stays_so() -> None:
+async def test_a_scheduled_group_keeps_its_condition() -> None:
     before = Condition("PodGroupScheduled", "True", "Scheduled", "")
     async with run_live_scheduler(
         NODE, gang(2, before), member("a", cpu="2"), member("b", cpu="2"), gates=GATES
     ) as harness:
         assert harness.bound() == {}
-        assert stands(harness) == []
+        assert written_conditions(harness) == []
 
 
 @async_test
-async def test_all_of_a_group_have_one_scheduler() -> None:
+async def test_a_group_with_two_scheduler_names_is_an_error() -> None:
     profiles = (
         "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
         "profiles: [{schedulerName: default-scheduler}, {schedulerName: other}]"
@@ -111,33 +111,33 @@ async def test_all_of_a_group_have_one_scheduler() -> None:
     pods = member("a"), member("b", scheduler_name="other")
     async with run_live_scheduler(NODE, gang(2), *pods, gates=GATES, config=profiles) as harness:
         assert harness.bound() == {}
-        (told,) = {event.note for event in harness.events.recorded}
-        assert told.startswith("all pods in a single pod group should have the same .spec.schedulerName set, got: ")
+        (note,) = {event.note for event in harness.events.recorded}
+        assert note.startswith("all pods in a single pod group should have the same .spec.schedulerName set, got: ")
         assert {each["reason"] for each in conditions(harness)} == {"SchedulerError"}
-        assert stands(harness)[-1][:2] == ("False", "SchedulerError")
+        assert written_conditions(harness)[-1][:2] == ("False", "SchedulerError")
 
 
 @async_test
-async def test_room_is_made_for_all_before_anybody_goes() -> None:
+async def test_all_pods_of_a_group_wait_for_preemption() -> None:
     weak = [make_pod(f"weak-{number}", node="n", cpu="1", priority=0) for number in range(2)]
     strong = [member(name, cpu="1", priority=10) for name in "ab"]
     async with run_live_scheduler(NODE, *weak, gang(2), *strong, gates=GATES) as harness:
         assert harness.bound() == {}
         assert {each["status"].get("nominatedNodeName") for each in harness.sent("PATCH", "/pods/a/status")} == {"n"}
         waiting = "pod group is unschedulable, pod group is waiting for preemption to complete"
-        assert stands(harness) == [("False", "Unschedulable", waiting)]
+        assert written_conditions(harness) == [("False", "Unschedulable", waiting)]
         await harness.wait_for_request("DELETE", "", times=1)
 
 
 @async_test
-async def test_without_the_gate_they_are_pods_like_others() -> None:
+async def test_without_the_feature_gate_pods_of_groups_are_scheduled_one_by_one() -> None:
     async with run_live_scheduler(NODE, gang(3), member("a", cpu="1")) as harness:
         assert harness.bound() == {"a": "n"}
-        assert stands(harness) == []
+        assert written_conditions(harness) == []
 
 
 @async_test
-async def test_a_group_that_cannot_be_told_stops_nothing() -> None:
+async def test_a_failed_write_of_the_group_status_stops_nothing() -> None:
     async with run_live_scheduler(NODE, gates=GATES) as harness:
         harness.fail_next("PATCH", "/podgroups/gang/status", status(500, "InternalError"))
         harness.deliver(gang(1), member("a"))

@@ -1,4 +1,4 @@
-"""A group makes room for all of it at once, anywhere in the cluster, and for no more than it needs."""
+"""Group preemption: victims for a whole group, anywhere in the cluster, and no more than it needs."""
 
 from __future__ import annotations
 
@@ -64,42 +64,42 @@ def started(pod: Pod, minute: int) -> Pod:
     return replace_fields(pod, status={"start_time": datetime(2025, 1, 1, 0, minute, tzinfo=UTC)})
 
 
-def stands(harness: LiveSchedulerHarness) -> list[tuple[str, str, str]]:
+def written_conditions(harness: LiveSchedulerHarness) -> list[tuple[str, str, str]]:
     """Every condition that was written to the group."""
-    told = [patch["status"]["conditions"][-1] for patch in harness.sent("PATCH", "/podgroups/gang/status")]
-    return [(each["status"], each["reason"], each["message"]) for each in told]
+    written = [patch["status"]["conditions"][-1] for patch in harness.sent("PATCH", "/podgroups/gang/status")]
+    return [(each["status"], each["reason"], each["message"]) for each in written]
 
 
-def evicted(harness: LiveSchedulerHarness) -> set[str]:
+def evicted_pods(harness: LiveSchedulerHarness) -> set[str]:
     return {each.path.rpartition("/")[2] for each in harness.server.requests if each.method == "DELETE"}
 
 
-def members_told(harness: LiveSchedulerHarness) -> list[str]:
+def member_messages(harness: LiveSchedulerHarness) -> list[str]:
     return [each["message"] for each in conditions(harness)]
 
 
 async def victims(*objects: KubeObject, nodes: list[Node] = NODES, expected: int) -> set[str]:
-    """Who has to go."""
+    """Names of the evicted pods."""
     async with run_live_scheduler(*nodes, *objects, gates=GATES) as harness:
         await harness.wait_for_request("DELETE", "", times=expected)
         await harness.idle()
         assert harness.bound() == {}
-        return evicted(harness)
+        return evicted_pods(harness)
 
 
 @async_test
-async def test_room_is_made_for_all_of_it_and_then_taken() -> None:
+async def test_victims_are_evicted_and_the_group_is_placed() -> None:
     theirs = [weak("w1", "n1"), weak("w2", "n2")]
     async with run_live_scheduler(*NODES, *theirs, group(), *strong("a", "b"), gates=GATES) as harness:
         await harness.wait_for_request("DELETE", "", times=2)
         await harness.idle()
         assert harness.bound() == {}
-        assert evicted(harness) == {"w1", "w2"}
-        assert stands(harness) == [("False", "Unschedulable", ALONE)]
+        assert evicted_pods(harness) == {"w1", "w2"}
+        assert written_conditions(harness) == [("False", "Unschedulable", ALONE)]
         own = "preemption: not eligible due to workload aware preemption enabled"
-        assert all(told.endswith(own) for told in members_told(harness))
-        said = {event.about: event.note for event in harness.events.recorded if event.reason == "Preempted"}
-        assert said == dict.fromkeys(("w1", "w2"), "Preempted by podgroup uid-of-gang on node cluster")
+        assert all(message.endswith(own) for message in member_messages(harness))
+        notes = {event.about: event.note for event in harness.events.recorded if event.reason == "Preempted"}
+        assert notes == dict.fromkeys(("w1", "w2"), "Preempted by podgroup uid-of-gang on node cluster")
         (patch,) = harness.sent("PATCH", "/pods/w1/status")
         assert patch["status"]["conditions"][0]["message"] == (
             "default-scheduler: preempting to accommodate a higher priority podgroup"
@@ -108,36 +108,36 @@ async def test_room_is_made_for_all_of_it_and_then_taken() -> None:
         harness.clock.advance(30)
         await harness.idle()
         assert set(harness.bound()) == {"a", "b"}
-        assert stands(harness)[-1][:2] == ("True", "Scheduled")
+        assert written_conditions(harness)[-1][:2] == ("True", "Scheduled")
 
 
 @async_test
-async def test_who_is_not_in_the_way_stays() -> None:
+async def test_pods_on_other_nodes_are_not_evicted() -> None:
     theirs = [weak("w1", "n1", "2"), weak("w2", "n2", "2"), weak("w3", "n3", "1")]
     nodes = [*NODES, make_node("n3", cpu="2")]
     assert await victims(*theirs, group(count=1), *strong("a"), nodes=nodes, expected=1) == {"w3"}
 
 
 @async_test
-async def test_the_most_important_stay() -> None:
+async def test_the_most_important_pods_are_not_evicted() -> None:
     theirs = [weak("high", "n1", "2", priority=5), weak("low", "n2", "2", priority=1)]
     assert await victims(*theirs, group(count=1), *strong("a"), expected=1) == {"low"}
 
 
 @async_test
-async def test_of_equals_who_started_earlier_stays() -> None:
+async def test_of_equal_pods_the_older_one_is_not_evicted() -> None:
     theirs = [started(weak("young", "n1", "2"), 9), started(weak("old", "n2", "2"), 1)]
     assert await victims(*theirs, group(count=1), *strong("a"), expected=1) == {"young"}
 
 
 @async_test
-async def test_a_pod_of_a_group_counts_more_than_one_of_none() -> None:
+async def test_a_pod_of_a_group_is_more_important_than_a_pod_without_one() -> None:
     theirs = [started(weak("alone", "n1", "2"), 1), of("other", started(weak("mate", "n2", "2"), 9))]
     assert await victims(*theirs, group("other", 1, 0), group(count=1), *strong("a"), expected=1) == {"alone"}
 
 
 @async_test
-async def test_a_group_that_is_disrupted_as_a_whole_goes_as_a_whole() -> None:
+async def test_a_group_that_is_disrupted_as_a_whole_is_evicted_as_a_whole() -> None:
     theirs = [of("unit", weak("u1", "n1", "2")), of("unit", weak("u2", "n2", "2"))]
     unit = group("unit", 1, 0, disruption_mode="PodGroup")
     assert await victims(*theirs, unit, group(count=1), *strong("a"), expected=2) == {"u1", "u2"}
@@ -149,12 +149,12 @@ async def test_the_priority_of_a_unit_is_that_of_its_group() -> None:
     async with run_live_scheduler(
         *NODES, of("unit", weak("u1", "n1")), unit, group(), *strong("a", "b"), gates=GATES
     ) as harness:
-        assert evicted(harness) == set()
-        assert stands(harness)[-1][2] == f"{ALONE}, No preemption victims found for incoming preemptor"
+        assert evicted_pods(harness) == set()
+        assert written_conditions(harness)[-1][2] == f"{ALONE}, No preemption victims found for incoming preemptor"
 
 
 @async_test
-async def test_the_smaller_of_two_groups_goes() -> None:
+async def test_the_smaller_of_two_groups_is_evicted() -> None:
     large = [of("large", weak(name, "n1")) for name in ("l1", "l2")]
     small = [of("small", weak("s1", "n2", "2"))]
     units = [group(name, 1, 0, disruption_mode="PodGroup") for name in ("large", "small")]
@@ -187,14 +187,14 @@ def budget(label: str, allowed: int) -> PodDisruptionBudget:
         pytest.param(("", "a", "a"), {"a": 2}, "low", id="two-allowed-and-two-covered"),
         pytest.param(("", "ab", "b"), {"a": 0, "b": 1}, "low", id="a-violation-charges-no-further-budget"),
         pytest.param(("", "ab", "b"), {"a": 1, "b": 1}, "mid", id="a-pod-is-charged-to-each-of-its-budgets"),
-        pytest.param(("", "", "b"), {"a": 0, "b": 0}, "mid", id="a-budget-of-others-counts-for-nothing"),
+        pytest.param(("", "", "b"), {"a": 0, "b": 0}, "mid", id="a-budget-of-another-namespace-is-ignored"),
     ],
 )
 @async_test
 async def test_a_budget_is_charged_for_each_pod_that_it_covers(
     labels: tuple[str, ...], budgets: dict[str, int], expected: str
 ) -> None:
-    """One of three pods on nodes of their own goes: the least important of those whose going violates no budget."""
+    """One of three pods on three nodes is evicted: the least important whose eviction violates no budget."""
     theirs = [
         weak(name, f"n{number}", "2", priority=4 - number, labels=dict.fromkeys(covered, "yes"))
         for number, (name, covered) in enumerate(zip(("high", "mid", "low"), labels, strict=True), 1)
@@ -223,30 +223,30 @@ TOPOLOGY = PodGroupSchedulingConstraints(topology=(TopologyConstraint(key="zone"
     ids=["equal", "none", "never", "topology", "in vain"],
 )
 @async_test
-async def test_why_nobody_has_to_go(asking: PodGroup, fields: dict[str, Any], why: str) -> None:
+async def test_reasons_against_preemption(asking: PodGroup, fields: dict[str, Any], why: str) -> None:
     async with run_live_scheduler(
         *NODES, weak("w1", "n1"), weak("w2", "n2"), asking, *strong("a", "b", **fields), gates=GATES
     ) as harness:
-        assert (harness.bound(), evicted(harness)) == ({}, set())
-        assert stands(harness) == [("False", "Unschedulable", f"{ALONE}, {why}")]
+        assert (harness.bound(), evicted_pods(harness)) == ({}, set())
+        assert written_conditions(harness) == [("False", "Unschedulable", f"{ALONE}, {why}")]
         assert [info.name for info in harness.live.engine.cache.pods()] == ["w1", "w2"]
         counts = harness.live.engine.snapshot().nodes.pod_count
         assert list(counts[:2]) == [1, 1]
 
 
 @async_test
-async def test_without_the_plugin_nobody_preempts() -> None:
+async def test_without_the_plugin_there_is_no_preemption() -> None:
     config = f"{CONFIG}profiles: [{{plugins: {{multiPoint: {{disabled: [{{name: DefaultPreemption}}]}}}}}}]"
     async with run_live_scheduler(
         *NODES, weak("w1", "n1"), group(), *strong("a", "b"), gates=GATES, config=config
     ) as harness:
-        assert evicted(harness) == set()
-        told = "default preemption plugin is not registered, workload aware preemption is disabled"
-        assert stands(harness) == [("False", "Unschedulable", f"{ALONE}, {told}")]
+        assert evicted_pods(harness) == set()
+        reason = "default preemption plugin is not registered, workload aware preemption is disabled"
+        assert written_conditions(harness) == [("False", "Unschedulable", f"{ALONE}, {reason}")]
 
 
 @async_test
-async def test_all_of_it_is_held_back_while_victims_are_told() -> None:
+async def test_all_pods_of_the_group_are_gated_while_victims_are_evicted() -> None:
     pods = strong("a", "b")
     async with run_live_scheduler(*NODES, weak("w1", "n1"), weak("w2", "n2"), group(), gates=GATES) as harness:
         plugin = harness.live.engine.framework("default-scheduler").profile.instances["DefaultPreemption"]
@@ -255,14 +255,14 @@ async def test_all_of_it_is_held_back_while_victims_are_told() -> None:
         harness.deliver(*pods)
         await harness.idle()
         assert [harness.pool(pod) for pod in pods] == [SubQueue.UNSCHEDULABLE] * 2
-        told = plugin.pre_enqueue(pods[0])
-        assert told.message == "waiting for the preemption for this pod group to be finished"
+        status = plugin.pre_enqueue(pods[0])
+        assert status.message == "waiting for the preemption for this pod group to be finished"
         plugin.on_preemption_finished(group())
         assert plugin.pre_enqueue(pods[0]) is None
 
 
 @async_test
-async def test_all_of_it_is_tried_again_after_a_pause_where_a_victim_cannot_be_deleted() -> None:
+async def test_the_group_is_retried_after_a_pause_if_a_victim_cannot_be_deleted() -> None:
     async with run_live_scheduler(*NODES, weak("w1", "n1"), weak("w2", "n2"), group(), gates=GATES) as harness:
         harness.objects["/api/v1/namespaces/default/pods/w1"] = weak("w1", "n1")
         harness.fail_next("DELETE", "/pods/w1", status(403, "Forbidden"))
@@ -279,7 +279,7 @@ async def test_all_of_it_is_tried_again_after_a_pause_where_a_victim_cannot_be_d
 
 
 @async_test
-async def test_what_is_only_tried_leaves_no_record() -> None:
+async def test_dry_runs_leave_no_record() -> None:
     async with run_live_scheduler(
         *NODES, weak("w1", "n1"), weak("w2", "n2"), group(), *strong("a", "b"), gates=GATES
     ) as harness:
@@ -289,8 +289,8 @@ async def test_what_is_only_tried_leaves_no_record() -> None:
 
 
 @async_test
-async def test_others_have_their_turn_and_see_everybody() -> None:
-    """However long it takes: whoever looks meanwhile sees the cluster as it is."""
+async def test_other_tasks_run_and_see_all_pods() -> None:
+    """During a long search other tasks see the real cluster."""
     seen: list[int] = []
     async with run_live_scheduler(
         *NODES, *(weak(f"w{n}", "n1", "100m") for n in range(5)), weak("w9", "n2"), gates=GATES
@@ -313,7 +313,7 @@ async def test_others_have_their_turn_and_see_everybody() -> None:
 
 
 @async_test
-async def test_who_looks_while_an_extender_is_asked_sees_everybody() -> None:
+async def test_during_an_extender_call_all_pods_are_visible() -> None:
     seen: list[int] = []
 
     def extended(live: LiveScheduler) -> None:
@@ -329,28 +329,28 @@ async def test_who_looks_while_an_extender_is_asked_sees_everybody() -> None:
     objects = weak("w1", "n1"), weak("w2", "n2", "100m"), group(), *strong("a", "b")
     async with run_live_scheduler(*NODES, *objects, gates=GATES, config=config, prepare=extended) as harness:
         await harness.wait_for_request("DELETE", "", times=2)
-        assert evicted(harness) == {"w1", "w2"}
-        assert len(seen) > 2, "it is asked about trials too"
+        assert evicted_pods(harness) == {"w1", "w2"}
+        assert len(seen) > 2, "it is called for trials, too"
         assert set(seen) == {2}
 
 
 class Acting:
-    """Does something for whoever fits nowhere."""
+    """A PostFilter plugin that records its calls."""
 
     name = "Acting"
-    asked: ClassVar[list[str]] = []
+    calls: ClassVar[list[str]] = []
 
     def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterResult:  # noqa: ARG002
-        self.asked.append(cycle.pod.name)
+        self.calls.append(cycle.pod.name)
         return PostFilterResult(unschedulable("in vain"))
 
 
 @async_test
-async def test_nobody_acts_on_what_is_only_tried() -> None:
-    Acting.asked.clear()
+async def test_no_post_filter_runs_in_dry_runs() -> None:
+    Acting.calls.clear()
     config = f"{CONFIG}profiles: [{{plugins: {{multiPoint: {{enabled: [{{name: Acting}}]}}}}}}]"
     registry = known_plugins().with_plugins(Acting)
     objects = weak("w1", "n1"), weak("w2", "n2"), group(), *strong("a", "b")
     async with run_live_scheduler(*NODES, *objects, gates=GATES, config=config, registry=registry) as harness:
         await harness.wait_for_request("DELETE", "", times=2)
-        assert sorted(Acting.asked) == ["a", "b"]
+        assert sorted(Acting.calls) == ["a", "b"]

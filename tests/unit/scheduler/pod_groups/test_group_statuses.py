@@ -1,4 +1,4 @@
-"""The condition PodGroupScheduled: when it is written, in which order, and which time of transition it has."""
+"""The condition PodGroupScheduled: when it is written, the order of writes, and its transition time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class World:
         return condition
 
 
-def test_the_latest_status_stands_though_an_earlier_one_is_sent_again(tmp_path: Path) -> None:
+def test_the_latest_status_wins_although_an_earlier_one_is_sent_again(tmp_path: Path) -> None:
     async def test(rig: ReconcilerHarness) -> None:
         world = World(rig)
         group = await world.create()
@@ -75,7 +75,7 @@ def test_a_status_is_written_again_when_the_watch_shows_another_one(tmp_path: Pa
         world = World(rig)
         group = await world.create()
         world.statuses.write(group, FULL)
-        world.statuses.write(group, FULL)  # it is under way
+        world.statuses.write(group, FULL)  # this write is in progress
         await world.writes.drain()
         other = {**await world.condition(), "message": "of another writer"}
         await rig.patch(GROUPS, "g", {"status": {"conditions": [other]}}, sub="status")
@@ -86,7 +86,7 @@ def test_a_status_is_written_again_when_the_watch_shows_another_one(tmp_path: Pa
     run_with_reconciler(tmp_path, test)
 
 
-def test_the_time_of_transition_changes_with_the_status_alone(tmp_path: Path) -> None:
+def test_the_transition_time_changes_only_with_the_status(tmp_path: Path) -> None:
     async def test(rig: ReconcilerHarness) -> None:
         world, times = World(rig), list[str]()
         await world.create()
@@ -96,6 +96,6 @@ def test_the_time_of_transition_changes_with_the_status_alone(tmp_path: Path) ->
             times.append((await world.condition())["lastTransitionTime"])
             world.clock.advance(10.0)
         assert times[0] == times[1] != times[2] == times[3]
-        assert (await world.condition())["status"] == "True", "a group that was scheduled stays so"
+        assert (await world.condition())["status"] == "True", "a scheduled group keeps its condition"
 
     run_with_reconciler(tmp_path, test)

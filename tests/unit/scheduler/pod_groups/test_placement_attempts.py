@@ -1,4 +1,4 @@
-"""Groups that are to stay together: every placement is tried, the best one that can take the group is carried out."""
+"""Placement attempts: every placement is tried, and the best one that fits the group is used."""
 
 from __future__ import annotations
 
@@ -49,25 +49,25 @@ def node(name: str, zone: str, cpu: str = "2") -> Node:
     return make_node(name, cpu=cpu, labels={ZONE: zone})
 
 
-def stands(harness: LiveSchedulerHarness) -> list[tuple[str, str, str]]:
-    told = [patch["status"]["conditions"][-1] for patch in harness.sent("PATCH", "/podgroups/ring/status")]
-    return [(each["status"], each["reason"], each["message"]) for each in told]
+def written_conditions(harness: LiveSchedulerHarness) -> list[tuple[str, str, str]]:
+    written = [patch["status"]["conditions"][-1] for patch in harness.sent("PATCH", "/podgroups/ring/status")]
+    return [(each["status"], each["reason"], each["message"]) for each in written]
 
 
 SPLIT = (node("x1", "x", "1"), node("y1", "y", "1"), node("z1", "z", "1"), node("z2", "z", "1"))
-"""Two pods of one processor fit together in one zone alone."""
+"""Only one zone fits two pods that request one CPU each."""
 
 
 @async_test
-async def test_they_stay_within_one_domain() -> None:
+async def test_a_group_is_placed_within_one_domain() -> None:
     async with run_live_scheduler(*SPLIT, ring(), member("a", cpu="1"), member("b", cpu="1"), gates=GATES) as harness:
         assert set(harness.bound().values()) == {"z1", "z2"}
-        assert stands(harness) == [("True", "Scheduled", "")]
-        assert harness.live.engine.cache.pod_count == 2  # nothing of the other trials is left
+        assert written_conditions(harness) == [("True", "Scheduled", "")]
+        assert harness.live.engine.cache.pod_count == 2  # the other trials are undone
 
 
 @async_test
-async def test_without_the_gate_they_go_anywhere() -> None:
+async def test_without_the_feature_gate_a_group_is_placed_on_any_nodes() -> None:
     nodes = SPLIT[:2]
     pods = member("a", cpu="1"), member("b", cpu="1")
     async with run_live_scheduler(*nodes, ring(), *pods, gates=GATES[:2]) as harness:
@@ -75,24 +75,24 @@ async def test_without_the_gate_they_go_anywhere() -> None:
 
 
 @async_test
-async def test_no_placement_will_do() -> None:
+async def test_no_placement_fits() -> None:
     pods = [member(name, cpu="1") for name in "abc"]
     async with run_live_scheduler(*SPLIT, ring(3), *pods, gates=GATES, settings=IN_ORDER) as harness:
         assert harness.bound() == {}
         assert harness.live.engine.cache.pod_count == 0
-        told = "0/3 placements are available, first placement status: pod group is unschedulable"
-        assert stands(harness) == [("False", "Unschedulable", told)]
-        said = [event.note for event in harness.events.recorded]
-        refused = [each for each in said if each.startswith("0/1 nodes are available: 1 Insufficient cpu.")]
-        assert (len(said), len(refused)) == (3, 2), said  # of the first placement, and its one node
+        message = "0/3 placements are available, first placement status: pod group is unschedulable"
+        assert written_conditions(harness) == [("False", "Unschedulable", message)]
+        notes = [event.note for event in harness.events.recorded]
+        refused = [each for each in notes if each.startswith("0/1 nodes are available: 1 Insufficient cpu.")]
+        assert (len(notes), len(refused)) == (3, 2), notes  # of the first placement, and its one node
         latest = harness.live.engine.records.latest("default/c")
         assert latest is not None
         assert latest.nodes == 1
 
 
 @async_test
-async def test_nobody_preempts_for_one_placement() -> None:
-    """On each placement anew somebody would have to go."""
+async def test_no_preemption_for_a_single_placement() -> None:
+    """Otherwise each placement would evict pods."""
     weak, strong = make_pod("weak", cpu="1", node="x1"), member("strong", cpu="1", priority=9)
     async with run_live_scheduler(node("x1", "x", "1"), weak, ring(1), strong, gates=GATES) as harness:
         (event,) = harness.events.recorded
@@ -101,30 +101,30 @@ async def test_nobody_preempts_for_one_placement() -> None:
 
 
 @async_test
-async def test_a_group_without_a_topology_is_told_of_placements_too() -> None:
+async def test_a_group_without_a_topology_has_one_placement() -> None:
     async with run_live_scheduler(
         *SPLIT, ring(9, None), *(member(str(n), cpu="1") for n in range(9)), gates=GATES
     ) as harness:
         assert harness.bound() == {}
-        told = "0/1 placements are available, first placement status: pod group is unschedulable"
-        assert stands(harness) == [("False", "Unschedulable", told)]
+        message = "0/1 placements are available, first placement status: pod group is unschedulable"
+        assert written_conditions(harness) == [("False", "Unschedulable", message)]
         assert any(
             event.note.startswith("0/4 nodes are available: 4 Insufficient cpu.") for event in harness.events.recorded
         )
 
 
 @async_test
-async def test_no_node_has_the_key() -> None:
+async def test_no_node_has_the_topology_key() -> None:
     kept = replace_fields(member("a"), status={"nominated_node_name": "x1"})
     async with run_live_scheduler(*SPLIT, ring(1, "rack"), kept, gates=GATES) as harness:
         assert harness.bound() == {}
-        assert stands(harness) == [("False", "Unschedulable", "no feasible placements found")]
+        assert written_conditions(harness) == [("False", "Unschedulable", "no feasible placements found")]
         assert {event.note for event in harness.events.recorded} == {"no feasible placements found"}
         assert all("nominatedNodeName" not in each["status"] for each in harness.sent("PATCH", "/pods/a/status"))
 
 
 @async_test
-async def test_members_that_came_later_join_the_others() -> None:
+async def test_later_members_join_the_domain_of_the_group() -> None:
     big = node("x1", "x", "8"), node("y1", "y", "8")
     async with run_live_scheduler(*big, ring(1), member("old", node="y1", cpu="1"), gates=GATES) as harness:
         harness.deliver(member("new", cpu="1"))
@@ -138,7 +138,7 @@ async def test_members_in_two_domains_are_an_error() -> None:
     async with run_live_scheduler(*SPLIT, ring(1), *apart, gates=GATES) as harness:
         harness.deliver(member("new"))
         await harness.idle()
-        ((status, reason, message),) = stands(harness)
+        ((status, reason, message),) = written_conditions(harness)
         assert (status, reason) == ("False", "SchedulerError")
         assert message.startswith("cannot determine domain for already scheduled pods: more than 1 domain found")
 
@@ -146,7 +146,7 @@ async def test_members_in_two_domains_are_an_error() -> None:
 @pytest.mark.parametrize("fuller", ["x", "y"])
 def test_the_fuller_placement_is_better(fuller: str) -> None:
     @async_test
-    async def tried() -> None:
+    async def run() -> None:
         nodes = [node(f"{zone}{number}", zone, "8") for zone in "xy" for number in range(2)]
         taken = make_pod("there", node=f"{fuller}0", cpu="6")
         async with run_live_scheduler(
@@ -154,7 +154,7 @@ def test_the_fuller_placement_is_better(fuller: str) -> None:
         ) as harness:
             assert {each[0] for each in harness.bound().values()} == {fuller}
 
-    tried()
+    run()
 
 
 @async_test
@@ -168,13 +168,13 @@ async def test_more_members_are_better_than_a_fuller_placement() -> None:
 
 
 @pytest.mark.parametrize(("settings", "expected"), [(IN_ORDER, {"a"}), (None, {"a", "b"})])
-def test_ties_are_left_to_chance(settings: BayplanSettings | None, expected: set[str]) -> None:
-    """Each group has a topology of its own, with two domains that are alike."""
+def test_ties_between_placements(settings: BayplanSettings | None, expected: set[str]) -> None:
+    """Each group has its own topology key with two equal domains."""
     numbers = range(12)
     nodes = [make_node(f"{name}{number}", labels={f"key-{number}": name}) for number in numbers for name in "ab"]
 
     @async_test
-    async def tried() -> None:
+    async def run() -> None:
         async with run_live_scheduler(*nodes, gates=GATES, settings=settings) as harness:
             for number in numbers:
                 name = f"ring-{number}"
@@ -188,11 +188,11 @@ def test_ties_are_left_to_chance(settings: BayplanSettings | None, expected: set
             assert len(found) == len(numbers)
             assert {node_name[0] for node_name in found.values()} == expected
 
-    tried()
+    run()
 
 
 class Watching:
-    """Remembers what it was shown."""
+    """Records the nodes that it gets."""
 
     name = "Watching"
 
@@ -211,7 +211,7 @@ class Watching:
 
 
 class Narrowing:
-    """Leaves one node of each zone, or none."""
+    """Narrows to one node of each zone, or to none."""
 
     name = "Narrowing"
 
@@ -224,7 +224,7 @@ class Narrowing:
 
 
 class Broken:
-    """Scores placements as nobody may."""
+    """Returns invalid scores of placements."""
 
     name = "Broken"
 
@@ -239,7 +239,7 @@ class Broken:
 
 
 class Elsewhere:
-    """Knows a node that is not there."""
+    """Generates a placement with a node that does not exist."""
 
     name = "Elsewhere"
 
@@ -248,7 +248,7 @@ class Elsewhere:
         return [Placement("moon", frozenset({"x1", "moon"}))]
 
 
-def with_plugin(plugin: Any, *, disabled: str = "") -> tuple[Registry, str]:
+def add_plugin(plugin: Any, *, disabled: str = "") -> tuple[Registry, str]:
     made = type(plugin.name, (type(plugin),), {"factory": staticmethod(lambda *_: plugin)})
     registry = known_plugins().with_plugins(made)
     off = f", disabled: [{{name: {disabled}}}]" if disabled else ""
@@ -261,7 +261,7 @@ def with_plugin(plugin: Any, *, disabled: str = "") -> tuple[Registry, str]:
 @async_test
 async def test_pre_filter_sees_all_nodes_and_filter_those_of_the_placement() -> None:
     watching = Watching()
-    registry, config = with_plugin(watching)
+    registry, config = add_plugin(watching)
     async with run_live_scheduler(
         *SPLIT, ring(1), member("a", cpu="0"), gates=GATES, registry=registry, config=config, settings=IN_ORDER
     ) as harness:
@@ -271,21 +271,21 @@ async def test_pre_filter_sees_all_nodes_and_filter_those_of_the_placement() -> 
 
 
 @async_test
-async def test_what_pre_filter_leaves_out_is_told_of_the_placement() -> None:
-    registry, config = with_plugin(Narrowing("z1"))
+async def test_nodes_that_pre_filter_excludes_are_in_the_message_of_the_placement() -> None:
+    registry, config = add_plugin(Narrowing("z1"))
     pods = member("a", cpu="2"), member("b", cpu="2")
     async with run_live_scheduler(
         *SPLIT[2:], node("w1", "w"), ring(2), *pods, gates=GATES, registry=registry, config=config, settings=IN_ORDER
     ) as harness:
         assert harness.bound() == {}
-        (said,) = {event.note for event in harness.events.recorded}
+        (notes,) = {event.note for event in harness.events.recorded}
         why = "1 Insufficient cpu, 1 node(s) didn't satisfy plugin(s) [Narrowing]. no new claims to deallocate"
         refused = "preemption: not eligible due to placement-based pod group scheduling limitation"
-        assert said == f"0/2 nodes are available: {why}, {refused}"
+        assert notes == f"0/2 nodes are available: {why}, {refused}"
 
 
 @async_test
-async def test_a_nominated_node_elsewhere_is_not_looked_at() -> None:
+async def test_a_nominated_node_outside_the_placement_is_not_evaluated() -> None:
     here = replace_fields(member("a", cpu="1"), status={"nominated_node_name": "x1"})
     async with run_live_scheduler(*SPLIT, ring(), here, member("b", cpu="1"), gates=GATES) as harness:
         assert set(harness.bound().values()) == {"z1", "z2"}
@@ -295,33 +295,33 @@ async def test_a_nominated_node_elsewhere_is_not_looked_at() -> None:
     ("answer", "text"),
     [
         (101, 'plugin "Broken" returns an invalid score 101, it should in the range of [0, 100] after normalizing'),
-        ("many", "plugin \"Broken\" failed with: a score is a whole number; got 'many'"),
+        ("many", "plugin \"Broken\" failed with: a score must be an integer; got 'many'"),
         (unschedulable("no"), 'plugin "Broken" failed with: no'),
         (ValueError("oh"), 'plugin "Broken" failed with: ValueError: oh'),
     ],
 )
-def test_scores_that_cannot_be(answer: object, text: str) -> None:
-    registry, config = with_plugin(Broken(answer))
+def test_invalid_scores(answer: object, text: str) -> None:
+    registry, config = add_plugin(Broken(answer))
 
     @async_test
-    async def tried() -> None:
+    async def run() -> None:
         async with run_live_scheduler(
             *SPLIT, ring(1), member("a"), gates=GATES, registry=registry, config=config
         ) as harness:
             assert harness.bound() == {}
-            ((status, reason, message),) = stands(harness)
+            ((status, reason, message),) = written_conditions(harness)
             assert (status, reason) == ("False", "SchedulerError")
             stage = "applying score defaultWeights on" if answer == 101 else "running"
             assert message.startswith(f"{stage} PlacementScore plugins: {text}")
 
-    tried()
+    run()
 
 
 @async_test
-async def test_a_placement_with_a_node_that_is_not_there() -> None:
-    registry, config = with_plugin(Elsewhere(), disabled="TopologyPlacementGenerator")
+async def test_a_placement_with_a_node_that_does_not_exist() -> None:
+    registry, config = add_plugin(Elsewhere(), disabled="TopologyPlacementGenerator")
     async with run_live_scheduler(
         *SPLIT, ring(1), member("a"), gates=GATES, registry=registry, config=config
     ) as harness:
-        told = "failed to assume pod group placement: node moon in placement is not present in snapshot"
-        assert stands(harness) == [("False", "SchedulerError", told)]
+        message = "failed to assume pod group placement: node moon in placement is not present in snapshot"
+        assert written_conditions(harness) == [("False", "SchedulerError", message)]
