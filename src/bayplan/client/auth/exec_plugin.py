@@ -46,7 +46,7 @@ class CachedExecCredential:
     expires: datetime | None
 
     def __repr__(self) -> str:
-        return f"Current(expires={self.expires})"
+        return f"CachedExecCredential(expires={self.expires})"
 
 
 class ExecPlugin:

@@ -1,7 +1,7 @@
 """All resources of a server, each in its preferred version: client-go's ServerPreferredResources.
 
-Used by the garbage collector and the namespace controller, at start and when a CustomResourceDefinition changes. Cost:
-one request for the groups and one per group version.
+Used by the garbage collector (at start and when a CustomResourceDefinition changes), the namespace controller and the
+quota controller. Cost: one request for the groups and one per group version.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pods of the fake kubelet: reports to the API server what a kubelet would report, at the same times.
 
 One watch covers all pods that have a node and have not finished. A pod costs one patch when it starts, one when it
-ends, and one request when it is deleted. Containers that crash cost three patches per crash, and an event. Refused
-requests are retried with growing delays. A pod that cannot be decoded is skipped.
+ends, and one request when it is deleted, even if it ends during its deletion. Containers that crash cost three patches
+per crash, and an event. Refused requests are retried with growing delays. A pod that cannot be decoded is skipped.
 """
 
 from __future__ import annotations
