@@ -1,4 +1,4 @@
-"""`read_cluster`: the times at which pods were bound, from events of both API groups."""
+"""`read_cluster`: times of bindings, from events of both API groups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMED = f"web.{int(EXACT.timestamp() * 1_000_000) * 1000:x}"
 
 
 class EventServer:
-    """A client of a server that has nothing but one page of events."""
+    """A client of a server that has only one page of events."""
 
     def __init__(self, *events: Mapping[str, Any]) -> None:
         self._body = msgspec.json.encode({"items": events})
@@ -52,6 +52,6 @@ def event(name: str, reason: str = "Scheduled", **times: datetime) -> dict[str, 
         pytest.param([event("a.1", eventTime=EXACT), event("b.1", eventTime=SECOND)], EXACT, id="the later of two"),
     ],
 )
-def test_when_a_pod_was_bound(events: list[dict[str, Any]], at: datetime | None) -> None:
+def test_time_of_binding_from_events(events: list[dict[str, Any]], at: datetime | None) -> None:
     found = asyncio.run(read_cluster(cast("Client", EventServer(*events))))
     assert found.bound_at == ({} if at is None else {"uid-web": at})

@@ -1,4 +1,4 @@
-"""What a simulation measures: shares over time, fairness and waiting times."""
+"""Metrics of a simulation: shares over time, fairness and waiting times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pod(name: str = "p", *, cpu: int = 800, memory: int = 0, gpus: int = 0, tena
     return TracePod(name, cpu, memory, GpuMilliRequest(1000 if gpus else 0, gpus, ""), tenant=tenant)
 
 
-def meter(*placed: TracePod) -> SimulationMetrics:
+def metrics(*placed: TracePod) -> SimulationMetrics:
     found = SimulationMetrics(NODES)
     for each in placed:
         found.add_pod(each)
@@ -25,15 +25,15 @@ def meter(*placed: TracePod) -> SimulationMetrics:
     return found
 
 
-def test_shares_are_of_all_that_there_is() -> None:
-    found = meter(pod(cpu=2000, memory=500, gpus=1))
+def test_shares_are_fractions_of_the_capacity() -> None:
+    found = metrics(pod(cpu=2000, memory=500, gpus=1))
     assert found.shares() == (0.25, 0.25, 0.5)
     found.finish(pod(cpu=2000, memory=500, gpus=1))
     assert found.shares() == (0.0, 0.0, 0.0)
     assert SimulationMetrics([TraceNode("a", 0, 0)]).shares() == (0.0, 0.0, 0.0)
 
 
-def test_what_comes_and_goes_is_counted() -> None:
+def test_counts_of_events() -> None:
     found = SimulationMetrics(NODES)
     first, second = pod("p"), pod("q")
     for each in (first, second):
@@ -57,11 +57,11 @@ def test_what_comes_and_goes_is_counted() -> None:
     ],
 )
 def test_fairness_is_jain_s_index_of_dominant_shares(pods: list[TracePod], fairness: float) -> None:
-    assert meter(*pods).fairness() == pytest.approx(fairness)
+    assert metrics(*pods).fairness() == pytest.approx(fairness)
 
 
-def test_a_tenant_counts_while_its_pods_run_or_wait() -> None:
-    found = meter(pod(tenant="a"))
+def test_tenants_count_while_their_pods_run_or_wait() -> None:
+    found = metrics(pod(tenant="a"))
     found.add_pod(pod(tenant="b"))
     assert found.fairness() == 0.5
     found.finish(pod(tenant="a"))
@@ -71,7 +71,7 @@ def test_a_tenant_counts_while_its_pods_run_or_wait() -> None:
     assert found.fairness() == 0.5
 
 
-def test_means_are_over_the_time_from_the_beginning() -> None:
+def test_means_are_over_the_time_since_start() -> None:
     found = SimulationMetrics(NODES)
     found.start(10.0)
     found.add_pod(pod())
@@ -84,20 +84,20 @@ def test_means_are_over_the_time_from_the_beginning() -> None:
     assert totals.cpu_mean == pytest.approx(0.375)
 
 
-def test_without_any_time_means_are_what_is_there() -> None:
-    totals = meter(pod(cpu=2000, gpus=2)).totals(waiting=3)
+def test_means_over_no_time_are_the_current_values() -> None:
+    totals = metrics(pod(cpu=2000, gpus=2)).totals(waiting=3)
     assert (totals.seconds, totals.cpu_mean, totals.memory_mean, totals.gpu_mean) == (0.0, 0.25, 0.0, 1.0)
     assert (totals.fairness_mean, totals.waiting) == (1.0, 3)
 
 
-def test_a_sample_is_one_moment() -> None:
-    sample = meter(pod(cpu=2000)).sample(7.0, 5, 0.125)
+def test_a_sample_of_one_moment() -> None:
+    sample = metrics(pod(cpu=2000)).sample(7.0, 5, 0.125)
     found: tuple[Any, ...] = (sample.at_s, sample.cpu, sample.memory, sample.gpu, sample.fragmentation)
     assert found == (7.0, 0.25, 0.0, 0.0, 0.125)
     assert (sample.running, sample.waiting, sample.fairness, sample.preemptions) == (1, 5, 1.0, 0)
 
 
-def test_waits_are_known_to_five_percent() -> None:
+def test_quantiles_of_waits_are_accurate_to_five_percent() -> None:
     waits = WaitTimes()
     assert (waits.mean_s, waits.quantile_s(0.5), waits.longest_s) == (0.0, 0.0, 0.0)
     for waited in (0.0, 0.001, 10.0, 10.0, 100.0):
@@ -109,8 +109,8 @@ def test_waits_are_known_to_five_percent() -> None:
     assert waits.quantile_s(0.81) == waits.quantile_s(1.0) == 100.0
 
 
-def test_data_is_rounded_and_counts_stay_whole() -> None:
-    found = meter(pod(cpu=1))
+def test_exported_data_is_rounded() -> None:
+    found = metrics(pod(cpu=1))
     found.waits.record(1 / 3)
     data = found.totals(waiting=0).as_data()
     assert (data["wait_longest_s"], data["cpu_mean"], data["arrived"]) == (0.333333, 0.000125, 1)

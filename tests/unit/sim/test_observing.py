@@ -1,4 +1,4 @@
-"""Decisions are read off a live cluster: which ones count, in which order, and which were one session's."""
+"""Decisions observed in a live cluster: which pods count, their order, and their sessions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ def at(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
 
 
-def seen(name: str, node: str = "n", *, bound: float | None = None, made: float | None = 0.0, **fields: Any) -> Pod:
-    """A pod with its condition; without a node it was refused."""
+def observed_pod(
+    name: str, node: str = "n", *, bound: float | None = None, created: float | None = 0.0, **fields: Any
+) -> Pod:
+    """A pod with a PodScheduled condition; without a node it is False."""
     condition = Condition(
         type="PodScheduled",
         status="True" if node else "False",
@@ -36,13 +38,13 @@ def seen(name: str, node: str = "n", *, bound: float | None = None, made: float 
     )
     status = PodStatus(conditions=(condition,))
     pod = make_pod(name, node=node, status=status, **fields)
-    return replace(pod, metadata=replace(pod.metadata, creation_timestamp=None if made is None else at(made)))
+    return replace(pod, metadata=replace(pod.metadata, creation_timestamp=None if created is None else at(created)))
 
 
-def told(
+def names_and_sessions(
     pods: Sequence[Pod], events: dict[str, float] | None = None, *, batch: Sequence[str] = ()
 ) -> list[tuple[str, int]]:
-    """Names of pods with the number of their session."""
+    """Names of the decided pods with their session numbers."""
     bound_at = {f"uid-{name}": at(second) for name, second in (events or {}).items()}
     pods = [replace(pod, metadata=replace(pod.metadata, uid=f"uid-{pod.name}")) for pod in pods]
     found = read_observed_decisions(
@@ -54,57 +56,64 @@ def told(
 @pytest.mark.parametrize(
     ("pod", "moment"),
     [
-        pytest.param(seen("p", bound=5.0), at(5), id="its condition"),
+        pytest.param(observed_pod("p", bound=5.0), at(5), id="its condition"),
         pytest.param(make_pod("p", node="n"), LONG_AGO, id="nothing is known"),
-        pytest.param(seen("p", bound=None), LONG_AGO, id="a condition without a time"),
+        pytest.param(observed_pod("p", bound=None), LONG_AGO, id="a condition without a time"),
     ],
 )
-def test_when_a_pod_got_its_node(pod: Pod, moment: datetime) -> None:
+def test_bound_time(pod: Pod, moment: datetime) -> None:
     pod = replace(pod, metadata=replace(pod.metadata, creation_timestamp=None))
     assert bound_time(pod, {}) == moment
     assert bound_time(pod, {pod.uid: at(9)}) == at(9)
 
 
-def test_a_pod_without_a_condition_got_its_node_when_it_was_made() -> None:
+def test_bound_time_without_a_condition_is_the_creation_time() -> None:
     pod = make_pod("p", node="n")
     assert bound_time(replace(pod, metadata=replace(pod.metadata, creation_timestamp=at(3))), {}) == at(3)
 
 
 @pytest.mark.parametrize(
-    ("pod", "counts"),
+    ("pod", "is_managed"),
     [
         pytest.param(make_pod(), True, id="pending"),
         pytest.param(make_pod(node="a", status=PodStatus(phase="Running")), True, id="running"),
         pytest.param(make_pod(node="a", status=PodStatus(phase="Succeeded")), False, id="succeeded"),
         pytest.param(make_pod(node="a", status=PodStatus(phase="Failed")), False, id="failed"),
         pytest.param(make_pod(node="a", terminating=True), False, id="leaving"),
-        pytest.param(make_pod(annotations={"kubernetes.io/config.mirror": "x"}), False, id="made by a kubelet"),
+        pytest.param(make_pod(annotations={"kubernetes.io/config.mirror": "x"}), False, id="created by a kubelet"),
     ],
 )
-def test_pods_that_a_scheduler_decides_about(pod: Pod, counts: bool) -> None:
-    assert is_scheduler_managed(pod) is counts
+def test_pods_managed_by_a_scheduler(pod: Pod, is_managed: bool) -> None:
+    assert is_scheduler_managed(pod) is is_managed
 
 
-def test_decisions_come_by_time_and_then_as_a_queue_has_them() -> None:
+def test_decisions_are_sorted_by_time_and_then_in_queue_order() -> None:
     pods = [
-        seen("late", bound=9.0),
-        seen("older", bound=5.0, made=1.0),
-        seen("newer", bound=5.0, made=2.0),
-        seen("urgent", bound=5.0, made=3.0, priority=7),
-        seen("b", bound=5.0, made=2.0),
-        seen("early", bound=8.0),
+        observed_pod("late", bound=9.0),
+        observed_pod("older", bound=5.0, created=1.0),
+        observed_pod("newer", bound=5.0, created=2.0),
+        observed_pod("urgent", bound=5.0, created=3.0, priority=7),
+        observed_pod("b", bound=5.0, created=2.0),
+        observed_pod("early", bound=8.0),
     ]
-    names = [name for name, _ in told(pods, {"early": 1.0})]
+    names = [name for name, _ in names_and_sessions(pods, {"early": 1.0})]
     assert names == ["early", "urgent", "older", "b", "newer", "late"]
 
 
-def test_pods_that_wait_come_last_and_only_when_they_were_refused() -> None:
-    pods = [seen("gang", ""), seen("refused", ""), make_pod("new"), seen("bound", bound=1.0)]
-    assert told(pods, batch=["gang"]) == [("bound", 0), ("refused", 0), ("gang", 1)]
+def test_only_unschedulable_waiting_pods_are_decisions_and_come_last() -> None:
+    pods = [
+        observed_pod("gang", ""),
+        observed_pod("unschedulable", ""),
+        make_pod("new"),
+        observed_pod("bound", bound=1.0),
+    ]
+    assert names_and_sessions(pods, batch=["gang"]) == [("bound", 0), ("unschedulable", 0), ("gang", 1)]
 
 
-def test_pods_of_other_schedulers_are_left_out() -> None:
-    assert told([seen("p", bound=1.0, scheduler_name="other"), seen("q", bound=1.0)]) == [("q", 0)]
+def test_pods_of_other_schedulers_are_ignored() -> None:
+    assert names_and_sessions([observed_pod("p", bound=1.0, scheduler_name="other"), observed_pod("q", bound=1.0)]) == [
+        ("q", 0)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -112,15 +121,15 @@ def test_pods_of_other_schedulers_are_left_out() -> None:
     [(0.0, [1, 1]), (CONCURRENT_WINDOW.total_seconds(), [1, 1]), (CONCURRENT_WINDOW.total_seconds() + 0.1, [1, 2])],
     ids=["together", "just at once", "apart"],
 )
-def test_pods_of_one_group_that_were_bound_at_once_are_one_session_s(gap_s: float, sessions: list[int]) -> None:
+def test_concurrent_pods_of_one_group_are_one_session(gap_s: float, sessions: list[int]) -> None:
     group = {"scheduling.k8s.io/group-name": "g"}
-    pods = [seen(name, bound=second, annotations=group) for name, second in (("a", 1.0), ("b", 1.0 + gap_s))]
-    assert told(pods, batch=["a", "b"]) == [("a", sessions[0]), ("b", sessions[1])]
+    pods = [observed_pod(name, bound=second, annotations=group) for name, second in (("a", 1.0), ("b", 1.0 + gap_s))]
+    assert names_and_sessions(pods, batch=["a", "b"]) == [("a", sessions[0]), ("b", sessions[1])]
 
 
-def test_pods_of_different_groups_have_sessions_of_their_own() -> None:
+def test_pods_of_different_groups_have_different_sessions() -> None:
     pods = [
-        seen(name, bound=1.0, annotations={"scheduling.k8s.io/group-name": group})
+        observed_pod(name, bound=1.0, annotations={"scheduling.k8s.io/group-name": group})
         for name, group in (("a", "g"), ("b", "h"), ("c", "g"))
     ]
-    assert told(pods, batch="abc") == [("a", 1), ("c", 1), ("b", 2)]
+    assert names_and_sessions(pods, batch="abc") == [("a", 1), ("c", 1), ("b", 2)]

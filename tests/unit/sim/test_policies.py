@@ -1,4 +1,4 @@
-"""Short names of policies with their weights, and the configuration that they stand for."""
+"""Short names of policies with weights, and their configurations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_policies_with_weights(text: str, weights: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("best", 'unknown policy "best"'),
         ("fgd:0", "the weight of a policy is a whole number from 1 to 1000"),
@@ -36,8 +36,8 @@ def test_policies_with_weights(text: str, weights: dict[str, int]) -> None:
         ("fgd+fgd:2", "names fgd twice"),
     ],
 )
-def test_policies_that_are_refused(text: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_invalid_policies_are_rejected(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         parse_policy(text)
 
 
@@ -52,7 +52,7 @@ def test_a_policy_as_a_profile() -> None:
     assert "pluginConfig" not in profile
 
 
-def test_fragmentation_learns_which_pods_are_typical() -> None:
+def test_the_fgd_configuration_has_typical_pods() -> None:
     (profile,) = policy_manifest("fgd", [POD, POD])["profiles"]
     (config,) = profile["pluginConfig"]
     (shape,) = config["args"]["typicalPods"]

@@ -1,4 +1,4 @@
-"""Decisions of a recording are made again, and the first that is not is shown."""
+"""Replay of recordings: decisions are made again, and differences are reported."""
 
 from __future__ import annotations
 
@@ -39,34 +39,34 @@ from support.fakes.cpu_environments import LOCAL_ENVIRONMENT, OTHER_CPU_ENVIRONM
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def decided(objects: Iterable[KubeObject], setup: EngineSetup | None = None, seed: int = 0) -> Recording:
+def decided_recording(objects: Iterable[KubeObject], setup: EngineSetup | None = None, seed: int = 0) -> Recording:
     known, setup = tuple(with_all_defaults(objects)), setup or EngineSetup()
-    with OfflineCluster(known, setup, now=NOON, seed=seed) as still:
-        verdicts = still.run_until_stable(pending_pods(known, still)).decisions
+    with OfflineCluster(known, setup, now=NOON, seed=seed) as offline:
+        decisions = offline.run_until_stable(pending_pods(known, offline)).decisions
     header = RecordingHeader(recording=1, at=NOON, seed=seed, decisions=DECIDED, configuration=setup.configuration)
-    return Recording(header, known, tuple(verdicts))
+    return Recording(header, known, tuple(decisions))
 
 
-def seen(objects: Iterable[KubeObject]) -> Recording:
-    """The recording of a live cluster that shows these objects."""
+def observed_recording(objects: Iterable[KubeObject]) -> Recording:
+    """The recording of a live cluster with these objects."""
     known = tuple(with_all_defaults(objects))
-    verdicts = read_observed_decisions(
+    decisions = read_observed_decisions(
         known,
         {},
         is_batch=lambda pod: pod.scheduler_name == "volcano",
         serves=lambda pod: pod.scheduler_name in ("volcano", "default-scheduler"),
     )
-    return Recording(RecordingHeader(recording=1, at=NOON, decisions=OBSERVED), known, tuple(verdicts))
+    return Recording(RecordingHeader(recording=1, at=NOON, decisions=OBSERVED), known, tuple(decisions))
 
 
 def bound(pod: Pod, node: str, second: int = 0) -> Pod:
-    """A pod that a live cluster shows on a node since a moment."""
+    """A running pod that was bound at a given second."""
     since = Condition(type="PodScheduled", status="True", last_transition_time=NOON + timedelta(seconds=second))
     on_node = pod.bound_to(node)
     return replace(on_node, status=replace(on_node.status, phase="Running", conditions=(since,)))
 
 
-def refused(pod: Pod) -> Pod:
+def unschedulable(pod: Pod) -> Pod:
     condition = Condition(type="PodScheduled", status="False", reason="Unschedulable")
     return replace(pod, status=replace(pod.status, conditions=(condition,)))
 
@@ -93,25 +93,25 @@ WEB = bound(make_pod("web"), "node-0")
     ("pod", "known"),
     [
         pytest.param(WEB, True, id="on-a-node"),
-        pytest.param(refused(make_pod("web")), True, id="refused"),
+        pytest.param(unschedulable(make_pod("web")), True, id="unschedulable"),
         pytest.param(make_pod("web"), False, id="not-tried-yet"),
         pytest.param(in_phase(WEB, "Succeeded"), False, id="succeeded"),
         pytest.param(in_phase(WEB, "Failed"), False, id="failed"),
-        pytest.param(in_phase(refused(make_pod("web")), "Failed"), False, id="failed-without-a-node"),
+        pytest.param(in_phase(unschedulable(make_pod("web")), "Failed"), False, id="failed-without-a-node"),
         pytest.param(with_metadata(WEB, deletion_timestamp=NOON), False, id="terminating"),
         pytest.param(with_metadata(WEB, annotations={"kubernetes.io/config.mirror": "x"}), False, id="of-a-kubelet"),
         pytest.param(with_metadata(WEB, annotations={"made-by": "x"}), True, id="with-another-annotation"),
         pytest.param(bound(make_pod("web", scheduler_name="theirs"), "node-0"), False, id="of-another-scheduler"),
     ],
 )
-def test_which_pods_of_a_live_cluster_are_decisions(pod: Pod, known: bool) -> None:
-    (verdict,) = seen([make_node("node-0"), pod]).decisions or (None,)
-    assert (verdict is not None) is known
-    assert verdict is None or (verdict.pod, verdict.node) == (pod.key, pod.spec.node_name)
+def test_pods_of_a_live_cluster_that_are_decisions(pod: Pod, known: bool) -> None:
+    (decision,) = observed_recording([make_node("node-0"), pod]).decisions or (None,)
+    assert (decision is not None) is known
+    assert decision is None or (decision.pod, decision.node) == (pod.key, pod.spec.node_name)
 
 
 @pytest.mark.parametrize(
-    ("node", "uid", "handed"),
+    ("node", "uid", "has_annotations"),
     [
         pytest.param("node-0", WEB.uid, True, id="of-this-pod"),
         pytest.param("node-0", "", True, id="of-any-pod-of-its-name"),
@@ -119,18 +119,18 @@ def test_which_pods_of_a_live_cluster_are_decisions(pod: Pod, known: bool) -> No
         pytest.param("node-1", WEB.uid, False, id="for-another-node"),
     ],
 )
-def test_what_a_request_told_the_binder_belongs_to_the_decision(node: str, uid: str, handed: bool) -> None:
+def test_annotations_of_a_bind_request_belong_to_its_decision(node: str, uid: str, has_annotations: bool) -> None:
     meta = ObjectMeta(name="r", namespace="default", annotations={"devices": "0,1"})
     request = BindRequest(metadata=meta, spec=BindRequestSpec(pod_name="web", pod_uid=uid, selected_node=node))
-    (verdict,) = read_observed_decisions([request, WEB], {}, is_batch=lambda _: False, serves=lambda _: True)
-    assert verdict.annotations == ({"devices": "0,1"} if handed else {})
+    (decision,) = read_observed_decisions([request, WEB], {}, is_batch=lambda _: False, serves=lambda _: True)
+    assert decision.annotations == ({"devices": "0,1"} if has_annotations else {})
 
 
-def test_pods_that_wait_come_last_and_those_of_gangs_in_one_session_more() -> None:
-    gang = [refused(make_pod(f"g{number}", scheduler_name="volcano")) for number in range(2)]
+def test_waiting_pods_come_last_and_waiting_gangs_share_a_session() -> None:
+    gang = [unschedulable(make_pod(f"g{number}", scheduler_name="volcano")) for number in range(2)]
     placed = bound(make_pod("first", scheduler_name="volcano"), "node-0")
-    verdicts = seen([*gang, refused(make_pod("web")), placed]).decisions
-    assert [(each.pod, each.engine, each.session) for each in verdicts] == [
+    decisions = observed_recording([*gang, unschedulable(make_pod("web")), placed]).decisions
+    assert [(each.pod, each.engine, each.session) for each in decisions] == [
         ("default/first", "batch", 1),
         ("default/web", "pods", 0),
         ("default/g0", "batch", 2),
@@ -138,8 +138,8 @@ def test_pods_that_wait_come_last_and_those_of_gangs_in_one_session_more() -> No
     ]
 
 
-def shown(pod: Pod, second: int | None = None, *, created: int | None = None) -> Pod:
-    """A pod on a node since a second, if its condition says so, made at a second, if that is known."""
+def bound_pod(pod: Pod, second: int | None = None, *, created: int | None = None) -> Pod:
+    """A bound pod, optionally with the times of its binding and of its creation."""
     on_node = bound(pod, "node-0", second) if second is not None else pod.bound_to("node-0")
     return with_metadata(on_node, creation_timestamp=None if created is None else NOON + timedelta(seconds=created))
 
@@ -147,28 +147,35 @@ def shown(pod: Pod, second: int | None = None, *, created: int | None = None) ->
 @pytest.mark.parametrize(
     ("pods", "events", "order"),
     [
-        pytest.param([shown(make_pod("a"), 9), shown(make_pod("b"), 3)], {}, "ba", id="by-their-conditions"),
-        pytest.param([shown(make_pod("a"), 3), shown(make_pod("b"), 3)], {"a": 9}, "ba", id="an-event-is-more-exact"),
-        pytest.param([shown(make_pod("a"), created=9), shown(make_pod("b"), 3)], {}, "ba", id="else-by-their-age"),
-        pytest.param([shown(make_pod("a"), 3), shown(make_pod("b"))], {}, "ba", id="unknown-times-first"),
-        pytest.param([shown(make_pod("a"), 3), shown(make_pod("b", priority=5), 3)], {}, "ba", id="then-by-priority"),
+        pytest.param([bound_pod(make_pod("a"), 9), bound_pod(make_pod("b"), 3)], {}, "ba", id="by-their-conditions"),
+        pytest.param([bound_pod(make_pod("a"), 3), bound_pod(make_pod("b"), 3)], {"a": 9}, "ba", id="by-events-first"),
         pytest.param(
-            [shown(make_pod("a"), 3, created=2), shown(make_pod("b"), 3, created=1)], {}, "ba", id="then-by-age"
+            [bound_pod(make_pod("a"), created=9), bound_pod(make_pod("b"), 3)],
+            {},
+            "ba",
+            id="by-creation-without-a-condition",
         ),
-        pytest.param([shown(make_pod("b"), 3), shown(make_pod("a"), 3)], {}, "ab", id="then-by-name"),
+        pytest.param([bound_pod(make_pod("a"), 3), bound_pod(make_pod("b"))], {}, "ba", id="unknown-times-first"),
+        pytest.param(
+            [bound_pod(make_pod("a"), 3), bound_pod(make_pod("b", priority=5), 3)], {}, "ba", id="then-by-priority"
+        ),
+        pytest.param(
+            [bound_pod(make_pod("a"), 3, created=2), bound_pod(make_pod("b"), 3, created=1)], {}, "ba", id="then-by-age"
+        ),
+        pytest.param([bound_pod(make_pod("b"), 3), bound_pod(make_pod("a"), 3)], {}, "ab", id="then-by-name"),
     ],
 )
-def test_decisions_of_a_live_cluster_are_in_order(pods: list[Pod], events: dict[str, int], order: str) -> None:
+def test_order_of_the_decisions_of_a_live_cluster(pods: list[Pod], events: dict[str, int], order: str) -> None:
     uids = {pod.name: pod.uid for pod in pods}
     bound_at = {uids[name]: NOON + timedelta(seconds=second) for name, second in events.items()}
-    verdicts = read_observed_decisions(pods, bound_at, is_batch=lambda _: False, serves=lambda _: True)
-    assert [each.pod for each in verdicts] == [f"default/{name}" for name in order]
+    decisions = read_observed_decisions(pods, bound_at, is_batch=lambda _: False, serves=lambda _: True)
+    assert [each.pod for each in decisions] == [f"default/{name}" for name in order]
 
 
-def test_what_was_decided_for_a_recording_is_decided_again_by_both_engines() -> None:
-    recording = decided(cluster())
-    assert {verdict.engine for verdict in recording.decisions} == {"pods", "batch"}
-    placed = {verdict.pod for verdict in recording.decisions if verdict.node}
+def test_both_engines_reproduce_their_decisions() -> None:
+    recording = decided_recording(cluster())
+    assert {decision.engine for decision in recording.decisions} == {"pods", "batch"}
+    placed = {decision.pod for decision in recording.decisions if decision.node}
     web, train = ([f"default/{name}-{number}" for number in range(size)] for name, size in (("web", 5), ("train", 3)))
     assert placed == {*web, *train}
     again = replay_recording(recording)
@@ -176,30 +183,30 @@ def test_what_was_decided_for_a_recording_is_decided_again_by_both_engines() -> 
     assert again.decisions == list(recording.decisions)
 
 
-def test_the_seed_decides_between_equals_and_a_replay_follows_the_recording() -> None:
-    first, second = decided(cluster(), seed=1), decided(cluster(), seed=4)
+def test_the_seed_breaks_ties_and_a_replay_follows_the_recording() -> None:
+    first, second = decided_recording(cluster(), seed=1), decided_recording(cluster(), seed=4)
     assert [each.node for each in first.decisions] != [each.node for each in second.decisions]
     assert replay_recording(first, seed=4).differences == []
 
 
-def test_an_eviction_is_repeated() -> None:
+def test_an_eviction_is_reproduced() -> None:
     node = make_node("node", cpu=4)
     weak, strong = make_pod("weak", cpu=3, node="node", priority=1), make_pod("strong", cpu=3, priority=9)
-    recording = decided([node, weak, strong])
+    recording = decided_recording([node, weak, strong])
     assert recording.decisions[0].evicted == ("default/weak",)
     assert recording.decisions[0].node == "node"
     assert replay_recording(recording).differences == []
-    calm = replace(recording.decisions[0], evicted=())
-    changed = Recording(recording.header, recording.objects, (calm, *recording.decisions[1:]))
+    without_eviction = replace(recording.decisions[0], evicted=())
+    changed = Recording(recording.header, recording.objects, (without_eviction, *recording.decisions[1:]))
     assert replay_recording(changed).differences[0].describe() == (
         "decision 1, default/strong: recorded node; now node, after eviction of default/weak"
     )
 
 
-def test_the_first_difference_is_told_with_both_sides() -> None:
+def test_the_first_difference_has_both_reasons() -> None:
     full = make_pod("full", cpu=2, node="a")
-    recording = decided([make_node("a", cpu=4), make_node("b", cpu=4), full, make_pod("web", cpu=1)])
-    assert [verdict.node for verdict in recording.decisions] == ["b"]
+    recording = decided_recording([make_node("a", cpu=4), make_node("b", cpu=4), full, make_pod("web", cpu=1)])
+    assert [decision.node for decision in recording.decisions] == ["b"]
     found = replay_recording(recording, EngineSetup(configuration=PACKING_CONFIG))
     assert [each.pod for each in found.differences] == ["default/web"]
     first = found.first
@@ -208,42 +215,42 @@ def test_the_first_difference_is_told_with_both_sides() -> None:
     assert [line.partition(":")[0] for line in first.because] == ["recorded", "now"]
 
 
-def test_a_decision_that_is_not_made_any_more_and_one_that_is_new_are_differences() -> None:
-    recording = decided(cluster())
+def test_missing_and_new_decisions_are_differences() -> None:
+    recording = decided_recording(cluster())
     shorter = Recording(recording.header, recording.objects, recording.decisions[:-1])
     (new,) = replay_recording(shorter).differences
     assert (new.recorded, new.pod) == (None, recording.decisions[-1].pod)
-    ghost = RecordedDecision(pod="default/ghost", node="node-0")
-    longer = Recording(recording.header, recording.objects, (*recording.decisions, ghost))
-    assert [(each.recorded, each.now) for each in replay_recording(longer).differences] == [(ghost, None)]
+    missing = RecordedDecision(pod="default/missing", node="node-0")
+    longer = Recording(recording.header, recording.objects, (*recording.decisions, missing))
+    assert [(each.recorded, each.now) for each in replay_recording(longer).differences] == [(missing, None)]
 
 
 def test_a_live_cluster_is_retraced_in_the_order_of_its_bindings() -> None:
     nodes = [make_node("a", cpu=4), make_node("b", cpu=8)]
     pods = [bound(make_pod("first", cpu=2), "b", 0), bound(make_pod("second", cpu=2), "b", 5)]
-    pods += [bound(make_pod("third", cpu=2), "a", 10), refused(make_pod("giant", cpu=20))]
-    found = replay_recording(seen([*nodes, *reversed(pods)]))
-    assert [verdict.pod for verdict in found.decisions] == [f"default/{pod.name}" for pod in pods]
+    pods += [bound(make_pod("third", cpu=2), "a", 10), unschedulable(make_pod("giant", cpu=20))]
+    found = replay_recording(observed_recording([*nodes, *reversed(pods)]))
+    assert [decision.pod for decision in found.decisions] == [f"default/{pod.name}" for pod in pods]
     assert found.differences == []
 
 
 def bind_request(pod: Pod, node: str, **annotations: str) -> BindRequest:
-    told = {annotation_key("rack", key): text for key, text in annotations.items()}
-    meta = ObjectMeta(name=f"{pod.name}-request", namespace=pod.namespace, annotations=told)
+    encoded = {annotation_key("rack", key): text for key, text in annotations.items()}
+    meta = ObjectMeta(name=f"{pod.name}-request", namespace=pod.namespace, annotations=encoded)
     return BindRequest(metadata=meta, spec=BindRequestSpec(pod_name=pod.name, selected_node=node))
 
 
 def test_snapshot_replay_shows_annotations_of_bind_requests(tmp_path: Path) -> None:
-    """What plugins handed to the binder stands beside the decision, in the file and in the replay of it."""
+    """Annotations of BindRequests are part of the decision, in the file and in its replay."""
     nodes = [make_node(f"node-{number}", cpu=2) for number in range(2)]
     racked, plain, stale = (make_pod(name, cpu="1") for name in ("racked", "plain", "stale"))
-    found = seen(
+    found = observed_recording(
         [
             *nodes,
             *(bound(each, "node-0", second) for second, each in enumerate((racked, plain))),
             bound(stale, "node-1", 2),
             bind_request(racked, "node-0", position="7"),
-            bind_request(stale, "node-0", position="8"),  # the pod went elsewhere: another attempt, another request
+            bind_request(stale, "node-0", position="8"),  # of an earlier attempt: the pod is on another node
         ]
     )
     file = tmp_path / "cluster.jsonl"
@@ -256,21 +263,21 @@ def test_snapshot_replay_shows_annotations_of_bind_requests(tmp_path: Path) -> N
     assert [each.annotations for each in map(names.rename_decision, found.decisions)] == [{}, {}, {}]
 
 
-def test_an_order_that_nobody_knows_is_looked_for() -> None:
-    """Bound within one second: the first by name would have gone elsewhere had it been decided about first."""
+def test_an_explaining_order_of_concurrent_decisions_is_found() -> None:
+    """Both pods are bound in one second; if the first by name was decided first, it would use another node."""
     nodes = [make_node("a", cpu=4), make_node("b", cpu=8)]
     late, early = bound(make_pod("aaa", cpu=1), "a", 0), bound(make_pod("zzz", cpu=6), "b", 0)
-    recording = seen([*nodes, late, early])
-    assert [verdict.pod for verdict in recording.decisions] == ["default/aaa", "default/zzz"]
+    recording = observed_recording([*nodes, late, early])
+    assert [decision.pod for decision in recording.decisions] == ["default/aaa", "default/zzz"]
     found = replay_recording(recording)
     assert found.differences == []
-    assert [verdict.pod for verdict in found.decisions] == ["default/zzz", "default/aaa"]
+    assert [decision.pod for decision in found.decisions] == ["default/zzz", "default/aaa"]
 
 
-def test_a_node_that_no_order_explains_is_a_difference_and_the_rest_goes_on_from_there() -> None:
+def test_an_unexplained_node_is_a_difference_and_the_replay_continues_from_it() -> None:
     nodes = [make_node("a", cpu=4), make_node("b", cpu=8)]
     pods = [bound(make_pod("odd", cpu=1), "a", 0), bound(make_pod("even", cpu=1), "b", 10)]
-    found = replay_recording(seen([*nodes, *pods]))
+    found = replay_recording(observed_recording([*nodes, *pods]))
     assert [each.pod for each in found.differences] == ["default/odd"]
     first = found.first
     assert first is not None
@@ -279,8 +286,10 @@ def test_a_node_that_no_order_explains_is_a_difference_and_the_rest_goes_on_from
     assert "NodeResourcesFit=" in first.because[0]
 
 
-def test_a_node_that_does_not_fit_any_more_is_told_with_the_reason() -> None:
-    found = replay_recording(seen([make_node("a", cpu=1), make_node("b", cpu=8), bound(make_pod("web", cpu=2), "a")]))
+def test_an_infeasible_recorded_node_has_a_reason() -> None:
+    found = replay_recording(
+        observed_recording([make_node("a", cpu=1), make_node("b", cpu=8), bound(make_pod("web", cpu=2), "a")])
+    )
     assert found.first is not None
     assert found.first.because[0] == "a: Insufficient cpu"
 
@@ -289,30 +298,30 @@ def test_a_gang_of_a_live_cluster_is_retraced_by_a_session() -> None:
     gang = make_gang("train", 3, cpu=2)
     nodes = [make_node(f"node-{number}", cpu=3) for number in range(4)]
     placed = [bound(pod, f"node-{3 - number}") for number, pod in enumerate(gang.pods)]
-    others = [each for each in gang.objects if not isinstance(each, Pod)]
-    recording = seen([*nodes, *others, *placed])
-    assert {(verdict.engine, verdict.session) for verdict in recording.decisions} == {(BATCH_ENGINE, 1)}
+    group_objects = [each for each in gang.objects if not isinstance(each, Pod)]
+    recording = observed_recording([*nodes, *group_objects, *placed])
+    assert {(decision.engine, decision.session) for decision in recording.decisions} == {(BATCH_ENGINE, 1)}
     assert replay_recording(recording).differences == []
 
 
-def test_gangs_that_compete_are_retraced_one_after_the_other() -> None:
+def test_competing_gangs_are_retraced_one_after_the_other() -> None:
     nodes = [make_node(f"node-{number}", cpu=4) for number in range(2)]
     first, second, third = (make_gang(name, 2, cpu=2) for name in ("one", "two", "three"))
     objects: list[KubeObject] = [*nodes]
     for number, gang in enumerate((first, second)):
         objects += [each for each in gang.objects if not isinstance(each, Pod)]
         objects += [bound(pod, f"node-{number}", 10 * number) for pod in gang.pods]
-    objects += [refused(each) if isinstance(each, Pod) else each for each in third.objects]
+    objects += [unschedulable(each) if isinstance(each, Pod) else each for each in third.objects]
     packing = "actions: allocate\ntiers: [{plugins: [{name: gang}, {name: predicates}, {name: binpack}]}]"
-    recording = seen(objects)
+    recording = observed_recording(objects)
     assert replay_recording(recording, EngineSetup(batch_configuration=packing)).differences == []
     spreading = "actions: allocate\ntiers: [{plugins: [{name: gang}, {name: predicates}, {name: nodeorder}]}]"
     different = replay_recording(recording, EngineSetup(batch_configuration=spreading)).differences
     assert [each.pod for each in different] == ["default/one-1"]
 
 
-def test_pods_that_wait_in_a_live_cluster_and_would_not_now_are_differences() -> None:
-    found = replay_recording(seen([make_node("a", cpu=4), refused(make_pod("web", cpu=1))]))
+def test_waiting_pods_that_are_placed_now_are_differences() -> None:
+    found = replay_recording(observed_recording([make_node("a", cpu=4), unschedulable(make_pod("web", cpu=1))]))
     assert [each.describe() for each in found.differences] == ["decision 1, default/web: recorded waits; now a"]
 
 
@@ -323,14 +332,14 @@ def test_the_same_bytes_are_printed_on_another_machine(tmp_path: Path, verb: str
         "apiVersion: bayplan.dev/v1alpha1\nkind: WhatIf\nnodes: {add: ['big=2:cpu=16'], remove: [node-0]}\n"
     )
     live = [bound(each, "node-1") if isinstance(each, Pod) and each.spec.containers else each for each in cluster()]
-    write_recording(path, seen(live) if verb == "retrace" else decided(cluster(), seed=7))
-    asked = ["whatif", "-f", str(change), "--from", str(path)] if verb == "whatif" else ["replay", str(path)]
+    write_recording(path, observed_recording(live) if verb == "retrace" else decided_recording(cluster(), seed=7))
+    arguments = ["whatif", "-f", str(change), "--from", str(path)] if verb == "whatif" else ["replay", str(path)]
     printed = []
     for environment in (LOCAL_ENVIRONMENT, OTHER_CPU_ENVIRONMENT):
-        command = [sys.executable, "-m", "bayplan", *asked, "--seed", "7", "-o", "json"]
+        command = [sys.executable, "-m", "bayplan", *arguments, "--seed", "7", "-o", "json"]
         done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=120)
         assert done.returncode == (1 if verb == "retrace" else 0), done.stderr
         printed.append(done.stdout)
     assert printed[0] == printed[1]
-    told = json.loads(printed[0])
-    assert len(told["lands"] if verb == "whatif" else told["replayed"]) > 5
+    output = json.loads(printed[0])
+    assert len(output["lands"] if verb == "whatif" else output["replayed"]) > 5

@@ -1,4 +1,4 @@
-"""What would land, move, wait and cost, and what a change may say."""
+"""What-if: pods that land, move or wait, costs, and errors in the file."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HEAD = "apiVersion: bayplan.dev/v1alpha1\nkind: WhatIf\n"
 
 
-def asked(objects: Iterable[KubeObject], change: WhatIfChange, setup: EngineSetup | None = None) -> WhatIfResult:
+def whatif(objects: Iterable[KubeObject], change: WhatIfChange, setup: EngineSetup | None = None) -> WhatIfResult:
     return run_whatif(list(with_all_defaults(objects)), change, setup or EngineSetup(), now=NOON)
 
 
-def places(fates: Iterable[PodOutcomeChange]) -> dict[str, tuple[str, str]]:
-    return {fate.pod.removeprefix("default/"): (fate.now, fate.then) for fate in fates}
+def places(changes: Iterable[PodOutcomeChange]) -> dict[str, tuple[str, str]]:
+    return {pod_change.pod.removeprefix("default/"): (pod_change.now, pod_change.then) for pod_change in changes}
 
 
-def test_pods_land_on_nodes_that_come() -> None:
+def test_pods_land_on_added_nodes() -> None:
     waiting = make_pod("large", cpu=6)
-    answer = asked([make_node("small", cpu=2), waiting], WhatIfChange(nodes=NodeChanges(add=("big=1:cpu=8",))))
+    answer = whatif([make_node("small", cpu=2), waiting], WhatIfChange(nodes=NodeChanges(add=("big=1:cpu=8",))))
     assert places(answer.lands) == {"large": ("", "big-0")}
     assert answer.lands[0].without == ""
     assert (answer.moves, answer.waits, answer.restarts) == ([], [], 0)
     assert (answer.now.nodes, answer.then.nodes) == (1, 2)
 
 
-def test_pods_of_nodes_that_go_move_or_wait_and_those_of_daemon_sets_go_with_them() -> None:
+def test_pods_of_removed_nodes_move_or_wait_and_daemon_set_pods_are_deleted() -> None:
     daemon = make_pod("agent", cpu="100m", node="old")
     owner = OwnerReference(kind="DaemonSet", name="agent", uid="1", controller=True)
     daemon = Pod(metadata=ObjectMeta(name="agent", owner_references=(owner,)), spec=daemon.spec, status=daemon.status)
     objects = [make_node("old", cpu=8), make_node("new", cpu=4), daemon]
     objects += [make_pod("fits", cpu=3, node="old", priority=5), make_pod("does-not", cpu=3, node="old")]
-    answer = asked(objects, WhatIfChange(nodes=NodeChanges(remove=("ol*",))))
+    answer = whatif(objects, WhatIfChange(nodes=NodeChanges(remove=("ol*",))))
     assert places(answer.moves) == {"fits": ("old", "new")}
     assert places(answer.waits) == {"does-not": ("old", "")}
     assert "Insufficient cpu" in answer.waits[0].why
@@ -63,55 +63,57 @@ def test_pods_of_nodes_that_go_move_or_wait_and_those_of_daemon_sets_go_with_the
     assert answer.restarts == 2
 
 
-def test_another_configuration_sends_waiting_pods_elsewhere() -> None:
+def test_another_configuration_changes_the_nodes_of_waiting_pods() -> None:
     objects = [make_node("a", cpu=8), make_node("b", cpu=8), make_pod("full", cpu=4, node="a"), make_pod("web", cpu=1)]
-    answer = asked(objects, WhatIfChange(configuration=PACKING_CONFIG))
-    assert [(fate.pod, fate.then, fate.without) for fate in answer.lands] == [("default/web", "a", "b")]
+    answer = whatif(objects, WhatIfChange(configuration=PACKING_CONFIG))
+    assert [(pod_change.pod, pod_change.then, pod_change.without) for pod_change in answer.lands] == [
+        ("default/web", "a", "b")
+    ]
     assert answer.moves == []
 
 
-def test_afresh_everybody_moves_who_would_be_elsewhere() -> None:
+def test_reschedule_all_moves_running_pods() -> None:
     objects = [make_node("a", cpu=8), make_node("b", cpu=8)]
     objects += [make_pod("one", cpu=4, node="a"), make_pod("two", cpu=1, node="b")]
-    answer = asked(objects, WhatIfChange(configuration=PACKING_CONFIG, reschedule_all=True))
-    assert len({fate.then for fate in answer.moves}) == 1
+    answer = whatif(objects, WhatIfChange(configuration=PACKING_CONFIG, reschedule_all=True))
+    assert len({pod_change.then for pod_change in answer.moves}) == 1
     assert len(answer.moves) == 1
-    assert asked(objects, WhatIfChange(configuration=PACKING_CONFIG)).moves == []
+    assert whatif(objects, WhatIfChange(configuration=PACKING_CONFIG)).moves == []
 
 
-def test_other_priorities_decide_who_evicts_whom() -> None:
+def test_changed_priorities_change_preemption() -> None:
     low = PriorityClass(ObjectMeta(name="low"), value=1)
     running = make_pod("running", cpu=3, node="a", priority=5)
     waiting = make_pod("waiting", cpu=3, priority=1, priority_class_name="low")
     objects = [make_node("a", cpu=4), low, running, waiting]
-    assert places(asked(objects, WhatIfChange()).waits) == {"waiting": ("", "")}
+    assert places(whatif(objects, WhatIfChange()).waits) == {"waiting": ("", "")}
     for priorities in (PriorityChanges(classes={"low": 9}), PriorityChanges(pods={"default/wait*": 9})):
-        answer = asked(objects, WhatIfChange(priorities=priorities))
+        answer = whatif(objects, WhatIfChange(priorities=priorities))
         assert places(answer.lands) == {"waiting": ("", "a")}
         assert places(answer.waits) == {"running": ("a", "")}
         assert answer.restarts == 1
 
 
-def test_a_gang_lands_when_there_is_room_for_all_of_it() -> None:
+def test_a_gang_lands_when_all_of_it_fits() -> None:
     objects = [make_node("a", cpu=2), *make_gang("train", 3, cpu=1).objects]
-    assert len(asked(objects, WhatIfChange()).waits) == 3
-    answer = asked(objects, WhatIfChange(nodes=NodeChanges(add=(NodeCopies(like="a"),))))
-    assert {fate.pod for fate in answer.lands} == {f"default/train-{number}" for number in range(3)}
-    assert {fate.then for fate in answer.lands} == {"a", "a-copy-0"}
+    assert len(whatif(objects, WhatIfChange()).waits) == 3
+    answer = whatif(objects, WhatIfChange(nodes=NodeChanges(add=(NodeCopies(like="a"),))))
+    assert {pod_change.pod for pod_change in answer.lands} == {f"default/train-{number}" for number in range(3)}
+    assert {pod_change.then for pod_change in answer.lands} == {"a", "a-copy-0"}
     assert answer.waits == []
 
 
-def test_objects_of_the_change_come_too() -> None:
-    answer = asked([make_node("a", cpu=2)], WhatIfChange(objects=(make_pod("new", cpu=1), make_node("b", cpu=1))))
+def test_objects_of_the_change_are_added() -> None:
+    answer = whatif([make_node("a", cpu=2)], WhatIfChange(objects=(make_pod("new", cpu=1), make_node("b", cpu=1))))
     assert places(answer.lands) == {"new": ("", "a")}
     assert answer.then.nodes == 2
 
 
-def test_all_nodes_are_replaced_by_those_that_come() -> None:
-    """`*` stands for the nodes that there are, not for those of the same change."""
+def test_a_wildcard_removes_only_existing_nodes() -> None:
+    """`*` matches the nodes of the cluster, not those that the same change adds."""
     objects = [make_node("a", cpu=2), make_node("b", cpu=2), make_pod("web", cpu=1, node="a")]
     nodes = NodeChanges(add=("big=1:cpu=8", NodeCopies(like="a")), remove=("*",))
-    answer = asked(objects, WhatIfChange(nodes=nodes, objects=(make_node("b", cpu=1),)))
+    answer = whatif(objects, WhatIfChange(nodes=nodes, objects=(make_node("b", cpu=1),)))
     assert answer.then.nodes == 3  # big-0, a-copy-0 and the new b
     assert places(answer.moves) == {"web": ("a", "big-0")}
 
@@ -123,22 +125,22 @@ def test_nodes_have_prices() -> None:
         nodes=NodeChanges(add=(NodeCopies(like="large", count=2),), remove=("small",)),
         prices=Prices(label="type", per_hour={"large": 0.5}),
     )
-    answer = asked([*objects, make_pod("web", cpu=2, node="large")], change)
+    answer = whatif([*objects, make_pod("web", cpu=2, node="large")], change)
     assert (answer.now.per_hour, answer.now.unpriced) == (0.5, 1)
     assert (answer.then.per_hour, answer.then.unpriced) == (1.5, 0)
     assert answer.now.requested["cpu"] == 0.25
     assert answer.then.requested["cpu"] == round(2 / 12, 4)
-    assert asked(objects, WhatIfChange()).now.per_hour is None
+    assert whatif(objects, WhatIfChange()).now.per_hour is None
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         pytest.param(
-            WhatIfChange(nodes=NodeChanges(remove=("ghost",))), "nodes.remove: there is no node ghost", id="remove"
+            WhatIfChange(nodes=NodeChanges(remove=("missing",))), "nodes.remove: there is no node missing", id="remove"
         ),
         pytest.param(
-            WhatIfChange(nodes=NodeChanges(add=(NodeCopies(like="ghost"),))), "no node ghost to copy", id="copy"
+            WhatIfChange(nodes=NodeChanges(add=(NodeCopies(like="missing"),))), "no node missing to copy", id="copy"
         ),
         pytest.param(
             WhatIfChange(nodes=NodeChanges(add=("a=x",))), "nodes.add: a=x: 'x' is no number of nodes", id="pool"
@@ -148,12 +150,12 @@ def test_nodes_have_prices() -> None:
         pytest.param(WhatIfChange(priorities=PriorityChanges(pods={"x": 1})), "there is no pod x", id="pod"),
     ],
 )
-def test_a_wish_that_means_nothing_here_is_refused(change: WhatIfChange, said: str) -> None:
-    with pytest.raises(WhatIfError, match=said):
-        asked([make_node("a"), make_pod("web")], change)
+def test_a_change_that_does_not_apply_is_rejected(change: WhatIfChange, message: str) -> None:
+    with pytest.raises(WhatIfError, match=message):
+        whatif([make_node("a"), make_pod("web")], change)
 
 
-def test_a_change_is_read_from_its_file_and_the_files_beside_it(tmp_path: Path) -> None:
+def test_a_change_is_read_from_its_file_and_its_configurations(tmp_path: Path) -> None:
     (tmp_path / "packing.yaml").write_text(PACKING_CONFIG)
     path = tmp_path / "change.yaml"
     path.write_text(
@@ -171,7 +173,7 @@ def test_a_change_is_read_from_its_file_and_the_files_beside_it(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         pytest.param("", "is empty; write apiVersion: bayplan.dev/v1alpha1 and kind: WhatIf", id="empty"),
         pytest.param("apiVersion: v1\nkind: Pod\n", "holds no documents of kind WhatIf", id="a manifest"),
@@ -187,7 +189,7 @@ def test_a_change_is_read_from_its_file_and_the_files_beside_it(tmp_path: Path) 
             id="deepest",
         ),
         pytest.param(HEAD + "nodes: {remove: b}\n", "nodes.remove is a text; write a list", id="no list"),
-        pytest.param(HEAD + "afresh: maybe\n", "afresh is a text; write true or false", id="no truth"),
+        pytest.param(HEAD + "afresh: maybe\n", "afresh is a text; write true or false", id="not a bool"),
         pytest.param(
             HEAD + "prices: {perHour: {m7: -1}}\n", "prices.perHour.m7 is not a price; expected a number", id="price"
         ),
@@ -202,8 +204,8 @@ def test_a_change_is_read_from_its_file_and_the_files_beside_it(tmp_path: Path) 
         ),
     ],
 )
-def test_a_file_that_cannot_be_meant_is_refused_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_file_is_rejected_with_the_field(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "change.yaml"
     path.write_text(text)
-    with pytest.raises(BayplanError, match=said):
+    with pytest.raises(BayplanError, match=message):
         read_whatif_file(path)

@@ -1,4 +1,4 @@
-"""A cluster without names decides as it did with them, and tells nobody whose it is."""
+"""Anonymiser: decisions stay the same, and no name of the cluster is left."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ from docs.fences import ROOT
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def decided(
-    objects: Sequence[KubeObject], favourites: dict[str, str] | None = None, setup: EngineSetup | None = None
+def decide(
+    objects: Sequence[KubeObject], preferred: dict[str, str] | None = None, setup: EngineSetup | None = None
 ) -> list[RecordedDecision]:
-    with OfflineCluster(objects, setup or EngineSetup(), now=NOON) as still:
-        still.preferred_nodes.update(favourites or {})
-        return still.run_until_stable(pending_pods(objects, still)).decisions
+    with OfflineCluster(objects, setup or EngineSetup(), now=NOON) as offline:
+        offline.preferred_nodes.update(preferred or {})
+        return offline.run_until_stable(pending_pods(objects, offline)).decisions
 
 
 @pytest.mark.parametrize("example", ["cluster", "batch"])
-def test_the_decisions_of_the_examples_stay_what_they_are(example: str) -> None:
+def test_decisions_of_the_examples_stay_the_same(example: str) -> None:
     objects = read_objects([ROOT / "examples" / example])
     names = Anonymiser(objects)
-    before = [names.rename_decision(verdict) for verdict in decided(objects)]
-    nodes = {verdict.pod: verdict.node for verdict in before if verdict.node}
-    after = decided([names.rename_object(item) for item in objects], nodes)
+    before = [names.rename_decision(decision) for decision in decide(objects)]
+    nodes = {decision.pod: decision.node for decision in before if decision.node}
+    after = decide([names.rename_object(item) for item in objects], nodes)
     assert [(each.pod, each.node, each.evicted) for each in after] == [
         (each.pod, each.node, each.evicted) for each in before
     ]
 
 
-def test_shared_gpus_are_given_out_as_with_names() -> None:
-    """What pods ask of devices, what they were given and of which model it must be is no secret."""
+def test_allocations_of_shared_gpus_stay_the_same() -> None:
+    """Requests for devices, assigned devices and models are kept."""
     gpus = {GPU_COUNT: 2, "cpu": "64", "memory": "64Gi", "pods": 110}
     nodes = [
         make_node(f"falcon-{model}", labels={GPU_MODEL: model, "team": "falcon"}, allocatable=gpus)
         for model in ("T4", "P100")
     ]
-    asked = request_annotations(GpuMilliRequest(700, 1, "V100|P100"))
-    held = make_pod("falcon-0", node="falcon-P100", annotations=asked | {GPU_INDEX: "0"}, cpu=1)
-    objects = [*nodes, held, *(make_pod(f"falcon-{number}", annotations=asked, cpu=1) for number in (1, 2))]
+    annotations = request_annotations(GpuMilliRequest(700, 1, "V100|P100"))
+    held = make_pod("falcon-0", node="falcon-P100", annotations=annotations | {GPU_INDEX: "0"}, cpu=1)
+    objects = [*nodes, held, *(make_pod(f"falcon-{number}", annotations=annotations, cpu=1) for number in (1, 2))]
     names = Anonymiser(objects)
     setup = EngineSetup(configuration=yaml.safe_dump(policy_manifest("bestfit", [])))
-    before, after = (decided(each, setup=setup) for each in (objects, [names.rename_object(item) for item in objects]))
+    before, after = (decide(each, setup=setup) for each in (objects, [names.rename_object(item) for item in objects]))
     assert [each.node for each in before] == ["falcon-P100", ""]
     assert [(each.pod, each.node) for each in after] == [
         (each.pod, each.node) for each in map(names.rename_decision, before)
@@ -74,7 +74,7 @@ def test_shared_gpus_are_given_out_as_with_names() -> None:
 SECRETS = ("acme", "payroll", "falcon", "registry.acme.example")
 
 
-def secretive() -> list[KubeObject]:
+def objects_with_secrets() -> list[KubeObject]:
     taint = "acme.example/falcon=payroll:NoSchedule"
     node = make_node(
         "acme-node-1",
@@ -92,12 +92,12 @@ def secretive() -> list[KubeObject]:
         node_selector={"acme.example/team": "falcon", "kubernetes.io/os": "linux"},
     )
     gang = make_gang("falcon-train", 2, namespace="falcon", queue="payroll-queue", cpu=1)
-    place = make_hyper_node("acme-rack", pattern="^acme-node-[0-9]$")
-    return list(with_all_defaults([node, pod, make_queue("payroll-queue"), place, *gang.objects]))
+    hyper_node = make_hyper_node("acme-rack", pattern="^acme-node-[0-9]$")
+    return list(with_all_defaults([node, pod, make_queue("payroll-queue"), hyper_node, *gang.objects]))
 
 
 def test_no_name_label_or_image_is_left() -> None:
-    objects = secretive()
+    objects = objects_with_secrets()
     names = Anonymiser(objects)
     text = json.dumps([object_manifest(names.rename_object(item)) for item in objects])
     assert [secret for secret in SECRETS if secret in text] == []
@@ -105,11 +105,11 @@ def test_no_name_label_or_image_is_left() -> None:
     assert '"m7"' in text
 
 
-def test_what_belongs_together_still_does() -> None:
-    objects = secretive()
+def test_references_between_objects_are_kept() -> None:
+    objects = objects_with_secrets()
     names = Anonymiser(objects)
     trees = [object_manifest(names.rename_object(item)) for item in objects]
-    node, pod, queue, place, group, member, *_ = trees
+    node, pod, queue, hyper_node, group, member, *_ = trees
     (key,) = (key for key in node["metadata"]["labels"] if key.startswith("key-"))
     assert pod["spec"]["nodeSelector"] == {key: node["metadata"]["labels"][key], "kubernetes.io/os": "linux"}
     assert node["metadata"]["labels"]["kubernetes.io/hostname"] == node["metadata"]["name"]
@@ -117,12 +117,12 @@ def test_what_belongs_together_still_does() -> None:
     assert group["spec"]["queue"] == queue["metadata"]["name"]
     assert member["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == group["metadata"]["name"]
     assert member["metadata"]["namespace"] == pod["metadata"]["namespace"] == group["metadata"]["namespace"]
-    assert place["spec"]["members"][0]["selector"]["regexMatch"][
+    assert hyper_node["spec"]["members"][0]["selector"]["regexMatch"][
         "pattern"
     ] == f"^({node['metadata']['name']})$".replace("-", "\\-")
 
 
-def test_names_keep_their_order_and_pods_their_numbers() -> None:
+def test_order_of_names_and_numbers_of_pods_are_kept() -> None:
     names = ["web-10", "web-2", "api-3", "web-9"]
     pods = list(with_all_defaults(make_pod(name) for name in names))
     anonymiser = Anonymiser(pods)

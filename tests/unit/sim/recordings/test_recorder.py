@@ -1,4 +1,4 @@
-"""A cluster is followed while its scheduler works, and all that was decided is decided again."""
+"""Recorder: a live cluster is followed, and a replay reproduces its decisions."""
 
 from __future__ import annotations
 
@@ -44,34 +44,36 @@ def pod(name: str, cpu: str = "1") -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def followed(cluster: Cluster) -> AsyncIterator[Callable[[], Recording]]:
-    """Follows a cluster; what is given makes a recording of what happened so far."""
-    mine = ClusterRecorder(
+async def followed_cluster(cluster: Cluster) -> AsyncIterator[Callable[[], Recording]]:
+    """Follow a cluster; yields a function that builds the recording so far."""
+    recorder = ClusterRecorder(
         cluster.client, is_batch=lambda _: False, serves=lambda each: each.scheduler_name == "default-scheduler"
     )
-    began = asyncio.Event()
-    watching = asyncio.create_task(mine.run(None, began.set))
+    started = asyncio.Event()
+    task = asyncio.create_task(recorder.run(None, started.set))
 
     def recording() -> Recording:
-        assert mine.started_at is not None
-        header = RecordingHeader(recording=1, at=mine.started_at, decisions=OBSERVED, until=cluster.client.clock.now())
-        verdicts, changes = mine.result()
-        return Recording(header, mine.objects, tuple(verdicts), tuple(changes))
+        assert recorder.started_at is not None
+        header = RecordingHeader(
+            recording=1, at=recorder.started_at, decisions=OBSERVED, until=cluster.client.clock.now()
+        )
+        decisions, changes = recorder.result()
+        return Recording(header, recorder.objects, tuple(decisions), tuple(changes))
 
     try:
-        await began.wait()
+        await started.wait()
         yield recording
     finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @async_test
-async def test_pods_that_came_and_went_are_replayed_to_the_same_nodes() -> None:
+async def test_a_replay_of_a_followed_cluster_reproduces_all_nodes() -> None:
     async with Cluster(nodes="node=3:cpu=4", controllers=False) as cluster:
         await cluster.apply(pod("before"))
         await cluster.wait_placed("before", timeout_s=DEADLINE_S)
-        async with followed(cluster) as recording:
+        async with followed_cluster(cluster) as recording:
             placed = {}
             for name, cpu in (("first", "3"), ("second", "2"), ("third", "3")):
                 await cluster.apply(pod(name, cpu))
@@ -83,43 +85,43 @@ async def test_pods_that_came_and_went_are_replayed_to_the_same_nodes() -> None:
             await cluster.apply(pod("giant", "64"))
             await cluster.wait_unschedulable("giant", timeout_s=DEADLINE_S)
             await wait_until(lambda: any(each.pod == "default/giant" for each in recording().decisions))
-            story = recording()
-    # One was there already: nobody saw it decided.
-    assert {verdict.pod: verdict.node for verdict in story.decisions} == placed | {"default/giant": ""}
-    assert placed["default/again"] == placed["default/first"]  # where alone there was room again
-    found = replay_recording(story)
+            followed = recording()
+    # The pod `before` was bound before the recording started.
+    assert {decision.pod: decision.node for decision in followed.decisions} == placed | {"default/giant": ""}
+    assert placed["default/again"] == placed["default/first"]  # the only node with enough free resources
+    found = replay_recording(followed)
     assert found.differences == []
     assert {each.pod: each.node for each in found.decisions} == placed | {"default/giant": ""}
 
 
-def story_of(objects: list[KubeObject], *steps: RecordedDecision | RecordedChange) -> Recording:
-    """A cluster that was followed, from what happened in it."""
-    verdicts = [step for step in steps if isinstance(step, RecordedDecision)]
-    changes, seen = [], 0
+def followed_recording(objects: list[KubeObject], *steps: RecordedDecision | RecordedChange) -> Recording:
+    """The recording of a followed cluster, from its decisions and changes."""
+    decisions = [step for step in steps if isinstance(step, RecordedDecision)]
+    changes, decided = [], 0
     for step in steps:
         if isinstance(step, RecordedChange):
-            changes.append(RecordedChange(step.item, step.deleted, step.at, seen))
+            changes.append(RecordedChange(step.item, step.deleted, step.at, decided))
         else:
-            seen += 1
+            decided += 1
     header = RecordingHeader(recording=1, at=NOON, decisions=OBSERVED, until=NOON + timedelta(hours=1))
-    return Recording(header, tuple(objects), tuple(verdicts), tuple(changes))
+    return Recording(header, tuple(objects), tuple(decisions), tuple(changes))
 
 
 def at(second: float) -> datetime:
     return NOON + timedelta(seconds=second)
 
 
-def told(recording: Recording, setup: EngineSetup | None = None) -> list[str]:
+def differences(recording: Recording, setup: EngineSetup | None = None) -> list[str]:
     return [each.describe() for each in replay_recording(recording, setup).differences]
 
 
 SMALL, LARGE = make_node("small", cpu=2), make_node("large", cpu=8)
 
 
-def test_a_name_that_is_used_again_is_another_pod() -> None:
+def test_a_reused_name_is_another_pod() -> None:
     first, second = make_pod("db-0", cpu=2), replace(make_pod("db-0", cpu=7), metadata=make_pod("db-0").metadata)
     second = replace(second, metadata=replace(second.metadata, uid="another"))
-    story = story_of(
+    followed = followed_recording(
         [SMALL, LARGE, make_pod("other", cpu=7, node="large"), first],
         RecordedDecision(pod="default/db-0", node="small", at=at(10)),
         RecordedChange(first.bound_to("small"), deleted=True, at=at(20)),
@@ -127,32 +129,32 @@ def test_a_name_that_is_used_again_is_another_pod() -> None:
         RecordedChange(second, at=at(30)),
         RecordedDecision(pod="default/db-0", node="large", at=at(40)),
     )
-    assert told(story) == []
-    assert [each.node for each in replay_recording(story).decisions] == ["small", "large"]
+    assert differences(followed) == []
+    assert [each.node for each in replay_recording(followed).decisions] == ["small", "large"]
 
 
-def test_a_decision_that_was_made_before_a_change_was_seen_explains_itself() -> None:
-    """The pod was on its way when the node came that it would have preferred."""
-    story = story_of(
+def test_a_decision_may_precede_a_change_that_was_recorded_before_it() -> None:
+    """The pod was being bound when a node was added that it would have preferred."""
+    followed = followed_recording(
         [SMALL, make_pod("web", cpu=1)],
         RecordedChange(LARGE, at=at(1)),
         RecordedDecision(pod="default/web", node="small", at=at(2)),
     )
-    assert told(story) == []
-    late = story_of(
+    assert differences(followed) == []
+    late = followed_recording(
         [SMALL, make_pod("web", cpu=1)],
         RecordedChange(LARGE, at=at(1)),
         RecordedDecision(pod="default/web", node="small", at=at(60)),
     )
-    assert told(late) == ["decision 1, default/web: recorded small; now large"]
+    assert differences(late) == ["decision 1, default/web: recorded small; now large"]
 
 
-def test_a_change_that_was_told_too_late_explains_a_decision() -> None:
-    """Nodes and pods are watched apart, and of two watches either may be behind."""
+def test_a_change_may_precede_a_decision_that_was_recorded_before_it() -> None:
+    """Nodes and pods have separate watches, and each of them may be late."""
     pods = [make_pod("web", cpu=5)]
     assert (
-        told(
-            story_of(
+        differences(
+            followed_recording(
                 [SMALL, *pods],
                 RecordedDecision(pod="default/web", node="large", at=at(1)),
                 RecordedChange(LARGE, at=at(2)),
@@ -161,8 +163,8 @@ def test_a_change_that_was_told_too_late_explains_a_decision() -> None:
         == []
     )
     assert (
-        told(
-            story_of(
+        differences(
+            followed_recording(
                 [SMALL, *pods],
                 RecordedDecision(pod="default/web", node="large", at=at(1)),
                 RecordedChange(LARGE, at=at(60)),
@@ -172,46 +174,46 @@ def test_a_change_that_was_told_too_late_explains_a_decision() -> None:
     )
 
 
-def test_the_first_difference_is_told_with_both_nodes() -> None:
-    story = story_of(
+def test_the_first_difference_has_both_nodes() -> None:
+    followed = followed_recording(
         [make_node("a", cpu=4), make_pod("full", cpu=2, node="a"), make_pod("web", cpu=1), make_pod("next", cpu=1)],
         RecordedChange(make_node("b", cpu=4), at=at(1)),
         RecordedDecision(pod="default/web", node="b", at=at(10)),
         RecordedDecision(pod="default/next", node="b", at=at(20)),
     )
-    assert told(story) == []
-    found = replay_recording(story, EngineSetup(configuration=PACKING_CONFIG))
+    assert differences(followed) == []
+    found = replay_recording(followed, EngineSetup(configuration=PACKING_CONFIG))
     assert found.first is not None
     assert found.first.describe() == "decision 1, default/web: recorded b; now a"
     assert [line.partition(":")[0] for line in found.first.because] == ["b", "a"]
 
 
-def test_pods_that_have_ended_make_room_and_nodes_that_went_have_none() -> None:
+def test_ended_pods_release_resources_and_deleted_nodes_are_not_used() -> None:
     done = make_pod("done", cpu=2, node="small")
     over = replace(done, status=replace(done.status, phase="Succeeded"))
-    story = story_of(
+    followed = followed_recording(
         [SMALL, LARGE, done, make_pod("web", cpu=2)],
         RecordedChange(LARGE, deleted=True, at=at(1)),
         RecordedChange(over, at=at(10)),
         RecordedDecision(pod="default/web", node="small", at=at(20)),
     )
-    assert told(story) == []
+    assert differences(followed) == []
 
 
-def test_a_pod_that_was_gone_before_its_decision_is_a_difference() -> None:
+def test_a_pod_deleted_before_its_decision_is_a_difference() -> None:
     web = make_pod("web")
-    story = story_of(
+    followed = followed_recording(
         [LARGE, web],
         RecordedChange(web, deleted=True, at=at(1)),
         RecordedDecision(pod="default/web", node="large", at=at(60)),
     )
-    (found,) = replay_recording(story).differences
+    (found,) = replay_recording(followed).differences
     assert found.because == ("the pod was deleted before",)
 
 
-def test_sessions_of_gangs_that_came_are_retraced() -> None:
+def test_sessions_of_added_gangs_are_retraced() -> None:
     gang = make_gang("train", 2, cpu=1)
-    story = story_of(
+    followed = followed_recording(
         [LARGE],
         *(RecordedChange(each, at=at(1)) for each in gang.objects),
         *(
@@ -219,14 +221,14 @@ def test_sessions_of_gangs_that_came_are_retraced() -> None:
             for n in range(2)
         ),
     )
-    assert told(story) == []
-    assert [each.node for each in replay_recording(story).decisions] == ["large", "large"]
+    assert differences(followed) == []
+    assert [each.node for each in replay_recording(followed).decisions] == ["large", "large"]
 
 
-def test_a_story_is_a_trace_with_durations(tmp_path: Path) -> None:
+def test_a_followed_recording_is_a_trace_with_durations(tmp_path: Path) -> None:
     waiting, late = (stamped(make_pod(name, cpu=1), second) for name, second in (("waiting", 0), ("late", 30)))
     stays = stamped(make_pod("stays", cpu=1, node="large"), 5)
-    story = story_of(
+    followed = followed_recording(
         [LARGE, waiting, stays],
         RecordedDecision(pod="default/waiting", node="large", at=at(10)),
         RecordedChange(late, at=at(30)),
@@ -234,8 +236,8 @@ def test_a_story_is_a_trace_with_durations(tmp_path: Path) -> None:
         RecordedChange(SMALL, at=at(45)),
         RecordedChange(Pod(metadata=waiting.metadata), deleted=True, at=at(70)),
     )
-    write_recording(tmp_path / "story.jsonl", story)
-    nodes, pods = read_recorded_trace(tmp_path / "story.jsonl")
+    write_recording(tmp_path / "followed.jsonl", followed)
+    nodes, pods = read_recorded_trace(tmp_path / "followed.jsonl")
     assert [node.name for node in nodes] == ["large", "small"]
     assert [(each.name, each.arrival_s, each.duration_s) for each in pods] == [
         ("default/waiting", 0.0, 60.0),
@@ -249,7 +251,7 @@ def stamped(pod: Pod, second: float) -> Pod:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "is_noted"),
+    ("old", "new", "is_recorded"),
     [
         pytest.param(LARGE, replace(LARGE, metadata=replace(LARGE.metadata, resource_version="9")), False, id="again"),
         pytest.param(
@@ -279,14 +281,14 @@ def stamped(pod: Pod, second: float) -> Pod:
         ),
     ],
 )
-def test_what_no_decision_looks_at_is_passed_over(old: KubeObject, new: KubeObject, is_noted: bool) -> None:
-    assert (without_irrelevant_fields(old) != without_irrelevant_fields(new)) is is_noted
+def test_irrelevant_updates_are_ignored(old: KubeObject, new: KubeObject, is_recorded: bool) -> None:
+    assert (without_irrelevant_fields(old) != without_irrelevant_fields(new)) is is_recorded
 
 
-def test_the_same_story_is_the_same_lines() -> None:
-    story = story_of(
+def test_equal_recordings_have_equal_lines() -> None:
+    followed = followed_recording(
         [SMALL], RecordedChange(LARGE, at=at(1)), RecordedChange(Node(metadata=SMALL.metadata), deleted=True, at=at(2))
     )
-    lines = list(encode_lines(story))
-    assert lines == list(encode_lines(story))
+    lines = list(encode_lines(followed))
+    assert lines == list(encode_lines(followed))
     assert '"goes": {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "small"' in lines[3]

@@ -1,4 +1,4 @@
-"""A recording is one file that reads back as it was written, and says where it is broken."""
+"""Recording files: round trip, order of lines, and errors with their place."""
 
 from __future__ import annotations
 
@@ -39,43 +39,43 @@ def recording() -> Recording:
         make_queue("default"),
         *gang.objects,
     ]
-    verdicts = (
+    decisions = (
         RecordedDecision(pod="default/web", node="a", why="the only node that fits", evicted=("default/old",)),
         RecordedDecision(pod="default/train-0", engine=BATCH_ENGINE, node="a", session=1, at=NOON),
     )
-    return Recording(RecordingHeader(recording=1, at=NOON, seed=3, configuration="kind: Ü"), tuple(objects), verdicts)
+    return Recording(RecordingHeader(recording=1, at=NOON, seed=3, configuration="kind: Ü"), tuple(objects), decisions)
 
 
-def followed() -> Recording:
-    """The same cluster with a story: a pod is placed, another comes, the first goes."""
+def followed_recording() -> Recording:
+    """The same cluster with changes: a pod is placed, another is added, the first is deleted."""
     known = recording()
     web = known.objects[1]
     late = make_pod("late")
     last = RecordedDecision(pod="default/late", node="a", at=NOON)
-    gone = Pod(metadata=ObjectMeta(name="web", namespace="default", uid=web.metadata.uid))
-    changes = (RecordedChange(late, at=NOON, after=1), RecordedChange(gone, deleted=True, after=2))
+    deleted = Pod(metadata=ObjectMeta(name="web", namespace="default", uid=web.metadata.uid))
+    changes = (RecordedChange(late, at=NOON, after=1), RecordedChange(deleted, deleted=True, after=2))
     header = replace(known.header, until=NOON + timedelta(hours=1))
     return Recording(header, known.objects[:2], (known.decisions[0], last), changes)
 
 
-@pytest.mark.parametrize("make", [recording, followed])
+@pytest.mark.parametrize("make", [recording, followed_recording])
 @pytest.mark.parametrize("name", ["cluster.jsonl", "cluster.jsonl.gz"])
-def test_it_reads_back_as_it_was_written(tmp_path: Path, name: str, make: Callable[[], Recording]) -> None:
+def test_a_recording_round_trips(tmp_path: Path, name: str, make: Callable[[], Recording]) -> None:
     write_recording(tmp_path / name, make())
     assert read_recording(tmp_path / name) == make()
     assert [each.name for each in tmp_path.iterdir()] == [name]
 
 
 @pytest.mark.parametrize("name", ["cluster.jsonl", "cluster.jsonl.gz"])
-def test_the_same_recording_is_the_same_bytes(tmp_path: Path, name: str) -> None:
+def test_equal_recordings_have_equal_bytes(tmp_path: Path, name: str) -> None:
     for folder in ("first", "second"):
         (tmp_path / folder).mkdir()
         write_recording(tmp_path / folder / name, recording())
     assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
 
 
-def test_a_cluster_that_was_followed_is_told_in_order_and_known_at_its_end() -> None:
-    lines = [json.loads(line) for line in encode_lines(followed())]
+def test_a_followed_cluster_has_ordered_lines_and_final_objects() -> None:
+    lines = [json.loads(line) for line in encode_lines(followed_recording())]
     assert [next(iter(line)) for line in lines] == [
         "recording",
         *["object"] * 2,
@@ -84,22 +84,22 @@ def test_a_cluster_that_was_followed_is_told_in_order_and_known_at_its_end() -> 
     ]
     assert [list(line["change"]) for line in lines if "change" in line] == [["at", "comes"], ["goes"]]
     assert lines[-1] == {"end": {"objects": 2, "decisions": 2, "changes": 2}}
-    there = {(type(item).__name__, item.key): item for item in followed().objects_at_end()}
-    assert set(there) == {("Node", "a"), ("Pod", "default/late")}
-    late = there["Pod", "default/late"]
+    final_objects = {(type(item).__name__, item.key): item for item in followed_recording().objects_at_end()}
+    assert set(final_objects) == {("Node", "a"), ("Pod", "default/late")}
+    late = final_objects["Pod", "default/late"]
     assert isinstance(late, Pod)
     assert late.spec.node_name == "a"
     assert recording().objects_at_end() == recording().objects
 
 
-def test_a_name_that_ends_in_gz_is_packed(tmp_path: Path) -> None:
+def test_a_name_that_ends_in_gz_is_compressed(tmp_path: Path) -> None:
     write_recording(tmp_path / "c.jsonl.gz", recording())
     lines = gzip.decompress((tmp_path / "c.jsonl.gz").read_bytes()).decode().splitlines()
     assert json.loads(lines[0])["recording"] == 1
     assert json.loads(lines[1])["object"]["kind"] == "Node"
 
 
-def test_a_recording_is_told_by_its_name_or_its_beginning(tmp_path: Path) -> None:
+def test_is_recording_by_name_or_first_bytes(tmp_path: Path) -> None:
     write_recording(tmp_path / "plain.txt", recording())
     (tmp_path / "nodes.json").write_text('{"apiVersion": "v1", "kind": "Node"}')
     assert is_recording(tmp_path / "plain.txt")
@@ -112,7 +112,7 @@ HEADER, NODE, *_, END = list(encode_lines(Recording(recording().header, recordin
 
 
 @pytest.mark.parametrize(
-    ("lines", "line", "said"),
+    ("lines", "line", "message"),
     [
         pytest.param([], 1, 'the file is empty; expected {"recording": 1, ...}', id="empty"),
         pytest.param(
@@ -184,18 +184,18 @@ HEADER, NODE, *_, END = list(encode_lines(Recording(recording().header, recordin
         pytest.param([HEADER, NODE, END, NODE], 4, "there are lines after the end; expected none", id="two in one"),
     ],
 )
-def test_a_broken_file_is_told_with_the_line_the_field_and_what_was_expected(
-    tmp_path: Path, lines: list[str], line: int, said: str
+def test_an_invalid_file_is_an_error_with_line_field_and_expectation(
+    tmp_path: Path, lines: list[str], line: int, message: str
 ) -> None:
     path = tmp_path / "broken.jsonl"
     path.write_text("".join(f"{each}\n" for each in lines))
-    with pytest.raises(RecordingError) as told:
+    with pytest.raises(RecordingError) as caught:
         read_recording(path)
-    assert str(told.value).startswith(f"{path}, line {line}: ")
-    assert said in str(told.value)
+    assert str(caught.value).startswith(f"{path}, line {line}: ")
+    assert message in str(caught.value)
 
 
-def test_a_packed_file_that_breaks_off_is_told(tmp_path: Path) -> None:
+def test_a_truncated_gzip_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "cut.jsonl.gz"
     write_recording(path, recording())
     path.write_bytes(path.read_bytes()[:-20])
@@ -203,7 +203,7 @@ def test_a_packed_file_that_breaks_off_is_told(tmp_path: Path) -> None:
         read_recording(path)
 
 
-def test_bytes_that_are_no_text_are_told(tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_are_an_error(tmp_path: Path) -> None:
     path = tmp_path / "strange.jsonl"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RecordingError, match="line 1: it is not text; expected UTF-8"):

@@ -1,4 +1,4 @@
-"""The OpenB experiment: its checkpoints, its sequences, its curve."""
+"""The OpenB experiment: reference results, sequences of pods, and the allocation curve."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FINAL = {
 
 @pytest.mark.parametrize("policy", list(POLICIES)[1:])
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_whole_runs_without_chance_end_as_published(workload: str, policy: str) -> None:
+def test_runs_in_file_order_end_as_published(workload: str, policy: str) -> None:
     arrived, numbers = FINAL[workload]
     place = 2 * (list(POLICIES).index(policy) - 1)
     allocated, failed = map(int, numbers.split()[place : place + 2])
@@ -68,15 +68,15 @@ def test_workloads_are_those_of_the_publication(
     assert len(found.pods) == pods
     assert round(100 * sum(pod.gpu_request.total for pod in found.pods) / CAPACITY, 2) == load
     assert len({pod_shape(pod) for pod in found.pods}) == shapes
-    usual = TypicalPods.of(map(pod_shape, found.pods))
-    assert (len(usual.counts), usual.covered) == (typical, covered)
+    typical_pods = TypicalPods.of(map(pod_shape, found.pods))
+    assert (len(typical_pods.counts), typical_pods.covered) == (typical, covered)
 
 
 def pod(milli: int, count: int = 1, name: str = "") -> TracePod:
     return TracePod(name, 1000, 1024, GpuMilliRequest(milli, count) if count else GpuMilliRequest())
 
 
-def test_a_list_that_is_too_short_gets_copies_behind_it() -> None:
+def test_a_short_list_is_extended_by_copies() -> None:
     pods = [pod(1000, 1, str(number)) for number in range(50)]
     sequence = tune_workload(pods, 100_000, random.Random(7))
     assert sorted(sequence[:50], key=lambda each: int(each.name)) == pods
@@ -85,7 +85,7 @@ def test_a_list_that_is_too_short_gets_copies_behind_it() -> None:
     assert set(sequence[50:]) <= set(pods)
 
 
-def test_a_list_that_is_too_long_loses_pods_and_keeps_its_order() -> None:
+def test_a_long_list_loses_pods_and_keeps_its_order() -> None:
     pods = [pod(1000, 1, str(number)) for number in range(400)]
     sequence = tune_workload(pods, 100_000, random.Random(7))
     shuffled = list(pods)
@@ -95,8 +95,8 @@ def test_a_list_that_is_too_long_loses_pods_and_keeps_its_order() -> None:
     assert places == sorted(places)
 
 
-def test_the_last_pod_is_held_against_its_share_of_one_device() -> None:
-    """Not against all that it asks for, so that the load may come out a little higher."""
+def test_the_last_pod_is_compared_by_its_share_of_one_device() -> None:
+    """Its total request is not used, so the load may be slightly higher."""
     whole = [pod(1000, 8), pod(1000, 4)]
     assert [each.gpu_request.total for each in repeat_in_file_order(whole, 9_000)] == [
         8000,
@@ -136,7 +136,7 @@ SMALL = OpenbWorkload(
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))
-def test_a_seed_decides_everything(policy: str) -> None:
+def test_equal_seeds_give_equal_runs(policy: str) -> None:
     once, again, other = (run_experiment(SMALL, policy, seed) for seed in (3, 3, 4))
     assert once == again
     assert once.allocation != other.allocation
@@ -144,10 +144,10 @@ def test_a_seed_decides_everything(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))
-def test_a_weight_alone_changes_nothing(policy: str) -> None:
-    """`random` among them, which takes any of the best nodes where others take the first."""
-    alone, weighed = (run_experiment(SMALL, text, 3) for text in (policy, f"{policy}:2"))
-    assert (weighed.failed, weighed.allocated_milli, weighed.allocation) == (
+def test_the_weight_of_a_single_policy_changes_nothing(policy: str) -> None:
+    """This includes `random`, which chooses any of the best nodes; the remaining policies choose the first."""
+    alone, weighted = (run_experiment(SMALL, text, 3) for text in (policy, f"{policy}:2"))
+    assert (weighted.failed, weighted.allocated_milli, weighted.allocation) == (
         alone.failed,
         alone.allocated_milli,
         alone.allocation,
@@ -155,7 +155,7 @@ def test_a_weight_alone_changes_nothing(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", list(POLICIES)[1:])
-def test_pods_that_share_their_evaluation_go_where_each_would_go_alone(policy: str) -> None:
+def test_shared_evaluations_give_the_same_nodes_as_full_ones(policy: str) -> None:
     found = []
     for share in (True, False):
         configuration, registry = policy_configuration(policy, SMALL.pods)
@@ -178,8 +178,8 @@ def test_pods_that_share_their_evaluation_go_where_each_would_go_alone(policy: s
 
 
 @pytest.mark.parametrize("limit_bytes", [0, 1 << 20])
-def test_an_engine_that_keeps_no_records_decides_the_same(limit_bytes: int) -> None:
-    """A run of the experiment keeps none; a live scheduler does."""
+def test_decision_records_do_not_change_decisions(limit_bytes: int) -> None:
+    """The experiment stores no records; a live scheduler does."""
     configuration, registry = policy_configuration("fgd", SMALL.pods)
     ring = DecisionRing(limit_bytes)
     engine = PodEngine(
@@ -201,8 +201,8 @@ def test_an_engine_that_keeps_no_records_decides_the_same(limit_bytes: int) -> N
     assert len(ring) == (len(nodes) if limit_bytes else 0)
 
 
-def test_devices_come_back_when_a_pod_goes() -> None:
-    """What a pod held is free for the next one as soon as the cache no longer counts it."""
+def test_devices_are_free_after_a_pod_is_forgotten() -> None:
+    """Devices are free as soon as the cache no longer counts the pod."""
     configuration, registry = policy_configuration("bestfit", SMALL.pods)
     cache = build_node_cache([TraceNode("only", 16_000, 65_536, 1, "T4")])
     engine = PodEngine(configuration, registry, cache, clock=ManualClock(), chance=random.Random(0))

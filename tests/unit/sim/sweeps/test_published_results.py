@@ -1,4 +1,4 @@
-"""All of what was published about OpenB: five workloads, six policies, three loads; and a sweep on a Ray cluster."""
+"""Published results of OpenB: five workloads, six policies, three loads; and sweeps on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def small_jobs(tmp_path: Path) -> list[SweepJob]:
     return [SweepJob(pods, nodes, policy, seed) for policy in ("fgd", "random") for seed in range(2)]
 
 
-def test_every_workload_and_policy_was_published() -> None:
+def test_every_workload_and_policy_has_a_published_result() -> None:
     expected = {(f"openb_pod_list_{workload}", policy) for workload in WORKLOADS for policy in POLICIES}
     assert set(published_cells()) == expected
     known = published_result("openb_pod_list_default", "fgd")
@@ -45,20 +45,20 @@ def test_every_workload_and_policy_was_published() -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("policy", list(POLICIES))
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_means_are_within_a_point_of_what_was_published(workload: str, policy: str) -> None:
+def test_means_are_within_one_point_of_the_published_ones(workload: str, policy: str) -> None:
     jobs = [SweepJob(pods_file(workload), None, policy, seed) for seed in SEEDS]
-    apart = differences(RunSummary.of(run_jobs_in_order(run_job, jobs, available_cores())))
-    assert list(apart) == list(LOADS)
-    assert {load: by for load, by in apart.items() if abs(by) > WITHIN} == {}
+    found = differences(RunSummary.of(run_jobs_in_order(run_job, jobs, available_cores())))
+    assert list(found) == list(LOADS)
+    assert {load: by for load, by in found.items() if abs(by) > WITHIN} == {}
 
 
 @pytest.mark.soak
-def test_a_sweep_on_ray_gives_what_a_sweep_here_gives(small_jobs: list[SweepJob]) -> None:
-    there: dict[int, OpenbRun] = dict(run_jobs_on_ray(small_jobs, "local"))
-    assert [there[place] for place in range(len(small_jobs))] == [run_job(job) for job in small_jobs]
+def test_a_sweep_on_ray_gives_the_same_results(small_jobs: list[SweepJob]) -> None:
+    results: dict[int, OpenbRun] = dict(run_jobs_on_ray(small_jobs, "local"))
+    assert [results[index] for index in range(len(small_jobs))] == [run_job(job) for job in small_jobs]
 
 
-def test_a_ray_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_an_unreachable_ray_cluster_is_an_error(tmp_path: Path) -> None:
     job = SweepJob(tmp_path / "pods.csv", None, "fgd", 0)
     for address in ("127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999"):
         with pytest.raises(RayError, match=f"the Ray cluster at {re.escape(address)} cannot be reached"):
@@ -66,7 +66,7 @@ def test_a_ray_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_a_sweep_joins_a_ray_cluster_that_is_there(small_jobs: list[SweepJob]) -> None:
+def test_a_sweep_uses_a_running_ray_cluster(small_jobs: list[SweepJob]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -78,15 +78,15 @@ def test_a_sweep_joins_a_ray_cluster_that_is_there(small_jobs: list[SweepJob]) -
         stderr=subprocess.DEVNULL,
     )
     try:
-        there = dict(_once_up(small_jobs, address))
+        results = dict(_results_when_ready(small_jobs, address))
     finally:
         head.terminate()
         head.wait(DEADLINE_S)
-    assert [there[place] for place in range(len(small_jobs))] == [run_job(job) for job in small_jobs]
+    assert [results[index] for index in range(len(small_jobs))] == [run_job(job) for job in small_jobs]
 
 
-def _once_up(jobs: list[SweepJob], address: str) -> list[tuple[int, OpenbRun]]:
-    """The results, as soon as the cluster takes jobs."""
+def _results_when_ready(jobs: list[SweepJob], address: str) -> list[tuple[int, OpenbRun]]:
+    """The results, as soon as the cluster accepts jobs."""
     ends_s = time.monotonic() + DEADLINE_S
     while True:
         try:

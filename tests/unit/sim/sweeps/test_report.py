@@ -1,4 +1,4 @@
-"""Results to hand around: a page with plots inside, and a table for data frames."""
+"""Reports of a sweep: the HTML page with plots, and the Parquet table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def runs(workload: str = "openb_pod_list_default") -> list[OpenbRun]:
 
 
 class Balanced(HTMLParser):
-    """Notes the tags that are open."""
+    """Records the open tags."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Balanced(HTMLParser):
             self.open.pop()
 
 
-def test_a_page_is_whole_and_needs_nothing_from_elsewhere() -> None:
+def test_a_page_is_complete_and_loads_nothing() -> None:
     page = render_report([*runs(), *runs("mine")])
     reader = Balanced()
     reader.feed(page)
@@ -59,7 +59,7 @@ def test_a_page_is_whole_and_needs_nothing_from_elsewhere() -> None:
     assert "bestfit&lt;script&gt;" in page
 
 
-def test_a_page_tells_means_deviations_and_what_was_published() -> None:
+def test_a_page_has_means_deviations_and_published_results() -> None:
     page = render_report(runs())
     assert "<td>95.00 ± 0.82</td><td>95.2" in page  # fgd at 100: 94, 95, 96
     assert '<td class="far">' not in page.split("bestfit")[0].split("<td>fgd</td>")[0]
@@ -67,11 +67,11 @@ def test_a_page_tells_means_deviations_and_what_was_published() -> None:
     assert "6 runs: 1 workloads, 2 policies" in page
 
 
-def test_the_same_results_are_the_same_bytes() -> None:
+def test_equal_results_give_equal_bytes() -> None:
     assert render_report(runs()) == render_report(runs())
 
 
-def test_runs_are_summed_up_by_workload_and_policy() -> None:
+def test_runs_are_summarised_by_workload_and_policy() -> None:
     found = summarise_runs([*runs(), *runs("mine")])
     assert [(each.workload, each.policy, each.seeds) for each in found] == [
         (workload, policy, (0, 1, 2))
@@ -81,8 +81,8 @@ def test_runs_are_summed_up_by_workload_and_policy() -> None:
 
 
 def test_parquet_has_the_columns_and_the_values_of_the_csv(tmp_path: Path) -> None:
-    stepped_over = OpenbRun("mine", "fgd", 7, 5, 0, 100, {90: 88.5})
-    results = [SweepResult(run, "print") for run in [*runs("mine"), stepped_over]]
+    without_two_loads = OpenbRun("mine", "fgd", 7, 5, 0, 100, {90: 88.5})
+    results = [SweepResult(run, "print") for run in [*runs("mine"), without_two_loads]]
     write_parquet(tmp_path / "results.parquet", results)
     table = parquet.read_table(tmp_path / "results.parquet")
     assert table.column_names == list(RESULT_FIELDS)
@@ -91,8 +91,8 @@ def test_parquet_has_the_columns_and_the_values_of_the_csv(tmp_path: Path) -> No
     assert list(SweepJournal(tmp_path / "results.csv").read()) == results
 
 
-def test_a_load_that_no_run_has_reached_is_a_column_of_numbers_all_the_same(tmp_path: Path) -> None:
-    """Tables of two sweeps can be put together whatever each of them has reached."""
+def test_an_unreached_load_is_still_a_column_of_numbers(tmp_path: Path) -> None:
+    """Tables of two sweeps can be concatenated, whatever loads they reached."""
     for name, allocation in (("none", {}), ("all", {90: 88.5, 100: 90.0, 130: 91.0})):
         write_parquet(
             tmp_path / f"{name}.parquet", [SweepResult(OpenbRun("mine", "fgd", 7, 5, 0, 100, allocation), "print")]
@@ -100,6 +100,6 @@ def test_a_load_that_no_run_has_reached_is_a_column_of_numbers_all_the_same(tmp_
     assert parquet.read_schema(tmp_path / "none.parquet") == parquet.read_schema(tmp_path / "all.parquet")
 
 
-def test_a_library_that_is_missing_is_named_with_what_to_do() -> None:
+def test_a_missing_library_is_an_error_with_the_command_to_install_it() -> None:
     with pytest.raises(UsageError, match=r"a report needs nowhere; install it with: pip install 'bayplan\[sweep\]'"):
         import_optional("nowhere.to_be_found", wanted_for="a report", extra="sweep")

@@ -1,4 +1,4 @@
-"""Broken traces: the line, the column and what was expected, never a traceback."""
+"""Trace files: valid tables, and errors with line, column and expectation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def file(folder: Path, text: str | bytes, name: str = "trace.csv") -> Path:
     return path
 
 
-def test_pods_of_openb(tmp_path: Path) -> None:
+def test_read_openb_pods(tmp_path: Path) -> None:
     text = f"{PODS}\na,12000,16384,1,460,T4|P100\nb,8000,1024,0,0,\n\nc,1000.0,1,2,1000,\n"
     expected = [
         TracePod("a", 12000, 16384, GpuMilliRequest(460, 1, "T4|P100")),
@@ -41,8 +41,8 @@ def test_pods_of_openb(tmp_path: Path) -> None:
     assert read_openb_pods(file(tmp_path, "\ufeff" + text.replace("\n", "\r\n"))) == expected
 
 
-def test_models_are_a_part_of_the_shape_of_pods_without_gpus_too(tmp_path: Path) -> None:
-    """Shapes are compared as they are written, whatever a model means to who wants no device."""
+def test_models_are_part_of_the_shape_of_pods_without_gpus(tmp_path: Path) -> None:
+    """Shapes are compared as written, although a model has no meaning without a device."""
     text = f"{PODS}\na,8000,1024,0,0,T4\nb,8000,1024,0,0,\nc,8000,1024,1,500,\n"
     pods = read_openb_pods(file(tmp_path, text))
     assert [pod_shape(pod) for pod in pods] == [
@@ -53,13 +53,13 @@ def test_models_are_a_part_of_the_shape_of_pods_without_gpus_too(tmp_path: Path)
     assert [request_annotations(pod.gpu_request) for pod in pods[:2]] == [{}, {}]
 
 
-def test_a_list_without_models_accepts_any(tmp_path: Path) -> None:
+def test_a_list_without_models_accepts_any_model(tmp_path: Path) -> None:
     (found,) = read_openb_pods(file(tmp_path, "cpu_milli,memory_mib,num_gpu,gpu_milli\n1,2,1,300\n"))
     assert found == TracePod("pod-0000", 1, 2, GpuMilliRequest(300, 1))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         pytest.param("", "expected a first line that names the columns; the file is empty", id="nothing at all"),
         pytest.param(f"{PODS}\n", "expected at least one pod; there is none", id="no pod"),
@@ -71,9 +71,7 @@ def test_a_list_without_models_accepts_any(tmp_path: Path) -> None:
             "line 1, column cpu_milli: expected a column of this name; the file has: name, cpu",
             id="no column",
         ),
-        pytest.param(
-            f"{PODS},cpu_milli\n", "line 1, column cpu_milli: expected each column once", id="column twice"
-        ),
+        pytest.param(f"{PODS},cpu_milli\n", "line 1, column cpu_milli: expected each column once", id="column twice"),
         pytest.param(
             f"{PODS}\na,1,1,1,500\n",
             "line 2, column gpu_spec: expected 6 cells, as many as the first line names; got 5",
@@ -113,15 +111,15 @@ def test_a_list_without_models_accepts_any(tmp_path: Path) -> None:
         pytest.param(f"{PODS}\na,1,1,1,500,\xff\n".encode("latin-1"), "expected text in UTF-8", id="other bytes"),
     ],
 )
-def test_broken_lists_of_pods(tmp_path: Path, text: str | bytes, said: str) -> None:
+def test_invalid_lists_of_pods(tmp_path: Path, text: str | bytes, message: str) -> None:
     path = file(tmp_path, text)
     with pytest.raises(TraceError) as caught:
         read_openb_pods(path)
     assert str(caught.value).startswith(str(path))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_files_that_are_not_there_or_not_whole(tmp_path: Path) -> None:
+def test_missing_or_truncated_files(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="it cannot be read: No such file"):
         read_openb_pods(tmp_path / "none.csv")
     whole = gzip.compress(f"{PODS}\n".encode() + b"a,1,1,1,500,\n" * 50)
@@ -132,7 +130,7 @@ def test_files_that_are_not_there_or_not_whole(tmp_path: Path) -> None:
 
 def test_nodes(tmp_path: Path) -> None:
     assert read_nodes(file(tmp_path, f"{NODES}\na,64000,262144,2,P100\n")) == [TraceNode("a", 64000, 262144, 2, "P100")]
-    for text, said in (
+    for text, message in (
         (f"{NODES}\n", "expected at least one node; there is none"),
         (f"{NODES}\na,1,1,1,x\na,1,1,1,x\n", "line 3, column sn: expected a name that no line before has; got 'a'"),
         (f"{NODES}\na,1,1,65,x\n", "line 2, column gpu: expected at most 64 devices; got 65"),
@@ -140,10 +138,10 @@ def test_nodes(tmp_path: Path) -> None:
     ):
         with pytest.raises(TraceError) as caught:
             read_nodes(file(tmp_path, text))
-        assert said in str(caught.value)
+        assert message in str(caught.value)
 
 
-def test_columns_of_a_plain_table_may_be_called_anything(tmp_path: Path) -> None:
+def test_columns_of_a_plain_table_can_be_renamed(tmp_path: Path) -> None:
     path = file(tmp_path, "job,cores,mem,at,took\na,1000,512,0.5,10\nb,2000,512,3,\n")
     names = {"name": "job", "cpu_milli": "cores", "memory_mib": "mem", "arrival": "at", "duration": "took"}
     assert list(read_csv_pods(path, names)) == [
@@ -153,7 +151,7 @@ def test_columns_of_a_plain_table_may_be_called_anything(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "names", "said"),
+    ("text", "names", "message"),
     [
         (
             "cpu_milli,memory_mib,arrival\n1,1,5\n1,1,4\n",
@@ -183,7 +181,7 @@ def test_columns_of_a_plain_table_may_be_called_anything(tmp_path: Path) -> None
         ("cpu_milli,memory_mib,arrival\n", {}, "expected at least one pod; there is none"),
     ],
 )
-def test_broken_plain_tables(tmp_path: Path, text: str, names: dict[str, str], said: str) -> None:
+def test_invalid_plain_tables(tmp_path: Path, text: str, names: dict[str, str], message: str) -> None:
     with pytest.raises(TraceError) as caught:
         list(read_csv_pods(file(tmp_path, text), names))
-    assert said in str(caught.value)
+    assert message in str(caught.value)

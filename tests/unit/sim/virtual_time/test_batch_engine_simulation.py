@@ -1,4 +1,4 @@
-"""Traces in virtual time on the batch engine: gangs start together, tenants share, and nothing piles up."""
+"""Traces in virtual time on the batch engine: gangs, fairness between tenants, and cleanup."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Simulation:
         cache = build_node_cache(nodes)
         self.engine = build_batch_engine(configuration, cache, clock=self.clock, chance=random.Random(0))
         self.samples: list[Sample] = []
-        self.replay = TraceReplay(nodes, self._world)
+        self.replay = TraceReplay(nodes, self._cluster)
 
-    def _world(self, placed: Callable[[Pod], None], evicted: Callable[[Pod], None]) -> BatchEngineSimulation:
+    def _cluster(self, placed: Callable[[Pod], None], evicted: Callable[[Pod], None]) -> BatchEngineSimulation:
         return BatchEngineSimulation(self.engine, self.clock, on_placed=placed, on_evicted=evicted)
 
     def run(self, pods: Iterable[TracePod]) -> SimulationTotals:
@@ -55,7 +55,7 @@ def pod(at: float, runs: float | None = 10.0, cpu: int = 1000, **fields: object)
     return TracePod(f"at-{at:g}", cpu, 128, GpuMilliRequest(), at, runs, **fields)  # type: ignore[arg-type]
 
 
-def test_pods_wait_for_those_before_them_and_leave_nothing_behind() -> None:
+def test_pods_wait_for_earlier_ones_and_are_removed_when_they_end() -> None:
     simulation = Simulation([TraceNode("only", 1000, 4096)])
     found = simulation.run([pod(0), pod(1), pod(2)])
     assert (found.placed, found.finished, found.waiting) == (3, 3, 0)
@@ -65,30 +65,32 @@ def test_pods_wait_for_those_before_them_and_leave_nothing_behind() -> None:
     assert simulation.replay.live_count == 0
 
 
-def test_a_gang_starts_when_all_of_it_fit() -> None:
+def test_a_gang_starts_when_all_of_it_fits() -> None:
     simulation = Simulation([TraceNode("a", 2000, 4096), TraceNode("b", 2000, 4096)])
     gang = [pod(5, 10, gang="train", gang_size=4) for _ in range(4)]
     found = simulation.run([pod(0, 20), *gang])
     assert found.placed == 5
-    assert found.wait_longest_s == 15  # all four: there is room for three until the first has ended
+    assert found.wait_longest_s == 15  # all four wait: only three fit until the first pod has ended
     assert found.wait_median_s == pytest.approx(15, rel=0.05)
 
 
-def test_whole_gpus_are_given_out_to_those_who_accept_their_model() -> None:
+def test_whole_gpus_are_allocated_by_model() -> None:
     nodes = [TraceNode("a", 64_000, 65_536, 2, "T4"), TraceNode("b", 64_000, 65_536, 2, "P100")]
-    asks = [GpuMilliRequest(1000, 2, "T4"), GpuMilliRequest(1000, 1, "T4"), GpuMilliRequest(1000, 1)]
-    found = Simulation(nodes).run([TracePod(f"p{n}", 100, 16, ask, 0.0, 10.0) for n, ask in enumerate(asks)])
+    requests = [GpuMilliRequest(1000, 2, "T4"), GpuMilliRequest(1000, 1, "T4"), GpuMilliRequest(1000, 1)]
+    found = Simulation(nodes).run(
+        [TracePod(f"p{n}", 100, 16, request, 0.0, 10.0) for n, request in enumerate(requests)]
+    )
     assert found.placed == 3
-    assert found.wait_longest_s == 10  # whoever wants the same model as another that has all of it
+    assert found.wait_longest_s == 10  # the second pod waits for the model that the first one uses completely
 
 
-def test_a_share_of_a_gpu_is_refused() -> None:
+def test_a_share_of_a_gpu_is_rejected() -> None:
     simulation = Simulation([TraceNode("a", 64_000, 65_536, 2, "T4")])
     with pytest.raises(UsageError, match="pod half requests 500 thousandths of a GPU"):
         simulation.run([TracePod("half", 100, 16, GpuMilliRequest(500, 1), 0.0, 10.0)])
 
 
-def test_a_tenant_that_comes_late_gets_its_share_back() -> None:
+def test_a_late_tenant_reclaims_its_share() -> None:
     simulation = Simulation([TraceNode("only", 4000, 8192)], FAIR)
     early = [pod(0, 100, tenant="early") for _ in range(4)]
     late = [pod(10, 20, tenant="late") for _ in range(2)]

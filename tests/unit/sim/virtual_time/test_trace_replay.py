@@ -1,4 +1,4 @@
-"""Traces in virtual time: who waits how long, who is evicted, what is measured, and that nothing piles up."""
+"""Traces in virtual time on the pod engine: waiting times, preemption, samples and memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bayplan.sim.virtual_time.trace_replay import TraceReplay
 
 
 class Simulation:
-    """A replay with all that there is to look at."""
+    """A replay with its clock, engine and samples."""
 
     def __init__(self, nodes: list[TraceNode], policy: str | None = None, typical: Iterable[TracePod] = ()) -> None:
         registry = known_plugins()
@@ -37,9 +37,9 @@ class Simulation:
         cache = build_node_cache(nodes)
         self.engine = PodEngine(configuration, registry, cache, clock=self.clock, chance=random.Random(0))
         self.samples: list[Sample] = []
-        self.replay = TraceReplay(nodes, self._world)
+        self.replay = TraceReplay(nodes, self._cluster)
 
-    def _world(self, placed: Callable[[Pod], None], evicted: Callable[[Pod], None]) -> PodEngineSimulation:
+    def _cluster(self, placed: Callable[[Pod], None], evicted: Callable[[Pod], None]) -> PodEngineSimulation:
         return PodEngineSimulation(self.engine, self.clock, on_placed=placed, on_evicted=evicted)
 
     def run(self, pods: Iterable[TracePod], every_s: float = 10.0) -> SimulationTotals:
@@ -50,11 +50,11 @@ def pod(at: float, runs: float | None = 10.0, cpu: int = 1000, **fields: object)
     return TracePod(f"at-{at:g}", cpu, 128, GpuMilliRequest(), at, runs, **fields)  # type: ignore[arg-type]
 
 
-ONE = [TraceNode("only", 1000, 4096)]
+ONE_NODE = [TraceNode("only", 1000, 4096)]
 
 
-def test_pods_wait_for_those_before_them() -> None:
-    found = Simulation(ONE).run([pod(0), pod(1), pod(2)])
+def test_pods_wait_for_earlier_ones() -> None:
+    found = Simulation(ONE_NODE).run([pod(0), pod(1), pod(2)])
     assert (found.arrived, found.placed, found.finished, found.waiting, found.running) == (3, 3, 3, 0, 0)
     assert found.seconds == 30
     assert found.wait_longest_s == 18  # the third: from 2 to 20
@@ -62,24 +62,24 @@ def test_pods_wait_for_those_before_them() -> None:
     assert found.cpu_mean == 1.0
 
 
-def test_a_pod_that_fits_nowhere_waits_for_ever_and_holds_nobody_up() -> None:
-    found = Simulation(ONE).run([pod(0, cpu=5000), pod(1), pod(5)])
+def test_a_pod_that_never_fits_does_not_block_other_pods() -> None:
+    found = Simulation(ONE_NODE).run([pod(0, cpu=5000), pod(1), pod(5)])
     assert (found.placed, found.waiting) == (2, 1)
     assert found.wait_longest_s == 6
 
 
 def test_pods_without_an_end_stay() -> None:
-    found = Simulation(ONE).run([pod(0, None), pod(3)])
+    found = Simulation(ONE_NODE).run([pod(0, None), pod(3)])
     assert (found.running, found.waiting, found.finished) == (1, 1, 0)
 
 
-def test_the_urgent_evict_others_which_start_anew() -> None:
-    found = Simulation(ONE).run([pod(0, 100), pod(10, 20, priority=7)])
+def test_a_preempted_pod_starts_again() -> None:
+    found = Simulation(ONE_NODE).run([pod(0, 100), pod(10, 20, priority=7)])
     assert (found.preemptions, found.arrived, found.placed, found.finished) == (1, 2, 3, 2)
-    assert found.seconds == 130  # 10 + 20, and a hundred from the beginning again
+    assert found.seconds == 130  # 10 + 20, and 100 again from the beginning
 
 
-def test_samples_tell_of_the_cluster_as_it_was() -> None:
+def test_samples_have_the_state_of_their_moment() -> None:
     simulation = Simulation([TraceNode("a", 4000, 4096), TraceNode("b", 4000, 4096)])
     simulation.run([pod(0, 25, tenant="x"), pod(0, 25, 2000, tenant="y"), pod(5, 10, 2000, tenant="y")])
     shown = [(each.at_s, each.cpu, each.running, round(each.fairness, 4)) for each in simulation.samples]
@@ -91,16 +91,16 @@ def test_samples_tell_of_the_cluster_as_it_was() -> None:
     ]
 
 
-def test_time_begins_with_the_first_arrival() -> None:
-    """Tables that count from 1970 on are as long as what happens in them."""
+def test_time_starts_with_the_first_arrival() -> None:
+    """The duration of a table with epoch seconds is that of its events."""
     epoch_s = 1_700_000_000.0
-    simulation = Simulation(ONE)
+    simulation = Simulation(ONE_NODE)
     found = simulation.run([pod(epoch_s, 20), pod(epoch_s + 5, 20)])
     assert (found.seconds, found.cpu_mean, found.wait_longest_s) == (40, 1.0, 15)
     assert [each.at_s - epoch_s for each in simulation.samples] == [0, 10, 20, 30, 40, 40]
 
 
-def test_devices_are_given_back_when_pods_end() -> None:
+def test_devices_are_released_when_pods_end() -> None:
     nodes = [TraceNode("a", 64_000, 65_536, 2, "T4")]
     shares = [TracePod(f"p{n}", 1000, 128, GpuMilliRequest(600, 1), float(n), 10.0) for n in range(6)]
     simulation = Simulation(nodes, "fgd", shares)
@@ -108,7 +108,7 @@ def test_devices_are_given_back_when_pods_end() -> None:
     assert (found.placed, found.finished) == (6, 6)
     assert found.wait_longest_s == 16  # two at a time: the last comes at 5 and starts at 21
     assert max(each.gpu for each in simulation.samples) == 0.6
-    assert simulation.samples[1].fragmentation == pytest.approx(0.4)  # what is left of both is of no use to anybody
+    assert simulation.samples[1].fragmentation == pytest.approx(0.4)  # no pod can use the rest of both devices
     assert simulation.samples[-1].fragmentation == 0.0
 
 
@@ -121,8 +121,8 @@ def test_the_same_trace_gives_the_same_numbers() -> None:
     assert first.samples == second.samples
 
 
-def test_nothing_piles_up_however_long_the_trace() -> None:
-    """A trace is read as time passes, and what has ended leaves nothing behind."""
+def test_memory_does_not_grow_with_the_trace() -> None:
+    """A trace is read lazily, and ended pods are removed."""
     read, ahead = 0, 0
     simulation = Simulation([TraceNode("a", 4000, 65_536)])
 
@@ -141,10 +141,10 @@ def test_nothing_piles_up_however_long_the_trace() -> None:
     assert simulation.replay.live_count == 0
 
 
-# meters
+# Metrics
 
 
-def test_quantiles_of_waits_are_right_to_five_percent() -> None:
+def test_quantiles_of_waits_are_accurate_to_five_percent() -> None:
     waits = WaitTimes()
     for waited_s in range(1, 1001):
         waits.record(float(waited_s))
@@ -156,16 +156,16 @@ def test_quantiles_of_waits_are_right_to_five_percent() -> None:
     assert waits.quantile_s(0.0001) == 0.0
 
 
-def test_nobody_waited() -> None:
+def test_quantiles_without_waits_are_zero() -> None:
     assert (WaitTimes().mean_s, WaitTimes().quantile_s(0.5)) == (0.0, 0.0)
 
 
-def test_fairness_is_jain_s_index() -> None:
-    meter = SimulationMetrics([TraceNode("a", 10_000, 10_000)])
-    assert meter.fairness() == 1.0
+def test_fairness_is_jains_index() -> None:
+    metrics = SimulationMetrics([TraceNode("a", 10_000, 10_000)])
+    assert metrics.fairness() == 1.0
     for tenant, cpu in (("a", 4000), ("b", 4000)):
-        meter.add_pod(pod(0, cpu=cpu, tenant=tenant))
-        meter.place(pod(0, cpu=cpu, tenant=tenant), 0.0)
-    assert meter.fairness() == pytest.approx(1.0)
-    meter.add_pod(pod(0, tenant="starving"))
-    assert meter.fairness() == pytest.approx(2 / 3)
+        metrics.add_pod(pod(0, cpu=cpu, tenant=tenant))
+        metrics.place(pod(0, cpu=cpu, tenant=tenant), 0.0)
+    assert metrics.fairness() == pytest.approx(1.0)
+    metrics.add_pod(pod(0, tenant="starving"))
+    assert metrics.fairness() == pytest.approx(2 / 3)

@@ -1,4 +1,4 @@
-"""A year of pods takes no more memory than a month: measured from outside, on the command itself."""
+"""Memory of `bayplan simulate`: a trace of a year needs no more than one of a month."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def write_trace(path: Path, pods: int, seconds: int) -> None:
             file.write(f"{number * seconds / pods},{runs_s},{cpu},1024,1,{milli},{chance.choice('abc')}\n")
 
 
-def most_memory_mib(*arguments: object) -> float:
-    """What a command has ever had at once."""
+def max_memory_mib(*arguments: object) -> float:
+    """Run a command and return its maximum resident memory."""
     process = subprocess.Popen([sys.executable, "-m", "bayplan", *map(str, arguments)], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
@@ -35,7 +35,7 @@ def most_memory_mib(*arguments: object) -> float:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("policy", ["", "fgd"])
-def test_a_year_takes_no_more_memory_than_a_month(tmp_path: Path, policy: str) -> None:
+def test_a_year_needs_no_more_memory_than_a_month(tmp_path: Path, policy: str) -> None:
     nodes = tmp_path / "nodes.csv"
     nodes.write_text("sn,cpu_milli,memory_mib,gpu,model\n" + "".join(f"n{n},32000,65536,4,T4\n" for n in range(20)))
     month, year = tmp_path / "month.csv", tmp_path / "year.csv"
@@ -43,6 +43,6 @@ def test_a_year_takes_no_more_memory_than_a_month(tmp_path: Path, policy: str) -
     write_trace(year, 43_200, YEAR_S)
     options = ["--trace", "csv", "--nodes", nodes, "--samples", tmp_path / "samples.csv", "--every", 86_400]
     options += ["--policy", policy] if policy else []
-    taken = [most_memory_mib("simulate", *options, "--pods", path) for path in (month, year)]
+    peaks_mib = [max_memory_mib("simulate", *options, "--pods", path) for path in (month, year)]
     assert (tmp_path / "samples.csv").read_text().count("\n") > 365
-    assert taken[1] - taken[0] < GROWTH_MIB, taken
+    assert peaks_mib[1] - peaks_mib[0] < GROWTH_MIB, peaks_mib
