@@ -48,7 +48,7 @@ def render_report(runs: Sequence[OpenbRun], *, compared: bool = True) -> str:
         f"<title>GPU allocation by policy</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
         "<h1>GPU allocation by policy</h1>\n"
         f"<p>{len(runs)} runs: {len(workloads)} workloads, {policies} policies; by Bayplan {escape(__version__)}. "
-        "Load is what pods have asked for, allocation what they were given, both in percent of all GPUs; "
+        "Load is the share of all GPUs that pods request, allocation the share that they get, both in percent; "
         "mean and deviation over the seeds.</p>\n"
         f"{''.join(sections)}</body>\n</html>\n"
     )

@@ -163,24 +163,24 @@ class CapacityPlugin:
     def _tree_order(self, left: Queue, right: Queue) -> int:
         if left.priority != right.priority:
             return right.priority - left.priority
-        mine, theirs = self._accounts.get(left.name), self._accounts.get(right.name)
-        if mine is None or theirs is None:
+        one, other = self._accounts.get(left.name), self._accounts.get(right.name)
+        if one is None or other is None:
             return 0
-        if mine.children or theirs.children:
-            return bool(mine.children) - bool(theirs.children) or _compare_accounts(mine, theirs)
-        depth = common_depth(mine, theirs) + 1
+        if one.children or other.children:
+            return bool(one.children) - bool(other.children) or _compare_accounts(one, other)
+        depth = common_depth(one, other) + 1
         return _compare_accounts(
-            mine.ancestors[depth] if depth < len(mine.ancestors) else mine,
-            theirs.ancestors[depth] if depth < len(theirs.ancestors) else theirs,
+            one.ancestors[depth] if depth < len(one.ancestors) else one,
+            other.ancestors[depth] if depth < len(other.ancestors) else other,
         )
 
     def _victim_order(self, left: Queue, right: Queue, preemptor: Queue) -> int:
         """The queue with the closer common ancestor to the preemptor's queue loses tasks first."""
         left_account, right_account = self._accounts.get(left.name), self._accounts.get(right.name)
-        mine = self._accounts.get(preemptor.name)
-        if left_account is None or right_account is None or mine is None:
+        own = self._accounts.get(preemptor.name)
+        if left_account is None or right_account is None or own is None:
             return 0
-        return common_depth(right_account, mine) - common_depth(left_account, mine)
+        return common_depth(right_account, own) - common_depth(left_account, own)
 
     # Victims
 
@@ -194,10 +194,10 @@ class CapacityPlugin:
 
         An ancestor of the evictor's queue may hold more later, so its tasks are not protected.
         """
-        account, mine = self._accounts.get(self._session.jobs[task.job].queue), self._accounts.get(evictor.queue)
-        if not self._ready or account is None or mine is None:
+        account, own = self._accounts.get(self._session.jobs[task.job].queue), self._accounts.get(evictor.queue)
+        if not self._ready or account is None or own is None:
             return True
-        if account in mine.path:
+        if account in own.path:
             return False
         return ReclaimVictims(self._session, self._accounts, self._level).is_protected(task, account)
 

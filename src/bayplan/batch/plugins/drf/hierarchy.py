@@ -137,20 +137,23 @@ class ShareTree:
     def compare(self, left: str, right: str) -> float:
         """Negative if the queue at the left path is served first; 0 if a path is unknown."""
         self._update()
-        mine, theirs = self._root, self._root
+        left_node, right_node = self._root, self._root
         lefts, rights = left.split("/"), right.split("/")
         depth = min(len(lefts), len(rights))
         for level in range(depth):
-            if mine.saturated != theirs.saturated:
-                return 1.0 if mine.saturated else -1.0
-            gap = mine.share / mine.weight - theirs.share / theirs.weight
+            if left_node.saturated != right_node.saturated:
+                return 1.0 if left_node.saturated else -1.0
+            gap = left_node.share / left_node.weight - right_node.share / right_node.weight
             if gap != 0:
                 return gap
             if level + 1 < depth:
-                below_mine, below_theirs = mine.branches.get(lefts[level + 1]), theirs.branches.get(rights[level + 1])
-                if below_mine is None or below_theirs is None:
+                left_child, right_child = (
+                    left_node.branches.get(lefts[level + 1]),
+                    right_node.branches.get(rights[level + 1]),
+                )
+                if left_child is None or right_child is None:
                     return 0.0
-                mine, theirs = below_mine, below_theirs
+                left_node, right_node = left_child, right_child
         return 0.0
 
     def _update(self) -> None:

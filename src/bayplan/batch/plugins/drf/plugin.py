@@ -105,8 +105,8 @@ class DrfPlugin:
         return job_share
 
     def _order(self, left: Job, right: Job) -> int:
-        mine, theirs = self._job_share(left).share, self._job_share(right).share
-        return (mine > theirs) - (mine < theirs)
+        left_share, right_share = self._job_share(left).share, self._job_share(right).share
+        return (left_share > right_share) - (left_share < right_share)
 
     def _has_less(self, evictor: Job, task: Task) -> bool:
         """Whether the task's job has a clearly smaller share. The difference only grows while its tasks are evicted."""
@@ -119,7 +119,7 @@ class DrfPlugin:
         job = jobs.get(preemptor.job)
         if job is None:
             return []
-        mine = self.share_of(self._job_share(job).allocated.clone().add(preemptor.resreq))
+        own_share = self.share_of(self._job_share(job).allocated.clone().add(preemptor.resreq))
         remaining_by_job: dict[str, Amounts] = {}
         victims = []
         for task in candidates:
@@ -128,8 +128,8 @@ class DrfPlugin:
                 continue
             if task.job not in remaining_by_job:
                 remaining_by_job[task.job] = self._job_share(victim).allocated.clone()
-            theirs = self.share_of(remaining_by_job[task.job].sub(task.resreq))
-            if mine < theirs or abs(mine - theirs) <= SHARE_DELTA:
+            victim_share = self.share_of(remaining_by_job[task.job].sub(task.resreq))
+            if own_share < victim_share or abs(own_share - victim_share) <= SHARE_DELTA:
                 victims.append(task)
         return victims
 
@@ -174,7 +174,7 @@ class DrfPlugin:
         job = session.jobs.get(reclaimer.job)
         if job is None or tree is None:
             return []
-        mine = session.queues[job.queue].hierarchy
+        own_path = session.queues[job.queue].hierarchy
         is_victim: dict[tuple[object, ...], bool] = {}
         self._set_allocated(tree, job, self._job_share(job).allocated.clone().add(reclaimer.resreq))
         victims = []
@@ -185,7 +185,7 @@ class DrfPlugin:
             key = (task.job, task.demand_key)
             if key not in is_victim:
                 self._set_allocated(tree, victim, self._job_share(victim).allocated.clone().sub(task.resreq))
-                is_victim[key] = tree.compare(mine, session.queues[victim.queue].hierarchy) < 0
+                is_victim[key] = tree.compare(own_path, session.queues[victim.queue].hierarchy) < 0
                 self._set_allocated(tree, victim, self._job_share(victim).allocated.clone())
             if is_victim[key]:
                 victims.append(task)
