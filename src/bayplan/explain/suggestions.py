@@ -65,7 +65,7 @@ SearchSteps = Generator[None, None, SuggestedChange | None]
 
 @dataclass(frozen=True, slots=True)
 class Suggestions:
-    """What helps. `single_changes`: changes each of which is enough, the smallest first; `find_combination`: where
+    """What helps. `single_changes`: changes each of which is enough, the smallest first; `combined_changes`: where
     there is none, changes that are enough together; `fits`: the node that takes the pod as it is."""
 
     single_changes: tuple[SuggestedChange, ...] = ()

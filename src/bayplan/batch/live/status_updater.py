@@ -158,12 +158,10 @@ class SessionStatusUpdater:
                         kind=MERGE_PATCH,
                     )
                     before, after = version, msgspec.json.decode(answer, type=_Answer).metadata.resource_version
-                except NotFound:
-                    return
-                except Conflict:
+                except (NotFound, Conflict):
                     self._last_written.pop(
                         path, None
-                    )  # the next session writes what is still true of the newer version
+                    )  # the next session writes what is still true of what is there then
                 except ApiError as fault:
                     self._last_written.pop(
                         path, None

@@ -14,13 +14,13 @@ from datetime import timedelta
 from bayplan.binder.plugin import BinderHandle, BindingState
 from bayplan.binder.plugins.bind_timeout import BindTimeoutPlugin
 from bayplan.devices import claim_intents, extended_resources
-from bayplan.devices.assumptions import DeviceAssumptions
 from bayplan.devices.claims import all_ready, has_binding_conditions, is_accessible_from, is_reserved_for
 from bayplan.devices.errors import (
     ClaimChanged,
     DeviceAlreadyAllocated,
     DeviceBindingTimeout,
     DeviceNotAccessible,
+    PodGone,
 )
 from bayplan.errors import Conflict, NotFound
 from bayplan.objects.core import Node, Pod
@@ -94,6 +94,7 @@ class DynamicResourcesBinderPlugin(BindTimeoutPlugin):
         """The claim with the devices of the request, once it is sure that nobody else has them.
 
         What another worker is writing at this moment counts, too: both would be told that the devices are free."""
+        await self._demand_waiting(ctx, pod)
         devices = ctx.cache.devices
         devices.sync(ctx.cache.catalog)
         await self._require_free_devices(ctx, claim, brought)
@@ -106,6 +107,14 @@ class DynamicResourcesBinderPlugin(BindTimeoutPlugin):
             devices.finish(claim.metadata.uid)
         return written
 
+    async def _demand_waiting(self, ctx: BinderHandle, pod: Pod) -> None:
+        """Raise if the pod is gone, which the watch may tell late: the scheduler may have given its devices away."""
+        found: Pod | None = None
+        with contextlib.suppress(NotFound):
+            found = await ctx.client.get(Pod, pod.namespace, pod.name)
+        if found is None or found.uid != pod.uid or found.terminating:
+            raise PodGone(f"pod {pod.key} is gone, so no devices are allocated for it")
+
     async def _require_free_devices(self, ctx: BinderHandle, claim: ResourceClaim, brought: AllocationResult) -> None:
         """Raise where somebody else has one of these devices. Of a claim that had one when the watch last told of it
         the server is asked: it may have given the device back."""
@@ -114,11 +123,12 @@ class DynamicResourcesBinderPlugin(BindTimeoutPlugin):
             other, device = held
             if devices.pending(other.metadata.uid) is None:
                 try:
-                    found = [await ctx.read_claim(other.namespace, other.name)]
+                    devices.observe(await ctx.read_claim(other.namespace, other.name))
                 except NotFound:
-                    found = []
-                if DeviceAssumptions(found).holder(brought, excused) is None:
                     excused.add(other.metadata.uid)
+                    continue
+                known = devices.claims.get(other.key)
+                if known is not other:
                     continue
             raise DeviceAlreadyAllocated(
                 f"device {device}, which claim {claim.key} is to get, is that of claim {other.key}"
