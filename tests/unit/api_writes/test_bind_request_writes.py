@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.api_writes.bind_request_writes import BindRequestWrites
-from bayplan.errors import ApiError, Conflict, ObjectError
+from bayplan.errors import ApiError, Conflict, NotFound, ObjectError
 from bayplan.intents.pod_intents import CreateBindRequest, DeleteBindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import (
@@ -78,6 +78,24 @@ def test_a_request_that_changed_is_deleted_unless_it_had_to_be_as_it_was(tmp_pat
             await writes.delete(DeleteBindRequest(request, on_deleted=told.append))  # it is gone, which was wanted
             assert await rig.find(REQUESTS, "web") is None
             assert told == [None, None]
+
+    run_with_reconciler(tmp_path, test)
+
+
+def test_a_request_that_is_there_after_a_404_was_not_deleted(tmp_path: Path) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
+        request, answers = await made(rig), list[BindRequest | None]()
+
+        async def not_found(*_: object, **__: object) -> None:
+            raise NotFound("not found", code=404)
+
+        delete, rig.client.delete = rig.client.delete, not_found  # type: ignore[method-assign, assignment]
+        with pytest.raises(NotFound):
+            await BindRequestWrites(rig.client).delete(DeleteBindRequest(request, on_deleted=answers.append))
+        assert answers == []
+        rig.client.delete = delete  # type: ignore[method-assign]
+        await BindRequestWrites(rig.client).delete(DeleteBindRequest(request, on_deleted=answers.append))
+        assert answers == [None]
 
     run_with_reconciler(tmp_path, test)
 
