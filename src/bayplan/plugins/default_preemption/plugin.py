@@ -76,7 +76,7 @@ def never_queue(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Que
 
 
 class DefaultPreemption:
-    """Finds lower-priority pods whose eviction makes room, and gates the preemptor until they are deleted."""
+    """Finds lower-priority pods whose eviction makes room, and gates the preemptor until the last one terminates."""
 
     name = "DefaultPreemption"
     ARGS = default_preemption_args.ARGS
