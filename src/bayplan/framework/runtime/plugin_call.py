@@ -160,7 +160,7 @@ def plugin_call_of_frame(frame: FrameType | None) -> str:
             if plugin is not None and point is not None:
                 return f"plugin {plugin.name} at {point.key}"
         if frame.f_code is TimedAwait.__await__.__code__:
-            return str(frame.f_locals["self"].who)
+            return str(frame.f_locals["self"].caller_name)
         frame = frame.f_back
     return ""
 
