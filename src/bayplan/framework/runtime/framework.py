@@ -156,7 +156,7 @@ class Framework:
         try:
             if not getattr(plugin, "extenders", ()):
                 return self.plugin_caller.call(plugin, POST_FILTER, _call_post_filter_method, plugin, cycle, diagnosis)
-            steps = plugin.post_filter_asking(cycle, diagnosis)
+            steps = plugin.post_filter_steps(cycle, diagnosis)
             result: ExtenderAnswer | None = None
             while True:
                 step = self.plugin_caller.call(plugin, POST_FILTER, _next_step, plugin, steps, result)

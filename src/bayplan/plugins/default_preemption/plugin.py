@@ -137,9 +137,9 @@ class DefaultPreemption:
         self._preempting.pop(preemptor.metadata.uid, None)
 
     def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterResult:
-        return run_steps(self.post_filter_asking(cycle, diagnosis))
+        return run_steps(self.post_filter_steps(cycle, diagnosis))
 
-    def post_filter_asking(
+    def post_filter_steps(
         self, cycle: Cycle, diagnosis: Diagnosis
     ) -> Generator[ExtenderQuestion, ExtenderAnswer, PostFilterResult]:
         """Run PostFilter, and yield a question for each extender."""
