@@ -269,9 +269,15 @@ def test_output_for_programs(run: CommandRunner, form: str, read: Callable[[str]
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        pytest.param("percentageOfNodesToScore: 30\n", "30%, because the configuration says so\n", id="percentage"),
         pytest.param(
-            "profiles: [{percentageOfNodesToScore: 40}]\n", "40%, because the profile says so\n", id="own-percentage"
+            "percentageOfNodesToScore: 30\n",
+            "30%, because the configuration sets percentageOfNodesToScore\n",
+            id="percentage",
+        ),
+        pytest.param(
+            "profiles: [{percentageOfNodesToScore: 40}]\n",
+            "40%, because the profile sets percentageOfNodesToScore\n",
+            id="own-percentage",
         ),
         pytest.param(
             "extenders: [{urlPrefix: 'http://x', prioritizeVerb: p, weight: 1}]\n",
@@ -675,7 +681,7 @@ def test_an_interrupted_command_prints_stopped(run: CommandRunner, monkeypatch: 
         raise click.Abort
 
     monkeypatch.setattr("bayplan.cli.cli.main", raise_abort)
-    assert run() == (130, "", "raise_abort\n")
+    assert run() == (130, "", "stopped\n")
 
 
 @pytest.mark.parametrize("arguments", [["demo"], ["plugin", "list"], ["completion", "bash"]], ids=" ".join)

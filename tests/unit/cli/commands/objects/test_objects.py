@@ -253,7 +253,7 @@ def test_a_field_of_a_wrong_type_is_reported_with_its_place_and_advice(
     assert (ended.code, ended.out) == (1, "configmap/good created\n"), ended.err
     first, last = ended.err.splitlines()
     assert first.startswith(f"error: {path}, document 1: Pod bad: failed to create typed patch object ")
-    assert first.endswith("; use the type of the field: a number or true that is expected as text needs quotes")
+    assert first.endswith("; use the type of the field: a number or true that is meant as text needs quotes")
     assert last == "error: 1 of 2 object(s) were rejected; correct them and apply again"
     assert bayplan.lines("delete", "cm", "good") == ["configmap/good deleted"]
 
