@@ -169,7 +169,7 @@ class Lease:
 
     def report_unsent(self) -> None: ...
 
-    async def hold(self) -> None:
+    async def renew_until_lost(self) -> None:
         try:
             await asyncio.Event().wait()
         finally:

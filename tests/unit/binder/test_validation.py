@@ -110,7 +110,7 @@ def test_valid_requests_are_attempted(spec: dict[str, Any]) -> None:
 
 
 def test_a_plugin_that_needs_a_portion_reports_that_it_is_missing() -> None:
-    with pytest.raises(InvalidRequest, match="has no receivedGPU.portion"):
+    with pytest.raises(InvalidRequest, match=r"has no receivedGPU\.portion"):
         portion_of(BindRequest())
 
 
