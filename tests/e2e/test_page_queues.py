@@ -114,7 +114,7 @@ def test_who_signs_in_keeps_a_cookie_that_only_tls_carries(
         page.until("bayplan.world.state === 'lost'")
         browser.call("Storage.clearCookies")
         pipe.open()  # whose token is not taken any more is told so, and may show another
-        page.until("document.querySelector('.state').innerText.includes('not let in any more')")
+        page.until("document.querySelector('.state').innerText.includes('access denied')")
         page.click_on(".state a")
         page.until("document.querySelector('#token')")
         page.close()

@@ -290,7 +290,7 @@ def uses(cache: Cache) -> dict[str, dict[Any, int]]:
     """How often each interned value is used."""
     vocabulary = cache.vocabulary
     return {
-        name: {value: count for number, value in interner.items() if (count := interner._count[number])}
+        name: {value: count for number, value in interner.items() if (count := interner._use_count[number])}
         for name, interner in (
             ("taints", vocabulary.taints),
             ("features", vocabulary.features),

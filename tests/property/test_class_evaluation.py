@@ -248,7 +248,7 @@ def test_with_plugins_that_say_nothing_about_themselves(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_with_several_profiles_in_one_engine(seed: int) -> None:
     long_ways = run_history(History(random.Random(400 + seed), profiles=SEVERAL, templates=8, nodes=12))
-    assert set(long_ways) <= {"CannotShare"}, "pods that are narrowed, and nothing else"
+    assert set(long_ways) <= {"NotShareable"}, "pods that are narrowed, and nothing else"
 
 
 def test_with_plugins_that_raise(caplog: pytest.LogCaptureFixture) -> None:

@@ -83,7 +83,7 @@ class Handed(History):
         both = self.decided(pod, infos)
         answer = decision_fields(both[1].decision)
         self.left_out += BindRequestBinder.name in answer.get("rejectors", ())
-        self.blocked += "bindings of the pod were given up" in answer["message"]
+        self.blocked += "bindings of the pod failed" in answer["message"]
         if both[0].node is None or self.chance.random() < 0.75:
             self.give_up(pod, infos, both)
 

@@ -235,12 +235,12 @@ class Cluster:
                     if condition(last[0]):
                         return last[0]
         except TimeoutError:
-            seen = (
+            state = (
                 f"it is {last[0].status.phase}: {_unschedulable_message(last[0]) or 'without a message'}"
                 if last
                 else "it does not exist"
             )
-            raise WaitTimedOut(f"the pod {namespace}/{pod} did not {what} within {timeout_s:g} s; {seen}") from None
+            raise WaitTimedOut(f"the pod {namespace}/{pod} did not {what} within {timeout_s:g} s; {state}") from None
 
     @asynccontextmanager
     async def _watch_pod(self, pod: str, namespace: str) -> AsyncIterator[asyncio.Queue[Pod]]:

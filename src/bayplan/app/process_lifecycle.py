@@ -28,7 +28,7 @@ _DRAIN_TIMEOUT_S = 20.0
 
 
 class InformerSource(Protocol):
-    """Informers, as in `client.Informers`."""
+    """Informers, as in `client.InformerSet`."""
 
     async def run(self) -> None: ...
     async def wait_synced(self) -> None: ...
@@ -52,7 +52,7 @@ class EngineLoop(Protocol):
 
 
 class LeaderLease(Protocol):
-    """An election, as in `client.Election`."""
+    """An election, as in `client.LeaderElector`."""
 
     @property
     def leading(self) -> bool: ...

@@ -37,7 +37,7 @@ SYNC_EVERY_S = 60.0
 BUSY_RETRY_S = 1.0
 
 
-class Submitted(Protocol):
+class SubmittedWrites(Protocol):
     """Submitted writes of plugins, and writes with an unknown outcome: implemented by `ApiWrites`."""
 
     @property
@@ -58,7 +58,7 @@ class BinderController:
         clock: LoopClock,
         chance: random.Random,
         workers: int = WORKERS,
-        writes: Submitted | None = None,
+        writes: SubmittedWrites | None = None,
     ) -> None:
         self.view = view
         self._reconciler = reconciler

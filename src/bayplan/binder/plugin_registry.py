@@ -118,10 +118,10 @@ class BinderPlugins:
         try:
             built = factory(dict(choice.arguments), handle) if factory is not None else plugin()
         except (Exception, SystemExit) as fault:
-            raise PluginError(f'binder plugin "{name}" cannot be made: {type(fault).__name__}: {fault}') from fault
+            raise PluginError(f'binder plugin "{name}" cannot be built: {type(fault).__name__}: {fault}') from fault
         if getattr(built, "name", None) != name:
             what = f'its factory returned {built!r}, which is no plugin called "{name}"'
-            raise PluginError(f'binder plugin "{name}" cannot be made: {what}')
+            raise PluginError(f'binder plugin "{name}" cannot be built: {what}')
         return built
 
 

@@ -50,8 +50,7 @@ class ImageTable:
                 del self._images[name]
 
     def images_of(self, node_name: str) -> dict[str, ImageState]:
-        """Return the node's images with their current counts: the same dictionary until an image changes on any node.
-        """
+        """Return the node's images with their current counts: one dictionary until an image changes on any node."""
         cached = self._states.get(node_name)
         if cached is None or cached[0] != self.version:
             node_images = self._images_by_node[node_name]

@@ -58,7 +58,7 @@ class ClusterConnection:
         try:
             return load_connection_config(self.kubeconfig, env=env, context=self.context)
         except KubeconfigError as fault:
-            if self.kubeconfig is not None or self.context or not str(fault).startswith("there is no API server"):
+            if self.kubeconfig is not None or self.context or not str(fault).startswith("no API server is configured"):
                 raise
             folder = ClusterFolder.named(DEFAULT_NAME, env)
             if folder.running() is None:

@@ -114,10 +114,10 @@ class GpuSharing:
             share = requested_share(cycle.pod)
         except ObjectError as fault:
             return unresolvable(str(fault))
-        whole = whole_gpus(cycle.pod)
-        if share is None and not whole:
+        whole_devices = whole_gpus(cycle.pod)
+        if share is None and not whole_devices:
             return SKIP
-        cycle.put(_REQUESTED_SHARE, share or whole)
+        cycle.put(_REQUESTED_SHARE, share or whole_devices)
         return None
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:

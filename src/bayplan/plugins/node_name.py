@@ -28,6 +28,6 @@ class NodeName:
         return pod.spec.node_name
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
-        wanted = cycle.pod.spec.node_name
-        if wanted:
-            yield Rejection(~nodes.where_named((wanted,)), OTHER_NODE, resolvable=False)
+        node_name = cycle.pod.spec.node_name
+        if node_name:
+            yield Rejection(~nodes.where_named((node_name,)), OTHER_NODE, resolvable=False)

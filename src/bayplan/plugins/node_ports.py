@@ -67,10 +67,10 @@ class NodePorts:
             text = f'reading "{WANTED_PORTS.name}" from cycleState: not found'
             yield Rejection.from_error(nodes, text)
             return
-        taken = np.zeros(len(nodes), dtype=np.bool_)
+        used = np.zeros(len(nodes), dtype=np.bool_)
         for port in ports:
-            taken |= nodes.where_port_taken(port)
-        yield Rejection(taken, PORTS_IN_USE)
+            used |= nodes.where_port_taken(port)
+        yield Rejection(used, PORTS_IN_USE)
 
     def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         """Filter one node, to update a few rows."""

@@ -154,7 +154,7 @@ class HintTable:
         self,
         registration: HintRegistration,
         keys: Iterable[HintKey | None],
-        answers: dict[HintKey, bool],
+        results: dict[HintKey, bool],
         observed: ObservedEvent,
     ) -> None:
         """Evaluate a hint for each key without an answer.
@@ -166,16 +166,16 @@ class HintTable:
         old, new, skip = observed.old, observed.new, QueueingHint.SKIP
         timed = False
         for key in keys:
-            if key is None or key in answers:
+            if key is None or key in results:
                 continue
             if timed:
                 try:
-                    answers[key] = keyed_hint(key.value, old, new) is not skip
+                    results[key] = keyed_hint(key.value, old, new) is not skip
                 except PLUGIN_EXCEPTIONS as fault:
                     self._log_hint_error(plugin, observed, fault)
-                    answers[key] = True
+                    results[key] = True
             else:  # only the first call is timed
-                timed, answers[key] = True, self._call_timed(keyed_hint, key.value, plugin, observed)
+                timed, results[key] = True, self._call_timed(keyed_hint, key.value, plugin, observed)
 
     def _call(self, hint: KeyedHintFunction, value: Any, plugin: str, observed: ObservedEvent) -> bool:
         self._call_count += 1
@@ -191,8 +191,8 @@ class HintTable:
         """Call a hint and record its duration. One call in ten is recorded."""
         start = self._now_s()
         try:
-            answer = hint(value, observed.old, observed.new)
-            label = "QueueSkip" if answer is QueueingHint.SKIP else "Queue"
+            result = hint(value, observed.old, observed.new)
+            label = "QueueSkip" if result is QueueingHint.SKIP else "Queue"
         except PLUGIN_EXCEPTIONS as fault:
             self._log_hint_error(plugin, observed, fault)
             label = "Error"

@@ -25,7 +25,7 @@ class QueueRecorder(Protocol):
         """`inflight_events`: the number of events stored for pods in flight changed by `by`."""
         ...
 
-    def hint(self, plugin: str, event: str, answer: str, seconds: float) -> None:
+    def hint(self, plugin: str, event: str, result: str, seconds: float) -> None:
         """`queueing_hint_execution_duration_seconds`: duration of a hint with the result Queue, QueueSkip or Error."""
         ...
 
@@ -48,5 +48,5 @@ class QueueCounters:
     def in_flight(self, event: str, by: int) -> None:
         self.in_flight_events[event] += by
 
-    def hint(self, plugin: str, event: str, answer: str, seconds: float) -> None:  # noqa: ARG002
-        self.hints[plugin, event, answer] += 1
+    def hint(self, plugin: str, event: str, result: str, seconds: float) -> None:  # noqa: ARG002
+        self.hints[plugin, event, result] += 1

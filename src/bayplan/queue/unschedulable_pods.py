@@ -64,7 +64,7 @@ class _HintQuery(NamedTuple):
     registration: HintRegistration
     number: int | None  # index of the hint key; None: the hint runs for each pod
     strategy: QueueingStrategy  # if the hint returns Queue
-    answers: dict[HintKey, bool]
+    results: dict[HintKey, bool]
 
 
 @dataclass(slots=True)
@@ -229,11 +229,11 @@ class UnschedulablePods:
             plan = self._plan(group, observed)
             if plan is None:
                 continue
-            for verdict in self._class_strategies(group, plan, observed, own):
-                if verdict is None:
+            for class_strategy in self._class_strategies(group, plan, observed, own):
+                if class_strategy is None:
                     yield None
                     continue
-                hint_class, strategy = verdict
+                hint_class, strategy = class_strategy
                 for queued in self._members(hint_class, own, started, at_most):
                     found = self._pod_strategy(queued, hint_class, strategy, plan, observed)
                     steps += 1
@@ -311,27 +311,27 @@ class UnschedulablePods:
         self, hint_classes: list[HintClass], query: _HintQuery, observed: ObservedEvent, own: QueuedPodInfo | None
     ) -> list[HintClass]:
         """Return the classes for which the hint returns Queue. The hint runs once for each key."""
-        registration, number, _, answers = query
+        registration, number, _, results = query
         assert number is not None
         if registration.event_with_hint.keyed_hint is not None:
             keys = [hint_class.hint_keys[number] for hint_class in hint_classes]
-            self._table.evaluate_for_keys(registration, keys, answers, observed)
+            self._table.evaluate_for_keys(registration, keys, results, observed)
             return [
                 hint_class
                 for hint_class, key in zip(hint_classes, keys, strict=True)
-                if key is not None and answers[key]
+                if key is not None and results[key]
             ]
         queued_classes = []
         for hint_class in hint_classes:
             key = hint_class.hint_keys[number]
             if key is None:
                 continue
-            if key not in answers:
+            if key not in results:
                 one = next((each for each in hint_class.pods.values() if each is not own), None)
                 if one is None:
                     continue
-                answers[key] = self._table.evaluate_for_pod(registration, one.pod, observed)
-            if answers[key]:
+                results[key] = self._table.evaluate_for_pod(registration, one.pod, observed)
+            if results[key]:
                 queued_classes.append(hint_class)
         return queued_classes
 

@@ -1,6 +1,6 @@
 """HTTPS server for probes, scrapers and people. It runs on the loop and reads published views only.
 
-    server = Server(views, Serving(port=10259), Access(authenticator, authorizer, metrics), clock=clock)
+    server = Server(views, SecureServingOptions(port=10259), access, clock=clock)
     await server.start()
     ...
     await server.close()

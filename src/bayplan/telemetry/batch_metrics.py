@@ -33,7 +33,7 @@ _NUMBERS = ("share", "weight", "overused")
 
 
 class SessionOutcome(Protocol):
-    """The results of a session that metrics and the page show; `batch.outcome.Outcome` implements it."""
+    """The results of a session that metrics and the page show; `batch.session.outcome.SessionResult` implements it."""
 
     @property
     def binds(self) -> Mapping[str, str]: ...

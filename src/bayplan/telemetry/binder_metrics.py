@@ -12,7 +12,7 @@ _SECONDS = exponential_buckets(0.001, 2, 18)
 
 
 class BinderMetrics:
-    """Implements `binder.observing.BinderObserver`."""
+    """Implements `binder.observer.BinderObserver`."""
 
     def __init__(self, registry: MetricsRegistry) -> None:
         self.requests = Gauge(f"{_PREFIX}bind_requests", "Bind requests by phase.", ("phase",), stability=_NONE)

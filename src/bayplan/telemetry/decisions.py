@@ -64,14 +64,14 @@ class Ranking(msgspec.Struct, frozen=True, gc=False):
         names_bytes = len(names) if names.isascii() else text_bytes(names)
         if names_bytes + _SCORE_BYTES * len(plugins) * len(nodes) <= budget:
             return cls(nodes, plugins, scores, names_bytes, numbers)
-        kept = names_bytes = 0
+        fitting = names_bytes = 0
         for node in nodes:
             size = text_bytes(node)
-            if names_bytes + size + _SCORE_BYTES * len(plugins) * (kept + 1) > budget:
+            if names_bytes + size + _SCORE_BYTES * len(plugins) * (fitting + 1) > budget:
                 break
-            kept += 1
+            fitting += 1
             names_bytes += size
-        return cls(nodes[:kept], plugins, scores[: 8 * kept * (1 + len(plugins))], names_bytes, numbers)
+        return cls(nodes[:fitting], plugins, scores[: 8 * fitting * (1 + len(plugins))], names_bytes, numbers)
 
     @property
     def size_bytes(self) -> int:

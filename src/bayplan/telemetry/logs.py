@@ -1,7 +1,7 @@
 """Logging as kube-scheduler has it: klog's text format, or JSON, with `-v` levels.
 
     log = StructuredLog(__name__)
-    log.info("Successfully bound pod to node", v=2, pod=Ref("default/web"), node="n1")
+    log.info("Successfully bound pod to node", v=2, pod=ObjectRef("default/web"), node="n1")
 
 All records go through the loggers of the standard library, so messages of plugins and libraries are included and look
 like klog's unstructured ones. A disabled level costs a fifth of a microsecond. Credentials in a line are redacted:

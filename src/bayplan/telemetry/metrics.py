@@ -239,15 +239,15 @@ class Histogram(Family[HistogramValue]):
 
     def _value_lines(self, labels: str, value: HistogramValue) -> list[str]:
         inner = f"{labels[1:-1]}," if labels else ""
-        seen = list(accumulate(value.counts))
+        cumulative = list(accumulate(value.counts))
         lines = [
             f'{self.name}_bucket{{{inner}le="{bound}"}} {number_text(count)}'
-            for bound, count in zip(self._bounds, seen, strict=True)
+            for bound, count in zip(self._bounds, cumulative, strict=True)
         ]
         return [
             *lines,
             sample_line(f"{self.name}_sum", labels, value.total),
-            sample_line(f"{self.name}_count", labels, seen[-1]),
+            sample_line(f"{self.name}_count", labels, cumulative[-1]),
         ]
 
 

@@ -35,12 +35,12 @@ class CallStats:
 class PointTimings:
     """The extension points of one profile, each as a whole. Points and statuses have the names that metrics use."""
 
-    __slots__ = ("_look_ups", "_spreads", "asked")
+    __slots__ = ("_look_ups", "_spreads", "call_counts")
 
     def __init__(self) -> None:
         self._spreads: dict[tuple[str, str], HistogramValue] = {}
         self._look_ups = {True: HistogramValue(CLASS_LOOKUP_BUCKETS), False: HistogramValue(CLASS_LOOKUP_BUCKETS)}
-        self.asked: dict[tuple[str, str], int] = {}
+        self.call_counts: dict[tuple[str, str], int] = {}
         """Number of calls by plugin and point; a point that answers for nodes counts each node."""
 
     def observe(self, point: str, seconds: float, status: str = _SUCCESS) -> None:
@@ -66,7 +66,7 @@ class PointTimings:
 
     def count(self, plugin: str, point: str, times: int = 1) -> None:
         key = (plugin, point)
-        self.asked[key] = self.asked.get(key, 0) + times
+        self.call_counts[key] = self.call_counts.get(key, 0) + times
 
     def spreads(self) -> Iterator[tuple[str, str, HistogramValue]]:
         """Point, status and durations."""
@@ -79,7 +79,7 @@ class PointTimings:
     def reset(self) -> None:
         self._spreads.clear()
         self._look_ups = {True: HistogramValue(CLASS_LOOKUP_BUCKETS), False: HistogramValue(CLASS_LOOKUP_BUCKETS)}
-        self.asked = dict.fromkeys(self.asked, 0)
+        self.call_counts = dict.fromkeys(self.call_counts, 0)
 
 
 class PluginTimings:

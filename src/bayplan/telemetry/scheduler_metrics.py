@@ -408,13 +408,13 @@ class SchedulerMetrics:
         preempted = 0
         for profile, points in self._timings.profiles():
             self._gather_profile(profile, points)
-            preempted += points.asked.get(_PREEMPTION, 0)
+            preempted += points.call_counts.get(_PREEMPTION, 0)
         self.preemptions.labels().value = preempted
 
     def _gather_profile(self, profile: str, points: PointTimings) -> None:
         for point, status, spread in points.spreads():
             self.point_seconds.labels(point, status, profile).set_from(spread)
-        for (plugin, point), times in points.asked.items():
+        for (plugin, point), times in points.call_counts.items():
             if point in _EVALUATED:
                 self.evaluations.labels(plugin, point, profile).value = times
         for found, label, result in ((True, "hint", "hint_used"), (False, "no_hint", "no_hint")):

@@ -178,7 +178,7 @@ def check_sharing_agrees(
                 assert shared == alone, f"{pod.name} gets {shared} with shared results, but {alone} without"
             classes = sharing.engine.equivalence_classes(sharing.profile().scheduler_name)
             full_evaluations = classes.full_evaluations if classes is not None else {}
-            faults = {name: times for name, times in full_evaluations.items() if name != "CannotShare"}
+            faults = {name: times for name, times in full_evaluations.items() if name != "NotShareable"}
             assert not faults, f"results could not be shared: {faults}; see the log for the reasons"
 
     agree()

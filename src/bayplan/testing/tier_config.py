@@ -1,7 +1,7 @@
 """Builds the configuration of a batch harness.
 
-Without a configuration by the author the plugins form a tier before the built-in tiers, so that their results count:
-later tiers are consulted about victims, votes and starving jobs only if the first one has no opinion.
+Without a configuration by the author the plugins form a tier before the built-in tiers, so that their results count.
+Later tiers are consulted about victims, votes and starving jobs only if the first one has no opinion.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002
-"""The binder's parts on an embedded API server, one attempt at a time: a test says when, and what the watch told."""
+"""Harness of the binder on an embedded API server. A test makes single attempts and delivers watch events."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ RESERVATIONS = "kai-resource-reservation"
 
 @dataclass
 class CrashPointLog:
-    """Which steps were reached, and what a test does at them."""
+    """Records the crash points that were reached, and runs the test's functions at them."""
 
     reached: list[str] = field(default_factory=list)
     at: dict[str, Callable[[], None]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class CrashPointLog:
 
 
 class RecordingMetrics(BinderMetrics):
-    """The binder's own metrics; what came of attempts is noted in its order, too."""
+    """The binder's metrics, which also record the results of attempts in order."""
 
     def __init__(self) -> None:
         self.registry = MetricsRegistry()
@@ -89,11 +89,11 @@ class ReconcilerHarness:
 
     @property
     def attempts(self) -> list[str]:
-        """What came of each, as the metrics count it."""
+        """Results of the attempts, as the metrics count them."""
         return self.metrics.results
 
     def scraped(self, name: str) -> dict[str, float]:
-        """One metric as Prometheus would read it: values by what stands between the braces."""
+        """One metric as Prometheus reads it: values by labels."""
         lines = b"".join(self.metrics.registry.render()).decode().splitlines()
         found = (line.rpartition(" ") for line in lines if line.split("{")[0].split(" ")[0] == name)
         return {head.removeprefix(name).strip("{}"): float(value) for head, _, value in found}
@@ -107,7 +107,7 @@ class ReconcilerHarness:
         return await self.make(PODS, pod_tree(name, **meta))
 
     async def request(self, pod: Tree | None, node: str = "n1", *, name: str = "web", **spec: Any) -> Tree:
-        """A request as an engine makes it; `pod`: None for one that nobody owns."""
+        """Create a request as an engine does; `pod`: None for one without an owner."""
         meta: Tree = {"name": name, "annotations": spec.pop("annotations", {})}
         if pod is not None:
             owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]}
@@ -118,13 +118,13 @@ class ReconcilerHarness:
         )
 
     async def sync(self, name: str = "web") -> float | None:
-        """The watch tells of the request as it is, and one attempt is made."""
+        """Deliver an event of the request and make one attempt."""
         await self.deliver_event(BindRequest, name)
         return await self.reconciler.reconcile((NAMESPACE, name))
 
     @asynccontextmanager
     async def run_binder(self, *, workers: int = 1) -> AsyncIterator[BinderController]:
-        """The whole binder, told of requests by a watch: a process of its own, that remembers nothing."""
+        """Run the whole binder with informers, as a new process without memory."""
         self.reconciler._status_updater._status_before_mark.clear()
         live = BinderController(
             self.view,
@@ -151,7 +151,7 @@ class ReconcilerHarness:
             await asyncio.gather(working, watching, return_exceptions=True)
 
     async def until_phase(self, phase: str, name: str = "web") -> Tree:
-        """Wait until the request says so."""
+        """Wait until the request has this phase."""
         while (found := await self.status(name)).get("phase") != phase:
             await asyncio.sleep(0.02)
         return found
@@ -185,7 +185,7 @@ class ReconcilerHarness:
 
     @property
     def reasons(self) -> list[str]:
-        """Of the events that were told."""
+        """Reasons of the recorded events."""
         return [each.reason for each in self.events]
 
 
@@ -217,16 +217,16 @@ async def run_reconciler(
     claims: GroupVersionResource | None = CLAIMS,
     notice_s: float = WAIT_EVENT_AFTER_S,
 ) -> AsyncIterator[ReconcilerHarness]:
-    """A binder with these plugins, on a server that has these nodes, and device claims as `claims` says."""
+    """Run a binder with these plugins on a server with these nodes; `claims`: the resource of device claims."""
     async with run_embedded_cluster(folder) as cluster, cluster.client() as client:
         reserving = reserving or ReservationSettings(allocation_timeout=patience_s)
         await client.create(NAMESPACES, {"metadata": {"name": reserving.namespace}})
         await client.create(DEFINITIONS, definition or bind_request_definition())
-        view, steps, told = InformerCache(client, Cache()), CrashPointLog(), list[Event]()
+        view, steps, events = InformerCache(client, Cache()), CrashPointLog(), list[Event]()
         clock, chance = client.clock, random.Random(0)
-        speaker = EventRecorder("binder", host="here", clock=clock, chance=chance, post=told.append)
+        recorder = EventRecorder("binder", host="here", clock=clock, chance=chance, post=events.append)
         writes = ApiWrites(
-            client, ProfileEvents({"binder": speaker}), clock=clock, claims=claims, exists=view.has_pending_pod
+            client, ProfileEvents({"binder": recorder}), clock=clock, claims=claims, exists=view.has_pending_pod
         )
         waits = CancellableWaits(view.is_current, notice_s=notice_s)
         handle = BinderHandle(client, CancellableWrites(writes, waits), clock, view.cache, claims, steps, waits)
@@ -244,30 +244,30 @@ async def run_reconciler(
             limit_s=limit_s,
             on_crash_point=steps,
         )
-        reports = StatusUpdater(client, REQUESTS, view, speaker, clock=clock, chance=chance, observer=observer)
+        reports = StatusUpdater(client, REQUESTS, view, recorder, clock=clock, chance=chance, observer=observer)
         waits.on_long_wait = reports.record_waiting
         reconciler = BindRequestReconciler(view, carrying_out, reports, clock)
-        rig = ReconcilerHarness(client, view, reconciler, reservations, waits, steps, told, observer)
+        harness = ReconcilerHarness(client, view, reconciler, reservations, waits, steps, events, observer)
         for name in nodes:
-            await rig.make(NODES, node_tree(name))
-            await rig.deliver_event(Node, name)
-        yield rig
+            await harness.make(NODES, node_tree(name))
+            await harness.deliver_event(Node, name)
+        yield harness
 
 
 def run_with_reconciler(
     folder: Path, test: Callable[[ReconcilerHarness], Awaitable[None]], *plugins: Any, **options: Any
 ) -> None:
-    """Run a test on one."""
+    """Run a test with a `ReconcilerHarness`."""
 
     async def run() -> None:
-        async with run_reconciler(folder, *plugins, **options) as rig:
-            await test(rig)
+        async with run_reconciler(folder, *plugins, **options) as harness:
+            await test(harness)
 
     asyncio.run(run())
 
 
 class FailingPlugin:
-    """A plugin that refuses."""
+    """A plugin whose PreBind fails."""
 
     name = "failing"
 
@@ -276,7 +276,7 @@ class FailingPlugin:
 
 
 class RecordingPlugin:
-    """Notes its calls; raises what it is told to."""
+    """Records its calls and raises the given errors."""
 
     def __init__(self, name: str = "noting", *faults: Exception, calls: list[str] | None = None) -> None:
         self.name = name

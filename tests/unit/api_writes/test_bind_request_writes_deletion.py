@@ -1,4 +1,4 @@
-"""Requests that the engine deletes itself: a pod is placed anew when its binding cannot land, and gets to know why."""
+"""Requests that the engine deletes: the pod is scheduled again when its binding cannot take effect, with the reason."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ NODES = {name: make_node(name) for name in ("n1", "n2")}
 LOST = "the bind request was deleted before the pod was bound"
 
 
-async def handed_over(harness: LiveSchedulerHarness, pod: Pod) -> tuple[BindRequestTracker, BindRequest]:
-    """A pod that the binder has. Of its request the watch would tell if it failed, and nothing else."""
+async def hand_over(harness: LiveSchedulerHarness, pod: Pod) -> tuple[BindRequestTracker, BindRequest]:
+    """Hand a pod to the binder, with a watch that delivers only failures."""
     requests = harness.live.bind_requests
     assert requests is not None
     requests.only_failures = True
@@ -35,11 +35,11 @@ async def handed_over(harness: LiveSchedulerHarness, pod: Pod) -> tuple[BindRequ
     return requests, requests.requests[pod.key]
 
 
-async def made_anew(harness: LiveSchedulerHarness) -> str:
-    """The node that the pod is to go to next, once the answer to the deletion is there."""
+async def next_node(harness: LiveSchedulerHarness) -> str:
+    """Wait for the deletion, pass the request timeout, and return the node of the next request."""
     await wait_until(lambda: harness.sent("DELETE", "/bindrequests/web") and not harness.live.writes.busy)
     assert harness.live.bind_requests is not None
-    assert harness.live.bind_requests.requests == {}, "the answer has told that it is gone"
+    assert harness.live.bind_requests.requests == {}, "the response has shown the deletion"
     assert harness.live.pods_at_binder == 1, "the binder may have sent its binding"
     harness.clock.advance(60)
     for uid, request in harness.live.bind_requests.lost():
@@ -49,13 +49,13 @@ async def made_anew(harness: LiveSchedulerHarness) -> str:
     return second
 
 
-@pytest.mark.parametrize("there", [True, False], ids=["deleted", "it was gone already"])
+@pytest.mark.parametrize("there", [True, False], ids=["deleted", "already deleted"])
 @pytest.mark.parametrize("why", ["its node {node} is gone", "no binder has carried it out for 3601 s"])
-def test_a_pod_is_placed_anew_as_soon_as_its_request_is_deleted_and_told_why(why: str, there: bool) -> None:
+def test_a_pod_is_scheduled_again_with_the_reason_after_its_request_was_deleted(why: str, there: bool) -> None:
     async def run() -> None:
         async with run_with_bind_requests(*NODES.values(), config=bind_request_config()) as harness:
             store_bind_requests(harness)
-            requests, first = await handed_over(harness, POD)
+            requests, first = await hand_over(harness, POD)
             node = first.spec.selected_node
             if "node" in why:
                 harness.deliver_deletion(NODES[node])
@@ -65,7 +65,7 @@ def test_a_pod_is_placed_anew_as_soon_as_its_request_is_deleted_and_told_why(why
             if not there:
                 harness.fail_next("DELETE", "/bindrequests/web", Reply(404, {"kind": "Status", "reason": "NotFound"}))
             requests.run_periodic_checks()
-            second = await made_anew(harness)
+            second = await next_node(harness)
             assert f"{LOST}: {why.format(node=node)}" in [each.note for each in harness.events.recorded]
             assert len(harness.sent("DELETE", "/bindrequests/web")) == 1
             assert second != node or "node" not in why
@@ -73,17 +73,17 @@ def test_a_pod_is_placed_anew_as_soon_as_its_request_is_deleted_and_told_why(why
     asyncio.run(run())
 
 
-def test_what_the_watch_tells_late_of_a_request_that_was_deleted_is_not_told_of_the_one_after_it() -> None:
-    """The binder has given it up just before it was deleted; when that is told there is another one."""
+def test_a_late_event_of_a_deleted_request_does_not_change_the_next_one() -> None:
+    """The binder gave it up just before its deletion; the event arrives after the next request was created."""
 
     async def run() -> None:
         async with run_with_bind_requests(*NODES.values(), config=bind_request_config()) as harness:
             store_bind_requests(harness)
-            requests, first = await handed_over(harness, POD)
+            requests, first = await hand_over(harness, POD)
             harness.deliver_deletion(NODES[first.spec.selected_node])
             await harness.live.handle_pending_events()
             requests.run_periodic_checks()
-            second = await made_anew(harness)
+            second = await next_node(harness)
             await wait_until(lambda: harness.live.pods_at_binder == 1)
             harness.live.handle_event(None, replace(first, status=BindRequestStatus("Failed", "no quota", 3)))
             await harness.live.handle_pending_events()

@@ -1,4 +1,4 @@
-"""A process that ends itself where a test says: which words arm it, and when it goes."""
+"""Crash points: values of the environment variable, and when the process kills itself."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bayplan.api_writes.crash_points import (
 from bayplan.errors import UsageError
 
 
-def dies_after(words: str, *reached: str) -> int:
-    """The signal that ended a child which reached these steps one after another; 0 where it lived on."""
+def signal_after(words: str, *reached: str) -> int:
+    """The signal that ended a child process which reached these steps in order; 0 if it survived."""
     child = os.fork()
     if not child:
         step = crash_point_from_environment({ENVIRONMENT_VARIABLE: words})
@@ -30,10 +30,10 @@ def dies_after(words: str, *reached: str) -> int:
     return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
 
 
-def test_nobody_dies_unless_told_to() -> None:
+def test_no_crash_without_the_variable() -> None:
     assert crash_point_from_environment({}) is ignore_crash_point
     assert crash_point_from_environment({ENVIRONMENT_VARIABLE: ""}) is ignore_crash_point
-    assert dies_after("", *CRASH_POINTS) == 0
+    assert signal_after("", *CRASH_POINTS) == 0
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def test_nobody_dies_unless_told_to() -> None:
         pytest.param("any:3", (ATTEMPT_STARTED, BINDING_WRITTEN, ATTEMPT_STARTED), signal.SIGKILL, id="whatever step"),
     ],
 )
-def test_a_process_dies_at_the_step_that_was_named(words: str, reached: tuple[str, ...], ended_by: int) -> None:
-    assert dies_after(words, *reached) == ended_by
+def test_a_process_dies_at_the_named_step(words: str, reached: tuple[str, ...], ended_by: int) -> None:
+    assert signal_after(words, *reached) == ended_by
 
 
 @pytest.mark.parametrize("words", ["bond", "bound:0", "bound:x", ":2"])
-def test_words_that_name_no_step_are_refused(words: str) -> None:
+def test_invalid_values_are_refused(words: str) -> None:
     with pytest.raises(UsageError, match=f'{ENVIRONMENT_VARIABLE} is "{words}"; use a step'):
         crash_point_from_environment({ENVIRONMENT_VARIABLE: words})

@@ -1,4 +1,5 @@
-"""Every attempt is seen at the points that it passed, as kube-scheduler's are: alone or by what others know."""
+"""Observer: each attempt is observed at its extension points as in kube-scheduler, with and without shared
+evaluations."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ POINTS = ("PreFilter", "Filter", "PreScore", "Score")
 
 
 class FailsHere:
-    """Breaks about pods that are called so."""
+    """Fails for pods with a label that names the extension point."""
 
     name = "FailsHere"
     depends_on = row_local
@@ -59,7 +60,7 @@ class FailsHere:
 
 
 class Walks:
-    """Answers for one node, so that a sample is looked for in steps; keeps pods from the first nodes."""
+    """A per-node filter, so that a sample is searched in steps; rejects the first nodes."""
 
     name = "Walks"
 
@@ -107,7 +108,7 @@ def named(node: str) -> dict[str, Any]:
         pytest.param({"cpu": "99"}, LOOKED, id="refused by a filter"),
         pytest.param({"nodeSelector": {"disk": "none"}}, LOOKED, id="selected nothing"),
         pytest.param(named("n1"), LOOKED, id="one node by name"),
-        pytest.param(named("gone"), LOOKED, id="no node of this name"),
+        pytest.param(named("missing"), LOOKED, id="no node of this name"),
         pytest.param(
             {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "none"}}]},
             {("PreFilter", "UnschedulableAndUnresolvable"): 1},
@@ -127,7 +128,7 @@ def test_an_attempt_is_observed_once_at_each_point_with_its_answer(
     spec: dict[str, Any], expected: dict[tuple[str, str], int], *, share: bool
 ) -> None:
     on = engine(FailsHere, share=share)
-    for number in range(4):  # on its own, to be kept, then by what is kept
+    for number in range(4):  # evaluated alone, then stored, then from the stored evaluation
         before = seen(on)
         on.place(pod(f"p{number}", **spec))
         assert seen(on) - before == expected, number
@@ -140,7 +141,7 @@ def test_a_single_node_that_fits_is_not_scored() -> None:
     assert seen(on) == dict.fromkeys(LOOKED, 3)
 
 
-def test_without_nodes_nothing_is_asked() -> None:
+def test_without_nodes_no_plugin_is_called() -> None:
     on = engine(nodes=0)
     on.place(pod("p"))
     assert seen(on) == {}
@@ -152,19 +153,19 @@ def test_a_search_in_steps_counts_once() -> None:
     assert seen(on) == CHOSEN
 
 
-def test_a_hint_is_used_by_who_is_placed_by_what_others_found() -> None:
+def test_class_lookups_of_placed_pods() -> None:
     on = engine(nodes=2)
     for number in range(5):
         assert on.place(pod(f"p{number}")).node is not None
-    assert points(on).class_lookups(found=True).count == 3, "one on its own, one to be kept"
+    assert points(on).class_lookups(found=True).count == 3, "one evaluated alone, one stored"
     assert points(on).class_lookups(found=False).count == 2
 
 
-def test_nobody_is_hinted_at_a_node_where_none_fits_or_none_is_looked_for() -> None:
+def test_class_lookups_of_pods_that_fit_nowhere() -> None:
     on = engine()
     for number in range(4):
         assert on.place(pod(f"p{number}", cpu="99")).node is None
     assert points(on).class_lookups(found=True).count == 0
     assert points(on).class_lookups(found=False).count == 4
     on.place(pod("q", volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "none"}}]))
-    assert points(on).class_lookups(found=False).count == 4, "PreFilter has rejected it"
+    assert points(on).class_lookups(found=False).count == 4, "PreFilter has rejected the pod"

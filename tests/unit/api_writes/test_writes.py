@@ -1,4 +1,4 @@
-"""Intents as requests: what is sent, what is tried again, and in which words a failure is told."""
+"""API writes: the requests of intents, retries, and texts of failures."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class World:
     events: RecordedEvents
     exists: dict[str, bool]
 
-    def asked(self) -> list[str]:
+    def requests(self) -> list[str]:
         return self.server.request_lines()
 
 
 @asynccontextmanager
-async def writing(*answers: ServerAnswer, claims: bool = True) -> AsyncIterator[World]:
+async def run_writes(*answers: ServerAnswer, claims: bool = True) -> AsyncIterator[World]:
     clock, events, exists = ManualClock(), RecordedEvents(), {"p": True}
     async with FakeHttpServer(script=answers) as server, server.client(clock) as client:
         writes = ApiWrites(
@@ -77,7 +77,7 @@ def claim(version: str = "1", **fields: Any) -> ResourceClaim:
     return ResourceClaim(metadata=meta, status=ResourceClaimStatus(**fields))
 
 
-def given(item: Any) -> Reply:
+def as_reply(item: Any) -> Reply:
     return Reply(200, msgspec.json.encode(item))
 
 
@@ -87,19 +87,19 @@ RESERVE = devices.ReserveClaim(claim(), POD, CREATED, AllocationResult())
 
 
 @async_test
-async def test_what_nobody_knows_is_refused() -> None:
-    async with writing() as world:
+async def test_an_unknown_intent_is_refused() -> None:
+    async with run_writes() as world:
         with pytest.raises(UnsupportedIntent):
             await world.writes.perform("a wish")
 
 
 @async_test
-async def test_a_patch_with_an_unknown_outcome_is_made_again_from_a_version_that_another_writer_made() -> None:
+async def test_a_patch_with_an_unknown_outcome_is_repeated_from_the_version_of_another_writer() -> None:
     before, after = replace(POD.metadata, resource_version="1"), replace(POD.metadata, resource_version="2")
     seen, found = replace(POD, metadata=before), replace(POD, metadata=after)
     done = replace(POD, metadata=replace(after, annotations={"gpu": "1"}))
-    answers = status(500, "InternalError"), given(found), given(found), given(done)
-    async with writing(*answers) as world:
+    answers = status(500, "InternalError"), as_reply(found), as_reply(found), as_reply(done)
+    async with run_writes(*answers) as world:
         await world.writes.perform(AnnotatePod(seen, {"gpu": "1"}))
         patches = [each.json for each in world.server.requests if each.method == "PATCH"]
         assert [each["metadata"]["resourceVersion"] for each in patches] == ["1", "2"]
@@ -109,11 +109,11 @@ async def test_a_patch_with_an_unknown_outcome_is_made_again_from_a_version_that
 
 
 @async_test
-async def test_a_volume_is_promised_on_the_version_it_was_chosen_by() -> None:
+async def test_the_claim_ref_of_a_volume_is_written_to_the_chosen_version() -> None:
     meta = ObjectMeta(name="v", resource_version="7", annotations={"pv.kubernetes.io/bound-by-controller": "yes"})
     ref = ClaimReference("PersistentVolumeClaim", "default", "c", "u", "v1", "3")
     volume = PersistentVolume(metadata=meta, spec=PersistentVolumeSpec(claim_ref=ref))
-    async with writing(given(volume)) as world:
+    async with run_writes(as_reply(volume)) as world:
         found = await world.writes.perform(SetVolumeClaimRef(volume))
         assert found == volume
         (request,) = world.server.requests
@@ -126,19 +126,19 @@ async def test_a_volume_is_promised_on_the_version_it_was_chosen_by() -> None:
 
 
 @async_test
-async def test_a_claim_is_told_its_node_and_a_conflict_is_for_the_pod_to_sort_out() -> None:
+async def test_the_selected_node_of_a_claim_is_written_and_a_conflict_is_raised() -> None:
     meta = ObjectMeta(name="c", namespace="default", resource_version="7", annotations={SELECTED_NODE: "n"})
-    async with writing(CONFLICT) as world:
+    async with run_writes(CONFLICT) as world:
         with pytest.raises(Conflict):
             await world.writes.perform(SetSelectedNode(PersistentVolumeClaim(metadata=meta)))
-        assert world.asked() == ["PATCH /api/v1/namespaces/default/persistentvolumeclaims/c"]
+        assert world.requests() == ["PATCH /api/v1/namespaces/default/persistentvolumeclaims/c"]
         assert world.server.requests[0].json["metadata"]["annotations"] == {SELECTED_NODE: "n"}
 
 
 @async_test
-async def test_waiting_for_volumes_asks_every_second_and_gives_up_in_time() -> None:
+async def test_waiting_for_volumes_polls_every_second_until_the_timeout() -> None:
     looks: list[float] = []
-    async with writing() as world:
+    async with run_writes() as world:
 
         def done() -> bool:
             looks.append(world.clock.monotonic_s())
@@ -151,10 +151,10 @@ async def test_waiting_for_volumes_asks_every_second_and_gives_up_in_time() -> N
 
 
 @pytest.mark.parametrize("how", ["done", "pod gone", "never"])
-def test_how_waiting_for_volumes_ends(how: str) -> None:
+def test_ends_of_waiting_for_volumes(how: str) -> None:
     @async_test
     async def test() -> None:
-        async with writing() as world:
+        async with run_writes() as world:
 
             def done() -> bool:
                 if how == "never":
@@ -168,8 +168,8 @@ def test_how_waiting_for_volumes_ends(how: str) -> None:
             if how == "done":
                 assert waiting.exception() is None
             else:
-                said = {"pod gone": 'pod does not exist any more: pod "p" not found'}
-                assert str(waiting.exception()) == said.get(how, 'provisioning failed for PVC "c"')
+                messages = {"pod gone": 'pod does not exist any more: pod "p" not found'}
+                assert str(waiting.exception()) == messages.get(how, 'provisioning failed for PVC "c"')
 
     test()
 
@@ -178,12 +178,12 @@ def test_how_waiting_for_volumes_ends(how: str) -> None:
 
 
 @async_test
-async def test_a_claim_is_protected_then_allocated_and_reserved() -> None:
+async def test_a_claim_gets_its_finalizer_then_allocation_and_reservation() -> None:
     protected = claim("2", finalizers=[FINALIZER])
     done = claim("3", finalizers=[FINALIZER], allocation=AllocationResult(), reserved_for=(MINE,))
-    async with writing(given(protected), given(done)) as world:
+    async with run_writes(as_reply(protected), as_reply(done)) as world:
         assert await world.writes.perform(RESERVE) == done
-        assert world.asked() == [f"PATCH {PATH}", f"PATCH {PATH}/status"]
+        assert world.requests() == [f"PATCH {PATH}", f"PATCH {PATH}/status"]
         first, second = [each.json for each in world.server.requests]
         assert first == {"metadata": {"resourceVersion": "1", "finalizers": [FINALIZER]}}
         assert second["metadata"] == {"resourceVersion": "2"}
@@ -195,27 +195,27 @@ async def test_a_claim_is_protected_then_allocated_and_reserved() -> None:
 @async_test
 async def test_a_claim_is_read_after_a_refusal_before_its_devices_are_free(code: int) -> None:
     done = claim("3", finalizers=[FINALIZER], allocation=AllocationResult(), reserved_for=(MINE,))
-    async with writing(given(claim("2", finalizers=[FINALIZER])), status(code, ""), given(done)) as world:
+    async with run_writes(as_reply(claim("2", finalizers=[FINALIZER])), status(code, ""), as_reply(done)) as world:
         assert await world.writes.perform(RESERVE) == done
-        assert world.asked() == [f"PATCH {PATH}", f"PATCH {PATH}/status", f"GET {PATH}"]
+        assert world.requests() == [f"PATCH {PATH}", f"PATCH {PATH}/status", f"GET {PATH}"]
 
 
 @async_test
-async def test_a_conflict_begins_again_from_the_claim_as_it_is() -> None:
+async def test_after_a_conflict_the_current_claim_is_patched() -> None:
     newer = claim("8", finalizers=[FINALIZER])
-    async with writing(CONFLICT, given(newer), given(claim("9"))) as world:
+    async with run_writes(CONFLICT, as_reply(newer), as_reply(claim("9"))) as world:
         await world.writes.perform(RESERVE)
-        assert world.asked() == [f"PATCH {PATH}", f"GET {PATH}", f"PATCH {PATH}/status"]
+        assert world.requests() == [f"PATCH {PATH}", f"GET {PATH}", f"PATCH {PATH}/status"]
         assert world.server.requests[-1].json["metadata"] == {"resourceVersion": "8"}
 
 
 @async_test
-async def test_conflicts_without_end() -> None:
-    answers = [each for _ in range(5) for each in (CONFLICT, given(claim("8")))]
-    async with writing(*answers) as world:
+async def test_repeated_conflicts_end() -> None:
+    answers = [each for _ in range(5) for each in (CONFLICT, as_reply(claim("8")))]
+    async with run_writes(*answers) as world:
         with pytest.raises(ApiError, match=r"^add allocation and reservation to claim default/c: the object has been"):
             await world.writes.perform(RESERVE)
-        assert len(world.asked()) == 9  # the last conflict is not followed by a read
+        assert len(world.requests()) == 9  # the last conflict is not followed by a read
 
 
 @pytest.mark.parametrize(
@@ -229,10 +229,10 @@ async def test_conflicts_without_end() -> None:
         pytest.param(claim("8", deleted=True), "claim default/c got deleted in the meantime", id="deleted"),
     ],
 )
-def test_a_claim_that_changed_for_good(newer: ResourceClaim, text: str) -> None:
+def test_a_claim_that_was_allocated_or_deleted_meanwhile(newer: ResourceClaim, text: str) -> None:
     @async_test
     async def test() -> None:
-        async with writing(CONFLICT, given(newer)) as world:
+        async with run_writes(CONFLICT, as_reply(newer)) as world:
             with pytest.raises(BayplanError) as found:
                 await world.writes.perform(RESERVE)
             assert str(found.value) == text
@@ -247,11 +247,11 @@ def test_a_claim_that_changed_for_good(newer: ResourceClaim, text: str) -> None:
         pytest.param((FINALIZER,), "add allocation and reservation to claim default/c: not you", id="the status"),
     ],
 )
-def test_failures_say_what_was_being_done(finalizers: tuple[str, ...], text: str) -> None:
+def test_failures_name_the_operation(finalizers: tuple[str, ...], text: str) -> None:
     @async_test
     async def test() -> None:
-        unchanged = given(claim(finalizers=finalizers))
-        async with writing(status(403, "Forbidden", "not you"), unchanged) as world:
+        unchanged = as_reply(claim(finalizers=finalizers))
+        async with run_writes(status(403, "Forbidden", "not you"), unchanged) as world:
             intent = devices.ReserveClaim(claim(finalizers=finalizers), POD, CREATED, AllocationResult())
             with pytest.raises(ApiError) as found:
                 await world.writes.perform(intent)
@@ -261,8 +261,8 @@ def test_failures_say_what_was_being_done(finalizers: tuple[str, ...], text: str
 
 
 @async_test
-async def test_a_pod_is_taken_off_a_claim_whoever_else_is_on_it() -> None:
-    async with writing(given(claim())) as world:
+async def test_a_pod_is_removed_from_a_shared_claim() -> None:
+    async with run_writes(as_reply(claim())) as world:
         world.writes.submit(devices.UnreserveClaim(claim(reserved_for=(MINE,)), POD))
         await world.writes.drain()
         (request,) = world.server.requests
@@ -272,8 +272,8 @@ async def test_a_pod_is_taken_off_a_claim_whoever_else_is_on_it() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["older-ends-first", "newer-ends-first"])
 @async_test
-async def test_a_reservation_waits_for_all_removals_of_the_claim(order: tuple[int, int]) -> None:
-    async with writing() as world:
+async def test_a_reservation_waits_for_all_releases_of_the_claim(order: tuple[int, int]) -> None:
+    async with run_writes() as world:
         claims, reads = world.writes._claim_writes, list[str]()
         ends: list[asyncio.Future[None]] = [asyncio.get_running_loop().create_future() for _ in range(2)]
 
@@ -299,20 +299,20 @@ async def _wait_for(end: asyncio.Future[None]) -> None:
 
 
 @async_test
-async def test_a_reservation_does_not_wait_for_removals_that_have_ended() -> None:
+async def test_a_reservation_does_not_wait_for_finished_releases() -> None:
     reserved = claim("2", finalizers=(FINALIZER,), reserved_for=(MINE,), allocation=AllocationResult())
     free = claim("3", finalizers=(FINALIZER,), allocation=AllocationResult())
-    async with writing(given(free), given(reserved)) as world:
+    async with run_writes(as_reply(free), as_reply(reserved)) as world:
         world.writes.submit(devices.UnreserveClaim(reserved, POD))
         await world.writes.drain()
         await world.writes.perform(devices.ReserveClaim(free, POD, CREATED))
-        assert world.asked() == [f"PATCH {PATH}/status", f"PATCH {PATH}/status"]
+        assert world.requests() == [f"PATCH {PATH}/status", f"PATCH {PATH}/status"]
 
 
 @async_test
-async def test_what_nobody_waits_for_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failures_of_submitted_intents_are_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     allocated = claim(allocation=AllocationResult())
-    async with writing(status(403, "Forbidden", "not you"), given(allocated)) as world:
+    async with run_writes(status(403, "Forbidden", "not you"), as_reply(allocated)) as world:
         world.writes.submit(devices.DeallocateClaim(allocated))
         world.writes.submit("a wish")
         await world.writes.drain()
@@ -321,28 +321,28 @@ async def test_what_nobody_waits_for_is_only_logged(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize(
-    ("answers", "asked"),
+    ("answers", "methods"),
     [
-        pytest.param([given(claim("2")), Reply()], ["PATCH", "DELETE"], id="in two steps"),
-        pytest.param([CONFLICT, given(claim("2")), Reply()], ["PATCH", "GET", "DELETE"], id="others were quicker"),
-        pytest.param([status(404, "NotFound")] * 2, ["PATCH", "GET"], id="gone"),
-        pytest.param([given(claim("2")), status(404, "NotFound")], ["PATCH", "DELETE"], id="gone in between"),
+        pytest.param([as_reply(claim("2")), Reply()], ["PATCH", "DELETE"], id="in two steps"),
+        pytest.param([CONFLICT, as_reply(claim("2")), Reply()], ["PATCH", "GET", "DELETE"], id="after a conflict"),
+        pytest.param([status(404, "NotFound")] * 2, ["PATCH", "GET"], id="deleted"),
+        pytest.param([as_reply(claim("2")), status(404, "NotFound")], ["PATCH", "DELETE"], id="deleted in between"),
     ],
 )
-def test_a_claim_of_ours_is_deleted(answers: list[ServerAnswer], asked: list[str]) -> None:
+def test_a_special_claim_is_deleted(answers: list[ServerAnswer], methods: list[str]) -> None:
     @async_test
     async def test() -> None:
-        async with writing(*answers) as world:
+        async with run_writes(*answers) as world:
             await world.writes.perform(devices.DeleteClaim(claim(finalizers=[FINALIZER])))
-            assert [each.method for each in world.server.requests] == asked
+            assert [each.method for each in world.server.requests] == methods
 
     test()
 
 
 @async_test
-async def test_devices_that_are_made_ready() -> None:
+async def test_waiting_for_devices() -> None:
     looks: list[float] = []
-    async with writing() as world:
+    async with run_writes() as world:
 
         def done() -> bool:
             looks.append(world.clock.monotonic_s())
@@ -352,13 +352,13 @@ async def test_devices_that_are_made_ready() -> None:
         waiting = asyncio.ensure_future(world.writes.perform(intent))
         await wait_until(waiting.done, tick=lambda: world.clock.advance(1.0))
         assert looks == [0.0, 5.0, 10.0]
-        (told,) = world.events.recorded
-        assert (told.kind, told.reason, told.action) == ("Normal", "BindingConditionsPending", "Scheduling")
+        (event,) = world.events.recorded
+        assert (event.kind, event.reason, event.action) == ("Normal", "BindingConditionsPending", "Scheduling")
 
 
 @async_test
 async def test_a_server_without_claims() -> None:
-    async with writing(claims=False) as world:
+    async with run_writes(claims=False) as world:
         with pytest.raises(UnsupportedIntent, match="offers no resource claims"):
             await world.writes.perform(RESERVE)
 
@@ -367,11 +367,11 @@ async def test_a_server_without_claims() -> None:
 
 
 @async_test
-async def test_a_pod_keeps_its_node_until_it_is_known_whether_it_has_it() -> None:
+async def test_a_binding_is_read_back_until_its_outcome_is_known() -> None:
     there = {"metadata": {"name": POD.name, "namespace": POD.namespace, "uid": POD.uid}, "spec": {"nodeName": "n"}}
     unknown = [status(500, "InternalError", "oops"), status(401, "Unauthorized"), status(503, "ServiceUnavailable")]
-    async with writing(*unknown, Reply(200, there)) as world:
+    async with run_writes(*unknown, Reply(200, there)) as world:
         binding = asyncio.ensure_future(world.writes.perform(BindPod(POD, "n")))
         await wait_until(binding.done, tick=lambda: world.clock.advance(1.0))
         await binding
-        assert [each.split()[0] for each in world.asked()] == ["POST", "GET", "GET", "GET"]
+        assert [each.split()[0] for each in world.requests()] == ["POST", "GET", "GET", "GET"]

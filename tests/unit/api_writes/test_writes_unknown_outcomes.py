@@ -1,4 +1,4 @@
-"""Every write of the engines and the binder, with an answer that does not say whether it took effect.
+"""Every write of the engines and the binder with a response that leaves its outcome unknown.
 
 The API server is the embedded one. Five kinds of answers: a 5xx or a 404 after the write, a connection that is cut
 after the write, and a connection that is cut, or a 5xx with Retry-After, before a write that the server gets later. The
@@ -112,9 +112,9 @@ class SkippingClock(ManualClock):
 
 @dataclass
 class Faults:
-    """Spoils the answer to the first write whose method and path match `hits`."""
+    """Replaces the response to the first write whose method and path match `hits`."""
 
-    rig: ReconcilerHarness
+    harness: ReconcilerHarness
     kind: str
     hits: str
     late: list[Work] = field(default_factory=list)
@@ -122,24 +122,24 @@ class Faults:
     sends: int = 0
 
     async def __aenter__(self) -> Faults:
-        self._once = self.rig.client.transport._try_once
-        self.rig.client.transport._try_once = self._spoiled  # type: ignore[method-assign]
+        self._once = self.harness.client.transport._try_once
+        self.harness.client.transport._try_once = self._send_with_fault  # type: ignore[method-assign]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.rig.client.transport._try_once = self._once  # type: ignore[method-assign]
+        self.harness.client.transport._try_once = self._once  # type: ignore[method-assign]
 
-    async def _spoiled(self, asked: Any, timeout_s: float) -> HttpResponse:
-        if not re.fullmatch(self.hits, f"{asked.method} {asked.path.partition('?')[0]}"):
-            return await self._once(asked, timeout_s)
+    async def _send_with_fault(self, request: Any, timeout_s: float) -> HttpResponse:
+        if not re.fullmatch(self.hits, f"{request.method} {request.path.partition('?')[0]}"):
+            return await self._once(request, timeout_s)
         self.sends += 1
         if self.hit:
-            return await self._once(asked, timeout_s)
+            return await self._once(request, timeout_s)
         self.hit += 1
         if self.kind in ("write lands later", "5xx with Retry-After"):
-            self.late.append(lambda: self._once(asked, timeout_s))
+            self.late.append(lambda: self._once(request, timeout_s))
         else:
-            assert (await self._once(asked, timeout_s)).status < 400
+            assert (await self._once(request, timeout_s)).status < 400
         if self.kind == WRONG_NOT_FOUND:
             return HttpResponse(ResponseHead(404, b"HTTP/1.1 404 Not Found\r\n\r\n"), b"")
         if self.kind in ("write lands later", "answer lost"):
@@ -148,34 +148,34 @@ class Faults:
         return HttpResponse(ResponseHead(503, b"HTTP/1.1 503 Unavailable\r\n" + retry_after + b"\r\n"), b"")
 
     async def deliver(self) -> None:
-        """The server gets the request now; a refusal of it reaches no client."""
+        """Deliver the delayed request to the server; its response reaches no client."""
         for work in self.late:
             await asyncio.gather(work(), return_exceptions=True)
 
 
 @dataclass
 class World:
-    """The parts that write, on one API server."""
+    """The objects under test that write, on one API server."""
 
-    rig: ReconcilerHarness
+    harness: ReconcilerHarness
     writes: ApiWrites
     clock: SkippingClock
 
     async def read(self, struct: type[Any], name: str, namespace: str = "default", **how: Any) -> Any:
-        return await self.rig.client.get(struct, namespace, name, **how)
+        return await self.harness.client.get(struct, namespace, name, **how)
 
     async def pod(self, name: str = "web", **meta: Any) -> Pod:
-        await self.rig.pod(name, **meta)
+        await self.harness.pod(name, **meta)
         found: Pod = await self.read(Pod, name)
         return found
 
     async def claim(self, **status: Any) -> ResourceClaim:
         tree: Tree = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "gpu"}}
         request = {"name": "one", "exactly": {"deviceClassName": "gpu"}}
-        await self.rig.make(CLAIMS, {**tree, "spec": {"devices": {"requests": [request]}}})
+        await self.harness.make(CLAIMS, {**tree, "spec": {"devices": {"requests": [request]}}})
         if status:
-            await self.rig.patch(CLAIMS, "gpu", {"metadata": {"finalizers": [FINALIZER]}})
-            await self.rig.patch(CLAIMS, "gpu", {"status": status}, sub="status")
+            await self.harness.patch(CLAIMS, "gpu", {"metadata": {"finalizers": [FINALIZER]}})
+            await self.harness.patch(CLAIMS, "gpu", {"status": status}, sub="status")
         found: ResourceClaim = await self.read(ResourceClaim, "gpu", resource=CLAIMS)
         return found
 
@@ -196,7 +196,8 @@ ROWS: dict[str, tuple[str, Callable[[World], Awaitable[Prepared]]]] = {}
 
 
 def row(name: str, hits: str) -> Callable[[Callable[[World], Awaitable[Prepared]]], None]:
-    """One write: its name in the docs and its request. Prepares what is written, and a check of the final state."""
+    """Register one write: its row in the docs and its request. The function prepares the write and a check of the
+    state."""
 
     def enter(prepare: Callable[[World], Awaitable[Prepared]]) -> None:
         ROWS[name] = hits, prepare
@@ -209,7 +210,7 @@ async def _(world: World) -> Prepared:
     pod = await world.pod()
 
     async def is_bound() -> bool:
-        return await world.rig.node_of() == "n1"
+        return await world.harness.node_of() == "n1"
 
     return lambda: world.writes.perform(BindPod(pod, "n1")), is_bound
 
@@ -230,21 +231,21 @@ async def _(world: World) -> Prepared:
 
 @row("deletion of a BindRequest", r"DELETE .*/bindrequests/web")
 async def _(world: World) -> Prepared:
-    await world.rig.request(None)
+    await world.harness.request(None)
     request = await world.read(BindRequest, "web", resource=REQUESTS)
     answers: list[object] = []
 
     async def delete() -> None:
-        for _ in range(2):  # `BindRequestTracker.tidy` tries it again every five seconds
+        for _ in range(2):  # `BindRequestTracker.run_periodic_checks` tries it again every five seconds
             try:
                 await world.writes.perform(DeleteBindRequest(request, on_deleted=answers.append))
             except (ServerError, Unreachable):
-                assert answers == []  # until then the pod keeps its node
+                assert answers == []  # the pod keeps its node until then
             else:
                 return
 
     async def is_gone() -> bool:
-        return await world.rig.find(REQUESTS, "web") is None and answers == [None]
+        return await world.harness.find(REQUESTS, "web") is None and answers == [None]
 
     return delete, is_gone
 
@@ -254,7 +255,7 @@ async def _(world: World) -> Prepared:
     pod = await world.pod()
 
     async def is_gone() -> bool:
-        return await world.rig.find(PODS, "web") is None
+        return await world.harness.find(PODS, "web") is None
 
     return lambda: world.writes.perform(DeletePod(pod)), is_gone
 
@@ -278,14 +279,16 @@ async def _(world: World) -> Prepared:
 async def _(world: World) -> Prepared:
     capacity = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
     local = {"local": {"path": "/x"}, "nodeAffinity": {"required": {"nodeSelectorTerms": [_ON_N1]}}}
-    await world.rig.make(_resource(PersistentVolume), {**_tree("PersistentVolume", "v"), "spec": {**capacity, **local}})
+    await world.harness.make(
+        _resource(PersistentVolume), {**_tree("PersistentVolume", "v"), "spec": {**capacity, **local}}
+    )
     claim = await _volume_claim(world)
     volume = with_claim_ref(await world.read(PersistentVolume, "v", ""), claim)
 
-    async def is_promised() -> bool:
+    async def is_reserved() -> bool:
         return bool((await world.read(PersistentVolume, "v", "")).spec.claim_ref.uid == claim.metadata.uid)
 
-    return lambda: world.writes.perform(SetVolumeClaimRef(volume)), is_promised
+    return lambda: world.writes.perform(SetVolumeClaimRef(volume)), is_reserved
 
 
 @row("PersistentVolumeClaim selected-node", r"PATCH .*/persistentvolumeclaims/c")
@@ -321,7 +324,7 @@ async def _(world: World) -> Prepared:
         made.append(await world.writes.perform(devices.CreateSpecialClaim(wanted, pod)))
 
     async def is_only_one() -> bool:
-        found = await world.rig.client.list(CLAIMS)
+        found = await world.harness.client.list(CLAIMS)
         return [each.name for each in found.items if isinstance(each, ResourceClaim)] == [made[0].name]
 
     return create, is_only_one
@@ -349,7 +352,7 @@ async def _(world: World) -> Prepared:
 
     async def unreserve() -> None:
         world.writes.submit(devices.UnreserveClaim(claim, pod))
-        # The next attempt reserves the claim again: it waits for the removal, which must not take that back.
+        # The next attempt reserves the claim again: it waits for the release, which must not revert that.
         await world.writes.perform(devices.ReserveClaim(claim, pod, NOW))
 
     async def is_reserved() -> bool:
@@ -374,7 +377,7 @@ async def _(world: World) -> Prepared:
     claim = await world.claim()
 
     async def is_gone() -> bool:
-        return await world.rig.find(CLAIMS, "gpu") is None
+        return await world.harness.find(CLAIMS, "gpu") is None
 
     return lambda: world.writes.perform(devices.DeleteClaim(claim)), is_gone
 
@@ -383,30 +386,30 @@ async def _(world: World) -> Prepared:
 async def _(world: World) -> Prepared:
     pod = await world.pod()
     statuses = PodStatuses(
-        world.rig.client, world.writes, {pod.uid: pod}, clock=world.clock, chance=world.rig.client.chance
+        world.harness.client, world.writes, {pod.uid: pod}, clock=world.clock, chance=world.harness.client.chance
     )
 
-    async def say() -> None:
+    async def write() -> None:
         task = statuses.set_unschedulable(pod, "Unschedulable", "no node fits", "n1")
         assert task is not None
         await asyncio.wait([task])
 
-    async def is_said() -> bool:
+    async def is_written() -> bool:
         found = await world.read(Pod, "web")
         conditions = [(each.type, each.message) for each in found.status.conditions]
         return found.status.nominated_node_name == "n1" and ("PodScheduled", "no node fits") in conditions
 
-    return say, is_said
+    return write, is_written
 
 
 @row("status of a PodGroup of scheduling.k8s.io", r"PATCH .*/podgroups/g/status")
 async def _(world: World) -> Prepared:
     groups = _resource(PodGroup)
     tree: Tree = {"apiVersion": groups.api_version, "kind": "PodGroup", "metadata": {"name": "g"}}
-    await world.rig.make(groups, {**tree, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}})
+    await world.harness.make(groups, {**tree, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}})
     statuses, known = GroupStatuses(world.writes, groups, world.clock), await world.read(PodGroup, "g")
-    others = {"conditions": [{**OTHER_CONDITION, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
-    await world.rig.patch(groups, "g", {"status": others}, sub="status")
+    status = {"conditions": [{**OTHER_CONDITION, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
+    await world.harness.patch(groups, "g", {"status": status}, sub="status")
 
     async def write() -> None:
         statuses.write(known, unschedulable("no node fits"))
@@ -414,7 +417,7 @@ async def _(world: World) -> Prepared:
         statuses.write(known, SUCCESS)  # the next attempt, before the watch shows the status
 
     async def is_latest() -> bool:
-        found = (await world.rig.get(groups, "g"))["status"]["conditions"]
+        found = (await world.harness.get(groups, "g"))["status"]["conditions"]
         return [(each["type"], each["status"]) for each in found] == [("Other", "True"), ("PodGroupScheduled", "True")]
 
     return write, is_latest
@@ -422,9 +425,9 @@ async def _(world: World) -> Prepared:
 
 @row("status of a BindRequest", r"PATCH .*/bindrequests/web/status")
 async def _(world: World) -> Prepared:
-    await world.rig.request(await world.rig.pod(), backoffLimit=1)
+    await world.harness.request(await world.harness.pod(), backoffLimit=1)
     request = await world.read(BindRequest, "web", resource=REQUESTS)
-    reports = world.rig.reconciler._status_updater
+    reports = world.harness.reconciler._status_updater
 
     async def is_given_up() -> bool:
         return bool((await world.read(BindRequest, "web", resource=REQUESTS)).has_failed)
@@ -439,10 +442,10 @@ async def _(world: World) -> Prepared:
     made: list[Pod] = []
 
     async def reserve() -> None:
-        made.append(await world.rig.reservations._create_reservation(pod, node, "g"))
+        made.append(await world.harness.reservations._create_reservation(pod, node, "g"))
 
     async def is_only_one() -> bool:
-        found = await world.rig.client.list(PODS)
+        found = await world.harness.client.list(PODS)
         return [each.name for each in found.items if each.namespace == RESERVATIONS] == [made[0].name]
 
     return reserve, is_only_one
@@ -456,7 +459,7 @@ async def _(world: World) -> Prepared:
         labels = (await world.read(Pod, "web")).labels
         return labels.get(GROUP_LABEL) == "g" and labels.get(HANDLED_BY_LABEL) == HANDLED_BY_BAYPLAN
 
-    return lambda: world.rig.reservations._add_group_label(pod, "g", several=False), is_labelled
+    return lambda: world.harness.reservations._add_group_label(pod, "g", several=False), is_labelled
 
 
 @row("removal of a GPU group label", r"PATCH .*/pods/web")
@@ -464,8 +467,8 @@ async def _(world: World) -> Prepared:
     pod = await world.pod(labels={GROUP_LABEL: "g", HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN})
 
     async def unlabel() -> None:
-        await world.rig.reservations._remove_group_labels(pod, ["g"])
-        await world.rig.reservations._add_group_label(
+        await world.harness.reservations._remove_group_labels(pod, ["g"])
+        await world.harness.reservations._add_group_label(
             await world.read(Pod, "web"), "g", several=False
         )  # the next attempt
 
@@ -478,7 +481,7 @@ async def _(world: World) -> Prepared:
 @row("ConfigMap of a shared GPU", r"PATCH .*/configmaps/m")
 async def _(world: World) -> Prepared:
     pod = await world.pod()
-    ctx = BinderHandle(world.rig.client, world.writes, world.clock, Cache())
+    ctx = BinderHandle(world.harness.client, world.writes, world.clock, Cache())
     await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "0"})
 
     async def write() -> None:
@@ -486,7 +489,7 @@ async def _(world: World) -> Prepared:
         await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "2"})  # the next attempt
 
     async def is_latest() -> bool:
-        return bool((await world.rig.get(CONFIG_MAPS, "m"))["data"] == {"device": "2"})
+        return bool((await world.harness.get(CONFIG_MAPS, "m"))["data"] == {"device": "2"})
 
     return write, is_latest
 
@@ -494,14 +497,14 @@ async def _(world: World) -> Prepared:
 @row("creation of the ConfigMap of a shared GPU", r"POST .*/configmaps")
 async def _(world: World) -> Prepared:
     pod = await world.pod()
-    ctx = BinderHandle(world.rig.client, world.writes, world.clock, Cache())
+    ctx = BinderHandle(world.harness.client, world.writes, world.clock, Cache())
 
     async def write() -> None:
         await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "1"})
         await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "2"})  # the next attempt
 
     async def is_latest() -> bool:
-        return bool((await world.rig.get(CONFIG_MAPS, "m"))["data"] == {"device": "2"})
+        return bool((await world.harness.get(CONFIG_MAPS, "m"))["data"] == {"device": "2"})
 
     return write, is_latest
 
@@ -509,7 +512,7 @@ async def _(world: World) -> Prepared:
 @row("annotation of a pod by a plugin of the binder", r"PATCH .*/pods/web")
 async def _(world: World) -> Prepared:
     pod = await world.pod()
-    ctx = BinderHandle(world.rig.client, world.writes, world.clock, Cache())
+    ctx = BinderHandle(world.harness.client, world.writes, world.clock, Cache())
 
     async def write() -> None:
         await ctx.annotate(pod, {"gpu": "1"})
@@ -524,26 +527,28 @@ async def _(world: World) -> Prepared:
 @row("conditions of a victim", r"PATCH .*/pods/web/status")
 async def _(world: World) -> Prepared:
     pod = await world.pod(finalizers=["example.com/kept"])
-    engine = build_batch_engine(load_conf(GANGS), Cache(), clock=world.clock, chance=world.rig.client.chance)
-    statuses = PodStatuses(world.rig.client, world.writes, {}, clock=world.clock, chance=world.rig.client.chance)
+    engine = build_batch_engine(load_conf(GANGS), Cache(), clock=world.clock, chance=world.harness.client.chance)
+    statuses = PodStatuses(
+        world.harness.client, world.writes, {}, clock=world.clock, chance=world.harness.client.chance
+    )
     following = build_event_handlers(engine, BatchOptions())
     evictions = PodEvictor(following, world.writes, statuses, RecordedBatchEvents(), NoBatchObserver(), world.clock)
 
     async def evict() -> None:
         evictions.start(pod, "preempt")
 
-    async def is_said() -> bool:
+    async def is_written() -> bool:
         found = await world.read(Pod, "web")
-        said = [each.message for each in found.status.conditions if each.type == "DisruptionTarget"]
-        return said == ["Pod is evicted, because of preempt"] and found.terminating
+        messages = [each.message for each in found.status.conditions if each.type == "DisruptionTarget"]
+        return messages == ["Pod is evicted, because of preempt"] and found.terminating
 
-    return evict, is_said
+    return evict, is_written
 
 
 @row("status of a PodGroup", r"PATCH .*/podgroups/g")
 async def _(world: World) -> Prepared:
-    telling, groups = await _telling(world), _resource(volcano.PodGroup)
-    await world.rig.make(groups, _volcano_tree("PodGroup", "g", minMember=1))
+    telling, groups = await _status_updater(world), _resource(volcano.PodGroup)
+    await world.harness.make(groups, _volcano_tree("PodGroup", "g", minMember=1))
 
     async def write() -> None:
         for running in (1, 2):  # two sessions
@@ -559,8 +564,8 @@ async def _(world: World) -> Prepared:
 
 @row("status of a Queue", r"PATCH .*/queues/q/status")
 async def _(world: World) -> Prepared:
-    telling, queues = await _telling(world), _resource(volcano.Queue)
-    await world.rig.make(queues, _volcano_tree("Queue", "q", weight=1))
+    telling, queues = await _status_updater(world), _resource(volcano.Queue)
+    await world.harness.make(queues, _volcano_tree("Queue", "q", weight=1))
 
     async def write() -> None:
         for amount in ("1", "2"):  # two sessions
@@ -568,7 +573,7 @@ async def _(world: World) -> Prepared:
             await world.writes.drain()
 
     async def is_latest() -> bool:
-        return bool((await world.rig.get(queues, "q"))["status"]["allocated"] == {"cpu": "2"})
+        return bool((await world.harness.get(queues, "q"))["status"]["allocated"] == {"cpu": "2"})
 
     return write, is_latest
 
@@ -576,8 +581,8 @@ async def _(world: World) -> Prepared:
 @row("status of a NodeShard", r"PATCH .*/nodeshards/s/status")
 async def _(world: World) -> Prepared:
     await _define_volcano(world)
-    shards, client = _resource(volcano.NodeShard), world.rig.client
-    await world.rig.make(
+    shards, client = _resource(volcano.NodeShard), world.harness.client
+    await world.harness.make(
         shards, {**_tree("NodeShard", "s"), "apiVersion": shards.api_version, "spec": {"nodesDesired": []}}
     )
     engine = build_batch_engine(load_conf(GANGS), Cache(), clock=world.clock, chance=client.chance)
@@ -608,7 +613,7 @@ async def _(world: World) -> Prepared:
 @row("removal of a scheduling gate", r"PATCH .*/pods/web")
 async def _(world: World) -> Prepared:
     pod = await world.pod(spec={"schedulingGates": [{"name": QUEUE_ALLOCATION_GATE}]})
-    removals = GateRemovals(world.rig.client, world.writes, world.clock)
+    removals = GateRemovals(world.harness.client, world.writes, world.clock)
 
     async def remove() -> None:
         for _ in range(2):  # two sessions
@@ -624,7 +629,7 @@ async def _(world: World) -> Prepared:
 
 @row("condition of a pod by the binder", r"PATCH .*/pods/web/status")
 async def _(world: World) -> Prepared:
-    pod, reports = await world.pod(), world.rig.reconciler._status_updater
+    pod, reports = await world.pod(), world.harness.reconciler._status_updater
 
     async def write() -> None:
         await reports._write_condition(pod, "False", "BindingError", "no")
@@ -640,14 +645,16 @@ async def _(world: World) -> Prepared:
 
 @row("deletion of a GPU reservation", rf"DELETE /api/v1/namespaces/{RESERVATIONS}/pods/.*")
 async def _(world: World) -> Prepared:
-    pod, reservations = await world.pod(), world.rig.reservations
+    pod, reservations = await world.pod(), world.harness.reservations
     node = await world.read(Node, "n1", "")
     made = await reservations._create_reservation(pod, node, "g")
-    await world.rig.patch(PODS, made.name, {"metadata": {"annotations": {DEVICE_ID: "GPU-0"}}}, namespace=RESERVATIONS)
+    await world.harness.patch(
+        PODS, made.name, {"metadata": {"annotations": {DEVICE_ID: "GPU-0"}}}, namespace=RESERVATIONS
+    )
 
     async def delete() -> None:
         await reservations.sync_group("g")  # it has no users
-        with pytest.raises(DeviceNotReserved, match="still going"):
+        with pytest.raises(DeviceNotReserved, match="still terminating"):
             await reservations.reserve(pod, node, "g", several=False)  # the next attempt
 
     async def is_going() -> bool:
@@ -659,46 +666,46 @@ async def _(world: World) -> Prepared:
 @row("deletion of a user of a GPU that is not reserved", r"DELETE .*/pods/web")
 async def _(world: World) -> Prepared:
     await world.pod(labels={GROUP_LABEL: "g", HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN}, spec={"nodeName": "n1"})
-    await world.rig.patch(PODS, "web", {"status": {"phase": "Running"}}, sub="status")
+    await world.harness.patch(PODS, "web", {"status": {"phase": "Running"}}, sub="status")
 
     async def is_gone() -> bool:
-        return await world.rig.find(PODS, "web") is None
+        return await world.harness.find(PODS, "web") is None
 
-    return lambda: world.rig.reservations.sync_group("g"), is_gone
+    return lambda: world.harness.reservations.sync_group("g"), is_gone
 
 
 @row("deletion of the ConfigMap of a shared GPU", r"DELETE .*/configmaps/m")
 async def _(world: World) -> Prepared:
     pod = await world.pod()
-    ctx = BinderHandle(world.rig.client, world.writes, world.clock, Cache())
+    ctx = BinderHandle(world.harness.client, world.writes, world.clock, Cache())
     await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "0"})
 
     async def write() -> None:
         with contextlib.suppress(ServerError, Unreachable):
-            await gpu_sharing.delete_config_maps(ctx, pod, ["m"])  # the attempt is taken back
+            await gpu_sharing.delete_config_maps(ctx, pod, ["m"])  # the attempt is rolled back
         await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "0"})  # the next attempt, with the same device
 
     async def is_there() -> bool:
-        return bool((await world.rig.get(CONFIG_MAPS, "m"))["data"] == {"device": "0"})
+        return bool((await world.harness.get(CONFIG_MAPS, "m"))["data"] == {"device": "0"})
 
     return write, is_there
 
 
 @row("Lease", r"PUT .*/leases/kube-scheduler")
 async def _(world: World) -> Prepared:
-    election = LeaderElector(world.rig.client, identity="me", namespace="default")
+    election = LeaderElector(world.harness.client, identity="me", namespace="default")
     await election.acquire()
 
     async def renew() -> None:
-        await election._try()  # the answer is lost
+        await election._try()  # the response is lost
         await election._try()
         assert election.leading
 
-    async def is_ours() -> bool:
-        found = await world.rig.get(LEASES, "kube-scheduler")
+    async def is_leader() -> bool:
+        found = await world.harness.get(LEASES, "kube-scheduler")
         return bool(found["spec"]["holderIdentity"] == "me" and found["spec"]["leaseTransitions"] == 0)
 
-    return renew, is_ours
+    return renew, is_leader
 
 
 _USE = ContainerExtendedResourceRequest(
@@ -725,14 +732,14 @@ def _volcano_tree(kind: str, name: str, **spec: Any) -> Tree:
 async def _define_volcano(world: World) -> None:
     for each in volcano_definitions():
         if each["spec"]["names"]["kind"] in ("PodGroup", "Queue", "NodeShard"):
-            await world.rig.make(DEFINITIONS, each)
+            await world.harness.make(DEFINITIONS, each)
 
 
-async def _telling(world: World) -> SessionStatusUpdater:
+async def _status_updater(world: World) -> SessionStatusUpdater:
     await _define_volcano(world)
     client, statuses = (
-        world.rig.client,
-        PodStatuses(world.rig.client, world.writes, {}, clock=world.clock, chance=world.rig.client.chance),
+        world.harness.client,
+        PodStatuses(world.harness.client, world.writes, {}, clock=world.clock, chance=world.harness.client.chance),
     )
     engine = build_batch_engine(load_conf(GANGS), Cache(), clock=world.clock, chance=client.chance)
     groups, queues = _resource(volcano.PodGroup), _resource(volcano.Queue)
@@ -752,12 +759,12 @@ async def _first_queues(world: World) -> Prepared:
     queues = _resource(volcano.Queue)
 
     async def make() -> None:
-        await ensure_default_queues(world.rig.client, queues, world.clock, known=lambda _: True)
+        await ensure_default_queues(world.harness.client, queues, world.clock, known=lambda _: True)
         # An administrator closes it: the first patch must not open it again.
-        await world.rig.patch(queues, "root", {"status": {"state": "Closed"}}, sub="status")
+        await world.harness.patch(queues, "root", {"status": {"state": "Closed"}}, sub="status")
 
     async def is_closed() -> bool:
-        states = [(await world.rig.get(queues, name))["status"]["state"] for name in ("root", "default")]
+        states = [(await world.harness.get(queues, name))["status"]["state"] for name in ("root", "default")]
         return states == ["Closed", "Open"]
 
     return make, is_closed
@@ -765,7 +772,7 @@ async def _first_queues(world: World) -> Prepared:
 
 async def _volume_claim(world: World) -> PersistentVolumeClaim:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
-    await world.rig.make(_resource(PersistentVolumeClaim), {**_tree("PersistentVolumeClaim", "c"), "spec": spec})
+    await world.harness.make(_resource(PersistentVolumeClaim), {**_tree("PersistentVolumeClaim", "c"), "spec": spec})
     found: PersistentVolumeClaim = await world.read(PersistentVolumeClaim, "c")
     return found
 
@@ -784,18 +791,18 @@ async def _reservation(world: World) -> Prepared:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_reservation_is_not_deleted_while_a_create_of_it_may_land(tmp_path: Path, kind: str) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        clock = rig.reservations._confirmed.clock = SkippingClock()
-        pod = await World(rig, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock).pod()
-        node = await rig.client.get(Node, "", "n1")
-        async with Faults(rig, kind, rf"POST /api/v1/namespaces/{RESERVATIONS}/pods") as faults:
-            made = await rig.reservations._create_reservation(pod, node, "g")
-            await rig.reservations.sync_group("g")  # it has no users
-            assert "deletionTimestamp" not in (await rig.get(PODS, made.name, RESERVATIONS))["metadata"]
+    async def test(harness: ReconcilerHarness) -> None:
+        clock = harness.reservations._confirmed.clock = SkippingClock()
+        pod = await World(harness, ApiWrites(harness.client, RecordedEvents(), clock=clock), clock).pod()
+        node = await harness.client.get(Node, "", "n1")
+        async with Faults(harness, kind, rf"POST /api/v1/namespaces/{RESERVATIONS}/pods") as faults:
+            made = await harness.reservations._create_reservation(pod, node, "g")
+            await harness.reservations.sync_group("g")  # it has no users
+            assert "deletionTimestamp" not in (await harness.get(PODS, made.name, RESERVATIONS))["metadata"]
             await faults.deliver()
         clock.advance(REQUEST_TIMEOUT_S)
-        await rig.reservations.sync_group("g")
-        left = await rig.find(PODS, made.name, RESERVATIONS)
+        await harness.reservations.sync_group("g")
+        left = await harness.find(PODS, made.name, RESERVATIONS)
         assert left is None or "deletionTimestamp" in left["metadata"]
 
     run_with_reconciler(tmp_path, test)
@@ -803,22 +810,22 @@ def test_a_reservation_is_not_deleted_while_a_create_of_it_may_land(tmp_path: Pa
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_reservation_that_has_ended_is_not_deleted_while_a_create_of_it_may_land(tmp_path: Path, kind: str) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        clock = rig.reservations._confirmed.clock = SkippingClock()
-        pod = await World(rig, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock).pod()
-        node = await rig.client.get(Node, "", "n1")
-        async with Faults(rig, kind, rf"POST /api/v1/namespaces/{RESERVATIONS}/pods") as faults:
-            made = await rig.reservations._create_reservation(pod, node, "g")
-            await rig.patch(PODS, made.name, {"status": {"phase": "Failed"}}, sub="status", namespace=RESERVATIONS)
+    async def test(harness: ReconcilerHarness) -> None:
+        clock = harness.reservations._confirmed.clock = SkippingClock()
+        pod = await World(harness, ApiWrites(harness.client, RecordedEvents(), clock=clock), clock).pod()
+        node = await harness.client.get(Node, "", "n1")
+        async with Faults(harness, kind, rf"POST /api/v1/namespaces/{RESERVATIONS}/pods") as faults:
+            made = await harness.reservations._create_reservation(pod, node, "g")
+            await harness.patch(PODS, made.name, {"status": {"phase": "Failed"}}, sub="status", namespace=RESERVATIONS)
             for _ in range(2):
                 with pytest.raises(DeviceNotReserved, match="it is created again after its deletion"):
-                    await rig.reservations._create_reservation(pod, node, "g")
+                    await harness.reservations._create_reservation(pod, node, "g")
                 await faults.deliver()
-            assert (await rig.get(PODS, made.name, RESERVATIONS))["metadata"]["uid"] == made.uid
+            assert (await harness.get(PODS, made.name, RESERVATIONS))["metadata"]["uid"] == made.uid
             clock.advance(REQUEST_TIMEOUT_S)
             with pytest.raises(DeviceNotReserved, match="it is created again after its deletion"):
-                await rig.reservations._create_reservation(pod, node, "g")
-            assert (await rig.reservations._create_reservation(pod, node, "g")).uid != made.uid
+                await harness.reservations._create_reservation(pod, node, "g")
+            assert (await harness.reservations._create_reservation(pod, node, "g")).uid != made.uid
 
     run_with_reconciler(tmp_path, test)
 
@@ -827,45 +834,45 @@ def test_a_reservation_that_has_ended_is_not_deleted_while_a_create_of_it_may_la
 def test_a_silent_reservation_that_is_deleted_late_gives_no_device_to_the_next_attempt(
     tmp_path: Path, kind: str
 ) -> None:
-    """It says its device after the patience has ended, and its DELETE has not reached the API server."""
+    """It reports its device after the timeout, before its DELETE reaches the API server."""
 
-    async def test(rig: ReconcilerHarness) -> None:
-        clock = rig.reservations._confirmed.clock = SkippingClock()
-        pod = await World(rig, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock).pod()
-        node = await rig.client.get(Node, "", "n1")
-        async with Faults(rig, kind, rf"DELETE /api/v1/namespaces/{RESERVATIONS}/pods/.*") as faults:
-            with pytest.raises(DeviceNotReserved, match="has not said"):
-                await rig.reservations.reserve(pod, node, "g", several=False)
+    async def test(harness: ReconcilerHarness) -> None:
+        clock = harness.reservations._confirmed.clock = SkippingClock()
+        pod = await World(harness, ApiWrites(harness.client, RecordedEvents(), clock=clock), clock).pod()
+        node = await harness.client.get(Node, "", "n1")
+        async with Faults(harness, kind, rf"DELETE /api/v1/namespaces/{RESERVATIONS}/pods/.*") as faults:
+            with pytest.raises(DeviceNotReserved, match="has not reported"):
+                await harness.reservations.reserve(pod, node, "g", several=False)
             assert faults.hit == 1
-            (made,) = [each for each in (await rig.client.list(PODS)).items if each.namespace == RESERVATIONS]
-            said = {"metadata": {"annotations": {DEVICE_ID: "GPU-0"}}}
-            await rig.patch(PODS, made.name, said, namespace=RESERVATIONS)
-            with pytest.raises(DeviceNotReserved, match="still going"):
-                await rig.reservations.reserve(pod, node, "g", several=False)
+            (made,) = [each for each in (await harness.client.list(PODS)).items if each.namespace == RESERVATIONS]
+            report = {"metadata": {"annotations": {DEVICE_ID: "GPU-0"}}}
+            await harness.patch(PODS, made.name, report, namespace=RESERVATIONS)
+            with pytest.raises(DeviceNotReserved, match="still terminating"):
+                await harness.reservations.reserve(pod, node, "g", several=False)
             await faults.deliver()
 
     run_with_reconciler(tmp_path, test, patience_s=0.0)
 
 
-def test_a_label_that_is_there_is_not_removed_by_an_earlier_attempt(tmp_path: Path) -> None:
-    """The next attempt writes the same label, which does not change the version that the removal names."""
+def test_an_existing_label_is_not_removed_by_an_earlier_attempt(tmp_path: Path) -> None:
+    """The next attempt writes the same label, which does not change the version that the removal has."""
 
-    async def test(rig: ReconcilerHarness) -> None:
-        clock = rig.reservations._confirmed.clock = SkippingClock()
-        world = World(rig, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock)
+    async def test(harness: ReconcilerHarness) -> None:
+        clock = harness.reservations._confirmed.clock = SkippingClock()
+        world = World(harness, ApiWrites(harness.client, RecordedEvents(), clock=clock), clock)
         pod = await world.pod(labels={GROUP_LABEL: "g", HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN})
-        async with Faults(rig, "write lands later", r"PATCH .*/pods/web") as faults:
-            get, failures = rig.client.get, [Unreachable("the server is away")]
+        async with Faults(harness, "write lands later", r"PATCH .*/pods/web") as faults:
+            get, failures = harness.client.get, [Unreachable("the server is away")]
 
             async def failing(*args: Any, **how: Any) -> Any:
                 if faults.hit and failures:
                     raise failures.pop()
                 return await get(*args, **how)
 
-            rig.client.get = failing  # type: ignore[method-assign]
+            harness.client.get = failing  # type: ignore[method-assign]
             with contextlib.suppress(Unreachable):
-                await rig.reservations._remove_group_labels(pod, ["g"])
-            await rig.reservations._add_group_label(await world.read(Pod, "web"), "g", several=False)
+                await harness.reservations._remove_group_labels(pod, ["g"])
+            await harness.reservations._add_group_label(await world.read(Pod, "web"), "g", several=False)
             await faults.deliver()
         assert (await world.read(Pod, "web")).labels.get(GROUP_LABEL) == "g"
 
@@ -874,20 +881,20 @@ def test_a_label_that_is_there_is_not_removed_by_an_earlier_attempt(tmp_path: Pa
 
 async def refused_attempt(world: World, request: BindRequest, attempt: int) -> None:
     status = {"phase": "Failed", "reason": "no", "failedAttempts": attempt}
-    await world.rig.patch(REQUESTS, request.name, {"status": status}, sub="status")
+    await world.harness.patch(REQUESTS, request.name, {"status": status}, sub="status")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_request_is_neither_deleted_nor_replaced_while_a_create_of_it_may_land(tmp_path: Path, kind: str) -> None:
-    """Its node is free when it is given up: the create would bring its pod there all the same."""
+    """Its node is free when it is given up, but a late create would still bind the pod there."""
 
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         clock = SkippingClock()
-        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
-        world = World(rig, writes, clock)
+        writes = ApiWrites(harness.client, RecordedEvents(), clock=clock)
+        world = World(harness, writes, clock)
         pod, desk = await world.pod(), BindRequestFactory(clock, attempts=1)
         answers: list[object] = []
-        async with Faults(rig, kind, r"POST .*/bindrequests") as faults:
+        async with Faults(harness, kind, r"POST .*/bindrequests") as faults:
             start_s = clock.monotonic_s()
             made = await writes.perform(CreateBindRequest(pod, desk.request(pod, "n1", {})))
             await refused_attempt(world, made, 1)
@@ -907,11 +914,11 @@ def test_a_request_is_neither_deleted_nor_replaced_while_a_create_of_it_may_land
     run_with_reconciler(tmp_path, test)
 
 
-def test_a_request_whose_create_was_answered_is_replaced_at_once(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
+def test_a_request_whose_create_had_a_response_is_replaced_at_once(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         clock = SkippingClock()
-        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
-        world = World(rig, writes, clock)
+        writes = ApiWrites(harness.client, RecordedEvents(), clock=clock)
+        world = World(harness, writes, clock)
         pod, desk = await world.pod(), BindRequestFactory(clock, attempts=1)
         made = await writes.perform(CreateBindRequest(pod, desk.request(pod, "n1", {})))
         await refused_attempt(world, made, 1)
@@ -921,19 +928,19 @@ def test_a_request_whose_create_was_answered_is_replaced_at_once(tmp_path: Path)
     run_with_reconciler(tmp_path, test)
 
 
-def test_a_late_create_for_a_pod_that_is_gone_is_replaced_by_that_of_the_next_pod_of_its_name(tmp_path: Path) -> None:
-    """The binder carries out no request for another uid, so that it need not be waited for."""
+def test_a_late_create_for_a_deleted_pod_is_replaced_by_that_of_the_next_pod_of_its_name(tmp_path: Path) -> None:
+    """The binder carries out no request for another uid, so there is no need to wait."""
 
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         clock = SkippingClock()
-        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
-        world = World(rig, writes, clock)
+        writes = ApiWrites(harness.client, RecordedEvents(), clock=clock)
+        world = World(harness, writes, clock)
         pod, desk = await world.pod(), BindRequestFactory(clock, attempts=1)
-        async with Faults(rig, "write lands later", r"POST .*/bindrequests") as faults:
+        async with Faults(harness, "write lands later", r"POST .*/bindrequests") as faults:
             await writes.perform(CreateBindRequest(pod, desk.request(pod, "n1", {})))
-            await rig.client.delete(PODS, name="web", namespace="default")
+            await harness.client.delete(PODS, name="web", namespace="default")
             with contextlib.suppress(NotFound):  # the garbage collector may be faster
-                await rig.client.delete(REQUESTS, name="web", namespace="default")
+                await harness.client.delete(REQUESTS, name="web", namespace="default")
             await faults.deliver()
         second = await world.pod()
         made = await writes.perform(CreateBindRequest(second, desk.request(second, "n2", {})))
@@ -942,16 +949,16 @@ def test_a_late_create_for_a_pod_that_is_gone_is_replaced_by_that_of_the_next_po
     run_with_reconciler(tmp_path, test)
 
 
-def test_a_late_status_of_a_request_undoes_no_later_one(tmp_path: Path) -> None:
-    """The engine frees the node of a request that was given up, so that it must not become live again."""
+def test_a_late_status_of_a_request_reverts_no_later_one(tmp_path: Path) -> None:
+    """The engine has freed the node of a request that was given up, so it must not become live again."""
 
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         clock = SkippingClock()
-        rig.reconciler._status_updater._confirmed.clock = clock
-        world = World(rig, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock)
-        await rig.request(await rig.pod(), backoffLimit=2)
-        reports = rig.reconciler._status_updater
-        async with Faults(rig, "write lands later", r"PATCH .*/bindrequests/web/status") as faults:
+        harness.reconciler._status_updater._confirmed.clock = clock
+        world = World(harness, ApiWrites(harness.client, RecordedEvents(), clock=clock), clock)
+        await harness.request(await harness.pod(), backoffLimit=2)
+        reports = harness.reconciler._status_updater
+        async with Faults(harness, "write lands later", r"PATCH .*/bindrequests/web/status") as faults:
             for reason in ("first", "second"):
                 request = await world.read(BindRequest, "web", resource=REQUESTS)
                 await reports.write_result(request, BindFailed(reason), 0.1)
@@ -964,28 +971,28 @@ def test_a_late_status_of_a_request_undoes_no_later_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_given_up", [False, True], ids=["annotated", "given up"])
-def test_a_status_is_written_to_the_version_that_is_there(tmp_path: Path, is_given_up: bool) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.request(await rig.pod(), backoffLimit=2)
-        known = await rig.client.get(BindRequest, "default", "web", resource=REQUESTS)
-        await rig.patch(REQUESTS, "web", {"metadata": {"annotations": {"x": "y"}}})
+def test_a_status_is_written_to_the_current_version(tmp_path: Path, is_given_up: bool) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.request(await harness.pod(), backoffLimit=2)
+        known = await harness.client.get(BindRequest, "default", "web", resource=REQUESTS)
+        await harness.patch(REQUESTS, "web", {"metadata": {"annotations": {"x": "y"}}})
         if is_given_up:
             status = {"phase": "Failed", "reason": "by the next leader", "failedAttempts": 2}
-            await rig.patch(REQUESTS, "web", {"status": status}, sub="status")
-        await rig.reconciler._status_updater.write_result(known, BindFailed("first"), 0.1)
-        assert (await rig.status())["reason"] == ("by the next leader" if is_given_up else "first")
+            await harness.patch(REQUESTS, "web", {"status": status}, sub="status")
+        await harness.reconciler._status_updater.write_result(known, BindFailed("first"), 0.1)
+        assert (await harness.status())["reason"] == ("by the next leader" if is_given_up else "first")
 
     run_with_reconciler(tmp_path, test)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_reservation_waits_for_each_removal_of_its_claim(tmp_path: Path, kind: str) -> None:
-    """The removal for another pod starts later and ends first."""
+def test_a_reservation_waits_for_each_release_of_its_claim(tmp_path: Path, kind: str) -> None:
+    """The release for another pod starts later and ends first."""
 
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         clock = SkippingClock()
-        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock, claims=CLAIMS)
-        world = World(rig, writes, clock)
+        writes = ApiWrites(harness.client, RecordedEvents(), clock=clock, claims=CLAIMS)
+        world = World(harness, writes, clock)
         pod, other = await world.pod("a"), await world.pod("b")
         users = [{"resource": "pods", "name": each.name, "uid": each.uid} for each in (pod, other)]
         claim = await world.claim(allocation=ALLOCATION, reservedFor=users)
@@ -1000,8 +1007,8 @@ def test_a_reservation_waits_for_each_removal_of_its_claim(tmp_path: Path, kind:
             return wait()
 
         writes._claim_writes._patch = slow  # type: ignore[method-assign]
-        async with Faults(rig, kind, r"PATCH .*/resourceclaims/gpu/status") as faults:
-            faults.hit = 1  # for the removal of the other pod, which is answered
+        async with Faults(harness, kind, r"PATCH .*/resourceclaims/gpu/status") as faults:
+            faults.hit = 1  # for the release of the other pod, which has a response
             writes.submit(devices.UnreserveClaim(claim, pod))
             await asyncio.sleep(0)
             writes.submit(devices.UnreserveClaim(claim, other))
@@ -1022,18 +1029,18 @@ def test_a_reservation_waits_for_each_removal_of_its_claim(tmp_path: Path, kind:
     run_with_reconciler(tmp_path, test)
 
 
-def test_a_claim_for_extended_resources_that_comes_back_late_has_no_devices(tmp_path: Path) -> None:
-    """It goes with its pod; the next attempt may use it."""
+def test_a_claim_for_extended_resources_that_is_created_late_has_no_devices(tmp_path: Path) -> None:
+    """It is deleted with its pod; the next attempt may use it."""
 
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         clock = SkippingClock()
-        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock, claims=CLAIMS)
-        pod = await World(rig, writes, clock).pod()
-        async with Faults(rig, "write lands later", r"POST .*/resourceclaims") as faults:
+        writes = ApiWrites(harness.client, RecordedEvents(), clock=clock, claims=CLAIMS)
+        pod = await World(harness, writes, clock).pod()
+        async with Faults(harness, "write lands later", r"POST .*/resourceclaims") as faults:
             made = await writes.perform(devices.CreateSpecialClaim(new_special_claim(pod), pod))
             await writes.perform(devices.DeleteClaim(made))
             await faults.deliver()
-        (found,) = (await rig.client.list(CLAIMS)).items
+        (found,) = (await harness.client.list(CLAIMS)).items
         assert isinstance(found, ResourceClaim)
         assert find_special_claim(pod, [found]) is found
         assert found.status.allocation is None
@@ -1042,32 +1049,32 @@ def test_a_claim_for_extended_resources_that_comes_back_late_has_no_devices(tmp_
     run_with_reconciler(tmp_path, test)
 
 
-def test_a_config_map_that_comes_back_late_is_brought_up_to_date_by_the_next_attempt(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
+def test_a_config_map_that_is_created_late_is_updated_by_the_next_attempt(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         clock = SkippingClock()
-        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
-        pod = await World(rig, writes, clock).pod()
-        ctx = BinderHandle(rig.client, writes, clock, Cache())
-        async with Faults(rig, "write lands later", r"POST .*/configmaps") as faults:
+        writes = ApiWrites(harness.client, RecordedEvents(), clock=clock)
+        pod = await World(harness, writes, clock).pod()
+        ctx = BinderHandle(harness.client, writes, clock, Cache())
+        async with Faults(harness, "write lands later", r"POST .*/configmaps") as faults:
             with contextlib.suppress(Unreachable):
                 await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "0"})
-            await gpu_sharing.delete_config_maps(ctx, pod, ["m"])  # the attempt is taken back
+            await gpu_sharing.delete_config_maps(ctx, pod, ["m"])  # the attempt is rolled back
             await faults.deliver()
             await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "1"})
             await faults.deliver()
-        assert (await rig.get(CONFIG_MAPS, "m"))["data"] == {"device": "1"}
+        assert (await harness.get(CONFIG_MAPS, "m"))["data"] == {"device": "1"}
 
     run_with_reconciler(tmp_path, test)
 
 
-def test_a_condition_that_lands_after_the_binding_changes_nothing(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
+def test_a_condition_that_is_applied_after_the_binding_changes_nothing(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         clock = SkippingClock()
-        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
-        world = World(rig, writes, clock)
+        writes = ApiWrites(harness.client, RecordedEvents(), clock=clock)
+        world = World(harness, writes, clock)
         pod = await world.pod()
-        statuses = PodStatuses(rig.client, writes, {pod.uid: pod}, clock=clock, chance=rig.client.chance)
-        async with Faults(rig, "write lands later", r"PATCH .*/pods/web/status") as faults:
+        statuses = PodStatuses(harness.client, writes, {pod.uid: pod}, clock=clock, chance=harness.client.chance)
+        async with Faults(harness, "write lands later", r"PATCH .*/pods/web/status") as faults:
             assert statuses.set_unschedulable(pod, "Unschedulable", "no node fits", None) is not None
             await writes.drain()
             await writes.perform(BindPod(pod, "n1"))
@@ -1115,19 +1122,19 @@ def test_a_victim_is_read_before_it_counts_as_gone(tmp_path: Path, is_deleted: b
 
 @pytest.mark.parametrize("code", [403, 422, 429])
 def test_a_victim_is_read_before_it_counts_as_staying(tmp_path: Path, code: int) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         clock = SkippingClock()
-        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
-        pod = await World(rig, writes, clock).pod()
-        delete = rig.client.delete
+        writes = ApiWrites(harness.client, RecordedEvents(), clock=clock)
+        pod = await World(harness, writes, clock).pod()
+        delete = harness.client.delete
 
         async def refused(*args: Any, **more: Any) -> None:
             with contextlib.suppress(NotFound):
                 await delete(*args, **more)
             raise {403: Forbidden, 422: Invalid, 429: TooManyRequests}[code]("not so", code=code)
 
-        rig.client.delete = refused  # type: ignore[method-assign]
-        if code == 429:  # the server did not take it: that is believed after some tries
+        harness.client.delete = refused  # type: ignore[method-assign]
+        if code == 429:  # the server refused it: accepted as the outcome after some tries
             with pytest.raises(TooManyRequests):
                 await writes.perform(DeletePod(pod))
         else:
@@ -1141,18 +1148,18 @@ def test_a_victim_is_read_before_it_counts_as_staying(tmp_path: Path, code: int)
 def test_the_outcome_is_known_when_the_write_returns(tmp_path: Path, name: str, kind: str) -> None:
     hits, prepare = ROWS[name]
 
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         clock = SkippingClock()
-        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock, claims=CLAIMS)
-        rig.reservations._confirmed.clock = rig.reconciler._status_updater._confirmed.clock = clock
-        work, is_done = await prepare(World(rig, writes, clock))
-        async with Faults(rig, kind, hits) as faults:
+        writes = ApiWrites(harness.client, RecordedEvents(), clock=clock, claims=CLAIMS)
+        harness.reservations._confirmed.clock = harness.reconciler._status_updater._confirmed.clock = clock
+        work, is_done = await prepare(World(harness, writes, clock))
+        async with Faults(harness, kind, hits) as faults:
             await work()
             await writes.drain()
             assert faults.hit == 1
             assert await is_done()
             await faults.deliver()
-        assert await is_done()  # a write that the server gets late changes nothing
+        assert await is_done()  # a delayed write changes nothing
 
     run_with_reconciler(tmp_path, test)
 
@@ -1171,7 +1178,8 @@ SCANNED = (
     "queue",
     "client/election/lease_lock.py",
 )
-"""What the engines and the binder write with. Events, which `client/event_sink.py` sends, have no row."""
+"""Folders and files with the writes of the engines and the binder. Events, which `client/event_sink.py` sends, have no
+row."""
 
 ROWS_OF_INTENTS: dict[type, tuple[str, ...]] = {
     BindPod: ("binding",),
@@ -1192,7 +1200,7 @@ ROWS_OF_INTENTS: dict[type, tuple[str, ...]] = {
 }
 
 ROWS_OF_SITES: dict[str, tuple[str, ...]] = {
-    # These carry out intents.
+    # Writes of intents.
     "api_writes/claim_writes.py:_delete delete": ROWS_OF_INTENTS[devices.DeleteClaim],
     "api_writes/claim_writes.py:create create_typed": ROWS_OF_INTENTS[devices.CreateSpecialClaim],
     "api_writes/claim_writes.py:_patch patch": (),
@@ -1205,7 +1213,7 @@ ROWS_OF_SITES: dict[str, tuple[str, ...]] = {
     "api_writes/writes.py:_delete_pod delete": ROWS_OF_INTENTS[DeletePod],
     "api_writes/writes.py:_set_volume_claim_ref patch": ROWS_OF_INTENTS[SetVolumeClaimRef],
     "api_writes/writes.py:_select_node patch": ROWS_OF_INTENTS[SetSelectedNode],
-    # These send requests of their own.
+    # Other writes.
     "batch/live/gate_removal.py:_remove_gate patch": ("removal of a scheduling gate",),
     "batch/live/eviction.py:_write_conditions patch": ("conditions of a victim",),
     "batch/live/default_queues.py:_create_and_open create": ("creation of the queues root and default",),
@@ -1219,7 +1227,7 @@ ROWS_OF_SITES: dict[str, tuple[str, ...]] = {
     ),
     "binder/gpu/reservations.py:_create_reservation create_typed": ("GPU reservation pod",),
     "binder/plugins/gpu_sharing.py:_replace patch": ("ConfigMap of a shared GPU",),
-    "binder/plugins/gpu_sharing.py:delete_config_maps delete": ("deletion of the ConfigMap of a shared GPU",),
+    "binder/plugins/gpu_sharing.py:_delete delete": ("deletion of the ConfigMap of a shared GPU",),
     "binder/plugins/gpu_sharing.py:upsert_config_map create": ("creation of the ConfigMap of a shared GPU",),
     "binder/status_updater.py:_patch_status patch_typed": ("status of a BindRequest",),
     "binder/status_updater.py:_write_condition patch": ("condition of a pod by the binder",),
@@ -1244,15 +1252,15 @@ def test_every_write_of_the_documentation_is_tested() -> None:
     assert documented_rows() == set(ROWS)
 
 
-def test_every_place_that_writes_has_a_row() -> None:
-    """A new place, or a new intent, has to be entered with a row of the documentation and a test above."""
+def test_every_write_site_has_a_row() -> None:
+    """A new write site or intent needs a row in the documentation and a test above."""
     assert write_sites(*SCANNED) == set(ROWS_OF_SITES)
     assert clients_of_other_names(*SCANNED) == set()
 
 
 def test_every_intent_has_a_row(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        writes = ApiWrites(rig.client, RecordedEvents(), clock=rig.client.clock)
+    async def test(harness: ReconcilerHarness) -> None:
+        writes = ApiWrites(harness.client, RecordedEvents(), clock=harness.client.clock)
         assert set(writes._performers) == set(ROWS_OF_INTENTS)
 
     run_with_reconciler(tmp_path, test)

@@ -1,4 +1,4 @@
-"""Annotations that a plugin of the binder writes: to this very pod, and never after a later attempt."""
+"""Annotations by binder plugins: written to the right pod, and never after a later attempt."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ from support.harness.reconciler import (
 )
 
 
-def handle(rig: ReconcilerHarness) -> BinderHandle:
-    clock = rig.client.clock
-    return BinderHandle(rig.client, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock, Cache())
+def handle(harness: ReconcilerHarness) -> BinderHandle:
+    clock = harness.client.clock
+    return BinderHandle(harness.client, ApiWrites(harness.client, RecordedEvents(), clock=clock), clock, Cache())
 
 
-async def read(rig: ReconcilerHarness) -> Pod:
-    return await rig.client.get(Pod, NAMESPACE, "web")
+async def read(harness: ReconcilerHarness) -> Pod:
+    return await harness.client.get(Pod, NAMESPACE, "web")
 
 
 def test_an_annotation_is_written_replaced_and_removed(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.pod(annotations={"kept": "yes"})
-        known = await read(rig)
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.pod(annotations={"kept": "yes"})
+        known = await read(harness)
         for value in ("1", "2", None):  # the second and third time the known version is an old one
-            await handle(rig).annotate(known, {"gpu": value})
-            assert (await read(rig)).metadata.annotations.get("gpu") == value
-        assert (await read(rig)).metadata.annotations == {"kept": "yes"}
+            await handle(harness).annotate(known, {"gpu": value})
+            assert (await read(harness)).metadata.annotations.get("gpu") == value
+        assert (await read(harness)).metadata.annotations == {"kept": "yes"}
 
     run_with_reconciler(tmp_path, test)
 
 
-def test_a_pod_that_is_gone_needs_no_annotation_and_another_of_its_name_gets_none(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.pod()
-        gone = await read(rig)
-        await rig.client.delete(PODS, name="web", namespace=NAMESPACE)
-        await handle(rig).annotate(gone, {"gpu": "1"})
-        await rig.pod()
-        await handle(rig).annotate(gone, {"gpu": "1"})
-        assert "gpu" not in (await read(rig)).metadata.annotations
+def test_a_deleted_pod_is_ignored_and_another_pod_of_its_name_is_not_annotated(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.pod()
+        gone = await read(harness)
+        await harness.client.delete(PODS, name="web", namespace=NAMESPACE)
+        await handle(harness).annotate(gone, {"gpu": "1"})
+        await harness.pod()
+        await handle(harness).annotate(gone, {"gpu": "1"})
+        assert "gpu" not in (await read(harness)).metadata.annotations
 
     run_with_reconciler(tmp_path, test)
 
 
-def test_an_annotation_that_is_there_is_not_removed_by_an_earlier_attempt(tmp_path: Path) -> None:
-    """The next attempt writes the same annotation, which does not change the version that the removal names."""
+def test_an_existing_annotation_is_not_removed_by_an_earlier_attempt(tmp_path: Path) -> None:
+    """The next attempt writes the same annotation, which does not change the version that the removal has."""
 
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.pod(annotations={"gpu": "1"})
-        request, failures = rig.client.transport.request, [Unreachable("the server is away")]
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.pod(annotations={"gpu": "1"})
+        request, failures = harness.client.transport.request, [Unreachable("the server is away")]
         late: list[Callable[[], Awaitable[object]]] = []
 
-        async def spoiled(method: str, path: str, *args: Any, **more: Any) -> Any:
+        async def send_with_fault(method: str, path: str, *args: Any, **more: Any) -> Any:
             if method == "PATCH" and not late:
                 late.append(lambda: request(method, path, *args, **more))
                 raise Unreachable("the connection was cut", sent=True)
@@ -71,13 +71,13 @@ def test_an_annotation_that_is_there_is_not_removed_by_an_earlier_attempt(tmp_pa
                 raise failures.pop()
             return await request(method, path, *args, **more)
 
-        known = await read(rig)
-        rig.client.transport.request = spoiled  # type: ignore[method-assign]
+        known = await read(harness)
+        harness.client.transport.request = send_with_fault  # type: ignore[method-assign]
         with contextlib.suppress(Unreachable):
-            await handle(rig).annotate(known, {"gpu": None})
-        await handle(rig).annotate(known, {"gpu": "1"})
+            await handle(harness).annotate(known, {"gpu": None})
+        await handle(harness).annotate(known, {"gpu": "1"})
         with contextlib.suppress(Conflict):
             await late[0]()
-        assert (await read(rig)).metadata.annotations == {"gpu": "1"}
+        assert (await read(harness)).metadata.annotations == {"gpu": "1"}
 
     run_with_reconciler(tmp_path, test)

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002
-"""A plugin that blocks instead of waiting: who is named, and that awaiting it is otherwise as it always is."""
+"""Plugins that block the event loop: the warning names them, and awaiting them is unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.harness.reconciler import ReconcilerHarness, run_with_reconciler
 
 
 class OnClock:
-    """Comes first, and has the binder go by a clock that moves when it is told to."""
+    """Runs first and gives the binder a manual clock."""
 
     name = "onclock"
 
@@ -31,7 +31,7 @@ class OnClock:
 
 
 class Blocking:
-    """Lets time pass without giving way, and notes whom a watchdog would name."""
+    """Advances the clock without an await, and records the call that a watchdog would name."""
 
     name = "blocking"
 
@@ -51,23 +51,23 @@ def test_a_plugin_that_blocks_is_named_with_its_method_and_the_seconds(
     first = OnClock()
     plugin = Blocking(first.clock)
 
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.request(await rig.pod())
-        await rig.sync()
-        assert (await rig.status())["phase"] == "Succeeded"
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.request(await harness.pod())
+        await harness.sync()
+        assert (await harness.status())["phase"] == "Succeeded"
 
     caplog.set_level(logging.WARNING)
     run_with_reconciler(tmp_path, test, first, plugin)
-    (told,) = [each.getMessage() for each in caplog.records if "blocked the event loop" in each.getMessage()]
-    assert told.startswith(
+    (warning,) = [each.getMessage() for each in caplog.records if "blocked the event loop" in each.getMessage()]
+    assert warning.startswith(
         "binder plugin blocking at pre_bind has blocked the event loop for 2.5 s; no other work was done"
     )
-    assert "asyncio.to_thread" in told
+    assert "asyncio.to_thread" in warning
     assert plugin.named == "binder plugin blocking at pre_bind"
 
 
-def told_of(caplog: pytest.LogCaptureFixture, clock: ManualClock, work: Any) -> list[str]:
-    """What is said of some work while it is awaited."""
+def warnings_of(caplog: pytest.LogCaptureFixture, clock: ManualClock, work: Any) -> list[str]:
+    """The warnings about some work while it is awaited."""
 
     async def run() -> None:
         await TimedAwait(work, "it", clock.monotonic_s)
@@ -77,7 +77,7 @@ def told_of(caplog: pytest.LogCaptureFixture, clock: ManualClock, work: Any) -> 
     return [each.getMessage().split(";")[0] for each in caplog.records if each.name == "bayplan.telemetry.await_timing"]
 
 
-def test_waiting_is_no_holding(caplog: pytest.LogCaptureFixture) -> None:
+def test_waiting_is_not_blocking(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
 
     async def elsewhere() -> None:
@@ -88,10 +88,10 @@ def test_waiting_is_no_holding(caplog: pytest.LogCaptureFixture) -> None:
         await asyncio.create_task(elsewhere())
         clock.advance(0.9)
 
-    assert told_of(caplog, clock, work()) == []
+    assert warnings_of(caplog, clock, work()) == []
 
 
-def test_every_turn_counts_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_step_is_measured_separately(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
 
     async def work() -> None:
@@ -101,13 +101,13 @@ def test_every_turn_counts_by_itself(caplog: pytest.LogCaptureFixture) -> None:
         await asyncio.sleep(0)
         clock.advance(4.0)
 
-    assert told_of(caplog, clock, work()) == [
+    assert warnings_of(caplog, clock, work()) == [
         "it has blocked the event loop for 3.0 s",
         "it has blocked the event loop for 4.0 s",
     ]
 
 
-def test_one_that_blocks_and_then_raises_is_named_and_heard(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_call_that_blocks_and_then_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
 
     async def work() -> None:
@@ -119,11 +119,11 @@ def test_one_that_blocks_and_then_raises_is_named_and_heard(caplog: pytest.LogCa
             raise
 
     with pytest.raises(TimeoutError):
-        told_of(caplog, clock, work())
+        warnings_of(caplog, clock, work())
     assert "it has blocked the event loop for 2.0 s" in caplog.text
 
 
-def test_an_end_that_is_asked_for_reaches_what_is_awaited() -> None:
+def test_a_cancellation_reaches_the_awaited_work() -> None:
     cleaned: list[str] = []
 
     async def work() -> None:

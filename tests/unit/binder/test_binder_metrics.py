@@ -1,4 +1,4 @@
-"""What the binder counts, as whoever scrapes it reads it: each metric by what has really happened."""
+"""Metrics of the binder, as scraped: each metric after the events that it counts."""
 
 from __future__ import annotations
 
@@ -20,85 +20,88 @@ from support.harness.reconciler import (
 )
 
 
-def test_attempts_are_counted_by_what_came_of_them(tmp_path: Path) -> None:
+def test_attempts_are_counted_by_result(tmp_path: Path) -> None:
     plugin = RecordingPlugin("moody", BayplanError("not now"), BayplanError("not now"), BayplanError("not now"))
 
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         for name in ("web", "api"):
-            await rig.request(await rig.pod(name), name=name, backoffLimit=2)
-        assert await rig.sync() is not None
-        await rig.sync()
-        assert await rig.sync("api") is not None
-        assert rig.scraped("kai_binder_bind_request_wait_seconds_count") == {"": 0.0}
-        await rig.sync("api")
+            await harness.request(await harness.pod(name), name=name, backoffLimit=2)
+        assert await harness.sync() is not None
+        await harness.sync()
+        assert await harness.sync("api") is not None
+        assert harness.scraped("kai_binder_bind_request_wait_seconds_count") == {"": 0.0}
+        await harness.sync("api")
         counts = {'result="bound"': 1.0, 'result="given_up"': 1.0, 'result="retried"': 2.0}
-        assert rig.scraped("kai_binder_bind_attempts_total") == counts
-        assert rig.scraped("kai_binder_bind_attempt_seconds_count") == counts
-        assert rig.scraped("kai_binder_bind_request_wait_seconds_count") == {"": 1.0}
+        assert harness.scraped("kai_binder_bind_attempts_total") == counts
+        assert harness.scraped("kai_binder_bind_attempt_seconds_count") == counts
+        assert harness.scraped("kai_binder_bind_request_wait_seconds_count") == {"": 1.0}
 
     run_with_reconciler(tmp_path, test, plugin)
 
 
 class Stuck(FailingPlugin):
-    """Takes nothing back, either."""
+    """Also fails in rollback."""
 
     async def rollback(self, *_: Any) -> None:
         raise BayplanError("it is stuck")
 
 
-def test_plugins_are_timed_and_their_failures_counted_those_to_take_things_back_once_more(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.request(await rig.pod(), backoffLimit=1)
-        await rig.sync()
+def test_plugins_are_timed_and_their_failures_and_rollback_failures_counted(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.request(await harness.pod(), backoffLimit=1)
+        await harness.sync()
         good, stuck = 'plugin="good",stage=', 'plugin="failing",stage='
-        assert rig.scraped("kai_binder_plugin_seconds_count") == {
+        assert harness.scraped("kai_binder_plugin_seconds_count") == {
             f'{good}"pre_bind"': 1.0,
             f'{stuck}"pre_bind"': 1.0,
             f'{stuck}"rollback"': 1.0,
             f'{good}"rollback"': 1.0,
         }
-        assert rig.scraped("kai_binder_plugin_failures_total") == {f'{stuck}"pre_bind"': 1.0, f'{stuck}"rollback"': 1.0}
-        assert rig.scraped("kai_binder_rollback_failures_total") == {'plugin="failing"': 1.0}
+        assert harness.scraped("kai_binder_plugin_failures_total") == {
+            f'{stuck}"pre_bind"': 1.0,
+            f'{stuck}"rollback"': 1.0,
+        }
+        assert harness.scraped("kai_binder_rollback_failures_total") == {'plugin="failing"': 1.0}
 
     run_with_reconciler(tmp_path, test, RecordingPlugin("good"), Stuck())
 
 
-def test_devices_that_could_not_be_given_back_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_releases_of_devices_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def release(*_: Any) -> None:
-        raise BayplanError("nobody answers")
+        raise BayplanError("no response")
 
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         part = {"receivedResourceType": "Fraction", "selectedGPUGroups": ["g"]}
-        await rig.request(None, **part)  # for a pod that is not there
-        monkeypatch.setattr(rig.reservations, "release", release)
-        assert await rig.sync() is None
-        assert rig.scraped("kai_binder_rollback_failures_total") == {'plugin="reservations"': 1.0}
+        await harness.request(None, **part)  # for a pod that does not exist
+        monkeypatch.setattr(harness.reservations, "release", release)
+        assert await harness.sync() is None
+        assert harness.scraped("kai_binder_rollback_failures_total") == {'plugin="reservations"': 1.0}
 
     run_with_reconciler(tmp_path, test)
 
 
-def test_requests_are_counted_by_phase_as_they_are_when_somebody_asks(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        async with rig.run_binder() as live:
-            rig.metrics.set_phases(live.phases)
-            await rig.request(await rig.pod())
-            await rig.until_phase("Succeeded")
-            await rig.request(None, name="gone")
-            await rig.until_phase("Failed", "gone")
+def test_requests_are_counted_by_phase_at_the_scrape(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        async with harness.run_binder() as live:
+            harness.metrics.set_phases(live.phases)
+            await harness.request(await harness.pod())
+            await harness.until_phase("Succeeded")
+            await harness.request(None, name="gone")
+            await harness.until_phase("Failed", "gone")
             garbled = {"resourceClaimAllocations": [{"name": "gpu", "allocation": {"devices": 3}}]}
-            await rig.request(None, name="garbled", **garbled)
-            await rig.until_phase("Failed", "garbled")
+            await harness.request(None, name="garbled", **garbled)
+            await harness.until_phase("Failed", "garbled")
             counts = {'phase="Pending"': 0.0, 'phase="Succeeded"': 1.0, 'phase="Failed"': 2.0}
-            assert rig.scraped("kai_binder_bind_requests") == counts
-            await rig.client.delete(REQUESTS, name="gone", namespace="default")
-            while ("default", "gone") in rig.view.requests:
+            assert harness.scraped("kai_binder_bind_requests") == counts
+            await harness.client.delete(REQUESTS, name="gone", namespace="default")
+            while ("default", "gone") in harness.view.requests:
                 await asyncio.sleep(0.02)
-            assert rig.scraped("kai_binder_bind_requests") == {**counts, 'phase="Failed"': 1.0}
+            assert harness.scraped("kai_binder_bind_requests") == {**counts, 'phase="Failed"': 1.0}
 
     run_with_reconciler(tmp_path, test)
 
 
-def test_stale_requests_are_counted_as_they_are_when_somebody_asks() -> None:
+def test_stale_requests_are_counted_at_the_scrape() -> None:
     registry, stale = MetricsRegistry(), {"a"}
     register_stale_requests(registry, lambda: len(stale))
 

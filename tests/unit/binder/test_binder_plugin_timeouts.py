@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002
-"""Plugins that hang, or wait for what was cancelled: each costs its own pod one attempt, and no other pod anything."""
+"""Plugins that hang, or await a cancelled task: each fails one attempt of its own pod only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.harness.reconciler import ReconcilerHarness, run_with_reconciler
 
 
 class Bad:
-    """Does something at one stage to pods whose name begins with "bad"; before a rollback it fails on purpose."""
+    """Misbehaves at one stage for pods whose name begins with "bad"; for the rollback stage its PreBind fails."""
 
     name = "bad"
 
@@ -65,21 +65,21 @@ def _words(plugin: Bad) -> str:
 
 @pytest.mark.parametrize("stage", [PRE_BIND, POST_BIND, ROLLBACK])
 @pytest.mark.parametrize("kind", [Cancelling, Hanging])
-def test_a_plugin_that_hangs_or_waits_for_what_was_cancelled_costs_no_worker(
+def test_a_plugin_that_hangs_or_awaits_a_cancelled_task_blocks_no_worker(
     tmp_path: Path, kind: type[Bad], stage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     plugin = kind(stage)
 
-    async def test(rig: ReconcilerHarness) -> None:
-        async with rig.run_binder(workers=2):
+    async def test(harness: ReconcilerHarness) -> None:
+        async with harness.run_binder(workers=2):
             for name in ("bad-1", "bad-2"):
-                await rig.request(await rig.pod(name), name=name, backoffLimit=1)
+                await harness.request(await harness.pod(name), name=name, backoffLimit=1)
             ends = "Succeeded" if stage == POST_BIND else "Failed"
-            said = [(await rig.until_phase(ends, name))["reason"] for name in ("bad-1", "bad-2")]
-            await rig.request(await rig.pod("good"), name="good")
-            await rig.until_phase("Succeeded", "good")
+            reasons = [(await harness.until_phase(ends, name))["reason"] for name in ("bad-1", "bad-2")]
+            await harness.request(await harness.pod("good"), name="good")
+            await harness.until_phase("Succeeded", "good")
         if stage == PRE_BIND:
-            assert said == [f'plugin "bad" at pre_bind: {_words(plugin)}'] * 2
+            assert reasons == [f'plugin "bad" at pre_bind: {_words(plugin)}'] * 2
 
     caplog.set_level(logging.WARNING)
     run_with_reconciler(tmp_path, test, plugin, limit_s=0.2)
@@ -89,29 +89,29 @@ def test_a_plugin_that_hangs_or_waits_for_what_was_cancelled_costs_no_worker(
     assert _words(plugin) in caplog.text
 
 
-def test_a_worker_that_is_told_to_end_ends_inside_a_plugin(tmp_path: Path) -> None:
-    """The difference to the above: it is the worker itself that was cancelled."""
+def test_a_cancelled_worker_ends_inside_a_plugin(tmp_path: Path) -> None:
+    """Unlike above, the worker itself is cancelled."""
     plugin = Hanging(PRE_BIND)
 
-    async def test(rig: ReconcilerHarness) -> None:
-        async with rig.run_binder():
-            await rig.request(await rig.pod("bad"), name="bad")
+    async def test(harness: ReconcilerHarness) -> None:
+        async with harness.run_binder():
+            await harness.request(await harness.pod("bad"), name="bad")
             while not plugin.calls:
                 await asyncio.sleep(0.01)
-        assert "phase" not in await rig.status("bad")
+        assert "phase" not in await harness.status("bad")
 
     run_with_reconciler(tmp_path, test, plugin)
     assert plugin.calls == [PRE_BIND]
 
 
-def test_a_timeout_of_the_plugins_own_is_told_as_such(tmp_path: Path) -> None:
+def test_a_timeout_of_the_plugin_itself_is_reported_as_such(tmp_path: Path) -> None:
     class Impatient(Bad):
         async def harm(self) -> None:
             raise TimeoutError("its own")
 
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.request(await rig.pod("bad"), name="bad", backoffLimit=1)
-        assert await rig.sync("bad") is None
-        assert (await rig.status("bad"))["reason"] == 'plugin "bad" at pre_bind: TimeoutError: its own'
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.request(await harness.pod("bad"), name="bad", backoffLimit=1)
+        assert await harness.sync("bad") is None
+        assert (await harness.status("bad"))["reason"] == 'plugin "bad" at pre_bind: TimeoutError: its own'
 
     run_with_reconciler(tmp_path, test, Impatient(PRE_BIND))

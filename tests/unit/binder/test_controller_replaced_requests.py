@@ -1,4 +1,4 @@
-"""Rules of the loop that only a detour shows: requests that are going, set back or replaced, and faults of our own."""
+"""Binder controller: terminating, reset and replaced requests, and bugs in an attempt."""
 
 from __future__ import annotations
 
@@ -31,116 +31,116 @@ HELD = {"finalizers": ["example.com/held"]}
 
 
 def request_of(uid: str = "u", version: int = 1) -> BindRequest:
-    told: dict[str, Any] = {"resource_version": str(version), "generation": version}
+    meta: dict[str, Any] = {"resource_version": str(version), "generation": version}
     return BindRequest(
-        metadata=ObjectMeta(name="web", namespace="default", uid=uid, **told),
+        metadata=ObjectMeta(name="web", namespace="default", uid=uid, **meta),
         spec=BindRequestSpec(pod_name="web", selected_node="n1", selected_gpu_groups=("g-1", "g-2")),
     )
 
 
-def test_a_request_that_is_being_deleted_is_done(tmp_path: Path) -> None:
+def test_a_terminating_request_is_ignored(tmp_path: Path) -> None:
     plugin = RecordingPlugin()
 
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.request(await rig.pod())
-        await rig.patch(REQUESTS, "web", {"metadata": HELD})
-        await rig.client.delete(REQUESTS, name="web", namespace="default")
-        assert await rig.sync() is None
-        assert await rig.status() == {}
-        assert await rig.node_of() == ""
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.request(await harness.pod())
+        await harness.patch(REQUESTS, "web", {"metadata": HELD})
+        await harness.client.delete(REQUESTS, name="web", namespace="default")
+        assert await harness.sync() is None
+        assert await harness.status() == {}
+        assert await harness.node_of() == ""
 
     run_with_reconciler(tmp_path, test, plugin)
     assert plugin.calls == []
 
 
-def test_a_fault_of_our_own_costs_one_attempt_and_not_the_process(tmp_path: Path) -> None:
+def test_a_bug_fails_one_attempt_and_not_the_process(tmp_path: Path) -> None:
     plugin = RecordingPlugin()
 
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         def broken() -> None:
-            raise KeyError("nobody thought of that")
+            raise KeyError("unexpected")
 
-        rig.steps.at["prepared"] = broken
-        await rig.request(await rig.pod())
-        assert await rig.sync() is not None
-        status = await rig.status()
+        harness.steps.at["prepared"] = broken
+        await harness.request(await harness.pod())
+        assert await harness.sync() is not None
+        status = await harness.status()
         assert (status["phase"], status["failedAttempts"]) == ("Failed", 1)
-        assert status["reason"] == "KeyError: 'nobody thought of that'"
-        del rig.steps.at["prepared"]
-        assert await rig.sync() is None
-        assert await rig.node_of() == "n1"
+        assert status["reason"] == "KeyError: 'unexpected'"
+        del harness.steps.at["prepared"]
+        assert await harness.sync() is None
+        assert await harness.node_of() == "n1"
 
     run_with_reconciler(tmp_path, test, plugin)
     assert plugin.calls[:2] == ["noting pre_bind", "noting rollback 1"]
 
 
-def test_a_pod_that_is_told_to_go_while_it_is_prepared_is_not_tried_again(tmp_path: Path) -> None:
+def test_a_pod_that_is_deleted_during_pre_bind_is_not_retried(tmp_path: Path) -> None:
     class Deleting(RecordingPlugin):
-        rig: ReconcilerHarness
+        harness: ReconcilerHarness
 
         async def pre_bind(self, *args: Any) -> None:
-            await self.rig.client.delete(PODS, name="web", namespace="default", grace_s=0)
+            await self.harness.client.delete(PODS, name="web", namespace="default", grace_s=0)
             await super().pre_bind(*args)
 
     plugin = Deleting("noting", BayplanError("not now"))
 
-    async def test(rig: ReconcilerHarness) -> None:
-        plugin.rig = rig
-        await rig.request(await rig.pod(**HELD))
-        assert await rig.sync() is None
-        assert await rig.status() == {"phase": "Failed", "reason": "the pod is gone", "failedAttempts": 3}
-        assert rig.reasons == []
+    async def test(harness: ReconcilerHarness) -> None:
+        plugin.harness = harness
+        await harness.request(await harness.pod(**HELD))
+        assert await harness.sync() is None
+        assert await harness.status() == {"phase": "Failed", "reason": "the pod is gone", "failedAttempts": 3}
+        assert harness.reasons == []
 
     run_with_reconciler(tmp_path, test, plugin)
     assert plugin.calls == ["noting pre_bind", "noting rollback 1"]
 
 
 @pytest.mark.parametrize("status", [{"phase": "Pending"}, {"phase": "Failed", "failedAttempts": 1}])
-def test_a_success_that_somebody_sets_back_is_looked_at_again(tmp_path: Path, status: dict[str, Any]) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        async with rig.run_binder():
-            await rig.request(await rig.pod())
-            await rig.until_phase("Succeeded")
-            await rig.patch(REQUESTS, "web", {"status": status}, sub="status")
-            await rig.until_phase("Succeeded")
-        assert await rig.node_of() == "n1"
+def test_a_reset_success_is_reconciled_again(tmp_path: Path, status: dict[str, Any]) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        async with harness.run_binder():
+            await harness.request(await harness.pod())
+            await harness.until_phase("Succeeded")
+            await harness.patch(REQUESTS, "web", {"status": status}, sub="status")
+            await harness.until_phase("Succeeded")
+        assert await harness.node_of() == "n1"
 
     run_with_reconciler(tmp_path, test)
 
 
-def test_an_attempt_that_nobody_wants_any_more_is_counted_no_longer(tmp_path: Path) -> None:
-    """By a binder that starts, which counts it before."""
+def test_a_cancelled_attempt_is_not_counted(tmp_path: Path) -> None:
+    """A starting binder has counted it before the attempt."""
 
     class Changing(RecordingPlugin):
-        rig: ReconcilerHarness
+        harness: ReconcilerHarness
 
         async def pre_bind(self, *args: Any) -> None:
-            assert (await self.rig.status())["failedAttempts"] == 1
-            await self.rig.patch(REQUESTS, "web", {"spec": {"backoffLimit": 5}})
-            await self.rig.deliver_event(BindRequest, "web")
+            assert (await self.harness.status())["failedAttempts"] == 1
+            await self.harness.patch(REQUESTS, "web", {"spec": {"backoffLimit": 5}})
+            await self.harness.deliver_event(BindRequest, "web")
             await super().pre_bind(*args)
 
     plugin = Changing()
 
-    async def test(rig: ReconcilerHarness) -> None:
-        plugin.rig = rig
-        await rig.request(await rig.pod())
-        await rig.deliver_event(BindRequest, "web")
-        assert await rig.reconciler.reconcile(KEY, existed_at_start=True) is None
-        assert await rig.status() == {"phase": "", "reason": "", "failedAttempts": 0}
-        assert await rig.node_of() == ""
+    async def test(harness: ReconcilerHarness) -> None:
+        plugin.harness = harness
+        await harness.request(await harness.pod())
+        await harness.deliver_event(BindRequest, "web")
+        assert await harness.reconciler.reconcile(KEY, existed_at_start=True) is None
+        assert await harness.status() == {"phase": "", "reason": "", "failedAttempts": 0}
+        assert await harness.node_of() == ""
 
     run_with_reconciler(tmp_path, test, plugin)
 
 
-# what the watch tells
+# watch events
 
 
-def test_groups_of_a_request_that_goes_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    nobody: Any = None
-    view, groups = InformerCache(nobody, Cache()), list[str]()
+def test_groups_of_a_deleted_request_are_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    unused: Any = None
+    view, groups = InformerCache(unused, Cache()), list[str]()
     live = BinderController(
-        view, nobody, nobody, waits=CancellableWaits(view.is_current), clock=ManualClock(), chance=random.Random(0)
+        view, unused, unused, waits=CancellableWaits(view.is_current), clock=ManualClock(), chance=random.Random(0)
     )
     monkeypatch.setattr(live.groups, "add", groups.append)
     request = request_of()
@@ -151,27 +151,32 @@ def test_groups_of_a_request_that_goes_are_looked_at(monkeypatch: pytest.MonkeyP
     assert groups == ["g-1", "g-2"]
 
 
-def test_a_request_in_the_place_of_one_that_was_there_is_nothing_anybody_died_of(tmp_path: Path) -> None:
-    """A list after a watch that broke tells of the other uid alone: no word that the first is gone."""
-    asked: asyncio.Queue[tuple[RequestKey, bool]] = asyncio.Queue()
+def test_a_replaced_request_did_not_exist_at_the_start(tmp_path: Path) -> None:
+    """A list after a broken watch shows only the new uid, without a deletion of the first request."""
+    calls: asyncio.Queue[tuple[RequestKey, bool]] = asyncio.Queue()
 
-    class Asking:
+    class RecordingReconciler:
         async def reconcile(self, key: RequestKey, *, existed_at_start: bool) -> float:
-            asked.put_nowait((key, existed_at_start))
+            calls.put_nowait((key, existed_at_start))
             return 3600.0
 
-    async def test(rig: ReconcilerHarness) -> None:
-        curious: Any = Asking()
+    async def test(harness: ReconcilerHarness) -> None:
+        reconciler: Any = RecordingReconciler()
         live = BinderController(
-            rig.view, curious, rig.reservations, waits=rig.waits, clock=rig.client.clock, chance=random.Random(0)
+            harness.view,
+            reconciler,
+            harness.reservations,
+            waits=harness.waits,
+            clock=harness.client.clock,
+            chance=random.Random(0),
         )
         first, second = request_of("u"), request_of("v", 2)
         live.handle_event(None, first)
         working = asyncio.ensure_future(live.run())
         async with asyncio.timeout(60):
-            assert await asked.get() == (KEY, True)
+            assert await calls.get() == (KEY, True)
             live.handle_event(first, second)
-            assert await asked.get() == (KEY, False)
+            assert await calls.get() == (KEY, False)
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
 

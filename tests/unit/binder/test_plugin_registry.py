@@ -1,4 +1,4 @@
-"""Which plugins the binder runs, in which order, and what is refused at start."""
+"""Registry of binder plugins: which run, in which order, and errors at start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def order(**configured: dict[str, Any]) -> list[str]:
     return [name for name, _ in default_binder_plugins().choices(read_choices(configured, "s.yaml"))]
 
 
-def test_higher_priority_comes_first_and_hamicore_only_when_asked_for() -> None:
+def test_higher_priority_comes_first_and_hamicore_is_disabled_by_default() -> None:
     assert order() == ["volumebinding", "dynamicresources", "gpusharing"]
     assert order(hamicore={"enabled": True})[-1] == "hamicore"
     assert order(hamicore={"enabled": True, "priority": 100})[-2:] == ["gpusharing", "hamicore"]
@@ -50,7 +50,7 @@ SHIPPED = dict(default_binder_plugins().choices())
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "wanted"),
+    ("name", "change", "wanted"),
     [
         pytest.param("dynamicresources", {"enabled": True}, SHIPPED["dynamicresources"], id="nothing new"),
         pytest.param("volumebinding", {}, SHIPPED["volumebinding"], id="nothing"),
@@ -69,8 +69,8 @@ SHIPPED = dict(default_binder_plugins().choices())
         pytest.param("volumebinding", {"arguments": {}}, PluginChoice(priority=300), id="arguments as a whole"),
     ],
 )
-def test_what_is_not_named_is_as_shipped(name: str, given: dict[str, Any], wanted: PluginChoice) -> None:
-    assert dict(default_binder_plugins().choices(read_choices({name: given}, "s.yaml")))[name] == wanted
+def test_unnamed_settings_keep_their_defaults(name: str, change: dict[str, Any], wanted: PluginChoice) -> None:
+    assert dict(default_binder_plugins().choices(read_choices({name: change}, "s.yaml")))[name] == wanted
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_what_is_not_named_is_as_shipped(name: str, given: dict[str, Any], wante
         pytest.param(
             {"hamicore": {"arguments": {"limit": 3}}},
             'binder plugin "hamicore" has no argument "limit"; known are: none',
-            id="argument of who takes none",
+            id="argument of a plugin without arguments",
         ),
         pytest.param(
             {"hamicore": {"enabled": True}, "gpusharing": {"enabled": False}},
@@ -112,12 +112,12 @@ def test_what_is_not_named_is_as_shipped(name: str, given: dict[str, Any], wante
         pytest.param({"gpusharing": {"priority": True}}, "gpusharing.priority is True", id="no number"),
     ],
 )
-def test_what_is_refused_at_start(configured: dict[str, Any], words: str) -> None:
+def test_configurations_that_are_refused_at_start(configured: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
         default_binder_plugins().choices(read_choices(configured, "s.yaml"))
 
 
-def test_what_cannot_run_is_told_when_the_configuration_is_read() -> None:
+def test_the_order_of_plugins_is_checked_when_the_configuration_is_read() -> None:
     alone = {"hamicore": {"enabled": True}, "gpusharing": {"enabled": False}}
     with pytest.raises(ConfigError, match='"hamicore" builds on "gpusharing"'):
         BinderSettings.from_tree(alone, "s.yaml", default_binder_plugins())
@@ -125,13 +125,13 @@ def test_what_cannot_run_is_told_when_the_configuration_is_read() -> None:
     assert BinderSettings.from_tree(neither, "s.yaml", default_binder_plugins()).plugin_changes.keys() == neither.keys()
 
 
-def test_arguments_that_make_no_sense_name_the_plugin() -> None:
+def test_the_error_of_an_invalid_argument_names_the_plugin() -> None:
     choices = {"volumebinding": PluginChange(arguments={"bindTimeoutSeconds": "long"})}
-    with pytest.raises(PluginError, match=r'binder plugin "volumebinding" cannot be made: .*bindTimeoutSeconds'):
+    with pytest.raises(PluginError, match=r'binder plugin "volumebinding" cannot be built: .*bindTimeoutSeconds'):
         default_binder_plugins().build(None, choices)  # type: ignore[arg-type]
 
 
-def test_plugins_of_a_folder_are_told_from_those_of_the_pod_engine(tmp_path: Path) -> None:
+def test_binder_plugins_of_a_folder_are_separated_from_those_of_the_pod_engine(tmp_path: Path) -> None:
     (tmp_path / "own_binder_plugin.py").write_text(OWN)
     found = known_binder_plugins([tmp_path], trust_writable=True)
     assert found.classes["own"].__name__ == "Own"
@@ -170,6 +170,6 @@ def test_a_class_that_cannot_work_is_refused(plugin: type[Any], words: str) -> N
         default_binder_plugins().with_plugins(plugin)
 
 
-def test_a_name_is_taken_once() -> None:
+def test_a_name_can_be_used_only_once() -> None:
     with pytest.raises(PluginError, match='two binder plugins are called "gpusharing"'):
         default_binder_plugins().with_plugins(default_binder_plugins().classes["gpusharing"])

@@ -1,4 +1,4 @@
-"""Classes that look like plugins of the binder, and would do less than their authors think: each is refused."""
+"""Invalid binder plugins that would be ignored in part: each is refused."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Good:
 
 
 def refusal(settings: dict[str, Any], **members: Any) -> str:
-    """What is said of a good plugin that has these besides, when a configuration with it is read."""
+    """The error of a valid plugin with these additional members, when its configuration is read."""
     plugin = type("Mine", (Good,), members)
-    with pytest.raises(BayplanError) as told:
+    with pytest.raises(BayplanError) as refused:
         BinderSettings.from_tree(settings, "s.yaml", default_binder_plugins().with_plugins(plugin))
-    return str(told.value)
+    return str(refused.value)
 
 
-@pytest.mark.parametrize("made", [None, "mine", object], ids=["nothing", "a text", "a class of another name"])
-def test_a_factory_that_makes_no_such_plugin_is_told(made: Any) -> None:
-    told = refusal({}, factory=classmethod(lambda *_: made))
-    assert told == (
-        f'binder plugin "mine" cannot be made: its factory returned {made!r}, which is no plugin called "mine"'
+@pytest.mark.parametrize("built", [None, "mine", object], ids=["nothing", "a text", "a class of another name"])
+def test_a_factory_that_returns_another_object_is_refused(built: Any) -> None:
+    message = refusal({}, factory=classmethod(lambda *_: built))
+    assert message == (
+        f'binder plugin "mine" cannot be built: its factory returned {built!r}, which is no plugin called "mine"'
     )
 
 
@@ -52,15 +52,15 @@ async def leave(*_: Any) -> None:
         pytest.param(
             {"argument_names": ("limit",)},
             "names arguments and has no factory(arguments, handle) that takes them",
-            id="arguments for nobody",
+            id="arguments without a factory",
         ),
     ],
 )
-def test_what_would_never_be_looked_at_is_told(members: dict[str, Any], words: str) -> None:
+def test_members_that_would_be_ignored_are_refused(members: dict[str, Any], words: str) -> None:
     assert refusal({}, **members) == f'binder plugin "mine" {words}'
 
 
-def test_arguments_are_for_who_takes_them() -> None:
+def test_arguments_need_a_factory_that_takes_them() -> None:
     given = {"mine": {"arguments": {"limit": 3}}}
     assert refusal(given) == 'binder plugin "mine" has no argument "limit"; known are: none'
     taken: list[Any] = []

@@ -1,4 +1,4 @@
-"""A binder that starts counts attempts before it makes them. One whose end it could not tell is no death: it lives."""
+"""A starting binder counts attempts before it makes them. A failed write of the result is no crash."""
 
 from __future__ import annotations
 
@@ -23,49 +23,49 @@ from support.harness.reconciler import (
 KEY: RequestKey = ("default", "web")
 
 
-async def untold(rig: ReconcilerHarness, *, lost: int) -> None:
-    """An attempt at a request that was there before, of whose statuses that one is lost."""
-    write: Callable[..., Any] = rig.client.patch_typed
+async def lose_status(harness: ReconcilerHarness, *, lost: int) -> None:
+    """Make an attempt for a request that existed at the start; one of its status writes is lost."""
+    write: Callable[..., Any] = harness.client.patch_typed
     written = 0
 
-    async def patched(*args: Any, **more: Any) -> Any:
+    async def patch_status(*args: Any, **more: Any) -> Any:
         nonlocal written
         written += 1
         if written < lost:
             return await write(*args, **more)
-        raise Unreachable("nobody answers")
+        raise Unreachable("no response")
 
     with pytest.MonkeyPatch.context() as cut:
-        cut.setattr(rig.client, "patch_typed", patched)
+        cut.setattr(harness.client, "patch_typed", patch_status)
         with pytest.raises(Unreachable):
-            await rig.reconciler.reconcile(KEY, existed_at_start=True)
+            await harness.reconciler.reconcile(KEY, existed_at_start=True)
     assert written == lost
-    await rig.deliver_event(BindRequest, "web")
+    await harness.deliver_event(BindRequest, "web")
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_a_success_that_could_not_be_told_is_told_as_if_nothing_had_been(tmp_path: Path, limit: int) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.request(await rig.pod(), backoffLimit=limit)
-        await rig.deliver_event(BindRequest, "web")
-        await untold(rig, lost=2)
-        assert (await rig.status())["reason"] == ATTEMPT_IN_PROGRESS
-        assert await rig.node_of() == "n1"
-        await untold(rig, lost=2)
-        assert await rig.reconciler.reconcile(KEY, existed_at_start=True) is None
-        assert await rig.status() == {"phase": "Succeeded", "reason": "", "failedAttempts": 0}
+def test_a_success_whose_write_failed_is_written_without_counting_an_attempt(tmp_path: Path, limit: int) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.request(await harness.pod(), backoffLimit=limit)
+        await harness.deliver_event(BindRequest, "web")
+        await lose_status(harness, lost=2)
+        assert (await harness.status())["reason"] == ATTEMPT_IN_PROGRESS
+        assert await harness.node_of() == "n1"
+        await lose_status(harness, lost=2)
+        assert await harness.reconciler.reconcile(KEY, existed_at_start=True) is None
+        assert await harness.status() == {"phase": "Succeeded", "reason": "", "failedAttempts": 0}
 
     run_with_reconciler(tmp_path, test, RecordingPlugin())
 
 
 @pytest.mark.parametrize(("limit", "again"), [(1, False), (3, True)])
-def test_a_failure_that_could_not_be_told_is_told_in_its_own_words(tmp_path: Path, limit: int, *, again: bool) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.request(await rig.pod(), backoffLimit=limit)
-        await rig.deliver_event(BindRequest, "web")
-        await untold(rig, lost=2)
-        assert (await rig.reconciler.reconcile(KEY, existed_at_start=True) is not None) is again
-        assert await rig.status() == {
+def test_a_failure_whose_write_failed_is_written_with_its_reason(tmp_path: Path, limit: int, *, again: bool) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.request(await harness.pod(), backoffLimit=limit)
+        await harness.deliver_event(BindRequest, "web")
+        await lose_status(harness, lost=2)
+        assert (await harness.reconciler.reconcile(KEY, existed_at_start=True) is not None) is again
+        assert await harness.status() == {
             "phase": "Failed",
             "reason": 'plugin "failing" at pre_bind: not now',
             "failedAttempts": 1,
@@ -75,18 +75,18 @@ def test_a_failure_that_could_not_be_told_is_told_in_its_own_words(tmp_path: Pat
 
 
 @pytest.mark.parametrize("lands", [True, False])
-def test_a_status_with_a_lost_answer_is_found_or_sent_again(
+def test_a_status_with_a_lost_response_is_found_or_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, lands: bool
 ) -> None:
     plugin = RecordingPlugin()
 
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.request(await rig.pod(), backoffLimit=1)
-        await rig.deliver_event(BindRequest, "web")
-        write: Callable[..., Any] = rig.client.patch_typed
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.request(await harness.pod(), backoffLimit=1)
+        await harness.deliver_event(BindRequest, "web")
+        write: Callable[..., Any] = harness.client.patch_typed
         sends = 0
 
-        async def patched(*args: Any, **more: Any) -> Any:
+        async def patch_status(*args: Any, **more: Any) -> Any:
             nonlocal sends
             sends += 1
             if sends > 1 or lands:
@@ -95,26 +95,24 @@ def test_a_status_with_a_lost_answer_is_found_or_sent_again(
                 raise Unreachable("the connection was cut", sent=True)
             return written
 
-        monkeypatch.setattr(rig.client, "patch_typed", patched)
-        assert await rig.reconciler.reconcile(KEY, existed_at_start=True) is None
-        assert sends == (2 if lands else 3)  # that the attempt began, again if it was lost, and how it ended
-        assert await rig.status() == {"phase": "Succeeded", "reason": "", "failedAttempts": 0}
+        monkeypatch.setattr(harness.client, "patch_typed", patch_status)
+        assert await harness.reconciler.reconcile(KEY, existed_at_start=True) is None
+        assert sends == (2 if lands else 3)  # the mark, a repetition if it was lost, and the result
+        assert await harness.status() == {"phase": "Succeeded", "reason": "", "failedAttempts": 0}
 
     run_with_reconciler(tmp_path, test, plugin)
 
 
 @pytest.mark.parametrize("inherited", [False, True])
 @pytest.mark.parametrize("is_written", [False, True], ids=["not-written", "written"])
-def test_a_request_that_is_there_is_not_forgotten_after_a_404(
-    tmp_path: Path, *, is_written: bool, inherited: bool
-) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.request(await rig.pod())
-        await rig.deliver_event(BindRequest, "web")
-        write: Callable[..., Any] = rig.client.patch_typed
+def test_an_existing_request_is_not_forgotten_after_a_404(tmp_path: Path, *, is_written: bool, inherited: bool) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.request(await harness.pod())
+        await harness.deliver_event(BindRequest, "web")
+        write: Callable[..., Any] = harness.client.patch_typed
         refusals = [NotFound("not found")]
 
-        async def patched(*args: Any, **more: Any) -> Any:
+        async def patch_status(*args: Any, **more: Any) -> Any:
             if is_written or not refusals:
                 written = await write(*args, **more)
             if refusals:
@@ -122,46 +120,46 @@ def test_a_request_that_is_there_is_not_forgotten_after_a_404(
             return written
 
         with pytest.MonkeyPatch.context() as cut:
-            cut.setattr(rig.client, "patch_typed", patched)
+            cut.setattr(harness.client, "patch_typed", patch_status)
             if is_written:
-                assert await rig.reconciler.reconcile(KEY, existed_at_start=inherited) is None
+                assert await harness.reconciler.reconcile(KEY, existed_at_start=inherited) is None
             else:
-                with pytest.raises(NotFound):  # the caller tries again
-                    await rig.reconciler.reconcile(KEY, existed_at_start=inherited)
-                assert await rig.reconciler.reconcile(KEY, existed_at_start=inherited) is None
-        assert (await rig.status())["phase"] == "Succeeded"
-        assert await rig.node_of() == "n1"
+                with pytest.raises(NotFound):  # the caller retries
+                    await harness.reconciler.reconcile(KEY, existed_at_start=inherited)
+                assert await harness.reconciler.reconcile(KEY, existed_at_start=inherited) is None
+        assert (await harness.status())["phase"] == "Succeeded"
+        assert await harness.node_of() == "n1"
 
     run_with_reconciler(tmp_path, test, RecordingPlugin())
 
 
-def test_a_death_before_us_is_told_though_our_first_word_of_it_is_lost(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.request(await rig.pod(), backoffLimit=1)
+def test_an_earlier_crash_is_reported_although_the_first_write_of_it_is_lost(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.request(await harness.pod(), backoffLimit=1)
         died = {"phase": "Pending", "reason": ATTEMPT_IN_PROGRESS, "failedAttempts": 1}
-        await rig.patch(REQUESTS, "web", {"status": died}, sub="status")
-        await rig.deliver_event(BindRequest, "web")
-        await untold(rig, lost=2)
-        assert (await rig.status())["reason"] == ROLLBACK_IN_PROGRESS
-        assert await rig.reconciler.reconcile(KEY, existed_at_start=True) is None
-        status = await rig.status()
+        await harness.patch(REQUESTS, "web", {"status": died}, sub="status")
+        await harness.deliver_event(BindRequest, "web")
+        await lose_status(harness, lost=2)
+        assert (await harness.status())["reason"] == ROLLBACK_IN_PROGRESS
+        assert await harness.reconciler.reconcile(KEY, existed_at_start=True) is None
+        status = await harness.status()
         assert (status["phase"], status["failedAttempts"]) == ("Failed", 1)
         assert status["reason"].startswith("the binder died during attempt 1 of 1")
 
     run_with_reconciler(tmp_path, test, RecordingPlugin())
 
 
-def test_what_has_been_told_is_remembered_no_longer(tmp_path: Path) -> None:
-    """Whoever sets the status to what it was in the midst of an attempt gets what a death would get."""
+def test_a_written_result_clears_the_stored_status(tmp_path: Path) -> None:
+    """A client that restores the status of an attempt in progress causes the same as a crash."""
 
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.request(await rig.pod(), backoffLimit=1)
-        await rig.deliver_event(BindRequest, "web")
-        assert await rig.reconciler.reconcile(KEY, existed_at_start=True) is None
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.request(await harness.pod(), backoffLimit=1)
+        await harness.deliver_event(BindRequest, "web")
+        assert await harness.reconciler.reconcile(KEY, existed_at_start=True) is None
         died = {"phase": "Pending", "reason": ATTEMPT_IN_PROGRESS, "failedAttempts": 1}
-        await rig.patch(REQUESTS, "web", {"status": died}, sub="status")
-        await rig.deliver_event(BindRequest, "web")
-        assert await rig.reconciler.reconcile(KEY, existed_at_start=True) is None
-        assert (await rig.status())["reason"].startswith("the binder died")
+        await harness.patch(REQUESTS, "web", {"status": died}, sub="status")
+        await harness.deliver_event(BindRequest, "web")
+        assert await harness.reconciler.reconcile(KEY, existed_at_start=True) is None
+        assert (await harness.status())["reason"].startswith("the binder died")
 
     run_with_reconciler(tmp_path, test, FailingPlugin())

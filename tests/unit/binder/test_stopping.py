@@ -17,19 +17,19 @@ from support.harness.reconciler import PODS, ReconcilerHarness, run_with_reconci
 
 
 class Gate:
-    """Holds back the answers to requests until the test opens it."""
+    """Delays the responses to requests until the test opens it."""
 
-    def __init__(self, rig: ReconcilerHarness, ending: str) -> None:
-        self.opened, self.asked = asyncio.Event(), 0
-        request = rig.client.transport.request
+    def __init__(self, harness: ReconcilerHarness, ending: str) -> None:
+        self.opened, self.requests = asyncio.Event(), 0
+        request = harness.client.transport.request
 
-        async def held_back(method: str, path: str, *args: Any, **more: Any) -> Any:
+        async def send_after_gate(method: str, path: str, *args: Any, **more: Any) -> Any:
             if method != "GET" and path.partition("?")[0].endswith(ending):
-                self.asked += 1
+                self.requests += 1
                 await self.opened.wait()
             return await request(method, path, *args, **more)
 
-        rig.client.transport.request = held_back  # type: ignore[method-assign]
+        harness.client.transport.request = send_after_gate  # type: ignore[method-assign]
 
 
 class Awaits:
@@ -48,7 +48,7 @@ class Awaits:
 
 
 class Annotates:
-    """Writes longer than a plugin may take, and notes the result."""
+    """Has a write in progress beyond the plugin limit, and records its result."""
 
     name = "annotates"
     is_written = False
@@ -63,13 +63,13 @@ class Annotates:
         self.is_written_at_rollback = self.is_written
 
 
-def test_draining_waits_for_a_binding_and_begins_no_other(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        gate = Gate(rig, "/binding")
-        async with rig.run_binder(workers=1) as live:
-            await rig.request(await rig.pod("first"), name="first")
-            await wait_until(lambda: gate.asked)
-            await rig.request(await rig.pod("second"), name="second")
+def test_draining_waits_for_a_binding_and_starts_no_other(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        gate = Gate(harness, "/binding")
+        async with harness.run_binder(workers=1) as live:
+            await harness.request(await harness.pod("first"), name="first")
+            await wait_until(lambda: gate.requests)
+            await harness.request(await harness.pod("second"), name="second")
             draining = asyncio.ensure_future(live.drain())
             await asyncio.sleep(0.05)
             assert live.has_open_writes
@@ -77,18 +77,18 @@ def test_draining_waits_for_a_binding_and_begins_no_other(tmp_path: Path) -> Non
             gate.opened.set()
             await draining
             assert not live.has_open_writes
-            assert await rig.node_of("first") == "n1"
-            assert await rig.node_of("second") == ""
+            assert await harness.node_of("first") == "n1"
+            assert await harness.node_of("second") == ""
 
     run_with_reconciler(tmp_path, test)
 
 
-def test_draining_ends_a_wait_and_takes_nothing_back(tmp_path: Path) -> None:
+def test_draining_ends_a_wait_without_a_rollback(tmp_path: Path) -> None:
     plugin = Awaits()
 
-    async def test(rig: ReconcilerHarness) -> None:
-        async with rig.run_binder(workers=1) as live:
-            await rig.request(await rig.pod())
+    async def test(harness: ReconcilerHarness) -> None:
+        async with harness.run_binder(workers=1) as live:
+            await harness.request(await harness.pod())
             await wait_until(lambda: plugin.is_waiting)
             await asyncio.wait_for(live.drain(), 10.0)
             assert not live.has_open_writes
@@ -97,13 +97,13 @@ def test_draining_ends_a_wait_and_takes_nothing_back(tmp_path: Path) -> None:
     run_with_reconciler(tmp_path, test, plugin)
 
 
-def test_an_attempt_that_comes_to_a_wait_while_the_binder_drains_ends_there(tmp_path: Path) -> None:
+def test_an_attempt_that_reaches_a_wait_during_draining_ends_there(tmp_path: Path) -> None:
     plugin = Awaits()
 
-    async def test(rig: ReconcilerHarness) -> None:
-        rig.waits.end()
-        async with rig.run_binder(workers=1) as live:
-            await rig.request(await rig.pod())
+    async def test(harness: ReconcilerHarness) -> None:
+        harness.waits.end()
+        async with harness.run_binder(workers=1) as live:
+            await harness.request(await harness.pod())
             await wait_until(lambda: plugin.is_waiting)
             await asyncio.wait_for(live.drain(), 10.0)
             assert not live.has_open_writes
@@ -114,17 +114,17 @@ def test_an_attempt_that_comes_to_a_wait_while_the_binder_drains_ends_there(tmp_
 def test_the_limit_of_a_plugin_cancels_no_write(tmp_path: Path) -> None:
     plugin = Annotates()
 
-    async def test(rig: ReconcilerHarness) -> None:
-        gate = Gate(rig, "/pods/web")
-        async with rig.run_binder(workers=1):
-            await rig.request(await rig.pod(), backoffLimit=1)
-            await wait_until(lambda: gate.asked)
+    async def test(harness: ReconcilerHarness) -> None:
+        gate = Gate(harness, "/pods/web")
+        async with harness.run_binder(workers=1):
+            await harness.request(await harness.pod(), backoffLimit=1)
+            await wait_until(lambda: gate.requests)
             await asyncio.sleep(0.3)
             gate.opened.set()
-            failed = await rig.until_phase("Failed")
+            failed = await harness.until_phase("Failed")
         assert "it has not come to an end within 0.1 s" in failed["reason"]
         assert plugin.is_written_at_rollback
-        assert (await rig.get(PODS, "web"))["metadata"]["annotations"] == {"example.com/a": "b"}
+        assert (await harness.get(PODS, "web"))["metadata"]["annotations"] == {"example.com/a": "b"}
 
     run_with_reconciler(tmp_path, test, plugin, limit_s=0.1)
 
@@ -141,7 +141,7 @@ class Informed:
 
 
 class Binder:
-    """A binder with one write, which ends when the test says so."""
+    """A fake binder with one write that the test ends."""
 
     def __init__(self) -> None:
         self.written = asyncio.Event()
@@ -169,7 +169,7 @@ class Lease:
 
     def report_unsent(self) -> None: ...
 
-    async def hold(self) -> None:
+    async def renew_until_lost(self) -> None:
         try:
             await asyncio.Event().wait()
         finally:
@@ -177,7 +177,7 @@ class Lease:
 
 
 @pytest.mark.parametrize("answered", [True, False], ids=["answered", "outcome unknown"])
-def test_the_lease_is_given_up_only_if_no_write_is_left(answered: bool) -> None:
+def test_the_lease_is_released_only_if_no_write_is_open(answered: bool) -> None:
     @async_test
     async def test() -> None:
         binder: Any = Binder()

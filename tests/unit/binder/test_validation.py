@@ -1,4 +1,4 @@
-"""Requests that nobody should have written: each ends as Failed with a sentence, at once, and its pod is told."""
+"""Invalid requests: each fails at once with a reason, and its pod gets the condition."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from support.harness.reconciler import (
 NAMES = [".", "..", "%2e%2e", "web%", "a b", "WEB", "web/log", "a" * 254]
 
 
-def why_refused(folder: Path, spec: dict[str, Any]) -> str:
-    """What is said of a request that one attempt ends, with no process the worse for it."""
-    said: list[str] = []
+def refusal(folder: Path, spec: dict[str, Any]) -> str:
+    """The reason of a request that fails after one attempt; the process is not affected."""
+    reasons: list[str] = []
 
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.request(await rig.pod(), **spec)
-        assert await rig.sync() is None
-        status = await rig.status()
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.request(await harness.pod(), **spec)
+        assert await harness.sync() is None
+        status = await harness.status()
         assert (status["phase"], status["failedAttempts"]) == ("Failed", 3)
-        said.append(status["reason"])
-        assert await rig.node_of() == ""
-        assert "taken" not in rig.steps.reached
-        told = "BindingError" if spec.get("podName", "web") == "web" else ""
-        assert rig.reasons == [told] * bool(told)
+        reasons.append(status["reason"])
+        assert await harness.node_of() == ""
+        assert "taken" not in harness.steps.reached
+        event = "BindingError" if spec.get("podName", "web") == "web" else ""
+        assert harness.reasons == [event] * bool(event)
 
     run_with_reconciler(folder, test)
-    return said[0]
+    return reasons[0]
 
 
 @pytest.mark.parametrize("field", ["podName", "selectedNode"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_nothing_can_have_is_not_looked_for(tmp_path: Path, field: str, name: str) -> None:
-    assert f'its {field} is "{name[:80]}", a name that nothing can have: ' in why_refused(tmp_path, {field: name})
+def test_an_invalid_name_is_not_read(tmp_path: Path, field: str, name: str) -> None:
+    assert f'its {field} is "{name[:80]}", a name that nothing can have: ' in refusal(tmp_path, {field: name})
 
 
-def fraction(groups: list[str], **given: Any) -> dict[str, Any]:
-    return {"receivedResourceType": "Fraction", "selectedGPUGroups": groups, "receivedGPU": given}
+def fraction(groups: list[str], **fields: Any) -> dict[str, Any]:
+    return {"receivedResourceType": "Fraction", "selectedGPUGroups": groups, "receivedGPU": fields}
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def fraction(groups: list[str], **given: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_fraction_that_cannot_be_is_refused(tmp_path: Path, spec: dict[str, Any], sentence: str) -> None:
-    assert sentence in why_refused(tmp_path, spec)
+def test_an_invalid_fraction_is_refused(tmp_path: Path, spec: dict[str, Any], sentence: str) -> None:
+    assert sentence in refusal(tmp_path, spec)
 
 
 @pytest.mark.parametrize(
@@ -99,18 +99,18 @@ def test_a_fraction_that_cannot_be_is_refused(tmp_path: Path, spec: dict[str, An
         fraction(["g"], count=1, portion="0.01"),
         fraction(["g", "h"], count=2, portion="1"),
         fraction(["g"], portion=".5"),
-        fraction(["g"]),  # whether a share has to be told is for plugins to say
+        fraction(["g"]),  # plugins decide whether the portion is required
         fraction([f"g{number}" for number in range(64)], portion="1.00"),
         {"receivedGPU": {"count": 5, "portion": "1.00"}},  # whole devices have no groups
     ],
 )
-def test_what_is_well_formed_is_tried(spec: dict[str, Any]) -> None:
+def test_valid_requests_are_attempted(spec: dict[str, Any]) -> None:
     made = convert({"podName": "web", "selectedNode": "n1", **spec}, BindRequestSpec)
     assert request_error(BindRequest(spec=made)) == ""
 
 
-def test_a_plugin_that_needs_a_share_says_that_none_is_told() -> None:
-    with pytest.raises(InvalidRequest, match="says no share in receivedGPU"):
+def test_a_plugin_that_needs_a_portion_reports_that_it_is_missing() -> None:
+    with pytest.raises(InvalidRequest, match=r"has no receivedGPU\.portion"):
         portion_of(BindRequest())
 
 
@@ -118,57 +118,57 @@ def zones(size: int) -> dict[str, Any]:
     return {"predictedNUMAZones": [{"zone": "z" * size, "amount": {}}]}
 
 
-def test_zones_that_no_pod_has_room_for_are_refused(tmp_path: Path) -> None:
+def test_zones_beyond_the_limit_of_annotations_are_refused(tmp_path: Path) -> None:
     sentence = "bytes with predictedNUMAZones, which is more than the 262144 that are allowed"
-    assert sentence in why_refused(tmp_path, zones(300_000))
+    assert sentence in refusal(tmp_path, zones(300_000))
 
 
-@pytest.mark.parametrize("inherited", [False, True])
+@pytest.mark.parametrize("existed_at_start", [False, True])
 @pytest.mark.parametrize(("size", "phase"), [(150_000, "Failed"), (20_000, "Succeeded")])
-def test_zones_are_counted_with_what_the_pod_says_already(
-    tmp_path: Path, size: int, phase: str, *, inherited: bool
+def test_zones_count_with_the_pods_annotations(
+    tmp_path: Path, size: int, phase: str, *, existed_at_start: bool
 ) -> None:
-    """And with that what earlier attempts, when it said less, have left goes."""
+    """The failure also cleans up what earlier attempts have left."""
     plugin = RecordingPlugin()
 
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.request(await rig.pod(annotations={"example.com/notes": "x" * 150_000}), **zones(size))
-        await rig.deliver_event(BindRequest, "web")
-        assert await rig.reconciler.reconcile(("default", "web"), existed_at_start=inherited) is None
-        assert (await rig.status())["phase"] == phase
-        assert await rig.node_of() == ("n1" if phase == "Succeeded" else "")
-        await rig.patch(PODS, "web", {"metadata": {"labels": {"tier": "front"}}})  # whoever wants to, still can
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.request(await harness.pod(annotations={"example.com/notes": "x" * 150_000}), **zones(size))
+        await harness.deliver_event(BindRequest, "web")
+        assert await harness.reconciler.reconcile(("default", "web"), existed_at_start=existed_at_start) is None
+        assert (await harness.status())["phase"] == phase
+        assert await harness.node_of() == ("n1" if phase == "Succeeded" else "")
+        await harness.patch(PODS, "web", {"metadata": {"labels": {"tier": "front"}}})  # the pod can still be changed
 
     run_with_reconciler(tmp_path, test, plugin)
     assert ("noting rollback None" in plugin.calls) is (phase == "Failed")
 
 
-def test_a_request_that_cannot_be_read_may_name_a_pod_that_cannot_be(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        made = await rig.request(None, podName="..")
-        await rig.reconciler.fail_unreadable(("default", "web"), made["metadata"]["uid"], "it cannot be read")
-        assert (await rig.status())["reason"] == "it cannot be read"
+def test_an_undecodable_request_with_an_invalid_pod_name(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        made = await harness.request(None, podName="..")
+        await harness.reconciler.fail_unreadable(("default", "web"), made["metadata"]["uid"], "it cannot be read")
+        assert (await harness.status())["reason"] == "it cannot be read"
 
     run_with_reconciler(tmp_path, test)
 
 
-def test_the_server_does_not_look_for_such_a_name_either(tmp_path: Path) -> None:
-    """Otherwise none of this could be seen without a server of the other kind."""
+def test_the_server_refuses_such_a_name(tmp_path: Path) -> None:
+    """Otherwise these tests would need another API server."""
 
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         for name, problem in (("..", "may not be '..'"), ("%2e%2e", "may not contain '%'")):
             with pytest.raises(ApiError, match=f'Name parameter invalid: "{name}": {problem}') as found:
-                await rig.get(PODS, name)
+                await harness.get(PODS, name)
             assert found.value.code == 400
 
     run_with_reconciler(tmp_path, test)
 
 
-def test_what_can_be_called_so_is_bound(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.request(await rig.pod("web-0.example"), name="web-0.example")
-        await rig.deliver_event(BindRequest, "web-0.example")
-        assert await rig.sync("web-0.example") is None
-        assert (await rig.get(REQUESTS, "web-0.example"))["status"]["phase"] == "Succeeded"
+def test_a_valid_name_with_a_dot_is_bound(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.request(await harness.pod("web-0.example"), name="web-0.example")
+        await harness.deliver_event(BindRequest, "web-0.example")
+        assert await harness.sync("web-0.example") is None
+        assert (await harness.get(REQUESTS, "web-0.example"))["status"]["phase"] == "Succeeded"
 
     run_with_reconciler(tmp_path, test)

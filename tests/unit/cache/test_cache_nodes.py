@@ -27,7 +27,7 @@ def visited(snapshot: Snapshot) -> list[str]:
     return [snapshot.nodes.names[row] for row in snapshot.order.tolist()]
 
 
-# the order of visiting
+# visiting order
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_snapshot_that_is_too_far_behind_copies_everything(monkeypatch: pytest
     assert snapshot.table.label_ids("old").tolist() == [-1, 0]
 
 
-# ids are given back, but not while somebody may show them
+# ids are released, but not reused while a snapshot may contain them
 
 
 def test_ids_are_reused_only_when_every_snapshot_is_up_to_date() -> None:
@@ -242,7 +242,7 @@ def test_ids_are_reused_only_when_every_snapshot_is_up_to_date() -> None:
     cache.add_pod(make_pod("new", node="a", labels={"controller-uid": "2"}))
     cache.refresh(current)
     mask = behind.pods.matching("mine", lambda kind: kind.labels == {"controller-uid": "1"})
-    assert int(mask.sum()) == 1  # still what it showed
+    assert int(mask.sum()) == 1  # unchanged
     cache.refresh(behind)
     assert int(behind.pods.matching("mine", lambda kind: kind.labels == {"controller-uid": "1"}).sum()) == 0
 
@@ -300,7 +300,7 @@ def test_changed_taints_stay_in_an_old_snapshot() -> None:
     assert current.table.count_taints(len).tolist() == [0, 2]
 
 
-# everything else
+# other objects
 
 
 def test_other_objects_are_in_the_catalog_and_claims_are_observed() -> None:
@@ -313,7 +313,7 @@ def test_other_objects_are_in_the_catalog_and_claims_are_observed() -> None:
     assert set(cache.catalog.storage_classes) == {"quick"}
     for item in (claim, quick):
         cache.delete(item)
-        cache.delete(item)  # told twice is no matter
+        cache.delete(item)  # a second deletion is ignored
     assert not cache.catalog.resource_claims
     assert not cache.catalog.storage_classes
 

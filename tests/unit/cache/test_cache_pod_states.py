@@ -79,7 +79,7 @@ def test_transitions(start: Callable[[], Cache], event: Event, pod: Pod, end: st
 
 
 @pytest.mark.parametrize(
-    ("start", "event", "pod", "words"),
+    ("start", "event", "pod", "text"),
     [
         pytest.param(
             assumed,
@@ -153,12 +153,12 @@ def test_transitions(start: Callable[[], Cache], event: Event, pod: Pod, end: st
         ),
     ],
 )
-def test_an_invalid_transition_changes_nothing(start: Callable[[], Cache], event: Event, pod: Pod, words: str) -> None:
+def test_an_invalid_transition_changes_nothing(start: Callable[[], Cache], event: Event, pod: Pod, text: str) -> None:
     cache = start()
     before = where(cache)
     with pytest.raises(CacheError) as refusal:
         event(cache, pod)
-    assert str(refusal.value) == words
+    assert str(refusal.value) == text
     assert where(cache) == before
 
 
@@ -220,11 +220,11 @@ def test_a_version_with_equal_labels_changes_no_pod_count() -> None:
     cache = confirmed()
     snapshot = cache.snapshot()
     before = snapshot.pods.version
-    anew = make_pod("web", uid="u1", node="a", requests={"cpu": "1"})
-    cache.update_pod(anew)
+    expected = make_pod("web", uid="u1", node="a", requests={"cpu": "1"})
+    cache.update_pod(expected)
     cache.refresh(snapshot)
     assert snapshot.pods.version == before
-    assert [info.pod for info in snapshot.pods.infos if info is not None] == [anew]
+    assert [info.pod for info in snapshot.pods.infos if info is not None] == [expected]
     cache.update_pod(make_pod("web", uid="u1", node="a", labels={"app": "other"}))
     cache.refresh(snapshot)
     assert snapshot.pods.version > before
@@ -295,11 +295,11 @@ def test_a_new_version_is_last_on_its_node_and_among_all_pods(event: Event, fiel
     if event is Cache.update_pod:
         cache.add_pod(POD)
     _others(cache, "second", "third")
-    told = replace_fields(POD, **fields)
-    event(cache, told)
+    results = replace_fields(POD, **fields)
+    event(cache, results)
     assert _order(cache) == ["first", "third", "second", "web"]
     assert [pod.name for pod in cache.pods()] == ["first", "second", "third", "web"]
-    assert cache.pod("u1") is told
+    assert cache.pod("u1") is results
     assert cache.assumed_count == 0
 
 

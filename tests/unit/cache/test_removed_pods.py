@@ -37,8 +37,8 @@ def test_a_removed_pod_is_not_counted_and_still_known(cache: Cache) -> None:
     before, snapshot = shown(cache), cache.snapshot()
     cache.remove_temporarily([UIDS[0], UIDS[2], "unknown"])
     cache.refresh(snapshot)
-    names, wanted, ports = shown(cache)
-    assert (sorted(names), wanted, ports) == (["b", "d"], before[1] // 2, 2)
+    names, requested, ports = shown(cache)
+    assert (sorted(names), requested, ports) == (["b", "d"], before[1] // 2, 2)
     assert sorted(info.pod.name for info in snapshot.nodes.pods[snapshot.nodes.index["n"]]) == ["b", "d"]
     assert sorted(pod.name for pod in cache.pods()) == ["a", "b", "c", "d"]
 
@@ -54,7 +54,7 @@ def test_all_pods_are_restored_in_their_order(cache: Cache) -> None:
     cache.refresh(snapshot)
     assert shown(cache) == before
     assert [info.pod.name for info in snapshot.nodes.pods[snapshot.nodes.index["n"]]] == ["a", "b", "c", "d"]
-    cache.restore_removed(UIDS)  # nobody is aside any more
+    cache.restore_removed(UIDS)  # no pod is removed anymore
     assert shown(cache) == before
 
 
@@ -99,7 +99,7 @@ def test_a_node_removed_meanwhile(cache: Cache, returns: str) -> None:
         cache.add_node(make_node("n"))
     cache.restore_removed(UIDS)
     if returns == "after":
-        cache.remove_temporarily(UIDS)  # on an unknown node nobody counts them anyway
+        cache.remove_temporarily(UIDS)  # on an unknown node they are not counted anyway
         cache.add_node(make_node("n"))
     assert sorted(shown(cache)[0]) == ["a", "b", "c", "d"]
     for pod in PODS:

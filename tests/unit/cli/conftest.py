@@ -1,4 +1,4 @@
-"""Commands of ours, run in this process."""
+"""Fixture that runs commands of Bayplan in this process."""
 
 from __future__ import annotations
 

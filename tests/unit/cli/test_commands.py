@@ -1,4 +1,4 @@
-"""The command line: what each verb prints, its exit codes, and one sentence instead of a traceback."""
+"""The command line: output of commands, exit codes, and one sentence instead of a traceback."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Write = Callable[[str, Any], Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """A file with this text, or with these objects as documents."""
+    """Write a file with a text, or with objects as documents."""
 
     def written(name: str, content: Any) -> Path:
         path = tmp_path / name
@@ -52,18 +52,18 @@ def pod(name: str, cpu: str = "1", **spec: Any) -> dict[str, Any]:
 
 
 def one_sentence(ended: CommandResult) -> str:
-    """What was said on standard error, which must be one line that is no traceback."""
+    """The text on standard error, which must be one line and no traceback."""
     assert ended.out == ""
     assert ended.err.count("\n") == 1, ended.err
     assert ended.err.startswith("error: ")
     return ended.err.removeprefix("error: ").rstrip("\n")
 
 
-# all verbs
+# All commands.
 
 
 def verbs(group: click.Group = cli, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every verb there is, and those below it."""
+    """Every command and its subcommands."""
     context = click.Context(group)
     for name in group.list_commands(context):
         yield (*before, name)
@@ -80,13 +80,13 @@ def test_help_has_examples(run: CommandRunner, verb: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["place", "--help"], ["config", "show", "-h"]], ids=" ".join)
-def test_help_is_no_mistake(run: CommandRunner, arguments: list[str]) -> None:
+def test_help_is_not_an_error(run: CommandRunner, arguments: list[str]) -> None:
     ended = run(*arguments)
     assert ended.code == 0
     assert ended.out.startswith("Usage: ")
 
 
-def test_the_verbs_are_listed(run: CommandRunner) -> None:
+def test_the_commands_are_listed(run: CommandRunner) -> None:
     out = run("--help").out
     assert [verb for verb in ("config", "conformance", "place") if f"\n  {verb} " in out] == [
         "config",
@@ -113,10 +113,10 @@ def test_the_version(run: CommandRunner) -> None:
     assert ended.out.startswith("bayplan, version ")
 
 
-# config
+# config.
 
 
-def test_a_sound_configuration(run: CommandRunner, write: Write) -> None:
+def test_a_valid_configuration(run: CommandRunner, write: Write) -> None:
     path = write("ok.yaml", HEAD + "profiles: [{schedulerName: one}, {schedulerName: two}]\n")
     ended = run("config", "check", path)
     assert ended == (0, f"{path} is valid: 2 profile(s) for one, two\n", "")
@@ -137,9 +137,9 @@ TWO_SORTS = "class Mine:\n    name = 'Mine'\n    def less(self, a, b):\n        
         pytest.param("a: 1\na: 2\n", 1, "bad.yaml: ", id="several-lines"),
         pytest.param("a: " + "x" * 5000, 1, "…; see docs/configuration.md", id="quoted-file"),
         pytest.param(
-            HEAD + "profiles: [{plugins: {filter: {enabled: [{name: Nobody}]}}}]\n",
+            HEAD + "profiles: [{plugins: {filter: {enabled: [{name: Unknown}]}}}]\n",
             1,
-            'FilterPlugin "Nobody" does not exist; known plugins: BindRequestBinder, ',
+            'FilterPlugin "Unknown" does not exist; known plugins: BindRequestBinder, ',
             id="unknown-plugin",
         ),
         pytest.param(
@@ -156,7 +156,7 @@ TWO_SORTS = "class Mine:\n    name = 'Mine'\n    def less(self, a, b):\n        
         ),
     ],
 )
-def test_what_is_wrong_with_a_configuration(run: CommandRunner, write: Write, text: str, code: int, words: str) -> None:
+def test_invalid_configurations_are_errors(run: CommandRunner, write: Write, text: str, code: int, words: str) -> None:
     path, cluster = write("bad.yaml", text), write("all.yaml", [NODE, pod("p")])
     for call in (["config", "check", path], ["config", "show", path], ["place", "-f", cluster, "--config", path]):
         ended = run(*call)
@@ -166,16 +166,16 @@ def test_what_is_wrong_with_a_configuration(run: CommandRunner, write: Write, te
         assert len(ended.err) < 2000
 
 
-def test_a_fault_without_a_file_names_none(run: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object, **__: object) -> None:
+def test_an_error_without_a_file_has_no_file_name(run: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_error(*_: object, **__: object) -> None:
         raise ConfigError("odd", stage="profile")
 
-    monkeypatch.setattr("bayplan.cli.engine_setup.build_engine", refused)
+    monkeypatch.setattr("bayplan.cli.engine_setup.build_engine", raise_error)
     assert one_sentence(run("config", "show")) == "odd; see docs/configuration.md"
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["done", "broken"])
-def test_plugins_release_what_they_hold(run: CommandRunner, write: Write, tmp_path: Path, broken: bool) -> None:
+def test_plugins_are_closed(run: CommandRunner, write: Write, tmp_path: Path, broken: bool) -> None:
     (tmp_path / "plugins").mkdir()
     write("plugins/mine.py", CLOSING.format(flag=str(tmp_path / "closed"), answer="7" if broken else "None"))
     config = write("c.yaml", HEAD + "profiles: [{plugins: {multiPoint: {enabled: [{name: Closing}]}}}]\n")
@@ -217,7 +217,7 @@ def test_a_missing_file(run: CommandRunner, tmp_path: Path) -> None:
     assert one_sentence(ended) == f"cannot read {path}: No such file or directory; give a readable file"
 
 
-def test_a_file_that_is_no_text(run: CommandRunner, tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_is_an_error(run: CommandRunner, tmp_path: Path) -> None:
     path = tmp_path / "binary"
     path.write_bytes(b"\xff\xfe\x00")
     assert one_sentence(run("config", "check", path)) == f"{path} is not UTF-8 text; give a text file"
@@ -239,7 +239,7 @@ def test_a_broken_plugin_file(run: CommandRunner, write: Write, tmp_path: Path, 
         assert words in one_sentence(ended)
 
 
-def test_a_plugin_file_that_others_may_write(run: CommandRunner, write: Write, tmp_path: Path) -> None:
+def test_a_plugin_file_that_other_users_may_write_is_refused(run: CommandRunner, write: Write, tmp_path: Path) -> None:
     write("mine.py", TWO_SORTS).chmod(0o666)
     assert "is writable by group or other users (mode 666)" in one_sentence(
         run("config", "show", "--plugins-dir", tmp_path)
@@ -269,9 +269,15 @@ def test_output_for_programs(run: CommandRunner, form: str, read: Callable[[str]
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        pytest.param("percentageOfNodesToScore: 30\n", "30%, because the configuration says so\n", id="percentage"),
         pytest.param(
-            "profiles: [{percentageOfNodesToScore: 40}]\n", "40%, because the profile says so\n", id="own-percentage"
+            "percentageOfNodesToScore: 30\n",
+            "30%, because the configuration sets percentageOfNodesToScore\n",
+            id="percentage",
+        ),
+        pytest.param(
+            "profiles: [{percentageOfNodesToScore: 40}]\n",
+            "40%, because the profile sets percentageOfNodesToScore\n",
+            id="own-percentage",
         ),
         pytest.param(
             "extenders: [{urlPrefix: 'http://x', prioritizeVerb: p, weight: 1}]\n",
@@ -281,18 +287,18 @@ def test_output_for_programs(run: CommandRunner, form: str, read: Callable[[str]
         ),
     ],
 )
-def test_how_many_nodes_are_looked_at(run: CommandRunner, write: Write, text: str, shown: str) -> None:
+def test_the_number_of_evaluated_nodes(run: CommandRunner, write: Write, text: str, shown: str) -> None:
     assert f"evaluated nodes: {shown}" in run("config", "show", write("c.yaml", HEAD + text)).out
 
 
-def test_whose_fault_a_sample_is(run: CommandRunner) -> None:
+def test_the_reason_of_a_sample_names_the_plugins(run: CommandRunner) -> None:
     ended = run("config", "show", "examples/config/fast-disks.yaml", "--plugins-dir", "examples/plugins", "-o", "json")
     effective = json.loads(ended.out)["effective"]["default-scheduler"]
     assert effective["nodesLookedAt"] == "adaptive sample"
     assert effective["because"] == "these plugins answer for one node at a time: FastDisks (filter and score)"
 
 
-# place
+# place.
 
 
 def test_a_cluster_in_files(run: CommandRunner, write: Write) -> None:
@@ -315,7 +321,7 @@ def test_placements_for_programs(run: CommandRunner, write: Write) -> None:
     assert yaml.safe_load(run("place", "-f", path, "-o", "yaml").out) == list(placed.values())
 
 
-def test_higher_priority_goes_first_and_may_evict(run: CommandRunner, write: Write) -> None:
+def test_pods_of_higher_priority_go_first_and_may_preempt(run: CommandRunner, write: Write) -> None:
     urgent = {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -329,7 +335,7 @@ def test_higher_priority_goes_first_and_may_evict(run: CommandRunner, write: Wri
     assert placed[1]["node"] is None
 
 
-def test_gated_pods_stay(run: CommandRunner, write: Write) -> None:
+def test_gated_pods_stay_pending(run: CommandRunner, write: Write) -> None:
     path = write("all.yaml", [NODE, pod("p", schedulingGates=[{"name": "wait"}])])
     (placed,) = json.loads(run("place", "-f", path, "-o", "json").out)
     assert placed["node"] is None
@@ -352,7 +358,9 @@ def test_wide_output_has_the_scores(run: CommandRunner, write: Write) -> None:
 
 
 @pytest.mark.parametrize("columns", ["20", "80"])
-def test_names_are_never_cut(run: CommandRunner, write: Write, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+def test_names_are_never_truncated(
+    run: CommandRunner, write: Write, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     names = [f"{'a-node-of-a-long-name-' * 3}{number}" for number in range(2)]
     owner = "a-pod-of-a-long-name-" * 3 + "0"
@@ -370,7 +378,7 @@ def test_wide_output_fits_a_terminal(run: CommandRunner, write: Write, monkeypat
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_several_victims_are_listed_as_people_do(run: CommandRunner, write: Write) -> None:
+def test_several_victims_are_listed_in_a_sentence(run: CommandRunner, write: Write) -> None:
     there = [pod(name, "1", nodeName="a") for name in ("x", "z")]
     objects = [NODE, *there, pod("vip", "2", priority=9)]
     (placed,) = json.loads(run("place", "-f", write("all.yaml", objects), "-o", "json").out)
@@ -378,7 +386,7 @@ def test_several_victims_are_listed_as_people_do(run: CommandRunner, write: Writ
     assert sorted(placed["evicted"]) == ["default/x", "default/z"]
 
 
-def test_what_is_not_looked_at_is_said(run: CommandRunner, write: Write) -> None:
+def test_ignored_documents_are_reported(run: CommandRunner, write: Write) -> None:
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
     path = write("all.yaml", [NODE, pod("p"), config_map])
     assert run("place", "-f", path).err == f"ignored: ConfigMap c in {path}\n"
@@ -405,26 +413,26 @@ def test_what_is_not_looked_at_is_said(run: CommandRunner, write: Write) -> None
         pytest.param([NODE], 2, "these files contain no pending pod", id="no-pending-pod"),
     ],
 )
-def test_what_is_wrong_with_a_cluster(run: CommandRunner, write: Write, objects: Any, code: int, words: str) -> None:
+def test_invalid_clusters_are_errors(run: CommandRunner, write: Write, objects: Any, code: int, words: str) -> None:
     ended = run("place", "-f", write("all.yaml", objects))
     assert ended.code == code
     assert words in one_sentence(ended)
 
 
-def test_files_that_are_not_there(run: CommandRunner, tmp_path: Path) -> None:
+def test_missing_manifests_are_errors(run: CommandRunner, tmp_path: Path) -> None:
     ended = run("place", "-f", tmp_path / "nowhere.yaml")
     words = f"{tmp_path / 'nowhere.yaml'} does not exist; name a file or a folder of manifests"
     assert (ended.code, one_sentence(ended)) == (1, words)
     assert "has no .yaml, .yml or .json file" in one_sentence(run("place", "-f", tmp_path))
 
 
-def test_a_configuration_that_is_not_there(run: CommandRunner, write: Write, tmp_path: Path) -> None:
+def test_a_missing_configuration_is_an_error(run: CommandRunner, write: Write, tmp_path: Path) -> None:
     ended = run("place", "-f", write("all.yaml", [NODE, pod("p")]), "--config", tmp_path / "nowhere.yaml")
     assert ended.code == 2
     assert "cannot read" in one_sentence(ended)
 
 
-# conformance
+# conformance.
 
 
 def line(name: str, *pending: dict[str, Any], expected: Any = None) -> dict[str, Any]:
@@ -462,7 +470,7 @@ def test_agreement(run: CommandRunner, write: Write) -> None:
     assert ended.out.splitlines()[-1] == "AGREE 1 of 1"
 
 
-def test_disagreement_is_shown_as_expected_against_got(run: CommandRunner, write: Write) -> None:
+def test_a_disagreement_shows_expected_and_actual_values(run: CommandRunner, write: Write) -> None:
     wrong = json.loads(json.dumps(REFUSED).replace("Insufficient cpu.", "Insufficient gpu."))
     path = write("bad.jsonl", lines(line("fit 1", TOO_BIG, expected=wrong), line("fit 2", TOO_BIG, expected=REFUSED)))
     ended = run("conformance", path)
@@ -478,18 +486,18 @@ def test_agreement_for_programs(run: CommandRunner, write: Write) -> None:
     path = write("both.jsonl", lines(line("fit 1", TOO_BIG, expected={"verdicts": []}), line("new-1", NAMED)))
     ended = run("conformance", path, "-o", "json")
     assert ended.code == 1
-    told = json.loads(ended.out)
-    assert (told["agree"], told["compared"]) == (0, 1)
-    assert told["families"]["new"] == {"scenarios": 1, "compared": 0, "agree": 0}
-    (difference,) = told["disagreements"]
+    data = json.loads(ended.out)
+    assert (data["agree"], data["compared"]) == (0, 1)
+    assert data["families"]["new"] == {"scenarios": 1, "compared": 0, "agree": 0}
+    (difference,) = data["disagreements"]
     assert (difference["scenario"], difference["line"], difference["where"]) == ("fit 1", 1, "verdicts")
 
 
 def test_answers_are_written(run: CommandRunner, write: Write, tmp_path: Path) -> None:
-    said = tmp_path / "said.jsonl"
+    answers = tmp_path / "answers.jsonl"
     path = write("new.jsonl", lines(line("new 1", NAMED), line("new 2", TOO_BIG)))
-    assert run("conformance", path, "--answers", said).code == 0
-    first, second = map(json.loads, said.read_text(encoding="utf-8").splitlines())
+    assert run("conformance", path, "--answers", answers).code == 0
+    first, second = map(json.loads, answers.read_text(encoding="utf-8").splitlines())
     assert (first["name"], set(first["verdicts"][0]["total"])) == ("new 1", {"a"})
     assert second["verdicts"] == REFUSED["verdicts"]
 
@@ -497,11 +505,11 @@ def test_answers_are_written(run: CommandRunner, write: Write, tmp_path: Path) -
 def test_one_family(run: CommandRunner, write: Write) -> None:
     path = write("two.jsonl", lines(line("fit 1", TOO_BIG, expected=REFUSED), line("other-1", NAMED, expected={})))
     assert run("conformance", path, "--family", "fit").code == 0
-    ended = run("conformance", path, "--family", "nobody")
-    assert (ended.code, one_sentence(ended)) == (2, f"{path} has no lines of family nobody")
+    ended = run("conformance", path, "--family", "unknown")
+    assert (ended.code, one_sentence(ended)) == (2, f"{path} has no lines of family unknown")
 
 
-def test_packed_files_are_read(run: CommandRunner, tmp_path: Path) -> None:
+def test_gzip_files_are_read(run: CommandRunner, tmp_path: Path) -> None:
     path = tmp_path / "packed"
     path.write_bytes(gzip.compress(lines(line("fit 1", TOO_BIG, expected=REFUSED)).encode()))
     assert run("conformance", path).code == 0
@@ -511,7 +519,7 @@ def test_packed_files_are_read(run: CommandRunner, tmp_path: Path) -> None:
     assert f"{path} cannot be read: " in one_sentence(ended)
 
 
-def test_a_scenario_that_cannot_be_read_disagrees(run: CommandRunner, write: Write) -> None:
+def test_an_invalid_scenario_disagrees(run: CommandRunner, write: Write) -> None:
     broken = line("fit 1", TOO_BIG, expected=REFUSED)
     broken["scenario"]["nodes"] = [{"metadata": 7}]
     ended = run("conformance", write("bad.jsonl", lines(broken)), "-o", "json")
@@ -567,23 +575,25 @@ def scenario(**fields: Any) -> dict[str, Any]:
             "steps[0].labels is not a map of texts",
             id="labels",
         ),
-        pytest.param(lines(scenario(nodes=[], steps=[{"dropNode": "a"}])), "mine 1", 'node "a" is not in', id="nobody"),
+        pytest.param(
+            lines(scenario(nodes=[], steps=[{"dropNode": "a"}])), "mine 1", 'node "a" is not in', id="unknown-node"
+        ),
         pytest.param(
             lines(scenario(nodes=[{"metadata": 7}])), "mine 1", "a Node without a name cannot be", id="object"
         ),
     ],
 )
-def test_a_line_that_cannot_be_answered(
+def test_an_invalid_line_fails(
     run: CommandRunner, write: Write, tmp_path: Path, text: str, name: str, words: str
 ) -> None:
     good = lines(line("fit 1", TOO_BIG, expected=REFUSED))
-    path, said = write("bad.jsonl", text + good), tmp_path / "said.jsonl"
-    ended = run("conformance", path, "--answers", said)
+    path, answers = write("bad.jsonl", text + good), tmp_path / "answers.jsonl"
+    ended = run("conformance", path, "--answers", answers)
     assert ended.code == 1
     assert f"{name} (line 1):\n  failure   " in ended.out
     assert words in ended.out
     assert ended.out.splitlines()[-1] == "AGREE 1 of 1"
-    first, second = map(json.loads, said.read_text(encoding="utf-8").splitlines())
+    first, second = map(json.loads, answers.read_text(encoding="utf-8").splitlines())
     assert first["name"] == name
     assert words in first["failure"]
     assert second["verdicts"] == REFUSED["verdicts"]
@@ -592,9 +602,9 @@ def test_a_line_that_cannot_be_answered(
 def test_failures_for_programs(run: CommandRunner, write: Write) -> None:
     ended = run("conformance", write("bad.jsonl", lines(scenario(nodes=5))), "-o", "json")
     assert ended.code == 1
-    told = json.loads(ended.out)
-    assert (told["agree"], told["compared"], told["disagreements"]) == (0, 0, [])
-    (failure,) = told["failures"]
+    data = json.loads(ended.out)
+    assert (data["agree"], data["compared"], data["disagreements"]) == (0, 0, [])
+    (failure,) = data["failures"]
     assert (failure["scenario"], failure["line"]) == ("mine 1", 1)
     assert failure["failure"].startswith("nodes is not a list; ")
 
@@ -608,17 +618,17 @@ def test_failures_are_counted_by_family(run: CommandRunner, write: Write) -> Non
     ]
 
 
-def test_pods_without_nodes_are_an_attempt(run: CommandRunner, write: Write, tmp_path: Path) -> None:
-    said = tmp_path / "said.jsonl"
+def test_pods_without_nodes_have_results(run: CommandRunner, write: Write, tmp_path: Path) -> None:
+    answers = tmp_path / "answers.jsonl"
     path = write("new.jsonl", lines(scenario(pending=[NAMED]), scenario(), {"scenario": {"name": "", "pods": []}}))
-    assert run("conformance", path, "--answers", said).code == 0
-    first, second, third = map(json.loads, said.read_text(encoding="utf-8").splitlines())
+    assert run("conformance", path, "--answers", answers).code == 0
+    first, second, third = map(json.loads, answers.read_text(encoding="utf-8").splitlines())
     assert [each["message"] for each in first["verdicts"]] == ["0/0 nodes are available:"]
     assert set(second["profiles"]) == {"default-scheduler"}
     assert third["verdicts"] == []
 
 
-def test_a_refusal_that_names_no_stage(run: CommandRunner, write: Write) -> None:
+def test_a_rejection_without_a_stage(run: CommandRunner, write: Write) -> None:
     ended = run("conformance", write("odd.jsonl", lines({**scenario(config="a: ["), "expected": {"error": "odd"}})))
     assert ended.code == 1
     assert ended.out.splitlines()[-1] == "AGREE 0 of 1"
@@ -634,20 +644,20 @@ def test_a_recording_from_standard_input(
     assert (ended.code, ended.out.splitlines()[-1]) == (0, "AGREE 1 of 1")
 
 
-def test_a_recording_that_is_not_there(run: CommandRunner, tmp_path: Path) -> None:
+def test_a_missing_recording_is_an_error(run: CommandRunner, tmp_path: Path) -> None:
     ended = run("conformance", tmp_path / "nowhere.jsonl")
     assert ended.code == 1
     assert "nowhere.jsonl cannot be read" in one_sentence(ended)
 
 
-def test_answers_that_cannot_be_written(run: CommandRunner, write: Write, tmp_path: Path) -> None:
+def test_an_unwritable_answers_file_is_an_error(run: CommandRunner, write: Write, tmp_path: Path) -> None:
     path = write("ok.jsonl", lines(line("fit 1", TOO_BIG, expected=REFUSED)))
     ended = run("conformance", path, "--answers", tmp_path / "no" / "folder.jsonl")
     assert ended.code == 2
     assert "folder.jsonl: No such file or directory" in one_sentence(ended)
 
 
-# streams
+# Streams.
 
 
 def test_a_configuration_from_standard_input(run: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -655,22 +665,22 @@ def test_a_configuration_from_standard_input(run: CommandRunner, monkeypatch: py
     assert run("config", "check", "-") == (0, "- is valid: 1 profile(s) for default-scheduler\n", "")
 
 
-def test_a_reader_that_goes_away_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(**_: object) -> None:
+def test_a_closed_pipe_gives_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_broken_pipe(**_: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr("bayplan.cli.cli.main", gone)
+    monkeypatch.setattr("bayplan.cli.cli.main", raise_broken_pipe)
     monkeypatch.setattr("sys.stderr", io.StringIO())
     with pytest.raises(SystemExit) as ended:
         main([])
     assert ended.value.code == 141
 
 
-def test_an_interrupted_command_says_so(run: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(**_: object) -> None:
+def test_an_interrupted_command_prints_stopped(run: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_abort(**_: object) -> None:
         raise click.Abort
 
-    monkeypatch.setattr("bayplan.cli.cli.main", stopped)
+    monkeypatch.setattr("bayplan.cli.cli.main", raise_abort)
     assert run() == (130, "", "stopped\n")
 
 
@@ -687,7 +697,7 @@ def test_a_full_device_is_one_sentence(arguments: list[str]) -> None:
     )
 
 
-def test_a_file_that_the_system_refuses_is_named(run: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_os_error_has_the_file_name(run: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/var/lib/thing")
 

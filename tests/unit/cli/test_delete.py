@@ -1,4 +1,4 @@
-"""`bayplan delete`: which objects are meant, what the server is asked, and when a deletion is over."""
+"""`bayplan delete`: selected objects, requests, and the end of a deletion."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ THERE, DONE = Reply(200, node("a", 10, uid="one")), Reply(200, {"kind": "Status"
 MISSING, REPLACED = status(404, "NotFound"), status(409, "Conflict", "the UID in the precondition is another one")
 
 
-def how(**fields: Any) -> _DeleteOptions:
+def delete_options(**fields: Any) -> _DeleteOptions:
     return _DeleteOptions(
         **{"grace_s": None, "propagation": "Background", "wait": False, "ignore_missing": False, **fields}
     )
@@ -50,13 +50,17 @@ def how(**fields: Any) -> _DeleteOptions:
 @pytest.mark.parametrize(
     ("options", "body"),
     [
-        pytest.param(how(), {"propagationPolicy": "Background"}, id="as it is"),
-        pytest.param(how(grace_s=0), {"propagationPolicy": "Background", "gracePeriodSeconds": 0}, id="at once"),
-        pytest.param(how(grace_s=5), {"propagationPolicy": "Background", "gracePeriodSeconds": 5}, id="in 5 s"),
-        pytest.param(how(propagation="Orphan"), {"propagationPolicy": "Orphan"}, id="alone"),
+        pytest.param(delete_options(), {"propagationPolicy": "Background"}, id="as it is"),
+        pytest.param(
+            delete_options(grace_s=0), {"propagationPolicy": "Background", "gracePeriodSeconds": 0}, id="at once"
+        ),
+        pytest.param(
+            delete_options(grace_s=5), {"propagationPolicy": "Background", "gracePeriodSeconds": 5}, id="in 5 s"
+        ),
+        pytest.param(delete_options(propagation="Orphan"), {"propagationPolicy": "Orphan"}, id="alone"),
     ],
 )
-def test_what_the_server_is_asked(options: _DeleteOptions, body: dict[str, Any]) -> None:
+def test_the_delete_request(options: _DeleteOptions, body: dict[str, Any]) -> None:
     @async_test
     async def run() -> None:
         async with FakeHttpServer(script=[THERE, DONE]) as server, server.client() as client:
@@ -76,20 +80,20 @@ KNOWN = _DeletionTarget(NODES, "", "a", uid="zero")
     [
         pytest.param(A, False, [MISSING], NotFound, id="a name that is not there"),
         pytest.param(A, True, [MISSING], None, id="a name that may be missing"),
-        pytest.param(KNOWN, False, [MISSING], None, id="found by labels and gone by itself"),
-        pytest.param(A, False, [THERE, MISSING], NotFound, id="gone between the two requests"),
+        pytest.param(KNOWN, False, [MISSING], None, id="selected by labels and deleted elsewhere"),
+        pytest.param(A, False, [THERE, MISSING], NotFound, id="deleted between the two requests"),
         pytest.param(A, False, [THERE, REPLACED], Conflict, id="a name that another one takes"),
         pytest.param(KNOWN, False, [THERE, REPLACED], None, id="found by labels and replaced"),
         pytest.param(KNOWN, False, [THERE, DONE], "zero", id="the one that was found"),
     ],
 )
-def test_objects_that_go_by_themselves(
+def test_objects_that_are_deleted_elsewhere(
     doomed: _DeletionTarget, ignore_missing: bool, answers: list[ServerAnswer], ends: Any
 ) -> None:
     @async_test
     async def run() -> None:
         async with FakeHttpServer(script=answers) as server, server.client() as client:
-            work = _delete_one(client, doomed, how(ignore_missing=ignore_missing))
+            work = _delete_one(client, doomed, delete_options(ignore_missing=ignore_missing))
             if isinstance(ends, type):
                 with pytest.raises(ends):
                     await work
@@ -122,30 +126,30 @@ def test_a_deletion_is_over_when_the_object_is_gone(answers: list[ServerAnswer])
 
 
 @pytest.mark.parametrize(("wait", "requests"), [(True, 3), (False, 2)], ids=["waits", "returns at once"])
-def test_a_deletion_is_told_and_waited_for(capsys: pytest.CaptureFixture[str], wait: bool, requests: int) -> None:
+def test_a_deletion_is_printed_and_waited_for(capsys: pytest.CaptureFixture[str], wait: bool, requests: int) -> None:
     @async_test
     async def run() -> None:
         async with FakeHttpServer(script=[THERE, DONE, MISSING]) as server, server.client() as client:
-            await _delete(client, [A], how(wait=wait))
+            await _delete(client, [A], delete_options(wait=wait))
             assert len(server.requests) == requests
 
     run()
     assert capsys.readouterr().out == "node/a deleted\n"
 
 
-def test_an_object_that_went_by_itself_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_object_that_was_deleted_elsewhere_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     @async_test
     async def run() -> None:
         async with FakeHttpServer(script=[MISSING]) as server, server.client() as client:
-            await _delete(client, [KNOWN], how(wait=True))
+            await _delete(client, [KNOWN], delete_options(wait=True))
             assert len(server.requests) == 1
 
     run()
     assert capsys.readouterr().out == ""
 
 
-def offered(*resources: tuple[str, str, bool]) -> list[ServerAnswer]:
-    """The answers of discovery."""
+def discovery_responses(*resources: tuple[str, str, bool]) -> list[ServerAnswer]:
+    """Responses of API discovery."""
     kinds = [
         {
             "resource": plural,
@@ -173,13 +177,14 @@ CATALOGUE = (("nodes", "Node", False), ("pods", "Pod", True))
         pytest.param(["pods"], "app=web", False, [("team", "x", "u1")], id="labels"),
     ],
 )
-def test_which_objects_are_meant(
-    what: Sequence[str], labels: str, every: bool, found: list[tuple[str, str, str]]
-) -> None:
+def test_the_selected_objects(what: Sequence[str], labels: str, every: bool, found: list[tuple[str, str, str]]) -> None:
     @async_test
     async def run() -> None:
         item = {"metadata": {"name": "x", "namespace": "team", "uid": "u1"}}
-        async with FakeHttpServer(script=[*offered(*CATALOGUE), listed(5, item)]) as server, server.client() as client:
+        async with (
+            FakeHttpServer(script=[*discovery_responses(*CATALOGUE), listed(5, item)]) as server,
+            server.client() as client,
+        ):
             doomed = await _find_targets(client, what, "team", labels, every=every)
             assert [(each.namespace, each.name, each.uid) for each in doomed] == found
             lists = [request for request in server.requests if request.path == "/api/v1/namespaces/team/pods"]
@@ -199,10 +204,10 @@ def test_which_objects_are_meant(
     ],
     ids=["name and labels", "name and all", "a kind alone"],
 )
-def test_what_is_meant_is_said_once(what: Sequence[str], labels: str, every: bool, words: str) -> None:
+def test_contradicting_selections_are_refused(what: Sequence[str], labels: str, every: bool, words: str) -> None:
     @async_test
     async def run() -> None:
-        async with FakeHttpServer(script=offered(*CATALOGUE)) as server, server.client() as client:
+        async with FakeHttpServer(script=discovery_responses(*CATALOGUE)) as server, server.client() as client:
             with pytest.raises(UsageError) as caught:
                 await _find_targets(client, what, "team", labels, every=every)
             assert str(caught.value) == words
@@ -210,10 +215,13 @@ def test_what_is_meant_is_said_once(what: Sequence[str], labels: str, every: boo
     run()
 
 
-def test_no_object_of_these_labels_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_selection_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     @async_test
     async def run() -> None:
-        async with FakeHttpServer(script=[*offered(*CATALOGUE), listed(5)]) as server, server.client() as client:
+        async with (
+            FakeHttpServer(script=[*discovery_responses(*CATALOGUE), listed(5)]) as server,
+            server.client() as client,
+        ):
             assert await _find_targets(client, ["pods"], "team", "app=web", every=False) == []
 
     run()
@@ -221,7 +229,7 @@ def test_no_object_of_these_labels_is_told(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("arguments", [[], ["pod", "a", "-f", "x.yaml"]], ids=["neither", "both"])
-def test_names_or_files(run: CommandRunner, tmp_path: Any, arguments: list[str]) -> None:
+def test_names_and_files_exclude_each_other(run: CommandRunner, tmp_path: Any, arguments: list[str]) -> None:
     kubeconfig = tmp_path / "config"
     kubeconfig.write_text(UNREACHABLE_KUBECONFIG)
     ended = run("delete", *arguments, "--kubeconfig", kubeconfig)

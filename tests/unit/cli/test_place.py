@@ -1,4 +1,4 @@
-"""`bayplan place`: the tables for people, line for line, and the records for programs."""
+"""`bayplan place`: tables, line for line, and the data for programs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def files(tmp_path: Path) -> Files:
 
 
 @pytest.fixture(autouse=True)
-def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+def _use_wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
@@ -47,7 +47,7 @@ def lines(run: CommandRunner, *arguments: object) -> list[str]:
     return [line.rstrip() for line in ended.out.splitlines()]
 
 
-def test_pods_with_their_reasons_and_nodes_with_what_is_used(run: CommandRunner, files: Files) -> None:
+def test_the_tables_of_pods_and_nodes(run: CommandRunner, files: Files) -> None:
     path = files(
         node("b", cpu="4", memory="0"), node("a"), pod("there", "1500m", "1Gi", nodeName="a"), pod("p", "4", priority=7)
     )
@@ -63,7 +63,7 @@ def test_pods_with_their_reasons_and_nodes_with_what_is_used(run: CommandRunner,
     ]
 
 
-def test_pods_that_fit_nowhere_are_pending(run: CommandRunner, files: Files) -> None:
+def test_pods_that_fit_no_node_are_pending(run: CommandRunner, files: Files) -> None:
     found = lines(run, "-f", files(node("a"), pod("p"), pod("big", "9")))
     assert [line.split()[:3] for line in found[1:3]] == [
         ["default/p", "0", "a"],
@@ -76,13 +76,13 @@ def test_pods_that_fit_nowhere_are_pending(run: CommandRunner, files: Files) -> 
     ("requests", "share", "filled"),
     [("0", "0%", 0), ("40m", "2%", 0), ("60m", "3%", 1), ("1", "50%", 10), ("2", "100%", 20), ("3", "150%", 20)],
 )
-def test_a_gauge_has_twenty_parts(run: CommandRunner, files: Files, requests: str, share: str, filled: int) -> None:
+def test_a_usage_bar_has_twenty_parts(run: CommandRunner, files: Files, requests: str, share: str, filled: int) -> None:
     there = pod("there", requests, nodeName="a")
     row = lines(run, "-f", files(node("a"), there, pod("p", "9")))[-1].split()
     assert row[2:4] == ["█" * filled + "░" * (20 - filled), share]
 
 
-def test_scores_are_those_of_the_best_nodes_with_their_pod_once(run: CommandRunner, files: Files) -> None:
+def test_wide_output_has_the_scores_of_the_best_nodes(run: CommandRunner, files: Files) -> None:
     found = lines(run, "-f", files(node("a"), node("b", cpu="4"), pod("p"), pod("big", "9")), "-o", "wide")
     begin = next(number for number, line in enumerate(found) if "SCORES (best five)" in line)
     assert found[begin].split()[:3] == ["POD", "NODE", "TOTAL"]
@@ -97,7 +97,7 @@ def test_scores_are_those_of_the_best_nodes_with_their_pod_once(run: CommandRunn
         assert 0 not in given
 
 
-def test_without_a_score_there_is_no_table_of_them(run: CommandRunner, files: Files) -> None:
+def test_without_scores_there_is_no_score_table(run: CommandRunner, files: Files) -> None:
     found = lines(run, "-f", files(node("a"), pod("big", "9")), "-o", "wide")
     assert not any("SCORES" in line for line in found)
     assert [number for number, line in enumerate(found) if line == ""] == [2, 4]

@@ -1,4 +1,4 @@
-"""`bayplan record`: what it says it wrote, and what goes into the header of each kind of recording."""
+"""`bayplan record`: its output, and the headers of all kinds of recordings."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_durations(text: str | None, seconds: float | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0s", "-1s", "5"])
-def test_texts_that_are_no_duration(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--for takes a duration such as 90s, 10m or 1h30m; got "):
         _seconds(text)
 
 
 @pytest.mark.parametrize(
-    ("made", "words"),
+    ("recorded", "words"),
     [
         pytest.param(recording(), "0 nodes, 0 pods, 0 other objects, 1 decisions", id="nothing"),
         pytest.param(
@@ -71,8 +71,8 @@ def test_texts_that_are_no_duration(text: str) -> None:
         ),
     ],
 )
-def test_what_was_recorded_is_told(made: Recording, words: str) -> None:
-    assert _summary(made) == words
+def test_the_summary_of_a_recording(recorded: Recording, words: str) -> None:
+    assert _summary(recorded) == words
 
 
 def test_names_are_replaced_in_objects_decisions_and_changes() -> None:
@@ -89,7 +89,7 @@ def test_names_are_replaced_in_objects_decisions_and_changes() -> None:
 
 
 @pytest.mark.parametrize("is_anonymous", [False, True], ids=["named", "anonymous"])
-def test_a_cluster_in_files_is_decided_about(is_anonymous: bool) -> None:
+def test_decisions_are_made_for_a_cluster_in_files(is_anonymous: bool) -> None:
     found = record_snapshot(ClusterSource(OBJECTS, NOON), SETUP, 7, is_anonymous=is_anonymous)
     header = found.header
     assert (header.at, header.decisions, header.seed, header.until) == (NOON, DECIDED, 7, None)
@@ -99,14 +99,14 @@ def test_a_cluster_in_files_is_decided_about(is_anonymous: bool) -> None:
     assert (verdict.node == "node-a") is not is_anonymous
 
 
-def seen(name: str, scheduler: str) -> KubeObject:
+def observed_pod(name: str, scheduler: str) -> KubeObject:
     bound = Condition(type="PodScheduled", status="True", last_transition_time=NOON)
     return make_pod(name, node="node-a", scheduler_name=scheduler, status=PodStatus(conditions=(bound,)))
 
 
 @pytest.mark.parametrize("is_anonymous", [False, True], ids=["named", "anonymous"])
-def test_decisions_of_a_live_cluster_are_read_off_it(is_anonymous: bool) -> None:
-    pods = (seen("one", "default-scheduler"), seen("gang", "gangs"), seen("alien", "elsewhere"))
+def test_decisions_of_a_live_cluster_are_observed(is_anonymous: bool) -> None:
+    pods = (observed_pod("one", "default-scheduler"), observed_pod("gang", "gangs"), observed_pod("alien", "elsewhere"))
     source = ClusterSource((make_node("node-a"), *pods), NOON, is_observed=True)
     found = record_snapshot(source, SETUP, 3, is_anonymous=is_anonymous)
     assert (found.header.decisions, found.header.seed, found.header.anonymous) == (OBSERVED, 3, is_anonymous)
@@ -124,7 +124,7 @@ def test_a_recording_of_a_live_cluster_keeps_its_decisions() -> None:
     assert (found.header.decisions, found.header.anonymous) == (OBSERVED, False)
 
 
-def test_the_command_says_what_it_wrote(run: CommandRunner, tmp_path: Path) -> None:
+def test_the_command_prints_a_summary(run: CommandRunner, tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     options: list[Any] = ["--from", ROOT / "examples" / "cluster", "--seed", 4, "--batch-scheduler-name", "gangs"]
     ended = run("record", path, *options)

@@ -1,4 +1,4 @@
-"""Signals in the first moments of a command: SIGUSR1 and SIGUSR2 never end it, SIGTERM ends a server with 0."""
+"""Signals during the start of a command: SIGUSR1 and SIGUSR2 never end it, SIGTERM ends a server with 0."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def _importing(*arguments: str) -> subprocess.Popen[str]:
+def _start_importing_process(*arguments: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-c", _SLOW_IMPORT, *arguments],
         stdout=subprocess.PIPE,
@@ -80,10 +80,10 @@ def _importing(*arguments: str) -> subprocess.Popen[str]:
     ],
 )
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_that_is_being_imported_ignores_dump_signals_and_ends_with_0_when_stopped(
+def test_a_server_ignores_dump_signals_during_imports_and_exits_with_0(
     arguments: tuple[str, ...], stop: signal.Signals
 ) -> None:
-    process = _importing(*arguments)
+    process = _start_importing_process(*arguments)
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR2, stop):
         process.send_signal(number)
     assert (process.communicate(), process.returncode) == (("", ""), 0)
@@ -104,14 +104,14 @@ def test_a_server_that_is_being_imported_ignores_dump_signals_and_ends_with_0_wh
         )
     ],
 )
-def test_stopping_a_command_that_has_an_end_of_its_own_is_no_success(arguments: tuple[str, ...]) -> None:
-    process = _importing(*arguments)
+def test_stopping_a_command_that_is_no_server_is_a_failure(arguments: tuple[str, ...]) -> None:
+    process = _start_importing_process(*arguments)
     process.send_signal(signal.SIGUSR1)
     process.send_signal(signal.SIGTERM)
     assert (process.communicate(), process.returncode) == (("", ""), -signal.SIGTERM)
 
 
-def test_nothing_that_takes_long_is_imported_before_the_handlers_are_set() -> None:
+def test_the_handlers_are_set_before_slow_imports() -> None:
     script = "import sys; before = set(sys.modules); import bayplan.__main__; print(*set(sys.modules) - before)"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"asyncio", "click", "logging", "msgspec", "numpy", "typing"}.intersection(found)
@@ -130,7 +130,7 @@ def test_a_child_process_has_the_default_actions(monkeypatch: pytest.MonkeyPatch
     assert shown == f"{signal.Handlers.SIG_DFL!s} {signal.Handlers.SIG_DFL!s}\n"
 
 
-def test_signals_that_the_parent_has_set_to_be_ignored_stay_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signals_that_the_parent_ignores_stay_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bayplan.cli.main", lambda: None)
     monkeypatch.setattr("sys.argv", ["bayplan", "scheduler"])
     for number in (signal.SIGINT, signal.SIGUSR2):
@@ -144,7 +144,7 @@ class _Informers:
 
 
 class _Process:
-    """A process that does what the test says while it runs."""
+    """A process that sends itself signals while it runs."""
 
     def __init__(self, *sent: signal.Signals, synced: bool) -> None:
         self.informers = _Informers()
@@ -159,11 +159,11 @@ class _Process:
         self.dumps += 1
 
     async def run(self) -> int:
-        await _received(*self.sent)
+        await _send_signals(*self.sent)
         return 7
 
 
-async def _received(*numbers: signal.Signals) -> None:
+async def _send_signals(*numbers: signal.Signals) -> None:
     for number in numbers:
         os.kill(os.getpid(), number)
     for _ in range(3):  # the handler, the callback of the loop, the task that it starts
@@ -172,16 +172,16 @@ async def _received(*numbers: signal.Signals) -> None:
 
 def _run(process: Any, dump_file: Any = None, *, starting: tuple[signal.Signals, ...] = ()) -> int:
     @asynccontextmanager
-    async def begun() -> AsyncIterator[SchedulerProcess]:
-        await _received(*starting)
+    async def start() -> AsyncIterator[SchedulerProcess]:
+        await _send_signals(*starting)
         yield process
 
-    return asyncio.run(run_process(begun(), dump_file))
+    return asyncio.run(run_process(start(), dump_file))
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2], ids=lambda number: number.name)
 @pytest.mark.parametrize("moment", ["starting", "not synced"])
-def test_a_dump_signal_before_everything_is_known_is_one_line(
+def test_a_dump_signal_before_the_sync_logs_one_line(
     number: signal.Signals, moment: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -193,7 +193,7 @@ def test_a_dump_signal_before_everything_is_known_is_one_line(
     assert caplog.messages == [f"{number.name}: no state is written, because the start is not complete yet"]
 
 
-def test_dump_signals_write_once_everything_is_known() -> None:
+def test_dump_signals_write_the_state_after_the_sync() -> None:
     process = _Process(signal.SIGUSR1, signal.SIGUSR2, synced=True)
     files: list[Any] = []
     assert _run(process, files.append) == 7
@@ -206,14 +206,14 @@ def test_without_a_file_to_write_SIGUSR1_changes_nothing() -> None:  # noqa: N80
     assert process.dumps == 0
 
 
-def test_dump_signals_keep_a_handler_when_the_loop_is_closed() -> None:
+def test_the_previous_signal_handler_is_restored() -> None:
     signal.signal(signal.SIGUSR2, entry._ignore)
     _run(_Process(synced=True))
     assert signal.getsignal(signal.SIGUSR2) is entry._ignore
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_process_that_is_stopped_while_it_starts_ends_with_0(number: signal.Signals) -> None:
+def test_a_process_that_is_stopped_while_it_starts_exits_with_0(number: signal.Signals) -> None:
     assert _run(_Process(synced=False), starting=(number,)) == STOPPED_EXIT_CODE
 
 
@@ -222,12 +222,12 @@ def test_webhooks_that_wait_for_the_API_server_can_be_stopped(  # noqa: N802
     number: signal.Signals, run: CommandRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @asynccontextmanager
-    async def never_begun(*_: object) -> AsyncIterator[None]:
+    async def never_ready(*_: object) -> AsyncIterator[None]:
         os.kill(os.getpid(), number)
         await asyncio.Event().wait()
         yield
 
-    monkeypatch.setattr("bayplan.cli.commands.processes.admission.webhook_manager_process", never_begun)
+    monkeypatch.setattr("bayplan.cli.commands.processes.admission.webhook_manager_process", never_ready)
     (tmp_path / "kubeconfig").write_text(UNREACHABLE_KUBECONFIG)
     ended = run("admission", "--cert-dir", tmp_path, "--kubeconfig", tmp_path / "kubeconfig")
     assert (ended.code, ended.out, ended.err) == (0, "stopped\n", "")

@@ -66,7 +66,7 @@ def handle(*groups: PodGroup, pods: tuple[Pod, ...] = ()) -> FakeHandle:
             [gang(2)],
             [member("a"), member("b", group="x")],
             unresolvable(WAITING_FOR_PODS),
-            id="others do not count",
+            id="other pods do not count",
         ),
         pytest.param(member("a"), [gang(2)], [member("a"), member("b", node="n")], None, id="placed ones do"),
     ],
@@ -112,7 +112,7 @@ def test_the_last_pod_allows_all_pods() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pod", "came", "hint"),
+    ("pod", "added", "hint"),
     [
         pytest.param(member("a"), member("b"), "Queue", id="a mate"),
         pytest.param(member("a"), member("b", group="x"), "Skip", id="of another group"),
@@ -121,12 +121,12 @@ def test_the_last_pod_allows_all_pods() -> None:
         pytest.param(make_pod("a"), make_pod("b"), "Skip", id="neither of any group"),
     ],
 )
-def test_pod_hints(pod: Pod, came: Pod, hint: str) -> None:
-    assert evaluate_hints(GangScheduling(handle()), "Pod", pod, None, came) == [hint]
+def test_pod_hints(pod: Pod, added: Pod, hint: str) -> None:
+    assert evaluate_hints(GangScheduling(handle()), "Pod", pod, None, added) == [hint]
 
 
 @pytest.mark.parametrize(
-    ("pod", "came", "hint"),
+    ("pod", "added", "hint"),
     [
         pytest.param(member("a"), gang(), "Queue", id="its group"),
         pytest.param(member("a"), gang(name="x"), "Skip", id="another"),
@@ -134,5 +134,5 @@ def test_pod_hints(pod: Pod, came: Pod, hint: str) -> None:
         pytest.param(make_pod(), gang(), "Skip", id="it has none"),
     ],
 )
-def test_group_hints(pod: Pod, came: PodGroup, hint: str) -> None:
-    assert evaluate_hints(GangScheduling(handle()), "scheduling.k8s.io/PodGroup", pod, None, came) == [hint]
+def test_group_hints(pod: Pod, added: PodGroup, hint: str) -> None:
+    assert evaluate_hints(GangScheduling(handle()), "scheduling.k8s.io/PodGroup", pod, None, added) == [hint]

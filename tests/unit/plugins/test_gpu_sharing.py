@@ -39,9 +39,9 @@ def gpu_node(name: str = "a", gpus: int = 2, memory: str = "16000", pods: int = 
     return make_node(name, labels=labels, capacity={GPU: str(gpus), "pods": str(pods)})
 
 
-def part(name: str = "part", fraction: str = "0.5", node: str = "", group: str = "", **said: str) -> Pod:
+def part(name: str = "part", fraction: str = "0.5", node: str = "", group: str = "", **annotations: str) -> Pod:
     labels = {"runai-gpu-group": group} if group else {}
-    return make_pod(name, node=node, labels=labels, annotations={"gpu-fraction": fraction, **said})
+    return make_pod(name, node=node, labels=labels, annotations={"gpu-fraction": fraction, **annotations})
 
 
 def reservation(group: str, node: str = "a") -> Pod:
@@ -58,11 +58,11 @@ def whole(count: int, name: str = "whole", node: str = "") -> Pod:
     return make_pod(name, node=node, requests={GPU: str(count)})
 
 
-# what is asked for
+# requests
 
 
 @pytest.mark.parametrize(
-    ("said", "share"),
+    ("annotations", "share"),
     [
         pytest.param({}, None, id="nothing"),
         pytest.param({"gpu-fraction": "0.25"}, GpuShare(1, fraction=0.25), id="a fraction"),
@@ -72,12 +72,12 @@ def whole(count: int, name: str = "whole", node: str = "") -> Pod:
         ),
     ],
 )
-def test_requests_of_pods(said: dict[str, str], share: GpuShare | None) -> None:
-    assert requested_share(make_pod(annotations=said)) == share
+def test_requests_of_pods(annotations: dict[str, str], share: GpuShare | None) -> None:
+    assert requested_share(make_pod(annotations=annotations)) == share
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("annotations", "text"),
     [
         pytest.param({"gpu-fraction": "1"}, 'gpu-fraction is "1"; it must be between 0 and 1', id="all of it"),
         pytest.param({"gpu-fraction": "half"}, 'gpu-fraction is "half"', id="no number"),
@@ -86,12 +86,12 @@ def test_requests_of_pods(said: dict[str, str], share: GpuShare | None) -> None:
         pytest.param({"gpu-fraction": "0.1", "gpu-fraction-num-devices": "x"}, "gpu-fraction-num-devices is", id="x"),
     ],
 )
-def test_an_invalid_request_rejects_the_pod(said: dict[str, str], words: str) -> None:
-    with pytest.raises(ObjectError, match=words):
-        requested_share(make_pod(annotations=said))
-    ((code, reasons),) = filtered(GpuSharing, make_pod(annotations=said), gpu_node()).values()
+def test_an_invalid_request_rejects_the_pod(annotations: dict[str, str], text: str) -> None:
+    with pytest.raises(ObjectError, match=text):
+        requested_share(make_pod(annotations=annotations))
+    ((code, reasons),) = filtered(GpuSharing, make_pod(annotations=annotations), gpu_node()).values()
     assert code == "UnschedulableAndUnresolvable"
-    assert words in reasons[0]
+    assert text in reasons[0]
 
 
 def test_memory_is_counted_in_hundreds_and_a_portion_in_hundredths_rounded_up() -> None:
@@ -107,7 +107,7 @@ def test_memory_is_counted_in_hundreds_and_a_portion_in_hundredths_rounded_up() 
     ]
 
 
-# where there is room
+# filter
 
 
 def test_nodes_without_room_for_a_share_are_rejected() -> None:
@@ -156,7 +156,7 @@ def test_a_share_and_whole_gpus_are_invalid() -> None:
     assert "requests whole GPUs or MIG instances, and a part of a GPU" in reasons[0]
 
 
-# what is given
+# reserve
 
 
 def given_to(pod: Pod, *pods: Pod, plugin: Any = None) -> Any:
@@ -220,7 +220,7 @@ def test_a_choice_counts_before_the_pod_has_labels_and_not_after_unreserve() -> 
 
 def test_after_the_binding_the_labels_count_and_the_choice_is_dropped() -> None:
     plugin, first = on_desk(), part("first", "0.6")
-    for number in range(3):  # who never comes to be looked at again is as little kept
+    for number in range(3):  # pods that are not evaluated again are dropped too
         other = part(f"other-{number}", "0.6")
         given_to(other, plugin=plugin)
         asyncio.run(plugin.post_bind(make_cycle(other, make_snapshot([gpu_node()], [])), "a"))
@@ -274,7 +274,7 @@ def test_after_a_restart_bind_requests_count() -> None:
     assert given_to(part("second", "0.5"), restored, plugin=on_desk("g"))["selected_gpu_groups"] != ("g",)
 
 
-# all of it, against a stupid account
+# comparison with a simple model
 
 
 @settings(max_examples=60)

@@ -37,19 +37,19 @@ def test_a_choice_is_stored_while_its_pod_waits(end: str) -> None:
         async with run_with_bind_requests(NODE, config=bind_request_config("Remembered"), registry=registry) as rig:
             store_bind_requests(rig)
             rig.deliver(pod)
-            await wait_until(lambda: rig.engine_loop.pods_at_binder == 1)
+            await wait_until(lambda: rig.live.pods_at_binder == 1)
             (plugin,) = (each for each in made if each._choices)
             assert list(plugin._choices) == [pod.uid]
-            assert rig.engine_loop.bind_requests is not None
-            request = rig.engine_loop.bind_requests.requests[pod.key]
+            assert rig.live.bind_requests is not None
+            request = rig.live.bind_requests.requests[pod.key]
             if end == "deleted":
-                rig.engine_loop.handle_event(pod, None)
+                rig.live.handle_event(pod, None)
             elif end == "bound":
-                rig.engine_loop.handle_event(None, replace(request, status=BindRequestStatus(phase="Succeeded")))
+                rig.live.handle_event(None, replace(request, status=BindRequestStatus(phase="Succeeded")))
             else:
                 failed = BindRequestStatus(phase="Failed", failed_attempts=3, reason="not now")
-                rig.engine_loop.handle_event(None, replace(request, status=failed))
-            await wait_until(lambda: rig.engine_loop.pods_in_binding == 0)
+                rig.live.handle_event(None, replace(request, status=failed))
+            await wait_until(lambda: rig.live.pods_in_binding == 0)
             assert plugin._choices == {}
 
     asyncio.run(run())

@@ -19,15 +19,15 @@ ELSEWHERE = unresolvable(OTHER_NODE)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "expected"),
+    ("requested", "expected"),
     [
         pytest.param("", {"a": FEASIBLE, "b": FEASIBLE}, id="any"),
         pytest.param("b", {"a": ELSEWHERE, "b": FEASIBLE}, id="one of them"),
         pytest.param("c", {"a": ELSEWHERE, "b": ELSEWHERE}, id="one that is not there"),
     ],
 )
-def test_named_node(wanted: str, expected: dict[str, FilterResult]) -> None:
-    assert run_filter(NodeName, make_pod(node=wanted), make_node("a"), make_node("b")) == expected
+def test_named_node(requested: str, expected: dict[str, FilterResult]) -> None:
+    assert run_filter(NodeName, make_pod(node=requested), make_node("a"), make_node("b")) == expected
 
 
 def test_any_new_node_queues_the_pod() -> None:

@@ -31,7 +31,7 @@ def port(number: int, address: str = "", protocol: str = "") -> ContainerPort:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "held", "expected"),
+    ("requested", "used", "expected"),
     [
         pytest.param(port(80), port(81), FEASIBLE, id="another port"),
         pytest.param(port(80), port(80), TAKEN, id="the same"),
@@ -39,7 +39,7 @@ def port(number: int, address: str = "", protocol: str = "") -> ContainerPort:
         pytest.param(port(80, protocol="TCP"), port(80), TAKEN, id="TCP is the default"),
         pytest.param(port(80, "10.0.0.1"), port(80, "10.0.0.2"), FEASIBLE, id="another address"),
         pytest.param(port(80, "10.0.0.1"), port(80, "10.0.0.1"), TAKEN, id="the same address"),
-        pytest.param(port(80, "10.0.0.1"), port(80), TAKEN, id="somebody holds all addresses"),
+        pytest.param(port(80, "10.0.0.1"), port(80), TAKEN, id="all addresses are in use"),
         pytest.param(port(80), port(80, "10.0.0.1"), TAKEN, id="wants all addresses"),
         pytest.param(port(80, "0.0.0.0"), port(80, "10.0.0.1"), TAKEN, id="wants all, spelled out"),
         pytest.param(port(80, "::"), port(80, "10.0.0.1"), FEASIBLE, id="the IPv6 wildcard is just an address"),
@@ -47,15 +47,15 @@ def port(number: int, address: str = "", protocol: str = "") -> ContainerPort:
         pytest.param(port(-1), port(80), FEASIBLE, id="neither is -1"),
     ],
 )
-def test_conflict(wanted: ContainerPort, held: ContainerPort, expected: FilterResult) -> None:
-    holder = make_pod("holder", node="a", host_ports=(held,))
-    found = run_filter(NodePorts, make_pod(host_ports=(wanted,)), make_node("a"), make_node("b"), pods=[holder])
+def test_conflict(requested: ContainerPort, used: ContainerPort, expected: FilterResult) -> None:
+    holder = make_pod("holder", node="a", host_ports=(used,))
+    found = run_filter(NodePorts, make_pod(host_ports=(requested,)), make_node("a"), make_node("b"), pods=[holder])
     assert found == {"a": expected, "b": FEASIBLE}
 
 
-@pytest.mark.parametrize("held", [80, 90])
-def test_one_of_several_ports_is_enough(held: int) -> None:
-    holder = make_pod("holder", node="a", host_ports=(held,))
+@pytest.mark.parametrize("used", [80, 90])
+def test_one_of_several_ports_is_enough(used: int) -> None:
+    holder = make_pod("holder", node="a", host_ports=(used,))
     assert run_filter(NodePorts, make_pod(host_ports=(80, 90)), make_node("a"), pods=[holder]) == {"a": TAKEN}
 
 
@@ -89,7 +89,7 @@ HOLDER = make_pod("holder", node="a", host_ports=(80,))
 
 
 @pytest.mark.parametrize(
-    ("gone", "hint"),
+    ("deleted", "hint"),
     [
         pytest.param(HOLDER, "Queue", id="held the port"),
         pytest.param(make_pod("holder", nominated="a", host_ports=(80,)), "Queue", id="was going to"),
@@ -98,8 +98,8 @@ HOLDER = make_pod("holder", node="a", host_ports=(80,))
         pytest.param(make_pod("holder", node="a"), "Skip", id="held none"),
     ],
 )
-def test_pod_hints(gone: Pod, hint: str) -> None:
-    assert evaluate_hints(NodePorts(), "Pod", make_pod(host_ports=(80,)), gone, None) == [hint]
+def test_pod_hints(deleted: Pod, hint: str) -> None:
+    assert evaluate_hints(NodePorts(), "Pod", make_pod(host_ports=(80,)), deleted, None) == [hint]
 
 
 def test_any_new_node_queues_the_pod() -> None:

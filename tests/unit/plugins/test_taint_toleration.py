@@ -32,7 +32,7 @@ DEDICATED = Toleration(key="dedicated", value="ml")
         pytest.param((), (), FEASIBLE, id="no taints"),
         pytest.param((taint("k"),), (), unresolvable(UNTOLERATED), id="NoSchedule"),
         pytest.param((taint("k", "NoExecute"),), (), unresolvable(UNTOLERATED), id="NoExecute"),
-        pytest.param((taint("k", SOFT),), (), FEASIBLE, id="PreferNoSchedule keeps nobody away"),
+        pytest.param((taint("k", SOFT),), (), FEASIBLE, id="PreferNoSchedule rejects no pod"),
         pytest.param((taint("dedicated", value="ml"),), (DEDICATED,), FEASIBLE, id="tolerated by value"),
         pytest.param((taint("dedicated", value="web"),), (DEDICATED,), unresolvable(UNTOLERATED), id="another value"),
         pytest.param(

@@ -39,15 +39,15 @@ def member(name: str, node: str = "") -> Pod:
     return make_pod(name, node=node, scheduling_group=PodSchedulingGroup(pod_group_name="g"))
 
 
-def placements(asked: PodGroup, *pods: Pod, known: bool = True) -> dict[str, set[str]] | str:
+def placements(pod_group: PodGroup, *pods: Pod, known: bool = True) -> dict[str, set[str]] | str:
     """Node names by placement, or the text of an error."""
-    plugin = TopologyPlacementGenerator(FakeHandle(Catalog([asked] if known else []), group_pods=pods))
-    found = plugin.generate_placements(make_cycle(make_pod(), make_snapshot(NODES)), asked)
+    plugin = TopologyPlacementGenerator(FakeHandle(Catalog([pod_group] if known else []), group_pods=pods))
+    found = plugin.generate_placements(make_cycle(make_pod(), make_snapshot(NODES)), pod_group)
     return found.message if isinstance(found, Status) else {each.name: set(each.node_names) for each in found}
 
 
 @pytest.mark.parametrize(
-    ("asked", "pods", "expected"),
+    ("pod_group", "pods", "expected"),
     [
         pytest.param(group(None), [], {"": {"a", "b", "c", "d"}}, id="no constraint: anywhere"),
         pytest.param(group(), [], {"x": {"a", "c"}, "y": {"b"}}, id="one a domain, nodes without the label in none"),
@@ -56,8 +56,8 @@ def placements(asked: PodGroup, *pods: Pod, known: bool = True) -> dict[str, set
         pytest.param(group("rack"), [], {}, id="a key that no node has"),
     ],
 )
-def test_generated(asked: PodGroup, pods: list[Pod], expected: dict[str, set[str]]) -> None:
-    assert placements(asked, *pods) == expected
+def test_generated(pod_group: PodGroup, pods: list[Pod], expected: dict[str, set[str]]) -> None:
+    assert placements(pod_group, *pods) == expected
 
 
 BROKEN = "cannot determine domain for already scheduled pods: "
@@ -89,15 +89,17 @@ def test_a_deleted_group() -> None:
 
 def test_a_placement_counts_what_runs_and_what_it_takes() -> None:
     plugin = PodGroupPodsCount(FakeHandle(group_pods=[member("p", "a"), member("q"), member("r")]))
-    asked = group()
-    found = plugin.score_placement(make_cycle(make_pod()), asked, Placement("x", frozenset("ac")), {"q": "a", "r": "c"})
+    pod_group = group()
+    found = plugin.score_placement(
+        make_cycle(make_pod()), pod_group, Placement("x", frozenset("ac")), {"q": "a", "r": "c"}
+    )
     assert found == 3
 
 
 @pytest.mark.parametrize(
     ("scores", "expected"),
     [
-        pytest.param([3, 1, 2], [100, 33, 66], id="the fullest gets 100, others are cut"),
+        pytest.param([3, 1, 2], [100, 33, 66], id="the fullest gets 100, the rest is truncated"),
         pytest.param([4], [100], id="one alone"),
     ],
 )

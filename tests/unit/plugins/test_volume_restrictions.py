@@ -85,7 +85,7 @@ def test_added_pods_are_counted_by_claim_name_only() -> None:
     assert cycle.get(STATE).uses == 1
     trial, node = cycle.clone(), NodeInfo(snapshot.nodes, 0)
     plugin.remove_pod(trial, PodInfo(user), node)
-    assert trial.get(STATE).uses == -1  # two volumes of one pod: both are taken off
+    assert trial.get(STATE).uses == -1  # two volumes of one pod: both are subtracted
     plugin.add_pod(trial, PodInfo(namesake), node)
     plugin.add_pod(trial, PodInfo(volume_pod(claim_volume("shared"))), node)
     assert trial.get(STATE).uses == 0
@@ -110,7 +110,7 @@ def test_only_pods_without_claims_and_disks_share_answers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gone", "expected"),
+    ("deleted", "expected"),
     [
         pytest.param(volume_pod(DISK, name="x"), "Queue", id="held our disk"),
         pytest.param(volume_pod(claim_volume("alone"), name="x"), "Queue", id="held our claim"),
@@ -118,8 +118,10 @@ def test_only_pods_without_claims_and_disks_share_answers() -> None:
         pytest.param(volume_pod(DISK, claim_volume("alone"), name="x", namespace="ml"), "Skip", id="another namespace"),
     ],
 )
-def test_which_deleted_pods_may_help(gone: Pod, expected: str) -> None:
-    assert evaluate_hints(VolumeRestrictions, "Pod", volume_pod(DISK, claim_volume("alone")), gone, None) == [expected]
+def test_which_deleted_pods_may_help(deleted: Pod, expected: str) -> None:
+    assert evaluate_hints(VolumeRestrictions, "Pod", volume_pod(DISK, claim_volume("alone")), deleted, None) == [
+        expected
+    ]
 
 
 def test_which_new_claims_may_help() -> None:

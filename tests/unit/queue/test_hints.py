@@ -78,7 +78,7 @@ def test_only_hints_of_rejectors_count(queued: QueuedPodInfo, strategy: Queueing
 
 
 def test_a_wildcard_with_an_object_applies_to_that_pod() -> None:
-    everybody = ClusterEvent(EventResource.ANY, ActionType.ALL)
+    all_pods = ClusterEvent(EventResource.ANY, ActionType.ALL)
     hints = table(No=(SKIP,))
     for new, strategy in (
         (None, QueueingStrategy.AFTER_BACKOFF),
@@ -86,7 +86,7 @@ def test_a_wildcard_with_an_object_applies_to_that_pod() -> None:
         (make_pod("other"), QueueingStrategy.SKIP),
         (make_node(), QueueingStrategy.SKIP),
     ):
-        assert hints.strategy(rejected("No"), ObservedEvent(everybody, None, new)) is strategy
+        assert hints.strategy(rejected("No"), ObservedEvent(all_pods, None, new)) is strategy
 
 
 def test_a_failing_hint_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -110,21 +110,21 @@ def test_one_call_in_ten_is_timed() -> None:
 
 
 def test_a_keyed_hint_runs_once_for_each_key_and_a_failure_counts_as_queue() -> None:
-    asked = []
+    calls = []
 
-    def judge(part: int, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
-        asked.append(part)
-        if part == 3:
-            raise ValueError(part)
-        return QueueingHint.QUEUE if part == 1 else QueueingHint.SKIP
+    def judge(key: int, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
+        calls.append(key)
+        if key == 3:
+            raise ValueError(key)
+        return QueueingHint.QUEUE if key == 1 else QueueingHint.SKIP
 
     hints = table(P=(ClusterEventWithHint.with_hint_key(EventResource.NODE, ActionType.ADD, no_hint_key, judge),))
     (registration,) = hints.matching(PROFILE, NODE_ADD)
-    parts = [HintKey(number) for number in (1, 2, 3, 4)]
-    answers = {parts[1]: True}
-    hints.evaluate_for_keys(registration, [*parts, None, parts[0]], answers, ADDED)
-    assert [answers[part] for part in parts] == [True, True, True, False]
-    assert asked == [1, 3, 4]
+    keys = [HintKey(number) for number in (1, 2, 3, 4)]
+    answers = {keys[1]: True}
+    hints.evaluate_for_keys(registration, [*keys, None, keys[0]], answers, ADDED)
+    assert [answers[key] for key in keys] == [True, True, True, False]
+    assert calls == [1, 3, 4]
 
 
 def test_registrations_by_event() -> None:

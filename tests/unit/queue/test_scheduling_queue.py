@@ -40,7 +40,7 @@ EVERYBODY = ClusterEvent(EventResource.ANY, ActionType.ALL, "Everybody")
 GENERATED = ClusterEvent(EventResource.RESOURCE_CLAIM, ActionType.UPDATE)
 
 
-def says(hint: QueueingHint) -> Any:
+def hint_result(hint: QueueingHint) -> Any:
     return lambda _pod, _old, _new: hint
 
 
@@ -54,23 +54,23 @@ class World:
     def __init__(self, cures: dict[str, tuple[ClusterEventWithHint, ...]] | None = None, **settings: Any) -> None:
         self.clock = ManualClock()
         self.pods: dict[str, Pod] = {}
-        self.ledger = Nominator()
+        self.nominator = Nominator()
         self.counters = QueueCounters()
-        self.shut: dict[str, str] = {}  # pod -> the plugin that keeps it out
-        self.asked: list[tuple[str, str]] = []
+        self.closed_gates: dict[str, str] = {}  # pod -> the gating plugin
+        self.calls: list[tuple[str, str]] = []
         self.queue = SchedulingQueue(
             {DEFAULT_SCHEDULER_NAME: QueueProfile(cures or {}, self.gate)},
             PrioritySort().sort_key,
             clock=self.clock,
             pods=self.pods,
-            nominations=self.ledger,
+            nominations=self.nominator,
             settings=QueueSettings(**settings),
             recorder=self.counters,
         )
 
     def gate(self, pod: Pod, first: str) -> Status:
-        self.asked.append((pod.name, first))
-        plugin = self.shut.get(pod.name)
+        self.calls.append((pod.name, first))
+        plugin = self.closed_gates.get(pod.name)
         return SUCCESS if plugin is None else unresolvable("shut").by(plugin)
 
     def add(self, name: str, **fields: Any) -> Pod:
@@ -136,16 +136,16 @@ def test_many_deletions_leave_no_stale_entries() -> None:
     world = World()
     pods = [world.add(f"p{number}") for number in range(300)]
     chance = random.Random(1)
-    gone = set(chance.sample(range(300), 280))
-    for number in gone:
+    deleted = set(chance.sample(range(300), 280))
+    for number in deleted:
         world.queue.delete(pods[number])
-    left = [pods[number].name for number in range(300) if number not in gone]
+    left = [pods[number].name for number in range(300) if number not in deleted]
     assert [world.pop().pod.name for _ in left] == left
     assert world.queue.pop() is None
     assert len(world.queue) == 0
 
 
-# failing
+# backoff
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_without_early_pops_the_backoff_ends_before_a_pop() -> None:
     assert wakeup is not None
     assert start + 1.0 < wakeup < start + 1.00001
     world.clock.advance(1.001)
-    world.shut["pod"] = "P"  # gates were not asked before, so they are now
+    world.closed_gates["pod"] = "P"  # PreEnqueue has not run before, so it runs now
     assert world.queue.flush() == 0
     assert world.where("pod") == "unschedulable"
 
@@ -270,7 +270,7 @@ def test_an_event_moves_only_pods_that_it_may_help() -> None:
     world = World(
         {
             "Nodes": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),),
-            "Never": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD, says(QueueingHint.SKIP)),),
+            "Never": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD, hint_result(QueueingHint.SKIP)),),
             "Claims": (ClusterEventWithHint(EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD),),
         }
     )
@@ -287,12 +287,12 @@ def test_an_event_for_a_pending_plugin_skips_the_backoff() -> None:
     cures = {
         "Outside": (
             ClusterEventWithHint(
-                EventResource.RESOURCE_CLAIM, ActionType.UPDATE, says(QueueingHint.QUEUE), hint_key=no_hint_key
+                EventResource.RESOURCE_CLAIM, ActionType.UPDATE, hint_result(QueueingHint.QUEUE), hint_key=no_hint_key
             ),
         ),
         "Inside": (
             ClusterEventWithHint(
-                EventResource.RESOURCE_CLAIM, ActionType.UPDATE, says(QueueingHint.QUEUE), hint_key=no_hint_key
+                EventResource.RESOURCE_CLAIM, ActionType.UPDATE, hint_result(QueueingHint.QUEUE), hint_key=no_hint_key
             ),
         ),
     }
@@ -313,10 +313,10 @@ def test_pods_above_the_priority_limit_do_not_move() -> None:
 
 
 def test_a_hint_runs_once_for_pods_with_equal_keys() -> None:
-    asked: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
 
     def hint(pod: Pod, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
-        asked[pod.labels["color"]] += 1
+        calls[pod.labels["color"]] += 1
         return QueueingHint.QUEUE if pod.labels["color"] == "red" else QueueingHint.SKIP
 
     world = World(
@@ -331,7 +331,7 @@ def test_a_hint_runs_once_for_pods_with_equal_keys() -> None:
     for number in range(10):
         world.fail(f"p{number}", "P", labels={"color": "red" if number % 2 else "blue"})
     assert world.queue.move_all_on_event(NODE_ADD, None, make_node()) == 5
-    assert asked == {"red": 1, "blue": 1}
+    assert calls == {"red": 1, "blue": 1}
     old = world.queue.pods_in(SubQueue.UNSCHEDULABLE)[0].pod
     new = replace_fields(old, metadata={"labels": {"color": "red"}})
     world.pods[new.uid] = new
@@ -341,14 +341,13 @@ def test_a_hint_runs_once_for_pods_with_equal_keys() -> None:
 
 @pytest.mark.parametrize("judged", [False, True], ids=["by-a-pod", "by-what-is-read"])
 def test_hints_of_all_rejectors_run_until_one_returns_queue(judged: bool) -> None:
-    """Pods of one rejector group: the first hint returns Queue for some of them, the second one for some of the rest.
-    """
-    asked: Counter[tuple[str, str]] = Counter()
+    """Pods of one rejector group: the first hint returns Queue for some pods, the second one for some of the rest."""
+    calls: Counter[tuple[str, str]] = Counter()
 
     def cure(label: str) -> ClusterEventWithHint:
-        def judge(part: str, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
-            asked[label, part] += 1
-            return QueueingHint.QUEUE if part == "yes" else QueueingHint.SKIP
+        def judge(key: str, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
+            calls[label, key] += 1
+            return QueueingHint.QUEUE if key == "yes" else QueueingHint.SKIP
 
         def hint(pod: Pod, old: Any, new: Any) -> QueueingHint:
             return judge(pod.labels[label], old, new)
@@ -364,7 +363,7 @@ def test_hints_of_all_rejectors_run_until_one_returns_queue(judged: bool) -> Non
             world.fail(f"{first}-{second}", "P", "Q", labels={"P": first, "Q": second})
     assert world.queue.move_all_on_event(NODE_ADD, None, make_node()) == 3
     assert [each.pod.name for each in world.queue.pods_in(SubQueue.UNSCHEDULABLE)] == ["no-no"]
-    assert asked == {("P", "yes"): 1, ("P", "no"): 1, ("Q", "yes"): 1, ("Q", "no"): 1}
+    assert calls == {("P", "yes"): 1, ("P", "no"): 1, ("Q", "yes"): 1, ("Q", "no"): 1}
 
 
 @pytest.mark.parametrize("judged", [False, True], ids=["by-a-pod", "by-what-is-read"])
@@ -374,8 +373,8 @@ def test_a_hint_runs_separately_for_pods_without_a_key(judged: bool) -> None:
     def hint(pod: Pod, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
         return QueueingHint.QUEUE if pod.name.startswith("yes") else QueueingHint.SKIP
 
-    def judge(part: str, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
-        return QueueingHint.QUEUE if part == "green" else QueueingHint.SKIP
+    def judge(key: str, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
+        return QueueingHint.QUEUE if key == "green" else QueueingHint.SKIP
 
     cure = ClusterEventWithHint(
         EventResource.NODE, ActionType.ADD, hint, lambda pod: pod.labels.get("color"), judge if judged else None
@@ -412,7 +411,7 @@ def test_the_pod_of_an_event_stays_if_the_event_helps_only_other_pods(name: str)
     ],
 )
 def test_the_priority_limit_holds_for_the_pod_of_the_event(priority: int, place: str) -> None:
-    world = World({"P": (ClusterEventWithHint(EventResource.POD, ActionType.ADD, says(QueueingHint.QUEUE)),)})
+    world = World({"P": (ClusterEventWithHint(EventResource.POD, ActionType.ADD, hint_result(QueueingHint.QUEUE)),)})
     own = world.fail("own", "P", priority=priority)
     assert sum(world.queue.move_in_slices(ASSIGNED_POD_ADD, None, own.pod, at_most=1)) == (place == "backoff")
     assert world.where("own") == place
@@ -425,7 +424,7 @@ def test_hints_that_return_skip_run_in_slices_too(monkeypatch: pytest.MonkeyPatc
         {
             "P": (
                 ClusterEventWithHint(
-                    EventResource.NODE, ActionType.ADD, says(QueueingHint.SKIP), hint_key=lambda pod: pod.name
+                    EventResource.NODE, ActionType.ADD, hint_result(QueueingHint.SKIP), hint_key=lambda pod: pod.name
                 ),
             )
         }
@@ -452,7 +451,7 @@ def test_other_work_runs_between_slices(monkeypatch: pytest.MonkeyPatch) -> None
         {
             "P": (
                 ClusterEventWithHint(
-                    EventResource.NODE, ActionType.ADD, says(QueueingHint.QUEUE), hint_key=lambda pod: pod.name
+                    EventResource.NODE, ActionType.ADD, hint_result(QueueingHint.QUEUE), hint_key=lambda pod: pod.name
                 ),
             )
         }
@@ -462,9 +461,7 @@ def test_other_work_runs_between_slices(monkeypatch: pytest.MonkeyPatch) -> None
     tried = world.add("tried")
     flying = world.pop()
     slices = world.queue.move_in_slices(NODE_ADD, None, make_node())
-    world.queue.delete(
-        world.queue.pods_in(SubQueue.UNSCHEDULABLE)[-1].pod
-    )  # before the first slice: it is not there any more
+    world.queue.delete(world.queue.pods_in(SubQueue.UNSCHEDULABLE)[-1].pod)  # deleted before the first slice
     first = next(slices)
     assert 0 < first < 5
     assert world.queue.requeue(flying, ["P"]) is SubQueue.BACKOFF, "the event came while it was tried"
@@ -479,7 +476,7 @@ def test_an_event_that_comes_during_an_attempt_is_replayed() -> None:
         {
             "P": (
                 ClusterEventWithHint(
-                    EventResource.NODE, ActionType.ADD, hint_key=no_hint_key, hint=says(QueueingHint.QUEUE)
+                    EventResource.NODE, ActionType.ADD, hint_key=no_hint_key, hint=hint_result(QueueingHint.QUEUE)
                 ),
             )
         }
@@ -528,16 +525,16 @@ def test_only_events_of_the_gating_plugin_reach_a_gated_pod() -> None:
             "P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),),
         }
     )
-    world.shut["pod"] = "Gate"
+    world.closed_gates["pod"] = "Gate"
     world.add("pod")
     assert world.queue.counts()["gated"] == 1
-    world.asked.clear()
+    world.calls.clear()
     world.queue.move_all_on_event(NODE_ADD, None, make_node())
-    assert world.asked == []
+    assert world.calls == []
     world.queue.move_all_on_event(ASSIGNED_POD_ADD, None, make_pod("other", node="n"))
-    assert world.asked == [("pod", "Gate")], "who keeps it out is asked first"
+    assert world.calls == [("pod", "Gate")], "who keeps it out is asked first"
     assert world.where("pod") == "unschedulable"
-    del world.shut["pod"]
+    del world.closed_gates["pod"]
     world.queue.move_all_on_event(ASSIGNED_POD_ADD, None, make_pod("other", node="n"))
     queued = world.pop()
     assert (queued.gated_by, queued.unschedulable_plugins) == ("", {"Gate"})
@@ -547,10 +544,10 @@ def test_only_events_of_the_gating_plugin_reach_a_gated_pod() -> None:
 def test_pre_enqueue_runs_before_the_backoff_and_not_after_it() -> None:
     world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)})
     world.fail("pod", "P")
-    world.asked.clear()
+    world.calls.clear()
     world.queue.move_all_on_event(NODE_ADD, None, make_node())
-    assert len(world.asked) == 1
-    world.shut["pod"] = "P"
+    assert len(world.calls) == 1
+    world.closed_gates["pod"] = "P"
     world.clock.advance(3)
     assert world.queue.flush() == 1
 
@@ -559,22 +556,22 @@ def test_a_pod_gated_on_return_keeps_its_backoff() -> None:
     world = World({"Gate": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)})
     world.add("pod")
     queued = world.pop()
-    world.shut["pod"] = "Gate"
+    world.closed_gates["pod"] = "Gate"
     assert world.queue.requeue(queued) is SubQueue.UNSCHEDULABLE
-    del world.shut["pod"]
+    del world.closed_gates["pod"]
     world.queue.move_all_on_event(NODE_ADD, None, make_node())
     assert world.where("pod") == "backoff"
 
 
 def test_an_update_that_opens_the_gate_lets_the_pod_in() -> None:
     world = World({"Gate": (ClusterEventWithHint(EventResource.POD, ActionType.UPDATE_POD_LABEL),)})
-    world.shut["pod"] = "Gate"
+    world.closed_gates["pod"] = "Gate"
     old = world.add("pod")
     new = make_pod("pod", labels={"a": "b"})
     world.pods[new.uid] = new
     world.queue.update(old, new)
     assert world.where("pod") == "unschedulable"
-    del world.shut["pod"]
+    del world.closed_gates["pod"]
     newer = make_pod("pod", labels={"a": "c"})
     world.pods[new.uid] = newer
     world.queue.update(new, newer)
@@ -587,7 +584,7 @@ def test_an_update_that_opens_the_gate_lets_the_pod_in() -> None:
 def test_activation_skips_backoff_but_not_gates() -> None:
     world = World()
     parked_pod, backing = world.fail("parked", "P"), world.fail("backing")
-    world.shut["gated"] = "Gate"
+    world.closed_gates["gated"] = "Gate"
     gated = world.add("gated")
     world.queue.activate([parked_pod.pod, backing.pod, gated, make_pod("unknown")])
     assert [each.pod.name for each in world.queue.pods_in(SubQueue.ACTIVE)] == ["parked", "backing"]
@@ -622,7 +619,7 @@ def test_a_single_pod_can_be_popped_out_of_order() -> None:
         world.add(name)
     parked_pod = world.fail("c", "P", priority=9)
     assert world.queue.pop_pod(parked_pod.pod) is parked_pod
-    world.shut["d"] = "Gate"
+    world.closed_gates["d"] = "Gate"
     assert world.queue.pop_pod(world.add("d")) is None
     assert [each.pod.name for each in world.queue.pods_in(SubQueue.ACTIVE)] == ["a", "b"]
     assert parked_pod.attempts == 2
@@ -633,7 +630,7 @@ def test_a_single_pod_can_be_popped_out_of_order() -> None:
 
 def test_unschedulable_pods_are_flushed_after_a_timeout() -> None:
     world = World()
-    world.shut["gated"] = "Gate"
+    world.closed_gates["gated"] = "Gate"
     world.add("gated")
     queued = world.fail("pod", "P")
     world.clock.advance(299)
@@ -682,7 +679,9 @@ def test_a_wall_clock_that_jumps_changes_nothing() -> None:
 
     world = World()
     world.clock = clock = Jumping()
-    world.queue = SchedulingQueue({}, PrioritySort().sort_key, clock=clock, pods=world.pods, nominations=world.ledger)
+    world.queue = SchedulingQueue(
+        {}, PrioritySort().sort_key, clock=clock, pods=world.pods, nominations=world.nominator
+    )
     world.fail("pod")
     Jumping.jump = timedelta(hours=-5)
     clock.advance(2.5)
@@ -695,40 +694,40 @@ def test_a_wall_clock_that_jumps_changes_nothing() -> None:
 def test_a_nomination_follows_the_pod_status_unless_it_is_not_written_yet() -> None:
     world = World()
     pod = world.add("pod", nominated="n1")
-    assert world.ledger.node_of(pod.uid) == "n1"
+    assert world.nominator.node_of(pod.uid) == "n1"
     cleared = make_pod("pod")
     world.pods[pod.uid] = cleared
     world.queue.update(pod, cleared)
-    assert world.ledger.node_of(pod.uid) is None
+    assert world.nominator.node_of(pod.uid) is None
     world.queue.nominate(PodInfo(cleared), "n2")
     labelled = make_pod("pod", labels={"a": "b"})
     world.pods[pod.uid] = labelled
     world.queue.update(cleared, labelled)
-    assert world.ledger.node_of(pod.uid) == "n2"
-    assert [info.pod for info in world.ledger.on_node("n2")] == [labelled]
+    assert world.nominator.node_of(pod.uid) == "n2"
+    assert [info.pod for info in world.nominator.on_node("n2")] == [labelled]
     world.queue.nominate(PodInfo(labelled), "")
-    assert world.ledger.node_of(pod.uid) is None
+    assert world.nominator.node_of(pod.uid) is None
 
 
 def test_a_deleted_or_placed_pod_is_not_nominated() -> None:
     world = World()
     pod = world.add("pod", nominated="n1")
     world.queue.delete(pod)
-    assert world.ledger.node_of(pod.uid) is None
+    assert world.nominator.node_of(pod.uid) is None
     del world.pods[pod.uid]
     world.queue.nominate(PodInfo(pod), "n1")
     world.pods[pod.uid] = pod.bound_to("n3")
     world.queue.nominate(PodInfo(pod), "n1")
-    assert list(world.ledger.nodes()) == []
+    assert list(world.nominator.nodes()) == []
 
 
 def test_a_gated_pod_is_not_nominated() -> None:
     world = World()
-    world.shut["pod"] = "Gate"
-    assert world.ledger.node_of(world.add("pod", nominated="n1").uid) is None
+    world.closed_gates["pod"] = "Gate"
+    assert world.nominator.node_of(world.add("pod", nominated="n1").uid) is None
 
 
-# names and numbers
+# names and counters
 
 
 def test_a_pod_replaces_an_older_pod_of_the_same_name() -> None:
@@ -828,7 +827,7 @@ def test_unschedulable_pods_are_regrouped_in_slices_while_the_queue_is_used() ->
         {
             "P": (
                 ClusterEventWithHint(
-                    EventResource.NODE, ActionType.ADD, says(QueueingHint.QUEUE), hint_key=lambda _: "all alike"
+                    EventResource.NODE, ActionType.ADD, hint_result(QueueingHint.QUEUE), hint_key=lambda _: "all alike"
                 ),
             )
         }
@@ -855,7 +854,7 @@ def test_unschedulable_pods_are_regrouped_in_slices_while_the_queue_is_used() ->
     )
     assert read == Counter(f"p{number}" for number in range(198)) + Counter({"newcomer": 1})
     world.clock.advance(5)
-    assert world.queue.move_all_on_event(NODE_ADD, None, make_node()) == 1  # the one that came back
+    assert world.queue.move_all_on_event(NODE_ADD, None, make_node()) == 1  # the returned pod
 
 
 @pytest.mark.parametrize(
@@ -876,6 +875,6 @@ def test_a_pod_that_a_replaced_plugin_rejects_later_is_retried(changed_plugins: 
 
 
 def test_a_pod_of_an_unknown_profile_stays_in_the_queue() -> None:
-    world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD, says(QueueingHint.SKIP)),)})
+    world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD, hint_result(QueueingHint.SKIP)),)})
     world.fail("pod", "P", scheduler_name="other")
     assert world.queue.move_all_on_event(NODE_ADD, None, make_node()) == 1

@@ -37,16 +37,16 @@ class SkippingClock(ManualClock):
 def test_a_pod_keeps_its_node_while_a_binding_may_land(
     tmp_path: Path, lands_s: float | None, known_after_s: float
 ) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         clock = SkippingClock()
-        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
-        await rig.pod()
-        pod = await rig.client.get(Pod, "default", "web")
+        writes = ApiWrites(harness.client, RecordedEvents(), clock=clock)
+        await harness.pod()
+        pod = await harness.client.get(Pod, "default", "web")
         find, start_s = writes._find_binding, clock.monotonic_s()
 
         async def finding(intent: BindPod) -> Any:
-            if lands_s is not None and clock.monotonic_s() - start_s >= lands_s and not await rig.node_of():
-                await rig.client.bind("default", "web", "n1", uid=pod.uid)
+            if lands_s is not None and clock.monotonic_s() - start_s >= lands_s and not await harness.node_of():
+                await harness.client.bind("default", "web", "n1", uid=pod.uid)
             return await find(intent)
 
         writes._find_binding = finding  # type: ignore[method-assign]

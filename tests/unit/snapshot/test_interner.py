@@ -31,7 +31,7 @@ def test_the_last_release_frees_the_id_without_reuse() -> None:
     assert interner.get("a") == number
     interner.release(number)
     assert interner.get("a") == -1
-    assert interner.value(number) == "a"  # a snapshot may still show it
+    assert interner.value(number) == "a"  # a snapshot may still contain it
     assert dict(interner.items()) == {number: "a"}
     assert interner.acquire("b") != number
 
@@ -83,10 +83,10 @@ def test_a_reader_that_is_too_far_behind_gets_all_ids() -> None:
 
 def test_a_predicate_runs_once_for_each_value() -> None:
     interner: Interner[str] = Interner()
-    asked: list[str] = []
+    calls: list[str] = []
 
     def is_short(value: str) -> bool:
-        asked.append(value)
+        calls.append(value)
         return len(value) == 1
 
     lookup = IdPredicate(interner, is_short)
@@ -95,7 +95,7 @@ def test_a_predicate_runs_once_for_each_value() -> None:
     assert lookup.answers()[:2].tolist() == [True, False]
     interner.acquire("c")
     assert lookup.answers()[:3].tolist() == [True, False, True]
-    assert asked == ["a", "bb", "c"]
+    assert calls == ["a", "bb", "c"]
 
 
 def test_a_predicate_runs_again_for_a_reused_id() -> None:
@@ -112,7 +112,7 @@ def test_a_predicate_runs_again_for_a_reused_id() -> None:
 def test_a_late_predicate_covers_released_ids_too() -> None:
     interner: Interner[int] = Interner()
     shown = interner.acquire(-1)
-    for value in range(3000):  # long enough for the log to be cut
+    for value in range(3000):  # long enough to truncate the log
         interner.acquire(value % 3)
         interner.release(interner.get(value % 3))
     interner.release(shown)

@@ -37,7 +37,7 @@ def snapshot() -> Snapshot:
     return make_snapshot(nodes, pods)
 
 
-# whole and narrowed
+# complete and restricted tables
 
 
 @pytest.mark.parametrize("rows", [[0, 1, 2], [2, 0], [1], []], ids=str)
@@ -80,7 +80,11 @@ def test_values_of_a_whole_table(snapshot: Snapshot) -> None:
     assert table.pod_count.tolist() == [2, 0, 1]
     assert table.unschedulable.tolist() == [False, True, False]
     assert table.where_label_in("zone", ["z1"]).tolist() == [True, False, False]
-    assert table.where_label("zone", lambda _: True).tolist() == [True, True, False]  # without the key: never asked
+    assert table.where_label("zone", lambda _: True).tolist() == [
+        True,
+        True,
+        False,
+    ]  # a row without the key is not evaluated
     assert table.where_named(["c"]).tolist() == [False, False, True]
     assert table.count_taints(len).tolist() == [1, 0, 2]
     assert table.where_features(lambda features: "F" in features).tolist() == [False, True, False]
@@ -234,8 +238,8 @@ def test_a_column_with_mostly_unused_values_is_rebuilt() -> None:
 
 def test_pods_are_counted_by_row(snapshot: Snapshot) -> None:
     pods = snapshot.pods
-    everybody = pods.matching("all", lambda _: True)
-    assert pods.count_by_row(everybody, 3).tolist() == [2, 0, 1]
+    all_pods = pods.matching("all", lambda _: True)
+    assert pods.count_by_row(all_pods, 3).tolist() == [2, 0, 1]
     web = pods.matching("web", lambda kind: kind.labels.get("app") == "web")
     assert pods.count_by_row(web, 3).tolist() == [1, 0, 0]
     assert pods.claim_users == {"default/data": 1}
@@ -245,7 +249,7 @@ def test_pods_are_counted_by_row(snapshot: Snapshot) -> None:
 def test_a_cleared_slot_counts_nowhere(snapshot: Snapshot) -> None:
     pods = snapshot.pods
     pods.clear_slot(1)
-    pods.clear_slot(1)  # once more is no matter
+    pods.clear_slot(1)  # a second call is ignored
     assert pods.count_by_row(pods.matching("all", lambda _: True), 3).tolist() == [1, 0, 1]
     assert pods.claim_users == {}
 
@@ -256,19 +260,19 @@ def test_one_claim_used_by_two_volumes_counts_twice() -> None:
 
 
 def test_results_of_old_selectors_are_dropped(snapshot: Snapshot) -> None:
-    asked: list[str] = []
+    calls: list[str] = []
 
     def ask(kind: object) -> bool:
-        asked.append("again")
+        calls.append("again")
         return bool(kind)
 
     snapshot.pods.matching("first", ask)
     snapshot.pods.matching("first", ask)
-    once = len(asked)
+    once = len(calls)
     for number in range(600):
         snapshot.pods.matching(number, lambda _: False)
     snapshot.pods.matching("first", ask)
-    assert (once, len(asked)) == (2, 4)  # two kinds, asked once each and, after so many others, once more
+    assert (once, len(calls)) == (2, 4)  # two kinds, evaluated once each and, after this many selectors, once more
 
 
 # the catalog

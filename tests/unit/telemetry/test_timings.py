@@ -72,7 +72,7 @@ def test_a_profile_keeps_its_points_and_a_reset_clears_them() -> None:
     assert timings.points("default") is points
     points.count("Fit", "Filter")
     points.count("Fit", "Filter", 3)
-    assert points.asked == {("Fit", "Filter"): 4}
+    assert points.call_counts == {("Fit", "Filter"): 4}
     points.observe("Filter", 1.0)
     points.observe_class_lookup(1.0, found=True)
     timings.observe("Fit", "Filter", PLUGIN_BUCKETS[0])
@@ -80,4 +80,4 @@ def test_a_profile_keeps_its_points_and_a_reset_clears_them() -> None:
     assert list(timings.rows()) == []
     assert [name for name, _ in timings.profiles()] == ["default"]
     assert (list(points.spreads()), points.class_lookups(found=True).count) == ([], 0)
-    assert points.asked == {("Fit", "Filter"): 0}
+    assert points.call_counts == {("Fit", "Filter"): 0}

@@ -146,7 +146,7 @@ class TaskPlacer:
         if not len(session.nodes) or (among is not None and not among.any()):
             return None
         statement = session.statement()
-        search = NodeSearch(session, remembers=self._caches_errors)
+        search = NodeSearch(session, caches_failures=self._caches_errors)
         hyper = sub_job.allocated_hyper_node
         while tasks:
             task = tasks.pop()

@@ -42,7 +42,7 @@ class Cycle:
         "plugin_error",
         "pod",
         "pods_to_activate",
-        "pre_filter_answers",
+        "pre_filter_results",
         "skip_filter",
         "skip_pre_bind",
         "skip_score",
@@ -58,7 +58,7 @@ class Cycle:
         self.skip_score: set[str] = set()
         self.skip_pre_bind: set[str] = set()
         self.pods_to_activate: dict[str, Pod] = {}
-        self.pre_filter_answers: dict[str, Any] | None = (
+        self.pre_filter_results: dict[str, Any] | None = (
             None  # of PreFilter plugins that ran before it was known whether the pod shares answers
         )
         self.plugin_error: PluginFault | None = None  # fault of a plugin during the shared evaluation
@@ -111,7 +111,7 @@ class Cycle:
     def reset_state(self) -> None:
         """Delete the state that plugins have put."""
         self._state = {}
-        self.pre_filter_answers = None
+        self.pre_filter_results = None
         self.skip_filter, self.skip_score = set(), set()
 
     def clone(self) -> Cycle:

@@ -137,14 +137,14 @@ class ClusterEventWithHint:
 
     @classmethod
     def with_hint_key(
-        cls, resource: EventResource | str, action: ActionType, reads: HintKeyFunction, judge: KeyedHintFunction
+        cls, resource: EventResource | str, action: ActionType, read_key: HintKeyFunction, evaluate: KeyedHintFunction
     ) -> ClusterEventWithHint:
         """Build a registration whose hint depends on a key of the pod and on nothing else."""
 
         def hint(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
-            return judge(reads(pod), old, new)
+            return evaluate(read_key(pod), old, new)
 
-        return cls(resource, action, hint, reads, judge)
+        return cls(resource, action, hint, read_key, evaluate)
 
     def matches(self, event: ClusterEvent) -> bool:
         """Whether `event` matches this registration.
@@ -160,9 +160,9 @@ class ClusterEventWithHint:
         return about and bool(self.action & event.action) and event.action <= self.action
 
 
-def queue_hint_if(answer: bool) -> QueueingHint:
+def queue_hint_if(condition: bool) -> QueueingHint:
     """Convert a boolean to a hint."""
-    return QueueingHint.QUEUE if answer else QueueingHint.SKIP
+    return QueueingHint.QUEUE if condition else QueueingHint.SKIP
 
 
 def no_hint_key(pod: Pod) -> Hashable | None:  # noqa: ARG001

@@ -231,7 +231,7 @@ class EquivalenceClasses:
             return self._refresh(pod_class, cycle)
         except NotShareable:
             self.full_evaluations[NotShareable.__name__] += 1
-            if cycle.pre_filter_answers is None:
+            if cycle.pre_filter_results is None:
                 cycle.reset_state()
             return None
         except PluginFault as fault:  # the full attempt finds the fault again, if it matters, and reports it
@@ -330,10 +330,10 @@ class EquivalenceClasses:
         for evaluation in evaluations:
             if not evaluation.role.pre_filters or evaluation.role.sits_out is not None:
                 continue
-            answer = evaluation.pre_filter()
+            result = evaluation.pre_filter()
             pre_filtered.append(evaluation)
-            if not isinstance(answer, Status) or not (answer.ok or answer.code is Code.SKIP):
-                cycle.pre_filter_answers = {each.role.name: each.take_pre_filter_answer() for each in pre_filtered}
+            if not isinstance(result, Status) or not (result.ok or result.code is Code.SKIP):
+                cycle.pre_filter_results = {each.role.name: each.take_pre_filter_result() for each in pre_filtered}
                 for each in pre_filtered:
                     if not each.unshared:
                         cycle.merge_state(each.cycle)

@@ -16,7 +16,7 @@ cdef class PluginEvaluation:
     cdef public object codes, raw
     cdef public list reasons
     cdef public dict _reason_indexes
-    cdef public object _stamp, _scores_stamp, _pre_filter_answer
+    cdef public object _stamp, _scores_stamp, _pre_filter_result
     cdef public Py_ssize_t _layout, _cursor
     cdef public tuple _weighted
     cdef public object _weighted_feasible
@@ -44,4 +44,4 @@ cdef class PluginEvaluation:
     cpdef bint pre_score(self, object candidates)
     cdef bint _run_pre_filter(self)
     cpdef object pre_filter(self)
-    cpdef object take_pre_filter_answer(self)
+    cpdef object take_pre_filter_result(self)

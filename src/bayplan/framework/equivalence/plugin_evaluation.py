@@ -130,7 +130,7 @@ class PluginEvaluation:
         self.raw: IntVector = _NO_SCORES
         self._stamp: Hashable = None
         self._scores_stamp: Hashable = None
-        self._pre_filter_answer: PreFilterResult | Status | None = None
+        self._pre_filter_result: PreFilterResult | Status | None = None
         self._layout = -1
         self._cursor = 0
         # the value of `changes`, whether the scores are the same on all rows, and the weighted scores
@@ -319,29 +319,29 @@ class PluginEvaluation:
         """Call PreFilter before the evaluation, which then uses the answer."""
         role, cycle = self.role, self.cycle
         cycle.skip_filter.discard(role.name)
-        self._pre_filter_answer = answer = self._call(PRE_FILTER, None, call_pre_filter, role.plugin, cycle)
-        return answer
+        self._pre_filter_result = pre_filter_result = self._call(PRE_FILTER, None, call_pre_filter, role.plugin, cycle)
+        return pre_filter_result
 
-    def take_pre_filter_answer(self) -> PreFilterResult | Status | None:
+    def take_pre_filter_result(self) -> PreFilterResult | Status | None:
         """Return and clear the early answer of PreFilter, which is valid only now."""
-        answer, self._pre_filter_answer = self._pre_filter_answer, None
-        return answer
+        pre_filter_result, self._pre_filter_result = self._pre_filter_result, None
+        return pre_filter_result
 
     def _run_pre_filter(self) -> bool:
         """Whether the plugin filters these pods."""
         if not self.role.pre_filters:
             self.cycle.skip_filter.discard(self.role.name)
             return True
-        if self._pre_filter_answer is None:
+        if self._pre_filter_result is None:
             self.pre_filter()
-        answer = self.take_pre_filter_answer()
-        if not isinstance(answer, Status):
+        pre_filter_result = self.take_pre_filter_result()
+        if not isinstance(pre_filter_result, Status):
             raise NotShareable
-        if answer.code is Code.SKIP:
+        if pre_filter_result.code is Code.SKIP:
             self.cycle.skip_filter.add(self.role.name)
             return False
         self._caller.points.count(self.role.name, PRE_FILTER.metric_label)
-        if not answer.ok:
+        if not pre_filter_result.ok:
             raise NotShareable
         return True
 
@@ -446,10 +446,10 @@ class PluginEvaluation:
 
     def _score_all(self) -> None:
         table = self.cycle.snapshot.table
-        answer = self.role.plugin.score_nodes(self.cycle, table)
-        vector = to_score_vector(answer, self.role.name, len(table))
+        scores = self.role.plugin.score_nodes(self.cycle, table)
+        vector = to_score_vector(scores, self.role.name, len(table))
         # The plugin may have returned a column or a stored vector: it is copied unless it is referenced only here.
-        is_unshared = vector is answer and vector.flags.owndata and getrefcount(vector) == _UNSHARED_REFERENCES
+        is_unshared = vector is scores and vector.flags.owndata and getrefcount(vector) == _UNSHARED_REFERENCES
         self.raw = vector if is_unshared else vector.copy()
         self.out_of_range = has_out_of_range(self.raw)
         self.all_zero = len(self.raw) == 0 or (self.raw.item(0) == 0 and not self.raw.any())

@@ -48,19 +48,19 @@ def count_rejections(filters: Sequence[PluginEvaluation], rejector: RejectorVect
 def build_diagnosis(names: list[str], filters: Sequence[PluginEvaluation], rejector: RejectorVector) -> Diagnosis:
     """Return the diagnosis that a full attempt would have built."""
     diagnosis = Diagnosis(names)
-    verdicts = FilterResults.empty(len(rejector))
+    results = FilterResults.empty(len(rejector))
     for number, evaluation in enumerate(filters):
         rejected = rejector == number
         if not rejected.any():
             continue
         name = evaluation.role.name
-        verdicts.codes[rejected] = evaluation.codes[rejected]
-        verdicts.plugins[name] = rejected
+        results.codes[rejected] = evaluation.codes[rejected]
+        results.plugins[name] = rejected
         for reason in evaluation.reasons:
-            if reason.mask is not None and (held := reason.mask & rejected).any():
-                verdicts.reasons.append(FilterReasonRows(name, reason.text, held))
+            if reason.mask is not None and (rows := reason.mask & rejected).any():
+                results.reasons.append(FilterReasonRows(name, reason.text, rows))
         diagnosis.unschedulable_plugins.add(name)
         if (evaluation.codes[rejected] == Code.PENDING).any():
             diagnosis.pending_plugins.add(name)
-    diagnosis.verdicts = verdicts
+    diagnosis.verdicts = results
     return diagnosis

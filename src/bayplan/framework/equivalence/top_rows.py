@@ -69,7 +69,7 @@ class TopRows:
         """Return a row that is one of the best, and the next best rows."""
         best = self.best_rows()
         if len(best) >= count:
-            return _with_first(first, best[:count])
+            return _move_to_front(first, best[:count])
         return top_positions(self.total, first, count)
 
 
@@ -77,7 +77,7 @@ def _as_array(rows: RowVector) -> array[int]:
     return array("q", rows.astype(np.int64, copy=False).tobytes())
 
 
-def _with_first(first: int, rows: Rows) -> list[int]:
+def _move_to_front(first: int, rows: Rows) -> list[int]:
     """Return as many rows with this one first. It takes its own place, or that of the last row."""
     result: list[int] = rows.tolist()
     if first in result:
@@ -247,5 +247,5 @@ class GroupedTopRows:
         """Return a row that is one of the best, and the next best rows."""
         best = self.best_rows()
         if len(best) >= count:
-            return _with_first(first, best[:count])
+            return _move_to_front(first, best[:count])
         return top_positions(self.total, first, count)

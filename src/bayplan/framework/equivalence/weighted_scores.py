@@ -104,11 +104,11 @@ def has_out_of_range(scores: IntVector) -> bool:
     return unsigned.item(unsigned.argmax()) > MAX_SCORE
 
 
-def to_score_vector(answer: object, plugin: str, count: int) -> IntVector:
+def to_score_vector(result: object, plugin: str, count: int) -> IntVector:
     """Check the scores that a plugin returned, and convert them to int64."""
-    if not isinstance(answer, np.ndarray) or answer.shape != (count,) or answer.dtype.kind not in "iu":
-        raise invalid_scores_error(answer, plugin, count)
-    return np.ascontiguousarray(answer, dtype=np.int64)
+    if not isinstance(result, np.ndarray) or result.shape != (count,) or result.dtype.kind not in "iu":
+        raise invalid_scores_error(result, plugin, count)
+    return np.ascontiguousarray(result, dtype=np.int64)
 
 
 NO_WEIGHTED_SCORES = WeightedScores(np.zeros(0, dtype=np.int64), 0, None)

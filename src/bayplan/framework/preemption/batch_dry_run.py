@@ -124,10 +124,10 @@ class _BatchTrial:
 
     def run(self, enough: int) -> dict[int, Victims | Status | None]:
         """Return the result of each row, or of the rows up to `ended_at`."""
-        verdicts = self._batch.filters.filter_table(self._cycle, NodeTable(self._fork))
-        self._broken |= verdicts.codes == Code.ERROR
-        found: dict[int, Victims | Status | None] = dict(zip(self._rows, verdicts.statuses(), strict=True))
-        solved = verdicts.feasible
+        filter_results = self._batch.filters.filter_table(self._cycle, NodeTable(self._fork))
+        self._broken |= filter_results.codes == Code.ERROR
+        found: dict[int, Victims | Status | None] = dict(zip(self._rows, filter_results.statuses(), strict=True))
+        solved = filter_results.feasible
         if solved.any():
             self._limit(solved, enough)
             violates = self._order_for_reprieve(solved)
@@ -300,30 +300,30 @@ class _ImportanceSorter:
         list_index = np.zeros(len(slots), dtype=np.int64)
         list_index[tied[at]] = weights.list_positions(slots[tied[at]])
         order = np.lexsort((np.where(not_started, -list_index, list_index), start_times, ranks, at))
-        answer = slots[order]
+        sorted_slots = slots[order]
         is_mixed = equal & (not_started[order][1:] != not_started[order][:-1])
         starts = np.searchsorted(at, np.arange(len(tied) + 1))
         long = np.flatnonzero(tied & (np.diff(starts) > INSERTION_SORT_MAX))
         for position in np.union1d(long, at[order][1:][is_mixed]).tolist():
             entries = slice(starts[position], starts[position + 1])
             by_list = slots[entries][np.argsort(list_index[entries])]
-            answer[entries] = by_list[self._go_sort_order(by_list)]
-        return answer
+            sorted_slots[entries] = by_list[self._go_sort_order(by_list)]
+        return sorted_slots
 
     def _go_sort_order(self, slots: RowVector) -> list[int]:
         """Return the sorted positions of a row's pods that are listed in this order."""
         started: list[int] = self._weights.started(slots).tolist()
-        seen = tuple(zip(self._weights.priorities(slots).tolist(), started, strict=True))
-        order = self._cached_orders.get(seen)
+        row_key = tuple(zip(self._weights.priorities(slots).tolist(), started, strict=True))
+        order = self._cached_orders.get(row_key)
         if order is None:
-            keys = [(-priority, self._now if start == NOT_STARTED else start) for priority, start in seen]
+            keys = [(-priority, self._now if start == NOT_STARTED else start) for priority, start in row_key]
 
             def less(one: int, other: int) -> bool:
                 if keys[one] == keys[other]:
                     return started[one] == started[other] == NOT_STARTED
                 return keys[one] < keys[other]
 
-            order = self._cached_orders[seen] = list(range(len(seen)))
+            order = self._cached_orders[row_key] = list(range(len(row_key)))
             go_sort(order, less)
         return order
 

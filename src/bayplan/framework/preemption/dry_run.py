@@ -313,8 +313,8 @@ def pick_one_node(candidates: Mapping[str, Victims], snapshot: Snapshot, now: da
     """
     remaining = list(candidates.items())
     for cost in (_violations, _first_priority, _priority_sum, _count):
-        remaining = _with_lowest_cost(remaining, cost)
-    remaining = _with_lowest_cost(remaining, lambda victims: _age(victims, now))
+        remaining = _keep_cheapest(remaining, cost)
+    remaining = _keep_cheapest(remaining, lambda victims: _age(victims, now))
     if len(remaining) == 1:
         return remaining[0][0]
     index, names = snapshot.nodes.index, snapshot.nodes.names
@@ -324,9 +324,7 @@ def pick_one_node(candidates: Mapping[str, Victims], snapshot: Snapshot, now: da
     return names[first]
 
 
-def _with_lowest_cost(
-    remaining: list[tuple[str, Victims]], cost: Callable[[Victims], Any]
-) -> list[tuple[str, Victims]]:
+def _keep_cheapest(remaining: list[tuple[str, Victims]], cost: Callable[[Victims], Any]) -> list[tuple[str, Victims]]:
     """Keep the candidates with the lowest cost."""
     if len(remaining) == 1:
         return remaining

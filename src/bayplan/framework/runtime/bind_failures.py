@@ -104,8 +104,8 @@ class BindFailures:
         if record is None or not left_s:
             return ""
         if record.held_until_s > record.blocked_until_s:
-            return f"BindFailed: {record.held_reason}; it is tried again in {left_s:.0f} s"
+            return f"BindFailed: {record.held_reason}; it is retried in {left_s:.0f} s"
         return (
-            f"BindFailed: {record.total} bindings of the pod were given up, the last {record.last}; "
-            f"it is tried again in {left_s:.0f} s"
+            f"BindFailed: {record.total} bindings of the pod failed, the last {record.last}; "
+            f"it is retried in {left_s:.0f} s"
         )

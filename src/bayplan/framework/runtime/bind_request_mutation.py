@@ -32,7 +32,7 @@ SLOW_S = 0.05
 _RESERVED = ("kubernetes.io", "k8s.io")
 _PREFIX = "kai_bind_request_mutate_"
 
-EXCLUDED_NODE_REASON = "node(s) on which a binding of the pod was given up lately"
+EXCLUDED_NODE_REASON = "node(s) on which a binding of the pod failed recently"
 
 
 REQUEST_FIELDS: StateKey[dict[str, Any]] = StateKey("BindRequest/fields")
@@ -128,13 +128,13 @@ class BindRequestMutation:
             if took_s > SLOW_S:
                 log.warning('plugin "%s" took %.0f ms for the bind request of %s', mutator.plugin, took_s * 1e3, about)
 
-    def _checked_copy(self, plugin: str, answer: Any) -> dict[str, str]:
-        if answer is None:
+    def _checked_copy(self, plugin: str, result: Any) -> dict[str, str]:
+        if result is None:
             return {}
-        if not isinstance(answer, Mapping):
-            raise _InvalidAnnotations(f"it answered {answer!r}, which is no mapping")
+        if not isinstance(result, Mapping):
+            raise _InvalidAnnotations(f"it returned {result!r}, which is not a mapping")
         good, bad = {}, []
-        for key, value in answer.items():
+        for key, value in result.items():
             problem = annotation_problem(key, value)
             if problem:
                 bad.append(problem)
@@ -160,9 +160,7 @@ class BindRequestMutation:
     def _check_size(before: Mapping[str, str], annotations: Mapping[str, str]) -> None:
         size = sum(len(key.encode()) + len(value.encode()) for key, value in {**before, **annotations}.items())
         if size > MAX_ANNOTATION_BYTES:
-            raise _InvalidAnnotations(
-                f"the annotations would take {size} bytes, and {MAX_ANNOTATION_BYTES} are allowed"
-            )
+            raise _InvalidAnnotations(f"the annotations have {size} bytes; at most {MAX_ANNOTATION_BYTES} are allowed")
 
     def _merge(self, into: dict[str, str], owners: dict[str, str], plugin: str, annotations: Mapping[str, str]) -> None:
         for key, value in annotations.items():
@@ -183,14 +181,14 @@ class _InvalidAnnotations(Exception):
 def annotation_problem(key: object, value: object) -> str:
     """Return why a pair cannot be an annotation, or an empty string."""
     if not _is_text(key):
-        return f"the key {key!r} is no text"
+        return f"the key {key!r} is not a string"
     problems = label_key_problems(key)
     if problems:
-        return f"the key {key!r} is no name of an annotation: {problems[0]}"
+        return f"the key {key!r} is not a valid annotation name: {problems[0]}"
     domain = key.partition("/")[0] if "/" in key else ""
     if any(domain == each or domain.endswith(f".{each}") for each in _RESERVED):
         return f"the key {key} belongs to Kubernetes"
-    return "" if _is_text(value) else f"the value of {key} is {value!r}, which is no text"
+    return "" if _is_text(value) else f"the value of {key} is {value!r}, which is not a string"
 
 
 def _is_text(value: object) -> TypeGuard[str]:

@@ -122,12 +122,12 @@ class BindingPoints:
         outcome = PermitResult()
         for plugin in self._permit_plugins:
             try:
-                answer = self._caller.call(plugin, PERMIT, _permit_answer, plugin, cycle, node_name)
-                if isinstance(answer, PermitWait):
-                    outcome.waits[plugin.name] = min(answer.timeout_s, MAX_PERMIT_WAIT_S)
-                    outcome.reason = answer.reason
+                result = self._caller.call(plugin, PERMIT, _permit_answer, plugin, cycle, node_name)
+                if isinstance(result, PermitWait):
+                    outcome.waits[plugin.name] = min(result.timeout_s, MAX_PERMIT_WAIT_S)
+                    outcome.reason = result.reason
                     continue
-                status = answer
+                status = result
             except PluginFault as fault:
                 status = error(fault.text).by(plugin.name)
             if not status.ok:
@@ -151,13 +151,13 @@ class BindingPoints:
         plan = PreBindPlan(groups=[[]])
         for plugin in self._plugins[PRE_BIND]:
             try:
-                answer = self._preflight(plugin, cycle, node_name)
+                result = self._preflight(plugin, cycle, node_name)
             except PluginFault as fault:
                 plan.status = error(f'running PreBindPreFlight "{plugin.name}": {fault.text}').by(plugin.name)
                 return plan
-            if isinstance(answer, PreBindPreFlightResult) and answer.allow_parallel:
+            if isinstance(result, PreBindPreFlightResult) and result.allow_parallel:
                 plan.groups[-1].append(plugin)
-            elif isinstance(answer, PreBindPreFlightResult):
+            elif isinstance(result, PreBindPreFlightResult):
                 plan.groups += [[plugin], []]
             else:
                 cycle.skip_pre_bind.add(plugin.name)
@@ -226,10 +226,10 @@ class BindingPoints:
         method = getattr(plugin, "pre_bind_preflight", None)
         if method is None:
             return PreBindPreFlightResult()
-        answer = self._caller.call(plugin, PREFLIGHT, method, cycle, node_name)
-        if isinstance(answer, PreBindPreFlightResult):
-            return answer
-        status = to_status(answer, plugin.name, PRE_BIND)
+        result = self._caller.call(plugin, PREFLIGHT, method, cycle, node_name)
+        if isinstance(result, PreBindPreFlightResult):
+            return result
+        status = to_status(result, plugin.name, PRE_BIND)
         if status.ok:
             return PreBindPreFlightResult()
         if status.code is Code.SKIP:
@@ -248,15 +248,15 @@ class BindingPoints:
         self, plugin: Any, point: ExtensionPoint, method: Callable[..., Any], cycle: Cycle, node_name: str
     ) -> Status:
         try:
-            answer = await self._caller.await_call(plugin, point, method, cycle, node_name)
-            return to_status(answer, plugin.name, point)
+            result = await self._caller.await_call(plugin, point, method, cycle, node_name)
+            return to_status(result, plugin.name, point)
         except PluginFault as fault:
             return error(fault.text).by(plugin.name)
 
 
 def _permit_answer(plugin: Any, cycle: Cycle, node_name: str) -> PermitWait | Status:
-    answer = plugin.permit(cycle, node_name)
-    return answer if isinstance(answer, PermitWait) else to_status(answer, plugin.name, PERMIT)
+    result = plugin.permit(cycle, node_name)
+    return result if isinstance(result, PermitWait) else to_status(result, plugin.name, PERMIT)
 
 
 def _failure(status: Status, doing: str) -> Status:

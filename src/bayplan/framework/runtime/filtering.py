@@ -89,23 +89,23 @@ class FilterPoints:
     def _run_pre_filter(self, cycle: Cycle) -> PreFilterSummary:
         summary = PreFilterSummary()
         count = self._caller.points.count
-        known, cycle.pre_filter_answers = cycle.pre_filter_answers or {}, None
+        cached, cycle.pre_filter_results = cycle.pre_filter_results or {}, None
         for plugin in self._pre_filters:
-            answer = known.get(plugin.name) or self._call_pre_filter(plugin, cycle)
-            if isinstance(answer, PreFilterResult) or answer.code is not Code.SKIP:
+            result = cached.get(plugin.name) or self._call_pre_filter(plugin, cycle)
+            if isinstance(result, PreFilterResult) or result.code is not Code.SKIP:
                 count(plugin.name, PRE_FILTER.metric_label)
-            if isinstance(answer, PreFilterResult):
-                if self._restrict_nodes(summary, plugin.name, answer.node_names):
+            if isinstance(result, PreFilterResult):
+                if self._restrict_nodes(summary, plugin.name, result.node_names):
                     return summary
                 continue
-            if answer.code is Code.SKIP:
+            if result.code is Code.SKIP:
                 cycle.skip_filter.add(plugin.name)
-            elif answer.code is Code.UNRESOLVABLE:
-                return PreFilterSummary(answer)  # plugins that narrowed the nodes before are not the cause
-            elif answer.code is Code.UNSCHEDULABLE:
-                summary.status = answer
-            elif not answer.ok:
-                summary.status = error(f'running PreFilter plugin "{plugin.name}": {status_text(answer)}').by(
+            elif result.code is Code.UNRESOLVABLE:
+                return PreFilterSummary(result)  # plugins that narrowed the nodes before are not the cause
+            elif result.code is Code.UNSCHEDULABLE:
+                summary.status = result
+            elif not result.ok:
+                summary.status = error(f'running PreFilter plugin "{plugin.name}": {status_text(result)}').by(
                     plugin.name
                 )
                 return summary
@@ -167,13 +167,13 @@ class FilterPoints:
         return None if summary.names is None else np.flatnonzero(table.where_named(summary.names))
 
     @staticmethod
-    def _set_verdicts(diagnosis: Diagnosis, table: NodeTable, verdicts: FilterResults) -> None:
+    def _set_verdicts(diagnosis: Diagnosis, table: NodeTable, results: FilterResults) -> None:
         """Expand the results of a table to all rows of the snapshot."""
         if table.is_whole:
-            diagnosis.verdicts = verdicts
+            diagnosis.verdicts = results
         else:
             all_verdicts = FilterResults(np.full(diagnosis.node_count, NOT_EVALUATED, dtype=np.int8))
-            all_verdicts.codes[table.rows] = verdicts.codes
+            all_verdicts.codes[table.rows] = results.codes
 
             def expand(mask: BoolVector) -> BoolVector:
                 expanded = np.zeros(diagnosis.node_count, dtype=np.bool_)
@@ -181,25 +181,25 @@ class FilterPoints:
                 return expanded
 
             all_verdicts.reasons = [
-                FilterReasonRows(reason.plugin, reason.text, expand(reason.mask)) for reason in verdicts.reasons
+                FilterReasonRows(reason.plugin, reason.text, expand(reason.mask)) for reason in results.reasons
             ]
-            all_verdicts.plugins = {plugin: expand(mask) for plugin, mask in verdicts.plugins.items()}
+            all_verdicts.plugins = {plugin: expand(mask) for plugin, mask in results.plugins.items()}
             diagnosis.verdicts = all_verdicts
 
     def filter_table(self, cycle: Cycle, table: NodeTable) -> FilterResults:
         """Return the filter results of each entry, without nominated pods."""
-        verdicts = FilterResults.empty(len(table))
+        results = FilterResults.empty(len(table))
         remaining = np.ones(len(table), dtype=np.bool_)
         for plugin in self._filters:
             if plugin.name in cycle.skip_filter:
                 continue
             self._caller.points.count(plugin.name, FILTER.metric_label, len(table))
-            if not self._apply(plugin, cycle, table, remaining, verdicts):
+            if not self._apply(plugin, cycle, table, remaining, results):
                 break
-        return verdicts
+        return results
 
     def _apply(
-        self, plugin: Any, cycle: Cycle, table: NodeTable, remaining: BoolVector, verdicts: FilterResults
+        self, plugin: Any, cycle: Cycle, table: NodeTable, remaining: BoolVector, results: FilterResults
     ) -> bool:
         """Apply one plugin to the remaining rows. Returns false if no row is left."""
         try:
@@ -209,40 +209,40 @@ class FilterPoints:
                     plugin, FILTER, table.rows[remaining] if is_per_node else table.rows
                 )
             if not hasattr(plugin, "filter_nodes"):
-                self._apply_one_by_one(plugin, cycle, table, remaining, verdicts)
+                self._apply_one_by_one(plugin, cycle, table, remaining, results)
             elif getattr(plugin, "per_row", False) and not remaining.all():
-                left = np.flatnonzero(remaining)
+                positions_left = np.flatnonzero(remaining)
                 narrowed = table.restricted_to(remaining)
                 for rejection in self._caller.call(plugin, FILTER, table_rejections, plugin, cycle, narrowed):
                     mask = np.zeros(len(table), dtype=np.bool_)
-                    mask[left[rejection.mask]] = True
-                    _reject(verdicts, plugin.name, mask, rejection.reason, rejection.status_code)
+                    mask[positions_left[rejection.mask]] = True
+                    _reject(results, plugin.name, mask, rejection.reason, rejection.status_code)
             else:
                 for rejection in self._caller.call(plugin, FILTER, table_rejections, plugin, cycle, table):
                     mask = rejection.mask & remaining
-                    _reject(verdicts, plugin.name, mask, rejection.reason, rejection.status_code)
+                    _reject(results, plugin.name, mask, rejection.reason, rejection.status_code)
         except PluginFault as fault:
-            _reject(verdicts, plugin.name, remaining.copy(), fault.text, Code.ERROR)
-        rejected = verdicts.plugins.get(plugin.name)
+            _reject(results, plugin.name, remaining.copy(), fault.text, Code.ERROR)
+        rejected = results.plugins.get(plugin.name)
         if rejected is not None:
             remaining &= ~rejected
         return bool(remaining.any())
 
     def _apply_one_by_one(
-        self, plugin: Any, cycle: Cycle, table: NodeTable, remaining: BoolVector, verdicts: FilterResults
+        self, plugin: Any, cycle: Cycle, table: NodeTable, remaining: BoolVector, results: FilterResults
     ) -> None:
-        left = np.flatnonzero(remaining)
+        positions_left = np.flatnonzero(remaining)
         for (code, reasons), rows in self._caller.call(
-            plugin, FILTER, filter_one_by_one, plugin, cycle, table, left
+            plugin, FILTER, filter_one_by_one, plugin, cycle, table, positions_left
         ).items():
             mask = np.zeros(len(table), dtype=np.bool_)
             mask[rows] = True
             if code in _ACCEPTED_FROM_FILTER:
                 for text in reasons or ("",):
-                    _reject(verdicts, plugin.name, mask, text, code)
+                    _reject(results, plugin.name, mask, text, code)
             else:
-                text = ", ".join(reasons) or f"answered {code.label}, which is no answer to filter"
-                _reject(verdicts, plugin.name, mask, text, Code.ERROR)
+                text = ", ".join(reasons) or f"returned {code.label}, which is not allowed at Filter"
+                _reject(results, plugin.name, mask, text, Code.ERROR)
 
     def _filter_with_nominated_pods(self, cycle: Cycle, diagnosis: Diagnosis) -> None:
         """Filter rows with nominated pods again: the pod must fit both with and without these pods."""
@@ -276,9 +276,9 @@ class FilterPoints:
             for position, nominated_pods in enumerate(nominated_by_row.values()):
                 for nominated_pod in nominated_pods:
                     fork.add_pod(position, nominated_pod)
-            verdicts = self.filter_table(cycle.clone(), NodeTable(fork))
-            if not (verdicts.codes == Code.ERROR).any():
-                return verdicts.statuses()
+            results = self.filter_table(cycle.clone(), NodeTable(fork))
+            if not (results.codes == Code.ERROR).any():
+                return results.statuses()
         return [
             self._add_nominated_pods(cycle, nodes.fork([row]), nominated_pods)
             for row, nominated_pods in nominated_by_row.items()
@@ -348,69 +348,69 @@ class FilterPoints:
 
 
 def call_pre_filter(plugin: Any, cycle: Cycle) -> PreFilterResult | Status:
-    answer = plugin.pre_filter(cycle)
-    return answer if isinstance(answer, PreFilterResult) else to_status(answer, plugin.name, PRE_FILTER)
+    result = plugin.pre_filter(cycle)
+    return result if isinstance(result, PreFilterResult) else to_status(result, plugin.name, PRE_FILTER)
 
 
 def filter_one_by_one(
     plugin: Any, cycle: Cycle, table: NodeTable, positions: RowVector
 ) -> dict[tuple[Code, tuple[str, ...]], list[int]]:
     """Return the rejected positions of a one-node plugin by status. Many nodes share few statuses."""
-    found: dict[tuple[Code, tuple[str, ...]], list[int]] = {}
+    rejected_positions: dict[tuple[Code, tuple[str, ...]], list[int]] = {}
     filter_node, columns = plugin.filter, table.columns
     for position, row in zip(positions.tolist(), table.rows[positions].tolist(), strict=True):
-        answer = filter_node(cycle, NodeInfo(columns, row))
-        if answer is None:
+        result = filter_node(cycle, NodeInfo(columns, row))
+        if result is None:
             continue
-        if not isinstance(answer, Status) or not isinstance(answer.code, Code):
-            raise invalid_status_error(answer, plugin.name, FILTER)
-        code = answer.code
+        if not isinstance(result, Status) or not isinstance(result.code, Code):
+            raise invalid_status_error(result, plugin.name, FILTER)
+        code = result.code
         if code is Code.SUCCESS:
             continue
-        where = found.get((code, answer.reasons))
+        where = rejected_positions.get((code, result.reasons))
         if where is None:
-            found[code, answer.reasons] = [position]
+            rejected_positions[code, result.reasons] = [position]
         else:
             where.append(position)
-    return found
+    return rejected_positions
 
 
 def table_rejections(plugin: Any, cycle: Cycle, table: NodeTable) -> list[Rejection]:
     """Return the checked rejections of one plugin."""
-    answer = plugin.filter_nodes(cycle, table)
-    if not isinstance(answer, Iterable) or isinstance(answer, np.ndarray):
-        raise PluginFault(plugin.name, FILTER.key, f"filter_nodes yields Rejections; got {_type_text(answer)}")
-    rejections = list(answer)
+    result = plugin.filter_nodes(cycle, table)
+    if not isinstance(result, Iterable) or isinstance(result, np.ndarray):
+        raise PluginFault(plugin.name, FILTER.key, f"filter_nodes yields Rejections; got {_type_text(result)}")
+    rejections = list(result)
     for rejection in rejections:
         if not isinstance(rejection, Rejection):
-            raise PluginFault(plugin.name, FILTER.key, f"yielded {rejection!r}, which is no Rejection")
+            raise PluginFault(plugin.name, FILTER.key, f"yielded {rejection!r}, which is not a Rejection")
         mask = rejection.mask
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (len(table),):
             raise PluginFault(
                 plugin.name,
                 FILTER.key,
-                f"a mask of {len(table)} booleans is needed, one a node; got {_type_text(mask)}",
+                f"a mask of {len(table)} booleans is needed, one for each node; got {_type_text(mask)}",
             )
         if rejection.status_code not in _ACCEPTED_FROM_FILTER and rejection.status_code is not Code.ERROR:
-            raise PluginFault(plugin.name, FILTER.key, f"{rejection.status_code!r} is no way to reject a node")
+            raise PluginFault(plugin.name, FILTER.key, f"{rejection.status_code!r} cannot reject a node")
     return rejections
 
 
-def _type_text(answer: object) -> str:
+def _type_text(result: object) -> str:
     """Describe an invalid answer."""
-    if isinstance(answer, np.ndarray):
-        return f"shape {answer.shape} of {answer.dtype}"
-    return "None" if answer is None else type(answer).__name__
+    if isinstance(result, np.ndarray):
+        return f"shape {result.shape} of {result.dtype}"
+    return "None" if result is None else type(result).__name__
 
 
-def _reject(verdicts: FilterResults, plugin: str, mask: BoolVector, text: str, code: Code) -> None:
+def _reject(results: FilterResults, plugin: str, mask: BoolVector, text: str, code: Code) -> None:
     """Add one reason of one plugin. A row's code is the gravest of its reasons."""
     if not mask.any():
         return
     if code is Code.ERROR:
         text = f'running "{plugin}" filter plugin: {text}'
-    before = verdicts.codes[mask]
-    verdicts.codes[mask] = np.where((before == Code.SUCCESS) | (code in (Code.UNRESOLVABLE, Code.ERROR)), code, before)
-    mask_before = verdicts.plugins.get(plugin)
-    verdicts.plugins[plugin] = mask if mask_before is None else mask_before | mask
-    verdicts.reasons.append(FilterReasonRows(plugin, text, mask))
+    before = results.codes[mask]
+    results.codes[mask] = np.where((before == Code.SUCCESS) | (code in (Code.UNRESOLVABLE, Code.ERROR)), code, before)
+    mask_before = results.plugins.get(plugin)
+    results.plugins[plugin] = mask if mask_before is None else mask_before | mask
+    results.reasons.append(FilterReasonRows(plugin, text, mask))

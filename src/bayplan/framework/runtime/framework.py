@@ -121,9 +121,9 @@ class Framework:
         """
         cycle.plugin_error = None  # preemption calls the same plugins for other nodes
         start_s = self.plugin_caller.now_s()
-        answer = yield from self._run_post_filter(cycle, diagnosis)
-        self._points.observe(POST_FILTER.metric_label, self.plugin_caller.now_s() - start_s, answer.status.code.label)
-        return answer
+        result = yield from self._run_post_filter(cycle, diagnosis)
+        self._points.observe(POST_FILTER.metric_label, self.plugin_caller.now_s() - start_s, result.status.code.label)
+        return result
 
     def _run_post_filter(
         self, cycle: Cycle, diagnosis: Diagnosis
@@ -134,16 +134,16 @@ class Framework:
         plugin_name = ""
         for plugin in self.profile.at(POST_FILTER):
             self._points.count(plugin.name, POST_FILTER.metric_label)
-            answer = yield from self._call_post_filter(plugin, cycle, diagnosis)
-            writes += answer.writes
-            if answer.status.ok or answer.status.code is Code.UNRESOLVABLE:
-                return PostFilterResult(answer.status, answer.nominated_node_name, answer.victims, tuple(writes))
-            if not answer.status.rejected:
-                return PostFilterResult(error(status_text(answer.status)).by(plugin.name), writes=tuple(writes))
-            reasons += answer.status.reasons
+            result = yield from self._call_post_filter(plugin, cycle, diagnosis)
+            writes += result.writes
+            if result.status.ok or result.status.code is Code.UNRESOLVABLE:
+                return PostFilterResult(result.status, result.nominated_node_name, result.victims, tuple(writes))
+            if not result.status.rejected:
+                return PostFilterResult(error(status_text(result.status)).by(plugin.name), writes=tuple(writes))
+            reasons += result.status.reasons
             plugin_name = plugin_name or plugin.name
-            if answer.nominated_node_name is not None:
-                nominate = answer.nominated_node_name
+            if result.nominated_node_name is not None:
+                nominate = result.nominated_node_name
         status = Status(Code.UNSCHEDULABLE, reasons, plugin=plugin_name)
         return PostFilterResult(status, nominate, writes=tuple(writes))
 
@@ -156,23 +156,23 @@ class Framework:
         try:
             if not getattr(plugin, "extenders", ()):
                 return self.plugin_caller.call(plugin, POST_FILTER, _call_post_filter_method, plugin, cycle, diagnosis)
-            steps = plugin.post_filter_asking(cycle, diagnosis)
-            answer: ExtenderAnswer | None = None
+            steps = plugin.post_filter_steps(cycle, diagnosis)
+            result: ExtenderAnswer | None = None
             while True:
-                step = self.plugin_caller.call(plugin, POST_FILTER, _next_step, plugin, steps, answer)
+                step = self.plugin_caller.call(plugin, POST_FILTER, _next_step, plugin, steps, result)
                 if isinstance(step, PostFilterResult):
                     return step
-                answer = yield step
+                result = yield step
         except PluginFault as fault:
             return PostFilterResult(error(f'running PostFilter plugin "{plugin.name}": {fault.text}').by(plugin.name))
 
 
 def _next_step(
-    plugin: Any, steps: Generator[ExtenderQuestion, ExtenderAnswer, Any], answer: ExtenderAnswer | None
+    plugin: Any, steps: Generator[ExtenderQuestion, ExtenderAnswer, Any], result: ExtenderAnswer | None
 ) -> ExtenderQuestion | PostFilterResult:
     """Return the next question of a PostFilter generator, or its result."""
     try:
-        return next(steps) if answer is None else steps.send(answer)
+        return next(steps) if result is None else steps.send(result)
     except StopIteration as done:
         return _to_post_filter_result(plugin, done.value)
 
@@ -181,7 +181,7 @@ def _call_post_filter_method(plugin: Any, cycle: Cycle, diagnosis: Diagnosis) ->
     return _to_post_filter_result(plugin, plugin.post_filter(cycle, diagnosis))
 
 
-def _to_post_filter_result(plugin: Any, answer: Any) -> PostFilterResult:
-    if isinstance(answer, PostFilterResult):
-        return answer
-    return PostFilterResult(to_status(answer, plugin.name, POST_FILTER))
+def _to_post_filter_result(plugin: Any, result: Any) -> PostFilterResult:
+    if isinstance(result, PostFilterResult):
+        return result
+    return PostFilterResult(to_status(result, plugin.name, POST_FILTER))

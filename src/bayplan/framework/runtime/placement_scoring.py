@@ -133,17 +133,17 @@ def _normalize(plugin: Any, cycle: Cycle, group: PodGroupRef, scores: list[int])
     return _checked_scores(plugin, plugin.normalize_placements(cycle, group, scores), len(scores))
 
 
-def _checked_scores(plugin: Any, answer: Any, count: int) -> list[int]:
+def _checked_scores(plugin: Any, result: Any, count: int) -> list[int]:
     """Check that there is one score for each placement."""
-    if isinstance(answer, Status):
-        raise PluginFault(plugin.name, PLACEMENT_SCORE.key, status_text(answer))
-    if not isinstance(answer, Sequence | np.ndarray) or len(answer) != count:
+    if isinstance(result, Status):
+        raise PluginFault(plugin.name, PLACEMENT_SCORE.key, status_text(result))
+    if not isinstance(result, Sequence | np.ndarray) or len(result) != count:
         raise PluginFault(
-            plugin.name, PLACEMENT_SCORE.key, f"{count} scores are needed, one a placement; got {answer!r}"
+            plugin.name, PLACEMENT_SCORE.key, f"{count} scores are needed, one for each placement; got {result!r}"
         )
-    for score in answer:
+    for score in result:
         if isinstance(score, Status):
             raise PluginFault(plugin.name, PLACEMENT_SCORE.key, status_text(score))
         if not isinstance(score, int | np.integer):
-            raise PluginFault(plugin.name, PLACEMENT_SCORE.key, f"a score is a whole number; got {score!r}")
-    return [int(score) for score in answer]
+            raise PluginFault(plugin.name, PLACEMENT_SCORE.key, f"a score must be an integer; got {score!r}")
+    return [int(score) for score in result]

@@ -72,13 +72,13 @@ class PluginCaller:
         """Return the plugin's result, timed. For callers that repeat the call with `call` when it raises."""
         start, before_s = self._now(), self._nested_s
         self._nested_s = 0.0
-        answer: object = _NO_ANSWER
+        outcome: object = _NO_ANSWER
         try:
-            answer = result = method(*args, **kwargs)
+            outcome = result = method(*args, **kwargs)
             return result
         finally:
             took = self._now() - start
-            self._record_call(plugin.name, point, took - self._nested_s, answer)
+            self._record_call(plugin.name, point, took - self._nested_s, outcome)
             self._nested_s = before_s + took
 
     def call_for_status(self, plugin: Any, point: ExtensionPoint, method: Callable[..., Any], *args: Any) -> Status:
@@ -90,24 +90,24 @@ class PluginCaller:
     ) -> Status:
         """Like `call_for_status`, without timing: for thousands of calls that mostly return nothing."""
         try:
-            answer = method(*args)
-            return SUCCESS if answer is None else to_status(answer, plugin.name, point)
+            outcome = method(*args)
+            return SUCCESS if outcome is None else to_status(outcome, plugin.name, point)
         except PLUGIN_EXCEPTIONS as fault:
             raise self.record_failure(plugin, point, fault) from fault
 
     async def await_call(self, plugin: Any, point: ExtensionPoint, method: Callable[..., Any], *args: Any) -> Any:
         """Await the points that call external services, where a long duration is not a fault."""
         start = self._now()
-        answer: object = _NO_ANSWER
+        outcome: object = _NO_ANSWER
         try:
-            answer = await method(*args)
-            return answer
+            outcome = await method(*args)
+            return outcome
         except PLUGIN_EXCEPTIONS as fault:
             if isinstance(fault, asyncio.CancelledError) and _is_cancelled():
                 raise
             raise self.record_failure(plugin, point, fault) from fault
         finally:
-            self.timings.observe(plugin.name, point.metric_key, self._now() - start, _status_label(answer))
+            self.timings.observe(plugin.name, point.metric_key, self._now() - start, _status_label(outcome))
 
     def record_failure(self, plugin: Any, point: ExtensionPoint, fault: BaseException) -> PluginFault:
         """Convert an exception of a plugin to a fault. Counted, and logged once for each attempt."""
@@ -118,9 +118,9 @@ class PluginCaller:
         self.timings.count_failed(plugin.name, point.metric_key)
         return plugin_fault
 
-    def _record_call(self, plugin: str, point: ExtensionPoint, seconds: float, answer: object) -> None:
+    def _record_call(self, plugin: str, point: ExtensionPoint, seconds: float, outcome: object) -> None:
         if self.sampling:
-            self.timings.observe(plugin, point.metric_key, seconds, _status_label(answer))
+            self.timings.observe(plugin, point.metric_key, seconds, _status_label(outcome))
         if seconds > SLOW_CALL_S:
             self.timings.count_slow(plugin, point.metric_key)
             log.warning(
@@ -137,16 +137,16 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _status_label(answer: object) -> str:
+def _status_label(outcome: object) -> str:
     """Return the status label of a call for the statistics.
 
     A tuple counts with its first status, anything else as success.
     """
-    if isinstance(answer, tuple):
-        answer = next((item for item in answer if isinstance(item, Status)), None)
-    if isinstance(answer, Status):
-        return answer.code.label
-    return Code.ERROR.label if answer is _NO_ANSWER else Code.SUCCESS.label
+    if isinstance(outcome, tuple):
+        outcome = next((item for item in outcome if isinstance(item, Status)), None)
+    if isinstance(outcome, Status):
+        return outcome.code.label
+    return Code.ERROR.label if outcome is _NO_ANSWER else Code.SUCCESS.label
 
 
 def plugin_call_of_frame(frame: FrameType | None) -> str:
@@ -160,7 +160,7 @@ def plugin_call_of_frame(frame: FrameType | None) -> str:
             if plugin is not None and point is not None:
                 return f"plugin {plugin.name} at {point.key}"
         if frame.f_code is TimedAwait.__await__.__code__:
-            return str(frame.f_locals["self"].who)
+            return str(frame.f_locals["self"].caller_name)
         frame = frame.f_back
     return ""
 
@@ -176,24 +176,24 @@ _CALL_CODE_OBJECTS = frozenset(
 )
 
 
-def to_status(answer: object, plugin: str, point: ExtensionPoint) -> Status:
+def to_status(outcome: object, plugin: str, point: ExtensionPoint) -> Status:
     """Convert a plugin's result to a status with its name. None means success."""
-    if answer is None:
+    if outcome is None:
         return SUCCESS
-    if not isinstance(answer, Status) or not isinstance(answer.code, Code):
-        raise invalid_status_error(answer, plugin, point)
-    return answer if answer.ok else answer.by(plugin)
+    if not isinstance(outcome, Status) or not isinstance(outcome.code, Code):
+        raise invalid_status_error(outcome, plugin, point)
+    return outcome if outcome.ok else outcome.by(plugin)
 
 
 def status_text(status: Status) -> str:
     """Return the message of a status that ends an attempt, or an explanation if its code is invalid here."""
     if status.message or status.code is Code.ERROR:
         return status.message
-    return f"answered {status.code.label}, which is no answer here"
+    return f"returned {status.code.label}, which is not allowed here"
 
 
-def invalid_status_error(answer: object, plugin: str, point: ExtensionPoint) -> PluginFault:
-    return PluginFault(plugin, point.key, f"returned {answer!r}, which is no Status")
+def invalid_status_error(outcome: object, plugin: str, point: ExtensionPoint) -> PluginFault:
+    return PluginFault(plugin, point.key, f"returned {outcome!r}, which is not a Status")
 
 
 def _call_and_check(plugin: Any, point: ExtensionPoint, method: Callable[..., Any], *args: Any) -> Status:

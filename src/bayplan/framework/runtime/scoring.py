@@ -154,7 +154,7 @@ def _scores_one_by_one(plugin: Any, cycle: Cycle, nodes: NodeTable) -> IntVector
         if isinstance(score, Status):
             raise PluginFault(plugin.name, SCORE.key, status_text(score))
         if not isinstance(score, int | np.integer) or not -_MAX_INT64 <= score <= _MAX_INT64:
-            raise PluginFault(plugin.name, SCORE.key, f"a score is a whole number of 64 bits; got {score!r}")
+            raise PluginFault(plugin.name, SCORE.key, f"a score must be a 64-bit integer; got {score!r}")
         scores.append(score)
     return np.array(scores, dtype=np.int64)
 
@@ -165,13 +165,15 @@ def _checked(vector: object, plugin: str, count: int) -> IntVector:
     return vector.astype(np.int64, copy=False)
 
 
-def invalid_scores_error(answer: object, plugin: str, count: int) -> PluginFault:
+def invalid_scores_error(result: object, plugin: str, count: int) -> PluginFault:
     """Return the fault of a plugin that returned invalid scores."""
-    if isinstance(answer, Status):
-        return PluginFault(plugin, SCORE.key, status_text(answer))
-    shape = getattr(answer, "shape", None)
-    kind = getattr(answer, "dtype", type(answer).__name__)
-    return PluginFault(plugin, SCORE.key, f"{count} whole numbers are needed, one a node; got shape {shape} of {kind}")
+    if isinstance(result, Status):
+        return PluginFault(plugin, SCORE.key, status_text(result))
+    shape = getattr(result, "shape", None)
+    kind = getattr(result, "dtype", type(result).__name__)
+    return PluginFault(
+        plugin, SCORE.key, f"{count} integers are needed, one for each node; got shape {shape} of {kind}"
+    )
 
 
 def default_normalize(scores: IntVector, *, reverse: bool = False) -> IntVector:

@@ -76,7 +76,7 @@ def never_queue(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Que
 
 
 class DefaultPreemption:
-    """Finds lower-priority pods whose eviction makes room, and gates the preemptor until they are deleted."""
+    """Finds lower-priority pods whose eviction makes room, and gates the preemptor until the last one terminates."""
 
     name = "DefaultPreemption"
     ARGS = default_preemption_args.ARGS
@@ -137,9 +137,9 @@ class DefaultPreemption:
         self._preempting.pop(preemptor.metadata.uid, None)
 
     def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterResult:
-        return run_steps(self.post_filter_asking(cycle, diagnosis))
+        return run_steps(self.post_filter_steps(cycle, diagnosis))
 
-    def post_filter_asking(
+    def post_filter_steps(
         self, cycle: Cycle, diagnosis: Diagnosis
     ) -> Generator[ExtenderQuestion, ExtenderAnswer, PostFilterResult]:
         """Run PostFilter, and yield a question for each extender."""

@@ -141,8 +141,6 @@ class DynamicResources:
             return None
         return ()
 
-    # hints
-
     def _hint_on_claim_change(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
         """A claim was deallocated, or a claim of the pod was added or changed. Skip while a claim is missing."""
         assert isinstance(new, ResourceClaim)

@@ -67,11 +67,11 @@ def default_constraints(
     defaults: Iterable[TopologySpreadConstraint], pod: Pod, catalog: Catalog, action: str
 ) -> tuple[SpreadConstraint, ...]:
     """Return the profile's default constraints of one kind, with the selector of the pod's services and owner."""
-    wanted = [raw for raw in defaults if raw.when_unsatisfiable == action]
-    if not wanted:
+    matching = [raw for raw in defaults if raw.when_unsatisfiable == action]
+    if not matching:
         return ()
     selector = default_selector(pod, catalog)
-    return () if selector.everything else tuple(_constraint(raw, selector) for raw in wanted)
+    return () if selector.everything else tuple(_constraint(raw, selector) for raw in matching)
 
 
 def default_selector(pod: Pod, catalog: Catalog) -> LabelMatcher:

@@ -48,11 +48,11 @@ class RowRejections:
         self._faults: dict[str, BoolVector] = {}
         self.error_rows: BoolVector = np.zeros(count, dtype=np.bool_)
 
-    def add_answer(self, answer: _NodeAnswer, mask: BoolVector) -> None:
-        if answer.is_error:
-            self.add_error(answer.text, mask)
+    def add_answer(self, node_answer: _NodeAnswer, mask: BoolVector) -> None:
+        if node_answer.is_error:
+            self.add_error(node_answer.text, mask)
         else:
-            self.add(answer.text, mask)
+            self.add(node_answer.text, mask)
 
     def add(self, reason: str, mask: BoolVector) -> None:
         self._masks[reason] |= mask
@@ -96,14 +96,16 @@ def decide_delayed_claims(finder: VolumeFinder, nodes: NodeTable, row_rejections
         open_rows &= selected_rows
     remaining = nodes.restricted_to(open_rows)
     _, first, members = np.unique(_groups(remaining, finder.label_keys()), return_index=True, return_inverse=True)
-    answers = [_evaluate_node(finder, remaining[position]) for position in first.tolist()]
-    for answer in dict.fromkeys(answers):
-        if answer is None:
+    node_answers = [_evaluate_node(finder, remaining[position]) for position in first.tolist()]
+    for node_answer in dict.fromkeys(node_answers):
+        if node_answer is None:
             continue
-        same_answer = np.fromiter((each == answer for each in answers), dtype=np.bool_, count=len(answers))
+        same_answer = np.fromiter(
+            (each == node_answer for each in node_answers), dtype=np.bool_, count=len(node_answers)
+        )
         mask = np.zeros(len(nodes), dtype=np.bool_)
         mask[open_rows] = same_answer[members]
-        row_rejections.add_answer(answer, mask)
+        row_rejections.add_answer(node_answer, mask)
 
 
 def _evaluate_node(finder: VolumeFinder, node: NodeInfo) -> _NodeAnswer | None:

@@ -1,8 +1,8 @@
 // The cluster as a bay plan: nodes as bays, pods as boxes in them, on a canvas that can be moved and zoomed.
 //
-// The plan is drawn into tiles, and a frame puts tiles onto the screen: moving costs the tiles that come into view, of
-// which one frame draws as many as it has time for. A change redraws the bays that it concerns, in the tiles that show
-// them. So a frame is short however many pods there are.
+// The plan is drawn into tiles, and a frame copies tiles to the screen. Moving draws the tiles that come into view, as
+// many per frame as time allows. A change redraws the affected bays in the tiles that show them. So a frame is short
+// for any number of pods.
 
 import { boxesOf } from "./boxes.js";
 
@@ -31,7 +31,7 @@ export class BayPlan {
     this.size = { width: 0, height: 0 };
   }
 
-  // Where everything is ----------------------------------------------------------------------------------------
+  // Layout.
 
   lay() {
     const order = new Intl.Collator("en", { numeric: true });
@@ -60,7 +60,7 @@ export class BayPlan {
     if (this.fitted) this.fit();
   }
 
-  // As many bays beside each other as make them largest on the screen.
+  // The number of columns that makes the bays largest on the screen.
   columns(counts, pitch) {
     const largest = Math.max(1, ...counts);
     const steps = Math.min(largest, 60);
@@ -84,7 +84,7 @@ export class BayPlan {
     this.ask();
   }
 
-  // The nodes whose bays touch a part of the plan.
+  // The nodes whose bays intersect a rectangle of the plan.
   *inside(left, top, right, bottom) {
     const pitch = { x: BAY.width + BAY.gap, y: BAY.height + BAY.gap };
     for (const zone of this.zones) {
@@ -109,7 +109,7 @@ export class BayPlan {
     return node.order;
   }
 
-  // What is at a point of the screen.
+  // The node or pod at a point of the screen.
   at(x, y) {
     const left = (x + this.view.x) / this.view.scale;
     const top = (y + this.view.y) / this.view.scale;
@@ -126,7 +126,7 @@ export class BayPlan {
     return null;
   }
 
-  // Moving -----------------------------------------------------------------------------------------------------
+  // Moving and zooming.
 
   move(dx, dy) {
     this.view.x += dx;
@@ -163,7 +163,7 @@ export class BayPlan {
     this.fitted = false;
   }
 
-  // The neighbour of the selected bay; the first bay where none is selected.
+  // The neighbour of the selected bay; the first bay without a selection.
   step(dx, dy) {
     const node = this.selected.node && this.world.nodes.get(this.selected.node);
     if (!node) return this.zones.length ? this.zones[0].nodes[0] : null;
@@ -178,7 +178,7 @@ export class BayPlan {
     return dx + dy > 0 ? other.nodes[0] : other.nodes[other.nodes.length - 1];
   }
 
-  // Drawing ----------------------------------------------------------------------------------------------------
+  // Drawing.
 
   resize(width, height, ratio) {
     this.size = { width: Math.round(width * ratio), height: Math.round(height * ratio) };
@@ -194,7 +194,7 @@ export class BayPlan {
     this.ask();
   }
 
-  // Follow the world: what has moved, and which bays look different.
+  // Apply changes of the world: moved bays, and bays to redraw.
   update() {
     if (this.world.movedNodes) {
       this.world.movedNodes = false;
@@ -246,7 +246,7 @@ export class BayPlan {
         const key = `${level}:${tx}:${ty}`;
         let tile = this.tiles.get(key);
         if (tile) {
-          this.tiles.delete(key); // and in again: the oldest are those that nobody looked at
+          this.tiles.delete(key); // re-insert: the first entries are the least recently used
         } else if (performance.now() - start < BUDGET_MS) {
           tile = this.tile(tx, ty);
         } else {
@@ -306,7 +306,7 @@ export class BayPlan {
       const [bw, bh] = [boxes[4 * place + 2] * width, boxes[4 * place + 3] * height];
       context.fillStyle = this.matches && !this.matches.has(pod.key) ? this.palette.dim : this.colours.of(this.colours.keyOf(pod));
       context.fillRect(bx, by, Math.max(0.5, bw - gap), Math.max(0.5, bh - gap));
-      const below = named && by < top + LINE ? top + LINE - by : 0; // the first line of a bay is for its own name
+      const below = named && by < top + LINE ? top + LINE - by : 0; // the first line of a bay has the node's name
       if (bw > 70 && bh - below > 14) this.drawName(context, pod.key.slice(pod.key.indexOf("/") + 1), bx, by + below, bw);
     }
     if (named) {

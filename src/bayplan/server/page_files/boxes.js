@@ -1,11 +1,11 @@
-// How do pods lie in a bay? As boxes whose area is their dominant share of the node, in strips from the bottom up.
+// Layout of pods in a bay: boxes whose area is their dominant share of the node, in strips from the bottom up.
 //
-// Strips keep the order of the pods, so a pod that comes or goes moves few others; a strip is full when one box more
-// would make its boxes longer and thinner. What is left at the top of the bay is free.
+// Strips keep the order of the pods, so a new or deleted pod moves few other boxes. A strip is full when one more box
+// would make its boxes longer and thinner. The rest at the top of the bay is free.
 
-const SMALLEST = 0.003; // of the bay: nobody disappears
+const SMALLEST = 0.003; // of the bay: every pod stays visible
 
-// Boxes as [x, y, width, height, ...] in parts of the bay, y downwards.
+// Boxes as [x, y, width, height, ...] in fractions of the bay, y downwards.
 export function boxesOf(shares, ratio) {
   const sizes = shares.map((share) => Math.max(SMALLEST, share));
   const total = sizes.reduce((sum, size) => sum + size, 0);
@@ -34,7 +34,7 @@ export function boxesOf(shares, ratio) {
   return boxes;
 }
 
-// How far the boxes of a strip are from squares, on average. A strip that holds one pod spans the bay.
+// The average aspect ratio of the boxes of a strip. A strip that holds one pod spans the bay.
 function worst(sizes, first, end, sum, scale, ratio) {
   const height = sum * scale;
   let badness = 0;

@@ -1,4 +1,4 @@
-// Which colour has a pod? One for each owner, namespace or queue, the same on every page; priorities from cool to warm.
+// Colours of pods: one for each owner, namespace or queue, the same on every page; priorities from cool to warm.
 
 export const WAYS = [["owner", "owner"], ["namespace", "namespace"], ["priority", "priority"], ["queue", "queue"]];
 

@@ -1,4 +1,4 @@
-// The page: puts the world, the bay plan and the panels together, and says what keys and pointers do.
+// The page: combines the world, the bay plan and the panels, and handles keys and pointers.
 
 import { html, render, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact-standalone.js";
 import { BayPlan } from "./bay_plan.js";
@@ -15,7 +15,7 @@ const PAN = 60;
 const world = new World();
 const colours = new Colours(world);
 
-// Draws anew when the world has changed, a few times a second at most.
+// Renders again when the world has changed, a few times a second at most.
 function useWorld() {
   const [, draw] = useState(0);
   useEffect(() => {
@@ -35,7 +35,7 @@ function chosenByAddress() {
     const [kind, ...rest] = decodeURIComponent(location.hash.slice(1)).split("=");
     return kind === "pod" || kind === "node" ? { kind, key: rest.join("=") } : null;
   } catch {
-    return null; // an address that was cut off in the middle of a character
+    return null; // an URL that is truncated within a character
   }
 }
 
@@ -137,7 +137,7 @@ function Head({ query, search, searching, way, colour, theme, dress, results, ch
   };
   const state = {
     live: "live", lost: "not connected, trying again", connecting: "connecting",
-    refused: html`not let in any more, <a href=${location.pathname}>sign in</a>`,
+    refused: html`access denied, <a href=${location.pathname}>sign in</a>`,
   }[world.state];
   return html`<header>
     <h1>Bayplan</h1>
@@ -214,7 +214,7 @@ function sentence(node) {
   return `node ${node.name}${node.zone ? ` in ${node.zone}` : ""}, ${node.state}, ${node.pods.size} pods, ${parts.join(", ")}`;
 }
 
-// What a pointer does: drag moves, a click chooses, the wheel zooms.
+// Pointer events: drag moves, a click selects, the wheel zooms.
 function pointing(plan, choose, say) {
   const place = (event) => {
     const box = event.currentTarget.getBoundingClientRect();

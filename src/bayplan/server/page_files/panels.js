@@ -1,4 +1,4 @@
-// The panels beside the plan. Everything that a name or a message says is text: nothing of it becomes markup.
+// The panels beside the plan. Names and messages are inserted as text and never as markup.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact-standalone.js";
 import { Why } from "./why.js";
@@ -70,9 +70,9 @@ function QueueRow({ name, queue, gauges }) {
 export function Decisions({ world, choose }) {
   return html`<section aria-labelledby="h-decisions"><h2 id="h-decisions">Decisions</h2>
     <ol id="decisions" class="scroll" tabindex="0" aria-labelledby="h-decisions">
-    ${world.decisions.slice(0, MOST).map((told) => html`<li class=${told.outcome} key=${`${told.at}${told.pod}`}>
-      <time>${new Date(told.at * 1000).toLocaleTimeString([], { hour12: false })}</time> <${Pod} name=${told.pod} choose=${choose} />
-      ${told.node && html` → <${Node} name=${told.node} choose=${choose} />`} <span class="message">${told.text}</span></li>`)}
+    ${world.decisions.slice(0, MOST).map((entry) => html`<li class=${entry.outcome} key=${`${entry.at}${entry.pod}`}>
+      <time>${new Date(entry.at * 1000).toLocaleTimeString([], { hour12: false })}</time> <${Pod} name=${entry.pod} choose=${choose} />
+      ${entry.node && html` → <${Node} name=${entry.node} choose=${choose} />`} <span class="message">${entry.text}</span></li>`)}
     </ol></section>`;
 }
 
@@ -102,7 +102,7 @@ export function Details({ world, chosen, choose }) {
       aria-label="Close" onClick=${() => choose(null)}>×</button>`}</h2>
     ${pod ? html`<${PodDetails} world=${world} pod=${pod} choose=${choose} />`
     : node ? html`<${NodeDetails} world=${world} node=${node} choose=${choose} />`
-    : html`<p class="none">${chosen ? `${chosen.key} is not here (any more)` : "Choose a bay, a box or a name."}</p>`}</section>`;
+    : html`<p class="none">${chosen ? `${chosen.key} does not exist (any more)` : "Choose a bay, a box or a name."}</p>`}</section>`;
 }
 
 function PodDetails({ world, pod, choose }) {
@@ -111,11 +111,11 @@ function PodDetails({ world, pod, choose }) {
   return html`<h3 id="pod-name">${pod.key}</h3><dl>
     <dt>Node</dt><dd>${pod.node ? html`<${Node} name=${pod.node} choose=${choose} />` : "none yet"}</dd>
     <dt>State</dt><dd>${pod.state}, ${ago(pod.created)} old</dd>
-    <dt>Asks for</dt><dd>${asks || "nothing"}</dd>
+    <dt>Requests</dt><dd>${asks || "nothing"}</dd>
     <dt>Owner</dt><dd>${pod.owner || "none"}</dd>
     <dt>Priority</dt><dd>${pod.priority}</dd>
     ${queue && html`<dt>Queue</dt><dd>${queue}</dd>`}
-    ${pod.nominated && html`<dt>Kept for it</dt><dd><${Node} name=${pod.nominated} choose=${choose} /></dd>`}</dl>
+    ${pod.nominated && html`<dt>Nominated node</dt><dd><${Node} name=${pod.nominated} choose=${choose} /></dd>`}</dl>
     <${Why} world=${world} pod=${pod} choose=${choose} />`;
 }
 

@@ -1,11 +1,11 @@
-// How fast does it go? Decisions a second and how long attempts take, since the page was opened.
+// Plots: decisions a second and durations of attempts, since the page was opened.
 
 import { html, useEffect, useRef } from "./vendor/htm-preact-standalone.js";
 import uPlot from "./vendor/uplot.js";
 import { palette } from "./theme.js";
 
 const HEIGHT = 110;
-const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600]; // seconds between two times that are written
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600]; // seconds between two tick labels
 
 const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
 

@@ -1,8 +1,8 @@
-// Keeps the world in step with the scheduler: one stream of events, opened again whenever it ends.
+// Keeps the world in sync with the scheduler: one stream of events, reopened when it ends.
 
 const SLOWEST_MS = 5000;
 
-// Whether somebody serves there who does not take our token any more: a stream that ends does not say why.
+// Whether the server refuses the token: the end of a stream has no reason.
 async function isRefused() {
   try {
     return (await fetch("./", { method: "HEAD" })).status === 401;
@@ -44,7 +44,7 @@ export function follow(world) {
       world.gauges = gauges;
       world.changed();
     });
-    on("decisions", (told) => world.decided(told));
+    on("decisions", (entries) => world.decided(entries));
     source.onerror = lost;
   }
 

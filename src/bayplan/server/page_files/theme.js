@@ -1,4 +1,4 @@
-// Light or dark: as the system says, or as the reader has chosen.
+// Light or dark: the system's setting, or the user's choice.
 
 export const THEMES = ["system", "light", "dark"];
 
@@ -7,7 +7,7 @@ export function keptTheme() {
     const kept = localStorage.getItem("bayplan-theme");
     return THEMES.includes(kept) ? kept : "system";
   } catch {
-    return "system"; // a browser that keeps nothing
+    return "system"; // a browser without local storage
   }
 }
 
@@ -15,7 +15,7 @@ export function keepTheme(theme) {
   try {
     localStorage.setItem("bayplan-theme", theme);
   } catch {
-    // it is forgotten with the page
+    // the choice is lost when the page is closed
   }
 }
 
@@ -23,7 +23,7 @@ export function isDark(theme) {
   return theme === "dark" || (theme === "system" && matchMedia("(prefers-color-scheme: dark)").matches);
 }
 
-// What the canvas needs of the colours of the page.
+// The colours of the page for the canvas.
 export function palette() {
   const style = getComputedStyle(document.documentElement);
   const names = ["sea", "bay", "closed", "dim", "faint", "chosen", "text", "line", "good", "bad"];

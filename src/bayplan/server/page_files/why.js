@@ -1,63 +1,63 @@
-// Why is a pod there, or nowhere? What the scheduler answers; where it has no answer, what it told of the pod last.
+// The explanation of a pod from the scheduler; without an answer, its last decision or condition.
 
 import { html, useEffect, useState } from "./vendor/htm-preact-standalone.js";
 
 const MOST = 8;
 
-async function asked(key) {
+async function fetchAnswer(key) {
   const path = key.split("/").map(encodeURIComponent).join("/");
   try {
     const answer = await fetch(`../why/${path}`, { headers: { accept: "application/json" } });
     return answer.ok ? await answer.json() : null;
   } catch {
-    return null; // not connected; it is asked again with the next version of the pod
+    return null; // not connected; retried with the next version of the pod
   }
 }
 
-// A sentence with many parts, a line each: "0/5 nodes are available: 2 ..., 3 ...".
+// Splits a message into lines: "0/5 nodes are available: 2 ..., 3 ...".
 export function lines(message) {
   return message.split(/(?<=available:) |, (?=\d+ )|(?<=\.) (?=\S)/);
 }
 
 export function Why({ world, pod, choose }) {
   const [answer, set] = useState(null);
-  const told = world.latest.get(pod.key);
+  const last = world.latest.get(pod.key);
   useEffect(() => {
     let current = true;
-    if (world.about && world.about.why) asked(pod.key).then((found) => current && set(found));
+    if (world.about && world.about.why) fetchAnswer(pod.key).then((found) => current && set(found));
     return () => { current = false; };
   }, [pod.key, pod.node, pod.message]);
   const known = answer && answer.pod === pod.key ? answer : null;
   return html`<h3>Why</h3><div id="why" aria-live="polite">
-    ${known ? html`<${Answer} answer=${known} choose=${choose} />` : html`<${Last} pod=${pod} told=${told} />`}</div>`;
+    ${known ? html`<${Answer} answer=${known} choose=${choose} />` : html`<${Last} pod=${pod} last=${last} />`}</div>`;
 }
 
-function Last({ pod, told }) {
-  const text = pod.message || (told && told.text);
-  if (!text) return html`<p class="none">nothing was recorded of it</p>`;
+function Last({ pod, last }) {
+  const text = pod.message || (last && last.text);
+  if (!text) return html`<p class="none">no decision is recorded</p>`;
   return html`${lines(text).map((line) => html`<p>${line}</p>`)}`;
 }
 
 const time = (moment) => new Date(moment).toLocaleTimeString([], { hour12: false });
 
 function Answer({ answer, choose }) {
-  const { reasons = [], best = [], givenUp = [], changes = [], together = [], gang, queue } = answer;
+  const { reasons = [], best = [], excludedNodes = [], changes = [], together = [], gang, queue } = answer;
   const waits = [
     answer.waitsFor && `waits for ${answer.waitsFor}`,
     answer.since && `since ${time(answer.since)}`,
-    answer.tries && (answer.tries === 1 ? "tried once" : `tried ${answer.tries} times`),
+    answer.attempts && (answer.attempts === 1 ? "tried once" : `tried ${answer.attempts} times`),
     answer.nextTry && `next at ${time(answer.nextTry)}`,
   ].filter(Boolean);
   return html`${lines(answer.sentence || "").map((line) => html`<p>${line}</p>`)}
     ${waits.length > 0 && html`<p class="none">${waits.join(", ")}</p>`}
     ${answer.request && answer.request.reason && html`<p>${answer.request.reason}</p>`}
     ${answer.binder && html`<p class="none">${answer.binder.sentence}</p>`}
-    ${givenUp.length > 0 && html`<h4>Bindings that were given up</h4><ul>${givenUp.map((each) => html`<li><${Node} name=${each.node} choose=${choose} />
+    ${excludedNodes.length > 0 && html`<h4>Failed bindings</h4><ul>${excludedNodes.map((each) => html`<li><${Node} name=${each.node} choose=${choose} />
       ${each.times === 1 ? "once" : `${each.times} times`}${each.until && `, not before ${time(each.until)}`}: ${each.error}</li>`)}</ul>`}
     ${changes.length > 0 && html`<h4>What would make it fit</h4><ul class="changes">${changes.map((each) => html`<li>${each.text}${each.node && html` (<${Node} name=${each.node} choose=${choose} />)`}</li>`)}</ul>`}
     ${together.length > 0 && html`<h4>What would make it fit, all together</h4><ul class="changes">${together.map((each) => html`<li>${each.text}</li>`)}</ul>`}
     ${answer.noChange && html`<p>${answer.noChange}</p>`}
-    ${reasons.length > 0 && html`<h4>Refused by</h4><ul>${reasons.map((each) => html`<${Reason} reason=${each} choose=${choose} />`)}</ul>`}
+    ${reasons.length > 0 && html`<h4>Rejected by</h4><ul>${reasons.map((each) => html`<${Reason} reason=${each} choose=${choose} />`)}</ul>`}
     ${best.length > 0 && html`<${Scores} best=${best} choose=${choose} />`}
     ${gang && html`<${GangState} gang=${gang} />`}
     ${queue && html`<${QueueState} queue=${queue} />`}`;
@@ -82,7 +82,7 @@ function Scores({ best, choose }) {
 
 function GangState({ gang }) {
   const back = gang.holdingBack || [];
-  return html`<h4>Gang ${gang.name}</h4><p>${gang.ready || 0} of ${gang.tasks || 0} have a place, ${gang.least || 0} must${gang.phase && `; ${gang.phase}`}</p>
+  return html`<h4>Gang ${gang.name}</h4><p>${gang.ready || 0} of ${gang.tasks || 0} have a node, ${gang.least || 0} must${gang.phase && `; ${gang.phase}`}</p>
     <ul>${back.slice(0, MOST).map((each) => html`<li>${each.pod}: ${each.reason}</li>`)}</ul>
     ${back.length > MOST && html`<p class="none">and ${back.length - MOST} more</p>`}`;
 }

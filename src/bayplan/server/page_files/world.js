@@ -1,7 +1,7 @@
-// What is known of the cluster? Everything that the stream has told, by name, and who wants to hear of changes.
+// The known state of the cluster: all objects of the stream, by name, and the listeners for changes.
 //
-// After a break in the connection everything is told again. Until that is complete what was known before stays on the
-// screen; then whatever was not told again goes.
+// After a reconnect all rows are sent again. Until they are complete, the previous objects stay on the screen; then
+// those that were not sent again are removed.
 
 const HISTORY = 600;
 const DECISIONS = 300;
@@ -10,7 +10,7 @@ export class World {
   constructor() {
     this.tables = { nodes: new Map(), pods: new Map(), groups: new Map(), queues: new Map() };
     this.waiting = new Map();
-    this.strangers = new Map(); // by node: pods on nodes that were not told of
+    this.strangers = new Map(); // by node: pods on unknown nodes
     this.gauges = {};
     this.decisions = [];
     this.latest = new Map(); // by pod: its newest decision
@@ -40,11 +40,11 @@ export class World {
     for (const listener of this.listeners) listener();
   }
 
-  // The stream -------------------------------------------------------------------------------------------------
+  // Stream events.
 
   hello(about) {
     if (this.about && this.about.began !== about.began) this.numbers = null;
-    else this.decisions = []; // the same process tells them once more
+    else this.decisions = []; // the same process sends them again
     this.about = about;
     this.fields = about.fields;
     this.state = "live";
@@ -57,15 +57,15 @@ export class World {
     this.changed();
   }
 
-  rows(told) {
+  rows(data) {
     for (const table of ["queues", "groups", "nodes", "pods"]) {
       const fields = this.fields[table];
-      for (const row of told[table] || []) {
+      for (const row of data[table] || []) {
         const item = { generation: this.generation };
         for (let place = 0; place < fields.length; place += 1) item[fields[place]] = row[place];
         this.put(table, row[0], item);
       }
-      for (const key of (told.gone && told.gone[table]) || []) this.drop(table, key);
+      for (const key of (data.gone && data.gone[table]) || []) this.drop(table, key);
     }
     this.changed();
   }
@@ -93,7 +93,7 @@ export class World {
     }
   }
 
-  // A node that is known stays the object that it was: the plan keeps its place and its boxes there.
+  // A known node keeps its object, because the plan stores its position and boxes in it.
   putNode(key, item) {
     const old = this.nodes.get(key);
     if (!old || old.zone !== item.zone) this.movedNodes = true;
@@ -142,7 +142,7 @@ export class World {
     if (pods && pods.delete(pod.key)) this.dirtyNodes.add(pod.node);
   }
 
-  // Numbers ----------------------------------------------------------------------------------------------------
+  // Numbers.
 
   count(numbers, at) {
     const before = this.numbers;
@@ -163,9 +163,9 @@ export class World {
     this.changed();
   }
 
-  decided(told) {
-    for (const each of told) this.latest.set(each.pod, each);
-    this.decisions = told.reverse().concat(this.decisions).slice(0, DECISIONS);
+  decided(entries) {
+    for (const each of entries) this.latest.set(each.pod, each);
+    this.decisions = entries.reverse().concat(this.decisions).slice(0, DECISIONS);
     if (this.latest.size > 5000) {
       for (const key of this.latest.keys()) {
         this.latest.delete(key);
@@ -175,7 +175,7 @@ export class World {
     this.changed();
   }
 
-  // Questions --------------------------------------------------------------------------------------------------
+  // Queries.
 
   queueOf(pod) {
     const group = pod.group && this.tables.groups.get(pod.group);
@@ -200,7 +200,7 @@ export class World {
   }
 }
 
-// Milliseconds below which this part of the observations lie; null where there are none.
+// The quantile of the observations in milliseconds; null without observations.
 export function quantile(bounds, counts, part) {
   const total = counts.reduce((sum, count) => sum + count, 0);
   if (total <= 0) return null;

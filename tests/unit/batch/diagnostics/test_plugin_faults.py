@@ -64,7 +64,7 @@ def exit_process(*_: Any, **__: Any) -> Any:
             fail,
             "at score: ZeroDivisionError: boom (test_plugin_faults",
         ),
-        ("taint_toleration", "TaintToleration", "pre_score", lambda *_: 7, "returned 7, which is no Status"),
+        ("taint_toleration", "TaintToleration", "pre_score", lambda *_: 7, "returned 7, which is not a Status"),
         (
             "node_affinity.plugin",
             "NodeAffinity",
@@ -72,7 +72,7 @@ def exit_process(*_: Any, **__: Any) -> Any:
             fail,
             "at preFilter: ZeroDivisionError: boom (test_plugin_faults",
         ),
-        ("node_affinity.plugin", "NodeAffinity", "pre_filter", lambda *_: 7, "returned 7, which is no Status"),
+        ("node_affinity.plugin", "NodeAffinity", "pre_filter", lambda *_: 7, "returned 7, which is not a Status"),
         ("node_affinity.plugin", "NodeAffinity", "pre_filter", exit_process, "at preFilter: SystemExit: 3"),
         ("node_affinity.plugin", "NodeAffinity", "signature", fail, "at signature: ZeroDivisionError: boom"),
         (

@@ -92,8 +92,8 @@ def test_a_pod_with_too_many_failures_waits_with_a_reason(tiers: str, action: st
         world.failures.record_failure(pod.uid, "gone", "quota")
     assert world.placed() == {}
     assert world.waiting[pod.key].counts == {
-        "plugin BindRequestBinder pre-predicates failed BindFailed: 5 bindings of the pod were given up, the last on "
-        "node gone: quota; it is tried again in 30 s": 2
+        "plugin BindRequestBinder pre-predicates failed BindFailed: 5 bindings of the pod failed, the last on "
+        "node gone: quota; it is retried in 30 s": 2
     }
     world.clock.advance(INITIAL_EXCLUSION_S + 1)
     assert set(world.placed()) == {"p"}

@@ -1,4 +1,4 @@
-"""A pod whose device nobody reserves any more is deleted, and its last event says why."""
+"""A pod without a reservation of its device is deleted, and an event gives the reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POD = "/api/v1/namespaces/default/pods/web"
 
 
 @async_test
-async def test_a_pod_is_told_why_it_goes(tmp_path: Path) -> None:
+async def test_a_pod_without_a_reservation_gets_an_event_with_the_reason(tmp_path: Path) -> None:
     settings = BinderSettings(lease=binder_lease(leader_elect=False))
     async with run_embedded_cluster(tmp_path) as serving, serving.client() as client:
         await client.create(DEFINITIONS, bind_request_definition())
@@ -33,12 +33,12 @@ async def test_a_pod_is_told_why_it_goes(tmp_path: Path) -> None:
                 async with asyncio.timeout(20):
                     while (await serving.request("GET", _POD)).code != 404:
                         await asyncio.sleep(0.02)
-                    while not (told := (await serving.request("GET", _EVENTS)).json["items"]):
+                    while not (events := (await serving.request("GET", _EVENTS)).json["items"]):
                         await asyncio.sleep(0.02)
             finally:
                 working.cancel()
                 await asyncio.wait([working])
-    (event,) = told
+    (event,) = events
     assert (event["type"], event["reason"], event["regarding"]["name"]) == ("Warning", "GPUNotReserved", "web")
     assert event["note"] == (
         "Pod default/web is deleted: no pod reserves the device of its GPU group g any more, and another could get it"

@@ -1,4 +1,4 @@
-"""The labels that tie a pod to its devices: who puts them on, who takes them off, and from whom nobody does."""
+"""GPU group labels of pods: when the binder adds them, removes them, and leaves them."""
 
 from __future__ import annotations
 
@@ -27,95 +27,95 @@ GROUP = "g-1"
 MARK = {"bayplan.dev/binder": "bayplan"}
 
 
-async def sharing(rig: ReconcilerHarness, name: str = "web") -> Tree:
-    """A pod that wants a part of a device."""
-    return await rig.pod(name, annotations={"runai/shared-gpu-configmap": f"{name}-gpu"})
+async def sharing(harness: ReconcilerHarness, name: str = "web") -> Tree:
+    """Create a pod that requests a fraction of a GPU."""
+    return await harness.pod(name, annotations={"runai/shared-gpu-configmap": f"{name}-gpu"})
 
 
-async def request(rig: ReconcilerHarness, pod: Tree, *groups: str, node: str = "n1", name: str = "web") -> None:
-    """One for a part of the device of each group."""
+async def request(harness: ReconcilerHarness, pod: Tree, *groups: str, node: str = "n1", name: str = "web") -> None:
+    """Create a request for a fraction of the device of each group."""
     given: Tree = {"receivedGPU": {"count": len(groups), "portion": "0.50"}, "selectedGPUGroups": list(groups)}
     meta = {"podName": pod["metadata"]["name"], "podUID": pod["metadata"]["uid"]}
-    await rig.request(None, node, name=name, receivedResourceType="Fraction", **meta, **given)
+    await harness.request(None, node, name=name, receivedResourceType="Fraction", **meta, **given)
 
 
-async def attempt(rig: ReconcilerHarness, *groups: str, node: str = "n1", name: str = "web") -> float | None:
-    """One attempt, while the reservations of these groups say which device they hold."""
-    syncing = asyncio.ensure_future(rig.sync(name))
+async def attempt(harness: ReconcilerHarness, *groups: str, node: str = "n1", name: str = "web") -> float | None:
+    """Make one attempt, while the reservations of these groups report their devices."""
+    syncing = asyncio.ensure_future(harness.sync(name))
     for group in groups:
-        said = reservation_name(node, group)
-        while not syncing.done() and await rig.find(PODS, said, RESERVATIONS) is None:
+        name_of_reservation = reservation_name(node, group)
+        while not syncing.done() and await harness.find(PODS, name_of_reservation, RESERVATIONS) is None:
             await asyncio.sleep(0.01)
         if not syncing.done():
-            await rig.patch(
+            await harness.patch(
                 PODS,
-                said,
+                name_of_reservation,
                 {"metadata": {"annotations": {DEVICE_INDEX_ANNOTATION: f"GPU-{group}"}}},
                 namespace=RESERVATIONS,
             )
     return await syncing
 
 
-async def labels_of(rig: ReconcilerHarness, name: str = "web") -> dict[str, str]:
-    found: dict[str, str] = (await rig.get(PODS, name))["metadata"].get("labels", {})
+async def labels_of(harness: ReconcilerHarness, name: str = "web") -> dict[str, str]:
+    found: dict[str, str] = (await harness.get(PODS, name))["metadata"].get("labels", {})
     return found
 
 
-async def is_held(rig: ReconcilerHarness, group: str, node: str = "n1") -> bool:
-    found = await rig.find(PODS, reservation_name(node, group), RESERVATIONS)
+async def is_held(harness: ReconcilerHarness, group: str, node: str = "n1") -> bool:
+    found = await harness.find(PODS, reservation_name(node, group), RESERVATIONS)
     return found is not None and "deletionTimestamp" not in found["metadata"]
 
 
 class FailsOnce:
-    """The watch tells of the pod while it is labelled, and of nothing after that."""
+    """Delivers an event of the pod while it is labelled, and none after that."""
 
     name = "failsonce"
-    rig: ReconcilerHarness
+    harness: ReconcilerHarness
 
     async def pre_bind(self, *_: Any) -> None:
-        if self.rig.steps.reached.count("labelled") == 1:
-            await self.rig.deliver_event(Pod, "web")
+        if self.harness.steps.reached.count("labelled") == 1:
+            await self.harness.deliver_event(Pod, "web")
             raise BayplanError("not now")
 
 
-def test_a_label_that_we_took_off_is_put_on_again_though_the_watch_still_tells_of_it(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        plugin.rig = rig
-        await request(rig, await sharing(rig), GROUP)
-        assert await attempt(rig, GROUP) is not None
-        assert await labels_of(rig) == {}
-        assert await attempt(rig, GROUP) is None
-        assert await labels_of(rig) == {"runai-gpu-group": GROUP, **MARK}
-        await rig.reservations.sync_all()
-        assert await is_held(rig, GROUP), "the pod is on the device"
+def test_a_removed_label_is_added_again_although_the_cached_pod_still_has_it(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        plugin.harness = harness
+        await request(harness, await sharing(harness), GROUP)
+        assert await attempt(harness, GROUP) is not None
+        assert await labels_of(harness) == {}
+        assert await attempt(harness, GROUP) is None
+        assert await labels_of(harness) == {"runai-gpu-group": GROUP, **MARK}
+        await harness.reservations.sync_all()
+        assert await is_held(harness, GROUP), "the pod is on the device"
 
     plugin = FailsOnce()
     run_with_reconciler(tmp_path, test, GpuSharingBinderPlugin(), plugin)
 
 
-async def bound(rig: ReconcilerHarness, *groups: str) -> Tree:
-    """A pod that shares the devices of these groups on n1."""
-    await request(rig, await sharing(rig), *groups)
-    assert await attempt(rig, *groups) is None
-    await rig.patch(PODS, "web", {"status": {"phase": "Running"}}, sub="status")
-    return await rig.get(PODS, "web")
+async def bound(harness: ReconcilerHarness, *groups: str) -> Tree:
+    """Bind a pod that shares the devices of these groups on n1."""
+    await request(harness, await sharing(harness), *groups)
+    assert await attempt(harness, *groups) is None
+    await harness.patch(PODS, "web", {"status": {"phase": "Running"}}, sub="status")
+    return await harness.get(PODS, "web")
 
 
-async def is_whole(rig: ReconcilerHarness, before: Tree) -> None:
-    """The pod has all that it was given on its node."""
-    assert await labels_of(rig) == before["metadata"]["labels"]
-    told = (await rig.get(CONFIG_MAPS, "web-gpu-0"))["data"]["NVIDIA_VISIBLE_DEVICES"]
-    assert told == ",".join(
+async def is_whole(harness: ReconcilerHarness, before: Tree) -> None:
+    """Assert that the pod has all that it got on its node."""
+    assert await labels_of(harness) == before["metadata"]["labels"]
+    devices = (await harness.get(CONFIG_MAPS, "web-gpu-0"))["data"]["NVIDIA_VISIBLE_DEVICES"]
+    assert devices == ",".join(
         f"GPU-{group}" for group in sorted(before["metadata"]["labels"].values()) if group != "bayplan"
     )
-    assert await rig.find(CONFIG_MAPS, "web-gpu-0-evar") is not None
-    await rig.reservations.sync_all()
+    assert await harness.find(CONFIG_MAPS, "web-gpu-0-evar") is not None
+    await harness.reservations.sync_all()
     for group in before["metadata"]["labels"].values():
-        assert group == "bayplan" or await is_held(rig, group)
+        assert group == "bayplan" or await is_held(harness, group)
 
 
 @pytest.mark.parametrize(
-    ("groups", "others"),
+    ("groups", "new_groups"),
     [
         pytest.param(("g-1",), ("g-2",), id="another device"),
         pytest.param(("g-1",), ("g-1",), id="a device of that name"),
@@ -123,47 +123,45 @@ async def is_whole(rig: ReconcilerHarness, before: Tree) -> None:
     ],
 )
 @pytest.mark.parametrize("first_is_gone", [False, True], ids=["beside the first", "in place of the first"])
-def test_a_second_request_takes_nothing_from_a_pod_that_is_bound(
-    tmp_path: Path, groups: tuple[str, ...], others: tuple[str, ...], first_is_gone: bool
+def test_a_second_request_removes_nothing_from_a_bound_pod(
+    tmp_path: Path, groups: tuple[str, ...], new_groups: tuple[str, ...], first_is_gone: bool
 ) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        before = await bound(rig, *groups)
+    async def test(harness: ReconcilerHarness) -> None:
+        before = await bound(harness, *groups)
         if first_is_gone:
-            await rig.client.delete(REQUESTS, name="web", namespace="default")
-        await request(rig, before, *others, node="n2", name="again")
-        assert await attempt(rig, name="again") is None
-        assert (await rig.status("again"))["reason"] == 'the pod is bound elsewhere: to node "n1"'
-        await is_whole(rig, before)
+            await harness.client.delete(REQUESTS, name="web", namespace="default")
+        await request(harness, before, *new_groups, node="n2", name="again")
+        assert await attempt(harness, name="again") is None
+        assert (await harness.status("again"))["reason"] == 'the pod is bound elsewhere: to node "n1"'
+        await is_whole(harness, before)
 
     run_with_reconciler(tmp_path, test, GpuSharingBinderPlugin())
 
 
 class Telling:
-    """The watch tells of the pod before it is bound, and of nothing after that."""
+    """Delivers an event of the pod before it is bound, and none after that."""
 
     name = "telling"
-    rig: ReconcilerHarness
+    harness: ReconcilerHarness
 
     async def pre_bind(self, *_: Any) -> None:
-        await self.rig.deliver_event(Pod, "web")
+        await self.harness.deliver_event(Pod, "web")
 
 
 @pytest.mark.parametrize("telling", [True, False], ids=["labelled", "as it was made"])
-def test_a_second_request_takes_nothing_though_the_watch_does_not_tell_of_the_node_yet(
-    tmp_path: Path, telling: bool
-) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        plugin.rig = rig
-        pod = await sharing(rig)
-        await rig.deliver_event(Pod, "web")
-        await request(rig, pod, "g-1")
-        assert await attempt(rig, "g-1") is None
-        before = await rig.get(PODS, "web")
-        await request(rig, before, "g-2", node="n2", name="again")
-        assert await attempt(rig, "g-2", node="n2", name="again") is None
-        assert (await rig.status("again"))["reason"] == 'the pod is bound elsewhere: to node "n1"'
-        await is_whole(rig, before)
-        assert not await is_held(rig, "g-2", "n2"), "for whom it was reserved does not come"
+def test_a_second_request_removes_nothing_although_the_cached_pod_has_no_node(tmp_path: Path, telling: bool) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        plugin.harness = harness
+        pod = await sharing(harness)
+        await harness.deliver_event(Pod, "web")
+        await request(harness, pod, "g-1")
+        assert await attempt(harness, "g-1") is None
+        before = await harness.get(PODS, "web")
+        await request(harness, before, "g-2", node="n2", name="again")
+        assert await attempt(harness, "g-2", node="n2", name="again") is None
+        assert (await harness.status("again"))["reason"] == 'the pod is bound elsewhere: to node "n1"'
+        await is_whole(harness, before)
+        assert not await is_held(harness, "g-2", "n2"), "the pod that it was reserved for will not be bound"
 
     plugin = Telling()
     run_with_reconciler(
@@ -171,13 +169,13 @@ def test_a_second_request_takes_nothing_though_the_watch_does_not_tell_of_the_no
     )
 
 
-def test_a_pod_that_others_write_to_is_labelled_all_the_same(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await request(rig, await sharing(rig), GROUP)
-        await rig.deliver_event(Pod, "web")
-        await rig.patch(PODS, "web", {"metadata": {"annotations": {"seen": "yes"}}})
-        assert await attempt(rig, GROUP) is None
-        assert await labels_of(rig) == {"runai-gpu-group": GROUP, **MARK}
+def test_a_pod_with_concurrent_writers_is_labelled(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await request(harness, await sharing(harness), GROUP)
+        await harness.deliver_event(Pod, "web")
+        await harness.patch(PODS, "web", {"metadata": {"annotations": {"seen": "yes"}}})
+        assert await attempt(harness, GROUP) is None
+        assert await labels_of(harness) == {"runai-gpu-group": GROUP, **MARK}
 
     run_with_reconciler(tmp_path, test, GpuSharingBinderPlugin())
 
@@ -191,30 +189,30 @@ def test_a_pod_that_others_write_to_is_labelled_all_the_same(tmp_path: Path) -> 
         pytest.param(("g-1",), ("g-3", "g-4"), id="several after one"),
     ],
 )
-def test_a_pod_that_is_bound_anew_keeps_no_device_of_the_request_before(
+def test_a_pod_with_a_new_request_keeps_no_device_of_the_earlier_one(
     tmp_path: Path, before: tuple[str, ...], after: tuple[str, ...]
 ) -> None:
-    """The binder died before the pod was bound, and the engine has placed it anew before the next one began."""
+    """The binder died before the pod was bound, and the engine created a new request before the next binder started."""
 
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         def dies() -> None:
             raise asyncio.CancelledError
 
-        pod = await sharing(rig)
-        await request(rig, pod, *before)
-        rig.steps.at["prepared"] = dies
+        pod = await sharing(harness)
+        await request(harness, pod, *before)
+        harness.steps.at["prepared"] = dies
         with pytest.raises(asyncio.CancelledError):
-            await attempt(rig, *before)
-        rig.steps.at.clear()
-        await rig.client.delete(REQUESTS, name="web", namespace="default")
-        rig.view.requests.clear()
-        await rig.deliver_event(Pod, "web")
-        await request(rig, pod, *after)
-        assert await attempt(rig, *after) is None
-        assert {key: value for key, value in (await labels_of(rig)).items() if key not in MARK} == (
+            await attempt(harness, *before)
+        harness.steps.at.clear()
+        await harness.client.delete(REQUESTS, name="web", namespace="default")
+        harness.view.requests.clear()
+        await harness.deliver_event(Pod, "web")
+        await request(harness, pod, *after)
+        assert await attempt(harness, *after) is None
+        assert {key: value for key, value in (await labels_of(harness)).items() if key not in MARK} == (
             {f"runai-gpu-group/{each}": each for each in after} if len(after) > 1 else {"runai-gpu-group": after[0]}
         )
-        await rig.reservations.sync_all()
-        assert [each for each in ("g-1", "g-2", "g-3", "g-4") if await is_held(rig, each)] == list(after)
+        await harness.reservations.sync_all()
+        assert [each for each in ("g-1", "g-2", "g-3", "g-4") if await is_held(harness, each)] == list(after)
 
     run_with_reconciler(tmp_path, test, GpuSharingBinderPlugin())

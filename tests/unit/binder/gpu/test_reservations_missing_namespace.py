@@ -1,4 +1,4 @@
-"""Where the namespace of reservations is missing: what wants it is said."""
+"""A missing namespace of GPU reservations: the error names the setting."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bayplan.objects.core import Node, Pod
 from support.harness.reconciler import ReconcilerHarness, run_with_reconciler
 
 
-def test_a_namespace_that_is_missing_is_told_with_the_setting_that_names_it(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.pod()
-        pod, node = await rig.client.get(Pod, "default", "web"), await rig.client.get(Node, "", "n1")
+def test_the_error_of_a_missing_namespace_names_the_setting(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.pod()
+        pod, node = await harness.client.get(Pod, "default", "web"), await harness.client.get(Node, "", "n1")
         settings = ReservationSettings(namespace="gpu-holders")
-        reservations = GpuReservations(rig.client, rig.view, settings, waiting=rig.waits)
-        with pytest.raises(DeviceNotReserved) as told:
+        reservations = GpuReservations(harness.client, harness.view, settings, waiting=harness.waits)
+        with pytest.raises(DeviceNotReserved) as error:
             await reservations.reserve(pod, node, "g", several=False)
-        assert str(told.value).endswith(
+        assert str(error.value).endswith(
             'namespaces "gpu-holders" not found; '
             "create gpu-holders, in which resourceReservation.namespace has pods that hold shared devices"
         )

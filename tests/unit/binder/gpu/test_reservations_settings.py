@@ -1,4 +1,4 @@
-"""What users may say of the pods that hold shared GPUs, and that the pods are made so."""
+"""Settings of GPU reservation pods."""
 
 from __future__ import annotations
 
@@ -35,47 +35,47 @@ RUNTIME_CLASSES = GroupVersionResource("node.k8s.io", "v1", "runtimeclasses", na
 NAME = reservation_name("n1", "g-1")
 
 
-async def reserving(rig: ReconcilerHarness, namespace: str) -> tuple[asyncio.Future[Any], Tree]:
-    """An attempt that waits for a reservation to say which device it has, and that reservation."""
-    pod = await rig.pod("web", annotations={"runai/shared-gpu-configmap": "web-gpu"})
+async def start_reserving(harness: ReconcilerHarness, namespace: str) -> tuple[asyncio.Future[Any], Tree]:
+    """Start an attempt that waits for a reservation's device; returns it with the reservation."""
+    pod = await harness.pod("web", annotations={"runai/shared-gpu-configmap": "web-gpu"})
     part = {"receivedResourceType": "Fraction", "receivedGPU": {"count": 1, "portion": "0.50"}}
-    await rig.request(pod, selectedGPUGroups=["g-1"], **part)
-    await rig.deliver_event(BindRequest, "web")
-    syncing = asyncio.ensure_future(rig.reconciler.reconcile(("default", "web")))
-    while (made := await rig.find(PODS, NAME, namespace)) is None:
-        assert not syncing.done(), await rig.status()
+    await harness.request(pod, selectedGPUGroups=["g-1"], **part)
+    await harness.deliver_event(BindRequest, "web")
+    syncing = asyncio.ensure_future(harness.reconciler.reconcile(("default", "web")))
+    while (made := await harness.find(PODS, NAME, namespace)) is None:
+        assert not syncing.done(), await harness.status()
         await asyncio.sleep(0.01)
     return syncing, made
 
 
-def test_a_reservation_is_made_as_the_settings_say(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.make(RUNTIME_CLASSES, {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
-        syncing, made = await reserving(rig, "gpu-holders")
+def test_a_reservation_has_the_fields_of_the_settings(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.make(RUNTIME_CLASSES, {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
+        syncing, made = await start_reserving(harness, "gpu-holders")
         (container,) = made["spec"]["containers"]
         assert (made["metadata"]["labels"]["app"], made["spec"]["serviceAccountName"]) == ("holder", "holder")
         assert (container["image"], made["spec"]["runtimeClassName"]) == ("registry.example/holder:1", "nvidia")
         assert container["resources"]["requests"]["cpu"] == "1m"
         assert container["resources"]["limits"] == {"nvidia.com/gpu": "1", "memory": "100Mi"}
-        told = {each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in container["env"]}
-        assert told == {
+        fields = {each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in container["env"]}
+        assert fields == {
             "POD_NAME": "metadata.name",
             "POD_NAMESPACE": "metadata.namespace",
             "NODE_NAME": "spec.nodeName",
         }
-        await rig.patch(
+        await harness.patch(
             PODS, NAME, {"metadata": {"annotations": {DEVICE_INDEX_ANNOTATION: "GPU-7"}}}, namespace="gpu-holders"
         )
         await syncing
-        assert await rig.node_of("web") == "n1"
+        assert await harness.node_of("web") == "n1"
 
     settings = load_settings(SETTINGS, "s.yaml").resource_reservation
     run_with_reconciler(tmp_path, test, GpuSharingBinderPlugin(), reserving=settings)
 
 
-def test_a_reservation_has_kai_schedulers_image_and_no_more_than_it_needs_unless_told_otherwise(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        syncing, made = await reserving(rig, "kai-resource-reservation")
+def test_a_reservation_has_kai_schedulers_image_and_minimal_resources_by_default(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        syncing, made = await start_reserving(harness, "kai-resource-reservation")
         syncing.cancel()
         await asyncio.wait([syncing])
         (container,) = made["spec"]["containers"]

@@ -1,4 +1,4 @@
-"""Devices in the binder: what is written for a pod, found again after a crash, and taken back."""
+"""Binder plugin dynamicresources: writes for a pod, recovery after a crash, and rollback."""
 
 from __future__ import annotations
 
@@ -36,28 +36,30 @@ ANY_LINUX = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "os", "operator
 ALLOCATION = {"devices": {"results": [DEVICE]}, "nodeSelector": ON_N1}
 
 
-async def asking(rig: ReconcilerHarness, entry: str = "gpu", allocation: Tree = ALLOCATION, **more: Any) -> Tree:
-    """A pod with a claim, and the request to bind it with a device."""
-    await rig.make(CLAIMS, device_claim("mine", "gpu"))
-    pod = await rig.pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}]})
+async def create_pod_and_request(
+    harness: ReconcilerHarness, entry: str = "gpu", allocation: Tree = ALLOCATION, **more: Any
+) -> Tree:
+    """Create a pod with a claim, and the request to bind it with a device."""
+    await harness.make(CLAIMS, device_claim("mine", "gpu"))
+    pod = await harness.pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}]})
     given = [{"name": entry, "allocation": allocation}]
-    await rig.request(pod, resourceClaimAllocations=given, **more)
+    await harness.request(pod, resourceClaimAllocations=given, **more)
     return pod
 
 
-async def told(rig: ReconcilerHarness) -> Tree:
-    found: Tree = (await rig.get(CLAIMS, "mine")).get("status", {})
+async def claim_status(harness: ReconcilerHarness) -> Tree:
+    found: Tree = (await harness.get(CLAIMS, "mine")).get("status", {})
     return found
 
 
 def test_a_claim_gets_the_devices_of_the_request_and_is_reserved_for_the_pod(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        pod = await asking(rig)
-        assert await rig.sync() is None
-        status = await told(rig)
+    async def test(harness: ReconcilerHarness) -> None:
+        pod = await create_pod_and_request(harness)
+        assert await harness.sync() is None
+        status = await claim_status(harness)
         assert status["allocation"]["devices"]["results"] == [DEVICE]
         assert [each["uid"] for each in status["reservedFor"]] == [pod["metadata"]["uid"]]
-        assert await rig.node_of() == "n1"
+        assert await harness.node_of() == "n1"
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
@@ -66,44 +68,48 @@ def test_a_claim_gets_the_devices_of_the_request_and_is_reserved_for_the_pod(tmp
 def test_no_device_is_given_to_a_pod_that_is_gone(tmp_path: Path, fate: str) -> None:
     """The watch does not show it yet, and the scheduler may have given the device to another pod."""
 
-    async def test(rig: ReconcilerHarness) -> None:
-        await asking(rig)
+    async def test(harness: ReconcilerHarness) -> None:
+        await create_pod_and_request(harness)
         if fate == "terminating":
-            await rig.patch(PODS, "web", {"metadata": {"finalizers": ["example.com/held"]}})
-        pod = await rig.client.get(Pod, "default", "web")
-        before = await rig.get(CLAIMS, "mine")
-        await rig.deliver_event(BindRequest, "web")
-        await rig.client.delete(PODS, name="web", namespace="default")
+            await harness.patch(PODS, "web", {"metadata": {"finalizers": ["example.com/held"]}})
+        pod = await harness.client.get(Pod, "default", "web")
+        before = await harness.get(CLAIMS, "mine")
+        await harness.deliver_event(BindRequest, "web")
+        await harness.client.delete(PODS, name="web", namespace="default")
         if fate == "made-anew":
-            await rig.pod("web")
-        rig.view.pod = AsyncMock(return_value=pod)  # type: ignore[method-assign]
-        await rig.reconciler.reconcile(("default", "web"))
-        after = await rig.get(CLAIMS, "mine")
+            await harness.pod("web")
+        harness.view.pod = AsyncMock(return_value=pod)  # type: ignore[method-assign]
+        await harness.reconciler.reconcile(("default", "web"))
+        after = await harness.get(CLAIMS, "mine")
         assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"], "it was never allocated"
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
-def test_what_an_attempt_before_has_reserved_is_left_as_it_is(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await asking(rig)
-        rig.steps.at["prepared"] = lambda: (_ for _ in ()).throw(asyncio.CancelledError)  # as if it had died here
+def test_a_claim_that_an_earlier_attempt_reserved_is_not_written_again(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await create_pod_and_request(harness)
+        harness.steps.at["prepared"] = lambda: (_ for _ in ()).throw(
+            asyncio.CancelledError
+        )  # as if the process had died here
         with pytest.raises(asyncio.CancelledError):
-            await rig.sync()
-        before = await rig.get(CLAIMS, "mine")
-        rig.steps.at.clear()
-        assert await rig.sync() is None
-        assert (await rig.get(CLAIMS, "mine"))["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
-        assert await rig.node_of() == "n1"
+            await harness.sync()
+        before = await harness.get(CLAIMS, "mine")
+        harness.steps.at.clear()
+        assert await harness.sync() is None
+        assert (await harness.get(CLAIMS, "mine"))["metadata"]["resourceVersion"] == before["metadata"][
+            "resourceVersion"
+        ]
+        assert await harness.node_of() == "n1"
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
-def test_a_failure_leaves_no_claim_reserved(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await asking(rig)
-        assert await rig.sync() is not None
-        status = await told(rig)
+def test_a_failure_unreserves_the_claim(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await create_pod_and_request(harness)
+        assert await harness.sync() is not None
+        status = await claim_status(harness)
         assert not status.get("reservedFor")
         assert not status.get("allocation")
 
@@ -111,7 +117,7 @@ def test_a_failure_leaves_no_claim_reserved(tmp_path: Path) -> None:
 
 
 class Interrupted(DynamicResourcesBinderPlugin):
-    """Somebody writes to the claim between the look at it and the write."""
+    """Another client writes to the claim between the read and the write."""
 
     async def _keeps_allocation(self, ctx: BinderHandle, pod: Pod, claim: ResourceClaim, *more: Any) -> bool:
         found = await super()._keeps_allocation(ctx, pod, claim, *more)
@@ -121,45 +127,45 @@ class Interrupted(DynamicResourcesBinderPlugin):
         return found
 
 
-def test_a_claim_that_somebody_writes_to_meanwhile_is_given_back(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await asking(rig)
-        assert await rig.sync() is not None
-        assert "seen" in (await rig.get(CLAIMS, "mine"))["metadata"]["labels"]
-        assert await is_free(rig)
+def test_a_claim_with_a_concurrent_writer_is_released(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await create_pod_and_request(harness)
+        assert await harness.sync() is not None
+        assert "seen" in (await harness.get(CLAIMS, "mine"))["metadata"]["labels"]
+        assert await is_free(harness)
 
     run_with_reconciler(tmp_path, test, Interrupted(), FailingPlugin())
 
 
-def test_a_claim_that_others_use_keeps_its_devices(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await asking(rig)
+def test_a_claim_with_other_users_keeps_its_devices(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await create_pod_and_request(harness)
         other = {"resource": "pods", "name": "other", "uid": "other-uid"}
         shared = {"status": {"allocation": ALLOCATION, "reservedFor": [other]}}
-        await rig.patch(CLAIMS, "mine", {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}})
-        await rig.patch(CLAIMS, "mine", shared, sub="status")
-        assert await rig.sync() is not None
-        status = await told(rig)
+        await harness.patch(CLAIMS, "mine", {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}})
+        await harness.patch(CLAIMS, "mine", shared, sub="status")
+        assert await harness.sync() is not None
+        status = await claim_status(harness)
         assert [each["uid"] for each in status["reservedFor"]] == ["other-uid"]
         assert status["allocation"]["devices"]["results"] == [DEVICE]
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin(), FailingPlugin())
 
 
-def test_claims_are_read_and_written_as_the_server_offers_them(tmp_path: Path) -> None:
-    """Older servers have them in another version; here another group stands for that."""
+def test_claims_are_read_and_written_in_the_served_version(tmp_path: Path) -> None:
+    """Older servers have another version; this test uses another group instead."""
     dated = replace(CLAIMS, group="claims.example.com", version="v1beta2")
 
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.make(DEFINITIONS, definition_of(dated))
-        await until_served(rig, dated)
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.make(DEFINITIONS, definition_of(dated))
+        await until_served(harness, dated)
         body = {**device_claim("mine", "gpu"), "apiVersion": dated.api_version}
-        await rig.make(dated, body)
-        pod = await rig.pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}]})
-        await rig.request(pod, resourceClaimAllocations=[{"name": "gpu", "allocation": ALLOCATION}])
-        assert await rig.sync() is None
-        assert await rig.node_of() == "n1"
-        status = (await rig.get(dated, "mine"))["status"]
+        await harness.make(dated, body)
+        pod = await harness.pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}]})
+        await harness.request(pod, resourceClaimAllocations=[{"name": "gpu", "allocation": ALLOCATION}])
+        assert await harness.sync() is None
+        assert await harness.node_of() == "n1"
+        status = (await harness.get(dated, "mine"))["status"]
         assert [each["uid"] for each in status["reservedFor"]] == [pod["metadata"]["uid"]]
         assert status["allocation"]["devices"]["results"] == [DEVICE]
 
@@ -180,22 +186,22 @@ def definition_of(resource: GroupVersionResource) -> Tree:
     return {"metadata": {"name": f"{resource.plural}.{resource.group}"}, "spec": spec}
 
 
-async def until_served(rig: ReconcilerHarness, resource: GroupVersionResource) -> None:
+async def until_served(harness: ReconcilerHarness, resource: GroupVersionResource) -> None:
     async with asyncio.timeout(30):
         while True:
             try:
-                await rig.client.list(resource)
+                await harness.client.list(resource)
                 return
             except NotFound:
                 await asyncio.sleep(0.01)
 
 
-def test_a_server_without_claims_fails_the_attempt_with_a_sentence(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await asking(rig, backoffLimit=1)
-        assert await rig.sync() is None
-        assert "the API server offers no resource claims" in (await rig.status())["reason"]
-        assert await rig.node_of() == ""
+def test_a_server_without_claims_fails_the_attempt_with_a_reason(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await create_pod_and_request(harness, backoffLimit=1)
+        assert await harness.sync() is None
+        assert "the API server offers no resource claims" in (await harness.status())["reason"]
+        assert await harness.node_of() == ""
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin(), claims=None)
 
@@ -205,126 +211,128 @@ def dies() -> None:
     raise asyncio.CancelledError
 
 
-async def left_behind(rig: ReconcilerHarness) -> Tree:
-    """A claim that a binder has allocated and reserved before it died."""
-    pod = await asking(rig)
-    rig.steps.at["prepared"] = dies
+async def crash_after_reservation(harness: ReconcilerHarness) -> Tree:
+    """Create a claim that a binder allocated and reserved before it died."""
+    pod = await create_pod_and_request(harness)
+    harness.steps.at["prepared"] = dies
     with pytest.raises(asyncio.CancelledError):
-        await rig.sync()
-    rig.steps.at.clear()
-    assert (await told(rig))["reservedFor"]
+        await harness.sync()
+    harness.steps.at.clear()
+    assert (await claim_status(harness))["reservedFor"]
     return pod
 
 
-async def is_free(rig: ReconcilerHarness) -> bool:
-    status = await told(rig)
+async def is_free(harness: ReconcilerHarness) -> bool:
+    status = await claim_status(harness)
     return not status.get("reservedFor") and not status.get("allocation")
 
 
-def test_a_claim_is_free_when_the_node_goes_after_a_crash(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await left_behind(rig)
-        rig.view.handle_event(rig.view.node("n1"), None)
-        assert await rig.sync() is not None
-        assert (await rig.status())["reason"] == 'node "n1" is not there'
-        assert await is_free(rig)
+def test_a_claim_is_free_when_the_node_is_deleted_after_a_crash(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await crash_after_reservation(harness)
+        harness.view.handle_event(harness.view.node("n1"), None)
+        assert await harness.sync() is not None
+        assert (await harness.status())["reason"] == 'node "n1" is not there'
+        assert await is_free(harness)
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 def test_a_claim_is_free_when_the_pod_is_bound_elsewhere_after_a_crash(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        pod = await left_behind(rig)
-        await rig.client.bind("default", "web", "n2", uid=pod["metadata"]["uid"])
-        assert await rig.sync() is None
-        assert await is_free(rig)
+    async def test(harness: ReconcilerHarness) -> None:
+        pod = await crash_after_reservation(harness)
+        await harness.client.bind("default", "web", "n2", uid=pod["metadata"]["uid"])
+        assert await harness.sync() is None
+        assert await is_free(harness)
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
-@pytest.mark.parametrize("made_anew", [False, True], ids=["gone", "another of its name"])
-def test_a_claim_is_free_when_the_pod_goes_after_a_crash(tmp_path: Path, made_anew: bool) -> None:
-    """Nobody knows any more which claims were the pod's."""
+@pytest.mark.parametrize("is_recreated", [False, True], ids=["gone", "another of its name"])
+def test_a_claim_is_free_when_the_pod_is_deleted_after_a_crash(tmp_path: Path, is_recreated: bool) -> None:
+    """The deleted pod no longer names its claims."""
 
-    async def test(rig: ReconcilerHarness) -> None:
-        pod = await left_behind(rig)
-        await rig.make(CLAIMS, device_claim("other", "gpu"))
-        others = {"devices": {"results": [{**DEVICE, "device": "gpu-1"}]}}
+    async def test(harness: ReconcilerHarness) -> None:
+        pod = await crash_after_reservation(harness)
+        await harness.make(CLAIMS, device_claim("other", "gpu"))
+        other_devices = {"devices": {"results": [{**DEVICE, "device": "gpu-1"}]}}
         user = {"resource": "pods", "name": "other", "uid": "other-uid"}
-        await rig.patch(CLAIMS, "other", {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}})
-        await rig.patch(CLAIMS, "other", {"status": {"allocation": others, "reservedFor": [user]}}, sub="status")
-        before = await rig.get(CLAIMS, "other")
+        await harness.patch(CLAIMS, "other", {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}})
+        await harness.patch(
+            CLAIMS, "other", {"status": {"allocation": other_devices, "reservedFor": [user]}}, sub="status"
+        )
+        before = await harness.get(CLAIMS, "other")
         unowned = {"metadata": {"ownerReferences": None}, "spec": {"podUID": pod["metadata"]["uid"]}}
-        await rig.patch(REQUESTS, "web", unowned)  # so that nobody collects it
-        await rig.client.delete(PODS, name="web", namespace="default")
-        if made_anew:
-            await rig.pod()
-        assert await rig.sync() is None
-        assert (await rig.status())["reason"].startswith("the pod is gone")
-        assert await is_free(rig)
-        assert await rig.get(CLAIMS, "other") == before
+        await harness.patch(REQUESTS, "web", unowned)  # so that it is not garbage-collected
+        await harness.client.delete(PODS, name="web", namespace="default")
+        if is_recreated:
+            await harness.pod()
+        assert await harness.sync() is None
+        assert (await harness.status())["reason"].startswith("the pod is gone")
+        assert await is_free(harness)
+        assert await harness.get(CLAIMS, "other") == before
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
-def test_devices_that_somebody_else_gave_to_a_pod_on_another_node_stay_its_own(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        pod = await asking(rig)
+def test_devices_that_another_client_allocated_to_a_pod_on_another_node_are_kept(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        pod = await create_pod_and_request(harness)
         user = {"resource": "pods", "name": "web", "uid": pod["metadata"]["uid"]}
-        others = {"devices": {"results": [{**DEVICE, "pool": "n2"}]}}
-        await rig.patch(CLAIMS, "mine", {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}})
-        await rig.patch(CLAIMS, "mine", {"status": {"allocation": others, "reservedFor": [user]}}, sub="status")
-        await rig.client.bind("default", "web", "n2", uid=pod["metadata"]["uid"])
-        before = await told(rig)
-        assert await rig.sync() is None
-        assert await told(rig) == before
+        other_devices = {"devices": {"results": [{**DEVICE, "pool": "n2"}]}}
+        await harness.patch(CLAIMS, "mine", {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}})
+        await harness.patch(
+            CLAIMS, "mine", {"status": {"allocation": other_devices, "reservedFor": [user]}}, sub="status"
+        )
+        await harness.client.bind("default", "web", "n2", uid=pod["metadata"]["uid"])
+        before = await claim_status(harness)
+        assert await harness.sync() is None
+        assert await claim_status(harness) == before
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 @pytest.mark.parametrize("reach", [{}, {"nodeSelector": ANY_LINUX}], ids=["everywhere", "some nodes"])
-def test_the_devices_of_a_request_that_a_pod_can_use_where_it_was_bound_stay_its_own(
-    reach: Tree, tmp_path: Path
-) -> None:
-    """Another scheduler may have chosen the very same ones, which both nodes can reach."""
+def test_devices_of_a_request_that_are_accessible_from_the_pods_node_are_kept(reach: Tree, tmp_path: Path) -> None:
+    """Another scheduler may have chosen the same devices, which are accessible from both nodes."""
 
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         allocation = {"devices": {"results": [DEVICE]}, **reach}
-        pod = await asking(rig, allocation=allocation)
-        await rig.patch(NODES, "n2", {"metadata": {"labels": {"os": "linux"}}})
+        pod = await create_pod_and_request(harness, allocation=allocation)
+        await harness.patch(NODES, "n2", {"metadata": {"labels": {"os": "linux"}}})
         user = {"resource": "pods", "name": "web", "uid": pod["metadata"]["uid"]}
-        await rig.patch(CLAIMS, "mine", {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}})
-        await rig.patch(CLAIMS, "mine", {"status": {"allocation": allocation, "reservedFor": [user]}}, sub="status")
-        await rig.client.bind("default", "web", "n2", uid=pod["metadata"]["uid"])
-        before = await told(rig)
-        assert await rig.sync() is None
-        assert await told(rig) == before
+        await harness.patch(CLAIMS, "mine", {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}})
+        await harness.patch(CLAIMS, "mine", {"status": {"allocation": allocation, "reservedFor": [user]}}, sub="status")
+        await harness.client.bind("default", "web", "n2", uid=pod["metadata"]["uid"])
+        before = await claim_status(harness)
+        assert await harness.sync() is None
+        assert await claim_status(harness) == before
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
-def test_an_entry_that_the_pod_does_not_have_fails_the_attempt_with_a_sentence(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await asking(rig, entry="nic", backoffLimit=1)
-        assert await rig.sync() is None
-        assert 'has no entry "nic" in its resourceClaims' in (await rig.status())["reason"]
-        assert not (await told(rig)).get("allocation")
+def test_an_unknown_claim_entry_fails_the_attempt_with_a_reason(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await create_pod_and_request(harness, entry="nic", backoffLimit=1)
+        assert await harness.sync() is None
+        assert 'has no entry "nic" in its resourceClaims' in (await harness.status())["reason"]
+        assert not (await claim_status(harness)).get("allocation")
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
-def test_a_claim_that_was_made_of_a_template_is_found_by_what_the_pod_says(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.make(CLAIMS, device_claim("mine", "gpu"))
-        pod = await rig.pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "each"}]})
-        await rig.request(pod, resourceClaimAllocations=[{"name": "gpu", "allocation": ALLOCATION}])
-        assert await rig.sync() is not None
-        assert 'the claim of entry "gpu" of pod default/web is not made yet' in (await rig.status())["reason"]
+def test_a_claim_of_a_template_is_found_by_the_pods_status(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.make(CLAIMS, device_claim("mine", "gpu"))
+        pod = await harness.pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "each"}]})
+        await harness.request(pod, resourceClaimAllocations=[{"name": "gpu", "allocation": ALLOCATION}])
+        assert await harness.sync() is not None
+        assert 'the claim of entry "gpu" of pod default/web is not made yet' in (await harness.status())["reason"]
         made = [{"name": "gpu", "resourceClaimName": "mine"}]
-        await rig.patch(PODS, "web", {"status": {"resourceClaimStatuses": made}}, sub="status")
-        assert await rig.sync() is None
-        assert (await told(rig))["allocation"]["devices"]["results"] == [DEVICE]
-        assert await rig.node_of() == "n1"
+        await harness.patch(PODS, "web", {"status": {"resourceClaimStatuses": made}}, sub="status")
+        assert await harness.sync() is None
+        assert (await claim_status(harness))["allocation"]["devices"]["results"] == [DEVICE]
+        assert await harness.node_of() == "n1"
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
@@ -333,10 +341,10 @@ AWAITED = {"devices": {"results": [{**DEVICE, "bindingConditions": ["Ready"], "b
 
 
 @pytest.mark.parametrize("ready", ["True", "False"])
-def test_a_device_that_must_be_made_ready_is_waited_for(tmp_path: Path, ready: str) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.make(CLAIMS, device_claim("mine", "gpu"))
-        await rig.patch(CLAIMS, "mine", {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}})
+def test_the_attempt_waits_for_binding_conditions_of_a_device(tmp_path: Path, ready: str) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.make(CLAIMS, device_claim("mine", "gpu"))
+        await harness.patch(CLAIMS, "mine", {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}})
         condition = {
             "type": "Ready",
             "status": ready,
@@ -346,50 +354,52 @@ def test_a_device_that_must_be_made_ready_is_waited_for(tmp_path: Path, ready: s
         }
         where = {key: DEVICE[key] for key in ("driver", "pool", "device")}
         known = {"allocation": AWAITED, "devices": [{**where, "conditions": [condition]}]}
-        await rig.patch(CLAIMS, "mine", {"status": known}, sub="status")
-        await rig.deliver_event(ResourceClaim, "mine")
-        pod = await rig.pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}]})
-        await rig.request(pod, resourceClaimAllocations=[{"name": "gpu"}], backoffLimit=1)
-        assert await rig.sync() is None
-        assert await rig.node_of() == ("n1" if ready == "True" else "")
+        await harness.patch(CLAIMS, "mine", {"status": known}, sub="status")
+        await harness.deliver_event(ResourceClaim, "mine")
+        pod = await harness.pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}]})
+        await harness.request(pod, resourceClaimAllocations=[{"name": "gpu"}], backoffLimit=1)
+        assert await harness.sync() is None
+        assert await harness.node_of() == ("n1" if ready == "True" else "")
         if ready == "False":
-            assert "timeout" in (await rig.status())["reason"]
+            assert "timeout" in (await harness.status())["reason"]
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin(0.05))
 
 
-async def asking_by_resource(rig: ReconcilerHarness) -> None:
-    """A pod that asks for devices by the name of a resource, and the request to bind it with one."""
+async def create_pod_with_extended_resource(harness: ReconcilerHarness) -> None:
+    """Create a pod that requests devices by an extended resource, and the request to bind it with one."""
     wanted = {"name": "gpu", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}}
     mapping = {"containerName": "main", "resourceName": "example.com/gpu", "requestName": "gpu"}
     given = {"allocation": ALLOCATION, "deviceRequests": [wanted], "containerMappings": [mapping]}
-    await rig.request(await rig.pod(), extendedResourceClaimAllocation=given)
+    await harness.request(await harness.pod(), extendedResourceClaimAllocation=given)
 
 
-async def made_claims(rig: ReconcilerHarness) -> list[str]:
-    return [each.name for each in (await rig.client.list(CLAIMS)).items if isinstance(each, ResourceClaim)]
+async def claim_names(harness: ReconcilerHarness) -> list[str]:
+    return [each.name for each in (await harness.client.list(CLAIMS)).items if isinstance(each, ResourceClaim)]
 
 
-def test_the_claim_behind_resources_is_made_once_and_found_again_after_a_crash(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await asking_by_resource(rig)
-        rig.steps.at["prepared"] = lambda: (_ for _ in ()).throw(asyncio.CancelledError)  # as if it had died here
+def test_the_claim_of_extended_resources_is_created_once_and_found_after_a_crash(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await create_pod_with_extended_resource(harness)
+        harness.steps.at["prepared"] = lambda: (_ for _ in ()).throw(
+            asyncio.CancelledError
+        )  # as if the process had died here
         with pytest.raises(asyncio.CancelledError):
-            await rig.sync()
-        before = await made_claims(rig)
-        rig.steps.at.clear()
-        assert await rig.sync() is None
-        assert await made_claims(rig) == before
+            await harness.sync()
+        before = await claim_names(harness)
+        harness.steps.at.clear()
+        assert await harness.sync() is None
+        assert await claim_names(harness) == before
         (name,) = before
         assert name.startswith("web-extended-resources-")
-        status = (await rig.get(CLAIMS, name))["status"]
+        status = (await harness.get(CLAIMS, name))["status"]
         assert status["allocation"]["devices"]["results"] == [DEVICE]
-        assert (await rig.get(PODS, "web"))["status"]["extendedResourceClaimStatus"]["resourceClaimName"] == name
+        assert (await harness.get(PODS, "web"))["status"]["extendedResourceClaimStatus"]["resourceClaimName"] == name
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
-def test_the_claim_behind_resources_goes_with_a_failure(tmp_path: Path) -> None:
+def test_the_claim_of_extended_resources_is_deleted_after_a_failure(tmp_path: Path) -> None:
     class Looking(FailingPlugin):
         found = 0
 
@@ -399,10 +409,10 @@ def test_the_claim_behind_resources_goes_with_a_failure(tmp_path: Path) -> None:
 
     plugin = Looking()
 
-    async def test(rig: ReconcilerHarness) -> None:
-        await asking_by_resource(rig)
-        assert await rig.sync() is not None
+    async def test(harness: ReconcilerHarness) -> None:
+        await create_pod_with_extended_resource(harness)
+        assert await harness.sync() is not None
         assert plugin.found == 1
-        assert await made_claims(rig) == []
+        assert await claim_names(harness) == []
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin(), plugin)

@@ -1,4 +1,4 @@
-"""Devices that are not where the pod is to go, or are somebody else's: the attempt fails, and nobody gets them."""
+"""Binder plugin dynamicresources: devices of other nodes and other claims fail the attempt."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FINALIZERS = {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protect
 
 
 def allocation(node: str = "", **device: str) -> Tree:
-    """A device, which can be used from one node where that is said."""
+    """An allocation of a device; `node`: the node that can use it, all if empty."""
     found: Tree = {"devices": {"results": [{**DEVICE, **device}]}}
     if node:
         here = {"key": "metadata.name", "operator": "In", "values": [node]}
@@ -36,27 +36,27 @@ def allocation(node: str = "", **device: str) -> Tree:
     return found
 
 
-async def asking(rig: ReconcilerHarness, given: list[Tree], name: str = "web", **more: Any) -> Tree:
-    """A pod with a claim of its name, and the request to bind it to n1."""
-    await rig.make(CLAIMS, device_claim(name, "gpu"))
-    pod = await rig.pod(name, spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": name}]})
-    await rig.request(pod, name=name, resourceClaimAllocations=given, **more)
+async def create_pod_and_request(harness: ReconcilerHarness, given: list[Tree], name: str = "web", **more: Any) -> Tree:
+    """Create a pod with a claim of its name, and the request to bind it to n1."""
+    await harness.make(CLAIMS, device_claim(name, "gpu"))
+    pod = await harness.pod(name, spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": name}]})
+    await harness.request(pod, name=name, resourceClaimAllocations=given, **more)
     return pod
 
 
-def bringing(brought: Tree) -> list[Tree]:
+def allocations(brought: Tree) -> list[Tree]:
     return [{"name": "gpu", "allocation": brought}]
 
 
-async def allocated(rig: ReconcilerHarness, name: str, found: Tree, *users: str) -> None:
-    """Somebody else has given devices to a claim."""
+async def allocate(harness: ReconcilerHarness, name: str, found: Tree, *users: str) -> None:
+    """Another client allocates devices to a claim."""
     reserved = [{"resource": "pods", "name": uid, "uid": uid} for uid in users]
-    await rig.patch(CLAIMS, name, FINALIZERS)
-    await rig.patch(CLAIMS, name, {"status": {"allocation": found, "reservedFor": reserved}}, sub="status")
+    await harness.patch(CLAIMS, name, FINALIZERS)
+    await harness.patch(CLAIMS, name, {"status": {"allocation": found, "reservedFor": reserved}}, sub="status")
 
 
-async def status_of(rig: ReconcilerHarness, name: str = "web") -> Tree:
-    found: Tree = (await rig.get(CLAIMS, name)).get("status", {})
+async def status_of(harness: ReconcilerHarness, name: str = "web") -> Tree:
+    found: Tree = (await harness.get(CLAIMS, name)).get("status", {})
     return found
 
 
@@ -65,59 +65,59 @@ FAR = "the devices of claim default/web cannot be used from node n1"
 
 @pytest.mark.parametrize(
     "given",
-    [bringing(allocation("n1")), bringing(allocation("n2")), [{"name": "gpu"}], []],
+    [allocations(allocation("n1")), allocations(allocation("n2")), [{"name": "gpu"}], []],
     ids=["with a device of its own", "with that very device", "with none", "without a word"],
 )
 @pytest.mark.parametrize("is_reserved", [False, True], ids=["free", "reserved for the pod"])
-def test_a_claim_whose_devices_are_on_another_node_keeps_the_pod_off_this_one(
+def test_a_claim_with_devices_of_another_node_fails_the_attempt(
     tmp_path: Path, given: list[Tree], is_reserved: bool
 ) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        pod = await asking(rig, given, backoffLimit=1)
+    async def test(harness: ReconcilerHarness) -> None:
+        pod = await create_pod_and_request(harness, given, backoffLimit=1)
         users = [pod["metadata"]["uid"]] if is_reserved else []
-        await allocated(rig, "web", allocation("n2", device="gpu-7"), *users)
-        assert await rig.sync() is None
-        found = await rig.status()
+        await allocate(harness, "web", allocation("n2", device="gpu-7"), *users)
+        assert await harness.sync() is None
+        found = await harness.status()
         assert (found["phase"], FAR in found["reason"]) == ("Failed", True)
-        assert await rig.node_of() == ""
-        status = await status_of(rig)
+        assert await harness.node_of() == ""
+        status = await status_of(harness)
         assert status["allocation"]["devices"]["results"][0]["device"] == "gpu-7"
         assert not status.get("reservedFor")
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
-def test_devices_that_a_claim_has_got_meanwhile_are_used_where_they_can_be(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        pod = await asking(rig, bringing(allocation("n1")))
-        await allocated(rig, "web", allocation("n1", device="gpu-7"), "another")
-        assert await rig.sync() is None
-        assert await rig.node_of() == "n1"
-        status = await status_of(rig)
+def test_accessible_devices_that_a_claim_got_meanwhile_are_used(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        pod = await create_pod_and_request(harness, allocations(allocation("n1")))
+        await allocate(harness, "web", allocation("n1", device="gpu-7"), "another")
+        assert await harness.sync() is None
+        assert await harness.node_of() == "n1"
+        status = await status_of(harness)
         assert [each["device"] for each in status["allocation"]["devices"]["results"]] == ["gpu-7"]
         assert [each["uid"] for each in status["reservedFor"]] == ["another", pod["metadata"]["uid"]]
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
-def test_a_claim_that_nobody_has_allocated_and_the_request_does_not_name_keeps_the_pod_off(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await asking(rig, [], backoffLimit=1)
-        assert await rig.sync() is None
-        assert "claim default/web has no devices, and the request brings none" in (await rig.status())["reason"]
-        assert await rig.node_of() == ""
+def test_an_unallocated_claim_that_the_request_does_not_name_fails_the_attempt(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await create_pod_and_request(harness, [], backoffLimit=1)
+        assert await harness.sync() is None
+        assert "claim default/web has no devices, and the request brings none" in (await harness.status())["reason"]
+        assert await harness.node_of() == ""
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
-def test_a_request_that_brings_a_device_of_another_node_fails(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await asking(rig, bringing(allocation("n2")), backoffLimit=1)
-        assert await rig.sync() is None
+def test_a_request_with_a_device_of_another_node_fails(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await create_pod_and_request(harness, allocations(allocation("n2")), backoffLimit=1)
+        assert await harness.sync() is None
         words = "the devices brought for claim default/web cannot be used from node n1"
-        assert words in (await rig.status())["reason"]
-        assert await rig.node_of() == ""
-        assert not (await status_of(rig)).get("allocation")
+        assert words in (await harness.status())["reason"]
+        assert await harness.node_of() == ""
+        assert not (await status_of(harness)).get("allocation")
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
@@ -132,54 +132,54 @@ def test_a_request_that_brings_a_device_of_another_node_fails(tmp_path: Path) ->
         pytest.param({"device": "gpu-1"}, {}, True, id="two devices"),
     ],
 )
-def test_a_device_of_another_claim_is_not_given_out_again(
+def test_a_device_of_another_claim_is_not_allocated_again(
     tmp_path: Path, theirs: Tree, brought: Tree, is_free: bool
 ) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.make(CLAIMS, device_claim("theirs", "gpu"))
-        await allocated(rig, "theirs", allocation("n1", **theirs), "another")
-        await rig.deliver_event(ResourceClaim, "theirs")
-        await asking(rig, bringing(allocation("n1", **brought)), backoffLimit=1)
-        assert await rig.sync() is None
-        assert await rig.node_of() == ("n1" if is_free else "")
-        assert bool((await status_of(rig)).get("allocation")) is is_free
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.make(CLAIMS, device_claim("theirs", "gpu"))
+        await allocate(harness, "theirs", allocation("n1", **theirs), "another")
+        await harness.deliver_event(ResourceClaim, "theirs")
+        await create_pod_and_request(harness, allocations(allocation("n1", **brought)), backoffLimit=1)
+        assert await harness.sync() is None
+        assert await harness.node_of() == ("n1" if is_free else "")
+        assert bool((await status_of(harness)).get("allocation")) is is_free
         if not is_free:
             words = (
                 "device gpu.example.com/n1/gpu-0, which claim default/web is to get, is that of claim default/theirs"
             )
-            assert words in (await rig.status())["reason"]
+            assert words in (await harness.status())["reason"]
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["given back", "gone"])
-def test_a_device_that_was_given_back_is_free_though_the_watch_has_not_told(tmp_path: Path, is_gone: bool) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        await rig.make(CLAIMS, device_claim("theirs", "gpu"))
-        await allocated(rig, "theirs", allocation("n1"))
-        await rig.deliver_event(ResourceClaim, "theirs")
-        await rig.patch(CLAIMS, "theirs", {"status": {"allocation": None}}, sub="status")
-        await rig.patch(CLAIMS, "theirs", {"metadata": {"finalizers": None}})
+def test_a_released_device_is_free_before_the_watch_shows_it(tmp_path: Path, is_gone: bool) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        await harness.make(CLAIMS, device_claim("theirs", "gpu"))
+        await allocate(harness, "theirs", allocation("n1"))
+        await harness.deliver_event(ResourceClaim, "theirs")
+        await harness.patch(CLAIMS, "theirs", {"status": {"allocation": None}}, sub="status")
+        await harness.patch(CLAIMS, "theirs", {"metadata": {"finalizers": None}})
         if is_gone:
-            await rig.client.delete(CLAIMS, name="theirs", namespace=NAMESPACE)
-        await asking(rig, bringing(allocation("n1")))
-        assert await rig.sync() is None
-        assert await rig.node_of() == "n1"
+            await harness.client.delete(CLAIMS, name="theirs", namespace=NAMESPACE)
+        await create_pod_and_request(harness, allocations(allocation("n1")))
+        assert await harness.sync() is None
+        assert await harness.node_of() == "n1"
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
-def test_of_two_requests_that_bring_the_same_device_at_once_one_gets_it(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
+def test_one_of_two_concurrent_requests_for_a_device_gets_it(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         for name in ("one", "two"):
-            await asking(rig, bringing(allocation("n1")), name, backoffLimit=1)
-            await rig.deliver_event(BindRequest, name)
-        await asyncio.gather(*(rig.reconciler.reconcile((NAMESPACE, name)) for name in ("one", "two")))
-        nodes = [await rig.node_of(name) for name in ("one", "two")]
+            await create_pod_and_request(harness, allocations(allocation("n1")), name, backoffLimit=1)
+            await harness.deliver_event(BindRequest, name)
+        await asyncio.gather(*(harness.reconciler.reconcile((NAMESPACE, name)) for name in ("one", "two")))
+        nodes = [await harness.node_of(name) for name in ("one", "two")]
         assert sorted(nodes) == ["", "n1"]
         late = ("one", "two")[nodes.index("")]
-        assert "is that of claim default/" in (await rig.status(late))["reason"]
-        assert not (await status_of(rig, late)).get("allocation")
+        assert "is that of claim default/" in (await harness.status(late))["reason"]
+        assert not (await status_of(harness, late)).get("allocation")
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
@@ -203,28 +203,28 @@ def test_a_claim_that_gets_the_device_while_it_is_read_keeps_it(tmp_path: Path) 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._ctx, name)
 
-        async def fresh_claim(self, namespace: str, name: str) -> ResourceClaim:
+        async def read_claim(self, namespace: str, name: str) -> ResourceClaim:
             found = await self._ctx.read_claim(namespace, name)
             if name == "two" and plugin.is_first:
                 plugin.is_first = False
-                assert await rigs[0].sync("two") is None
+                assert await harnesses[0].sync("two") is None
             return found
 
     plugin = SlowRead()
-    rigs: list[ReconcilerHarness] = []
+    harnesses: list[ReconcilerHarness] = []
 
-    async def test(rig: ReconcilerHarness) -> None:
-        rigs.append(rig)
+    async def test(harness: ReconcilerHarness) -> None:
+        harnesses.append(harness)
         for name in ("one", "two"):
-            await asking(rig, bringing(allocation("n1")), name, backoffLimit=1)
-            await rig.deliver_event(BindRequest, name)
-        await allocated(rig, "two", allocation("n1"))
-        await rig.deliver_event(ResourceClaim, "two")
-        await rig.patch(CLAIMS, "two", {"status": {"allocation": None}}, sub="status")
-        assert await rig.sync("one") is None
+            await create_pod_and_request(harness, allocations(allocation("n1")), name, backoffLimit=1)
+            await harness.deliver_event(BindRequest, name)
+        await allocate(harness, "two", allocation("n1"))
+        await harness.deliver_event(ResourceClaim, "two")
+        await harness.patch(CLAIMS, "two", {"status": {"allocation": None}}, sub="status")
+        assert await harness.sync("one") is None
         assert not plugin.is_first
-        assert [await rig.node_of(name) for name in ("one", "two")] == ["", "n1"]
-        assert "is that of claim default/two" in (await rig.status("one"))["reason"]
-        assert not (await status_of(rig, "one")).get("allocation")
+        assert [await harness.node_of(name) for name in ("one", "two")] == ["", "n1"]
+        assert "is that of claim default/two" in (await harness.status("one"))["reason"]
+        assert not (await status_of(harness, "one")).get("allocation")
 
     run_with_reconciler(tmp_path, test, plugin)

@@ -1,4 +1,4 @@
-"""kube-scheduler's flags: Go's ways to write them, what each becomes, and how they are refused."""
+"""kube-scheduler's flags: syntax, values, and errors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def flags(*arguments: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_how_flags_are_read(arguments: list[str], name: str, value: object) -> None:
+def test_the_value_of_a_flag(arguments: list[str], name: str, value: object) -> None:
     assert flags(*arguments)[name] == value
 
 
@@ -95,11 +95,11 @@ def test_how_flags_are_read(arguments: list[str], name: str, value: object) -> N
         ),
     ],
 )
-def test_what_is_refused(arguments: list[str], words: str) -> None:
-    with pytest.raises(FlagError) as told:
+def test_invalid_flags_are_errors(arguments: list[str], words: str) -> None:
+    with pytest.raises(FlagError) as caught:
         flags(*arguments)
-    assert words in str(told.value)
-    assert told.value.exit_code == 1
+    assert words in str(caught.value)
+    assert caught.value.exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_what_is_refused(arguments: list[str], words: str) -> None:
         pytest.param(["--emulated-version=1.30"], "emulation version 1.30 is not between [1.33, 1.36.0]", id="version"),
     ],
 )
-def test_values_that_cannot_be_meant(arguments: list[str], words: str) -> None:
-    with pytest.raises(BayplanError) as told:
+def test_invalid_values_are_errors(arguments: list[str], words: str) -> None:
+    with pytest.raises(BayplanError) as caught:
         process_options(flags(*arguments), {}, None)
-    assert words in str(told.value)
+    assert words in str(caught.value)
 
 
 def test_the_server_gets_every_flag_of_its_own() -> None:
@@ -156,7 +156,7 @@ def configuration(**settings: str) -> Configuration:
     return load(text, args_kinds=kinds) if settings else load_default(args_kinds=kinds)
 
 
-def test_flags_about_the_election_win_over_the_file() -> None:
+def test_election_flags_override_the_file() -> None:
     found = apply_flags(
         configuration(leaderElection="{leaderElect: true, resourceName: mine}"),
         flags("--leader-elect=false", "--leader-elect-resource-namespace=here"),
@@ -165,7 +165,7 @@ def test_flags_about_the_election_win_over_the_file() -> None:
     assert (found.leader_elect, found.resource_name, found.resource_namespace) == (False, "mine", "here")
 
 
-def test_flags_about_the_connection_count_without_a_file_only() -> None:
+def test_connection_flags_count_only_without_a_file() -> None:
     some = flags("--kube-api-qps=7", "--kube-api-burst=8", "--kubeconfig=/k", "--profiling=false")
     alone = apply_flags(configuration(), some, alone=True)
     beside = apply_flags(configuration(clientConnection="{qps: 3}"), some, alone=False)
@@ -182,7 +182,7 @@ def test_flags_about_the_connection_count_without_a_file_only() -> None:
         pytest.param(["--kube-api-burst=0"], "burst is required to be greater than 0", id="burst"),
     ],
 )
-def test_flags_that_make_the_configuration_wrong(arguments: list[str], words: str) -> None:
+def test_flags_with_an_invalid_configuration_are_errors(arguments: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         apply_flags(configuration(), flags(*arguments), alone=True)
 
@@ -192,7 +192,7 @@ def run(*arguments: str, verb: click.Command = command) -> None:
 
 
 @pytest.mark.parametrize("verb", [command, both_engines], ids=["scheduler", "run"])
-def test_the_configuration_in_force_is_written_and_can_be_read(tmp_path: Path, verb: click.Command) -> None:
+def test_the_effective_configuration_is_written_and_can_be_read(tmp_path: Path, verb: click.Command) -> None:
     kubeconfig, written = tmp_path / "config", tmp_path / "written.yaml"
     kubeconfig.write_text(UNREACHABLE_KUBECONFIG)
     run("--kubeconfig", str(kubeconfig), "--leader-elect=false", "--write-config-to", str(written), verb=verb)
@@ -205,16 +205,16 @@ def test_the_configuration_in_force_is_written_and_can_be_read(tmp_path: Path, v
 
 
 @pytest.mark.parametrize(
-    ("gates", "told"),
+    ("gates", "caught"),
     [
         pytest.param("GangSchedulling=true", "GangSchedulling {}; did you mean GangScheduling?", id="a-slip"),
         pytest.param("Nope=true", "Nope {}", id="nothing-near"),
         pytest.param("SchedulerPopFromBackoffQ=false,GenericWorkload=true", "", id="known"),
     ],
 )
-def test_a_gate_that_nobody_knows_is_warned_of(gates: str, told: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_feature_gate_is_warned_about(gates: str, caught: str, caplog: pytest.LogCaptureFixture) -> None:
     options = process_options(flags("--feature-gates", gates), {}, None)
-    expected = [f"feature gate {told.format('is unknown to Bayplan and has no effect')}"] if told else []
+    expected = [f"feature gate {caught.format('is unknown to Bayplan and has no effect')}"] if caught else []
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == expected
     assert options.serving.features.set_gates
 
@@ -228,23 +228,23 @@ def test_a_gate_that_nobody_knows_is_warned_of(gates: str, told: str, caplog: py
         pytest.param(["--plugins-dir", "missing"], "missing is not a folder", id="no-plugins"),
     ],
 )
-def test_what_is_missing_is_named(
+def test_missing_files_are_reported(
     arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BayplanError) as told:
+    with pytest.raises(BayplanError) as caught:
         run(*arguments)
-    assert words in str(told.value)
+    assert words in str(caught.value)
 
 
-def test_a_configuration_that_is_wrong_is_told_with_its_file(tmp_path: Path) -> None:
+def test_an_invalid_configuration_is_reported_with_its_file(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.yaml"
     head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
     path.write_text(head + "profiles: [{plugins: {score: {enabled: [{name: Nope}]}}}]\n")
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as caught:
         run("--config", str(path))
-    assert str(told.value).startswith(str(path))
-    assert "known plugins: " in str(told.value)
+    assert str(caught.value).startswith(str(path))
+    assert "known plugins: " in str(caught.value)
 
 
 def test_help_has_sections() -> None:

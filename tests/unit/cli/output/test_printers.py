@@ -1,4 +1,4 @@
-"""Tables for people and YAML for programs: nothing of a text is lost, whatever the width of the terminal."""
+"""Tables for people and YAML for programs: no text is truncated, whatever the width of the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WHY = "best of 3 with 467, 3 ahead of node-2 (NodeResourcesBalancedAllocation +3
 
 
 @pytest.mark.parametrize("width", [20, 60, 80, 81, 83, 200])
-def test_a_long_text_behind_columns_that_do_not_wrap_is_whole(
+def test_a_long_text_after_unwrapped_columns_is_complete(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
@@ -29,6 +29,6 @@ def test_a_long_text_behind_columns_that_do_not_wrap_is_whole(
 
 
 @pytest.mark.parametrize("text", ["\x85x", "a\u2028b", "a\u2029", "\ufeffx", "plain", "yes", "two\nlines\x85"])
-def test_yaml_reads_back_as_it_was(text: str) -> None:
+def test_yaml_output_reads_back_as_the_same_text(text: str) -> None:
     tree = {"text": text, text: [text]}
     assert yaml.safe_load(yaml_text(tree)) == tree

@@ -1,4 +1,4 @@
-"""What people see: tables on wide and narrow terminals, colours, and the parts of the demo that are plain text."""
+"""Terminal output: tables on wide and narrow terminals, colours, and the parts of the demo in plain text."""
 
 from __future__ import annotations
 
@@ -35,34 +35,34 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def shown(capsys: pytest.CaptureFixture[str]) -> str:
+def read_output(capsys: pytest.CaptureFixture[str]) -> str:
     TablePrinter(["name", "status", "note"]).show(ROWS)
     return capsys.readouterr().out
 
 
-def test_a_pipe_gets_plain_lines_as_long_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = shown(capsys).splitlines()
+def test_a_pipe_gets_unwrapped_lines_without_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = read_output(capsys).splitlines()
     assert lines[0] == "NAME                   STATUS    NOTE"
     assert lines[1] == "web-8595f469dc-b59v5   Running   a text that is rather long"
 
 
-def test_a_terminal_has_colours(terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_gets_colours(terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     terminal.setenv("COLUMNS", "120")
-    out = shown(capsys)
+    out = read_output(capsys)
     assert "\x1b[32mRunning" in out
     assert "\x1b[33mPending" in out
 
 
-def test_no_color_means_none(terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_color_disables_colours(terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     terminal.setenv("COLUMNS", "120")
     terminal.setenv("NO_COLOR", "1")
-    out = shown(capsys)
+    out = read_output(capsys)
     assert "\x1b[3" not in out
     assert "Running" in out
 
 
 @pytest.mark.parametrize(
-    ("settings", "drawn"),
+    ("settings", "draw"),
     [
         ({"COLUMNS": "100"}, True),
         ({"COLUMNS": "59"}, False),
@@ -71,8 +71,8 @@ def test_no_color_means_none(terminal: pytest.MonkeyPatch, capsys: pytest.Captur
     ],
     ids=["wide", "narrow", "NO_COLOR", "dumb"],
 )
-def test_the_demo_draws_where_there_is_room_and_nobody_minds(
-    terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], settings: dict[str, str], drawn: bool
+def test_the_demo_draws_on_wide_terminals_with_colours(
+    terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], settings: dict[str, str], draw: bool
 ) -> None:
     for name, value in settings.items():
         terminal.setenv(name, value)
@@ -83,21 +83,21 @@ def test_the_demo_draws_where_there_is_room_and_nobody_minds(
     with Screen(view) as screen:
         screen.print_step("a step")
         screen.print_line("a word")
-    assert screen.watched is drawn
-    assert ("\x1b" in capsys.readouterr().out) is drawn
+    assert screen.watched is draw
+    assert ("\x1b" in capsys.readouterr().out) is draw
 
 
-def test_a_narrow_terminal_folds_and_keeps_names(
+def test_a_narrow_terminal_wraps_texts_and_not_names(
     terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal.setenv("COLUMNS", "42")
     terminal.setenv("NO_COLOR", "1")
-    lines = re.sub(r"\x1b\[\d+m", "", shown(capsys)).splitlines()  # bold titles are no colour
+    lines = re.sub(r"\x1b\[\d+m", "", read_output(capsys)).splitlines()  # bold titles are no colour
     assert max(map(len, lines)) <= 42
     assert any(line.startswith("web-8595f469dc-b59v5 ") for line in lines)
 
 
-def test_rows_that_come_later_keep_to_the_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_later_rows_use_the_same_columns(capsys: pytest.CaptureFixture[str]) -> None:
     grid = TablePrinter(["name", "status", "note"])
     grid.show(ROWS)
     capsys.readouterr()
@@ -106,7 +106,7 @@ def test_rows_that_come_later_keep_to_the_columns(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(("cell", "text"), [(None, "<none>"), (True, "true"), (3, "3"), ("x", "x")])
-def test_cells(cell: object, text: str) -> None:
+def test_the_text_of_a_cell(cell: object, text: str) -> None:
     assert cell_text(cell) == text
 
 
@@ -123,7 +123,7 @@ def test_the_fullest_nodes_come_first() -> None:
     assert usage_bar(2.0, 4).plain == "████"
 
 
-def test_a_node_counts_what_its_pods_ask_for() -> None:
+def test_a_node_sums_the_requests_of_its_pods() -> None:
     node = NodeRequests("a", allocatable={"cpu": 4000})
     requests = ResourceRequirements(requests={"cpu": "500m", "example.com/gpu": "2"})
     web = make_pod(containers=[Container(name="web", resources=requests)])
@@ -140,32 +140,32 @@ def test_a_node_counts_what_its_pods_ask_for() -> None:
     assert node.share("memory") == 0.0
 
 
-def view_of(*nodes: NodeRequests) -> ClusterMonitor:
+def monitor_of(*nodes: NodeRequests) -> ClusterMonitor:
     known = {node.name: node for node in nodes}
     return cast(ClusterMonitor, SimpleNamespace(nodes=known, pending_counts=PendingCounts, decisions_per_second=float))
 
 
-def machine(name: str, *, ready: bool = True, cordoned: bool = False, **devices: int) -> NodeRequests:
+def make_node_requests(name: str, *, ready: bool = True, cordoned: bool = False, **devices: int) -> NodeRequests:
     offered = {"cpu": 8000, "memory": 1 << 34, "pods": 110} | {f"example.com/{each}": 8 for each in devices}
     used = {"cpu": 500} | {f"example.com/{each}": used for each, used in devices.items()}
     return NodeRequests(name, "z", ready, cordoned, has_object=True, allocatable=offered, requested=used, pods=2)
 
 
-def drawn(console: Console, *nodes: NodeRequests) -> list[str]:
-    with console.capture() as picture_of:
-        console.print(render_screen(view_of(*nodes), "name", console, rows=None))
-    return [line.rstrip() for line in picture_of.get().splitlines()]
+def draw(console: Console, *nodes: NodeRequests) -> list[str]:
+    with console.capture() as capture:
+        console.print(render_screen(monitor_of(*nodes), "name", console, rows=None))
+    return [line.rstrip() for line in capture.get().splitlines()]
 
 
-def test_top_has_devices_and_marks_nodes_that_take_no_pods() -> None:
+def test_top_shows_devices_and_marks_unschedulable_nodes() -> None:
     nodes = [
-        machine("a", gpu=3),
-        machine("b"),
-        machine("c", ready=False, gpu=0),
-        machine("d", cordoned=True),
-        machine("e", ready=False, cordoned=True),
+        make_node_requests("a", gpu=3),
+        make_node_requests("b"),
+        make_node_requests("c", ready=False, gpu=0),
+        make_node_requests("d", cordoned=True),
+        make_node_requests("e", ready=False, cordoned=True),
     ]
-    head, *rows = drawn(Console(width=1000), *nodes)[3:]
+    head, *rows = draw(Console(width=1000), *nodes)[3:]
     assert head.split()[:2] == ["NODE", "STATUS"]
     assert head.split()[-1] == "GPU"
     assert [(row.split()[1], row.split()[-1]) for row in rows] == [
@@ -175,26 +175,26 @@ def test_top_has_devices_and_marks_nodes_that_take_no_pods() -> None:
         ("SchedulingDisabled", "-"),
         ("NotReady,SchedulingDisabled", "-"),
     ]
-    assert "STATUS" not in drawn(Console(width=1000), machine("a"))[3]
+    assert "STATUS" not in draw(Console(width=1000), make_node_requests("a"))[3]
 
 
-def test_top_has_as_many_devices_as_fit() -> None:
-    node = machine("a", fpga=1, gpu=2, nic=3)
-    lines = drawn(Console(width=78), node)
+def test_top_shows_as_many_devices_as_fit() -> None:
+    node = make_node_requests("a", fpga=1, gpu=2, nic=3)
+    lines = draw(Console(width=78), node)
     assert (lines[3].split()[-2:], lines[4].split()[-2:]) == (["FPGA", "GPU"], ["1/8", "2/8"])
     assert lines[5] == "hidden columns: example.com/nic; -o json shows all"
-    assert not any("no room" in line for line in drawn(Console(width=140), node))
-    assert any(line.startswith("hidden columns:") for line in drawn(Console(width=25), node))
+    assert not any("no room" in line for line in draw(Console(width=140), node))
+    assert any(line.startswith("hidden columns:") for line in draw(Console(width=25), node))
 
 
-def test_devices_of_one_name_keep_their_domains() -> None:
-    node = machine("a", gpu=2)
+def test_devices_with_one_name_keep_their_domains() -> None:
+    node = make_node_requests("a", gpu=2)
     node.allocatable["other.com/gpu"] = 4
-    assert drawn(Console(width=140), node)[3].split()[-2:] == ["EXAMPLE.COM/GPU", "OTHER.COM/GPU"]
+    assert draw(Console(width=140), node)[3].split()[-2:] == ["EXAMPLE.COM/GPU", "OTHER.COM/GPU"]
 
 
-def test_top_for_programs() -> None:
-    found = as_data(view_of(machine("a", cordoned=True, gpu=3)), "name")
+def test_top_as_data() -> None:
+    found = as_data(monitor_of(make_node_requests("a", cordoned=True, gpu=3)), "name")
     (node,) = found["nodes"]
     assert (node["name"], node["ready"], node["unschedulable"]) == ("a", True, True)
     assert node["resources"] == {
@@ -206,7 +206,7 @@ def test_top_for_programs() -> None:
     assert found["waiting"] == {"active": 0, "unschedulable": 0, "gated": 0}
 
 
-def test_reasons_stand_one_by_one() -> None:
+def test_reasons_are_split_into_lines() -> None:
     message = (
         "0/50 nodes are available: 17 Insufficient nvidia.com/gpu, "
         "33 node(s) didn't match Pod's node affinity/selector. "

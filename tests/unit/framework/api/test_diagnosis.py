@@ -41,7 +41,7 @@ def no(*reasons: str) -> Status:
     return unschedulable(*reasons).by("P")
 
 
-# the sentence
+# message
 
 
 def test_reasons_are_counted_and_sorted_as_text() -> None:
@@ -135,7 +135,7 @@ def test_rejectors_are_recorded_for_the_queue() -> None:
     assert diagnosis.pending_plugins == {"B"}
 
 
-# the points around it
+# PostFilter and PreEnqueue
 
 
 class Answers:
@@ -193,7 +193,7 @@ def test_a_failing_postfilter_ends_the_point(broken: Status) -> None:
 
 
 def test_skip_is_invalid_at_postfilter() -> None:
-    assert post_filter(SKIP).status == error("answered Skip, which is no answer here").by("P0")
+    assert post_filter(SKIP).status == error("returned Skip, which is not allowed here").by("P0")
 
 
 def test_the_last_nomination_counts() -> None:

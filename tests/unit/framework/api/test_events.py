@@ -82,7 +82,7 @@ def test_booleans_as_hints() -> None:
     assert (queue_hint_if(True), queue_hint_if(False)) == (QueueingHint.QUEUE, QueueingHint.SKIP)
 
 
-# what a profile registers
+# registrations
 
 
 class Quiet:
@@ -120,7 +120,7 @@ def test_a_plugin_that_cannot_reject_registers_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stated", "added"),
+    ("declared", "added"),
     [
         pytest.param(ClusterEventWithHint(EventResource.NODE, ActionType.ADD), True, id="node-add"),
         pytest.param(ClusterEventWithHint(EventResource.NODE, ActionType.ADD | LABEL), True, id="node-add-and-label"),
@@ -129,9 +129,9 @@ def test_a_plugin_that_cannot_reject_registers_nothing() -> None:
         pytest.param(ClusterEventWithHint(EventResource.POD, ActionType.ADD), False, id="no-nodes"),
     ],
 )
-def test_a_registration_for_new_nodes_adds_one_for_taints(stated: ClusterEventWithHint, added: bool) -> None:
+def test_a_registration_for_new_nodes_adds_one_for_taints(declared: ClusterEventWithHint, added: bool) -> None:
     extra = (ClusterEventWithHint(EventResource.NODE, TAINT),) if added else ()
-    assert registered_events(filtering(stated)) == (stated, *extra)
+    assert registered_events(filtering(declared)) == (declared, *extra)
 
 
 def test_an_invalid_registration_is_refused() -> None:

@@ -71,7 +71,7 @@ def test_statuses_are_values() -> None:
     assert repr(unschedulable("x").by("P")) == "Status(Unschedulable, ['x'], plugin='P')"
 
 
-# what plugins hand on
+# cycle state
 
 COUNTS: StateKey[list[int]] = StateKey("Counts", clone=list)
 SHARED: StateKey[list[int]] = StateKey("Shared")

@@ -54,13 +54,13 @@ class Counted:
     name = "Counted"
     depends_on = row_local
     looks_at_pods = False
-    asked: ClassVar[Counter[str]] = Counter()
+    calls: ClassVar[Counter[str]] = Counter()
 
     def signature(self, pod: Pod) -> Hashable:
         return pod.metadata.labels.get("team")
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
-        self.asked[cycle.pod.metadata.labels.get("team", "")] += len(nodes)
+        self.calls[cycle.pod.metadata.labels.get("team", "")] += len(nodes)
         yield Rejection(np.zeros(len(nodes), np.bool_), "never")
 
 
@@ -108,9 +108,9 @@ class Banned:
 
 
 @pytest.fixture(autouse=True)
-def _nobody_was_asked() -> None:
+def _reset_calls() -> None:
     Banned.uids.clear()
-    Counted.asked.clear()
+    Counted.calls.clear()
     Silent.seen.clear()
 
 
@@ -121,7 +121,7 @@ def engine(*plugins: type[Any], nodes: int = 4) -> PodEngine:
     return PodEngine(configured(config, registry), registry, cache, clock=ManualClock(), chance=random.Random(0))
 
 
-def kept(of: PodEngine) -> int:
+def cached_count(of: PodEngine) -> int:
     classes = of.equivalence_classes(DEFAULT)
     assert classes is not None
     return len(classes)
@@ -131,22 +131,22 @@ def test_an_evaluation_of_a_single_pod_is_not_cached() -> None:
     on = engine()
     on.place(make_pod("a", requests={"cpu": "1"}))
     on.place(make_pod("b", requests={"cpu": "2"}))
-    assert kept(on) == 0
+    assert cached_count(on) == 0
     on.place(make_pod("c", requests={"cpu": "1"}))
-    assert kept(on) == 1
+    assert cached_count(on) == 1
 
 
 def test_pods_with_one_equal_signature_share_that_plugin_evaluation() -> None:
     on = engine(Counted)
     for number in range(8):
         on.place(make_pod(f"p{number}", requests={"cpu": f"{100 + number}m"}, labels={"team": "red"}))
-    assert Counted.asked["red"] == 2 * 4, "once on its own, once to be kept; then never again"
+    assert Counted.calls["red"] == 2 * 4, "once on its own, once to be kept; then never again"
 
 
 def test_a_plugin_without_signature_is_evaluated_for_each_pod_while_the_rest_share() -> None:
     on = engine(Counted, Silent)
     placed = [on.place(make_pod(f"p{number}", labels={"team": "red"})) for number in range(4)]
-    assert Counted.asked["red"] == 2 * 4
+    assert Counted.calls["red"] == 2 * 4
     assert Counter(pod for pod, _ in Silent.seen) == {f"p{number}": 4 for number in range(4)}
     assert all(each.node != f"n{number}" for number, each in enumerate(placed))
     details = placed[-1].decision.with_details()
@@ -176,14 +176,14 @@ def test_pods_share_a_class_while_no_pod_has_affinity() -> None:
         on.cache.add_node(make_node(f"n{number}", labels={"host": f"n{number}"}))
     for number in range(4):
         on.place(make_pod(f"p{number}", labels={"app": f"a{number}"}))
-    assert kept(on) == 1
+    assert cached_count(on) == 1
     term = {"topologyKey": "host", "labelSelector": {"matchLabels": {"app": "a1"}}}
     spec = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
     shy = convert({"metadata": {"name": "shy", "namespace": "default", "uid": "shy"}, "spec": spec}, Pod)
     avoided = on.place(shy).node
     assert avoided is not None
     for turn in range(3):
-        assert avoided not in fitting(on, f"x{turn}", "a1"), "labels matter as long as somebody minds them"
+        assert avoided not in fitting(on, f"x{turn}", "a1"), "labels matter while a pod has affinity to them"
         assert avoided in fitting(on, f"y{turn}", "a2")
     on.cache.remove_pod(shy.bound_to(avoided))
     for turn in range(3):
@@ -326,7 +326,7 @@ def test_an_invalid_signature_is_logged_once(caplog: pytest.LogCaptureFixture) -
     assert [record.getMessage() for record in caplog.records] == [
         "signature of plugin Unhashable failed; this plugin is evaluated for every pod separately"
     ]
-    assert Counted.asked["red"] == 2 * 4, "others are shared nevertheless"
+    assert Counted.calls["red"] == 2 * 4, "the rest is still shared"
 
 
 def test_placed_pods_keep_no_equivalence_class() -> None:
@@ -336,8 +336,8 @@ def test_placed_pods_keep_no_equivalence_class() -> None:
             on.place(on.prepare(make_pod(f"p{turn}-{number}")))
         on.cache.upsert(DeviceClass())
     gc.collect()
-    mine = [each for each in gc.get_objects() if isinstance(each, ClassEvaluation) and each.snapshot is on.snapshot()]
-    assert len(mine) <= 1
+    own = [each for each in gc.get_objects() if isinstance(each, ClassEvaluation) and each.snapshot is on.snapshot()]
+    assert len(own) <= 1
 
 
 def test_the_signature_of_an_unchanged_pod_may_change() -> None:
@@ -353,23 +353,23 @@ def test_the_signature_of_an_unchanged_pod_may_change() -> None:
         assert details.diagnosis is not None
         return [not details.diagnosis.status(row).ok for row in range(4)]
 
-    nobody, first = [False] * 4, [True, False, False, False]
-    assert [refused(number) for number in range(4)] == [nobody] * 4
-    for number in range(4):  # one of them is the pod that the others share with
+    no_node, first = [False] * 4, [True, False, False, False]
+    assert [refused(number) for number in range(4)] == [no_node] * 4
+    for number in range(4):  # one of them is the representative of the class
         Banned.uids = {infos[number].uid}
-        assert [refused(each) for each in range(4)] == [first if each == number else nobody for each in range(4)]
+        assert [refused(each) for each in range(4)] == [first if each == number else no_node for each in range(4)]
     Banned.uids = set()
-    assert [refused(number) for number in range(4)] == [nobody] * 4
+    assert [refused(number) for number in range(4)] == [no_node] * 4
 
 
 def test_a_changed_device_class_invalidates_all_signatures() -> None:
     on = engine()
     for name in "abc":
         on.place(make_pod(name))
-    assert kept(on) == 1
+    assert cached_count(on) == 1
     on.cache.upsert(DeviceClass())
     on.place(make_pod("d"))
-    assert kept(on) == 0
+    assert cached_count(on) == 0
 
 
 def test_a_bounded_cache_drops_the_least_recently_used_value() -> None:
@@ -395,11 +395,11 @@ class Narrows:
     """Narrows pods to the nodes of their team. Counts its calls."""
 
     name = "Narrows"
-    asked: ClassVar[Counter[str]] = Counter()
+    calls: ClassVar[Counter[str]] = Counter()
     NODE: StateKey[str] = StateKey("Narrows/node")
 
     def pre_filter(self, cycle: Cycle) -> PreFilterResult | Status | None:
-        self.asked["pre_filter"] += 1
+        self.calls["pre_filter"] += 1
         node = cycle.pod.metadata.labels.get("node")
         cycle.put(self.NODE, node or "any")
         if node == "nowhere":
@@ -408,7 +408,7 @@ class Narrows:
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         assert cycle.get(self.NODE) != "any"
-        self.asked["filter_nodes"] += len(nodes)
+        self.calls["filter_nodes"] += len(nodes)
         yield Rejection(np.zeros(len(nodes), np.bool_), "never")
 
 
@@ -421,28 +421,28 @@ class NarrowsByTeam(Narrows):
 def test_a_narrowed_pod_is_evaluated_once(narrows: type[Narrows]) -> None:
     on = engine(Counted, narrows)
     for number in range(5):
-        Narrows.asked.clear()
-        Counted.asked.clear()
+        Narrows.calls.clear()
+        Counted.calls.clear()
         placed = on.place(make_pod(f"p{number}", labels={"team": "red", "node": "n2"}))
         assert placed.node == "n2"
-        assert Narrows.asked == {"pre_filter": 1, "filter_nodes": 1}
-        assert Counted.asked == {"red": 1}, "about one node, not about all of them before"
+        assert Narrows.calls == {"pre_filter": 1, "filter_nodes": 1}
+        assert Counted.calls == {"red": 1}, "about one node, not about all of them before"
 
 
 def test_a_pod_rejected_at_prefilter_is_evaluated_once() -> None:
     on = engine(Counted, Narrows)
-    Narrows.asked.clear()
+    Narrows.calls.clear()
     placed = on.place(make_pod("p", labels={"node": "nowhere"}))
     assert placed.status.message.startswith("0/4 nodes are available: no such team.")
-    assert Narrows.asked == {"pre_filter": 1}
-    assert not Counted.asked
+    assert Narrows.calls == {"pre_filter": 1}
+    assert not Counted.calls
     assert on.place(make_pod("q")).node, "skipped, and placed as if it were not there"
 
 
 def test_details_belong_to_the_decision_or_are_dropped() -> None:
     on = engine()
     first, second = (on.place(make_pod(name)).decision for name in "ab")
-    with pytest.raises(UsageError, match=r"the details of the decision for n\d are gone.*before anything else"):
+    with pytest.raises(UsageError, match=r"the details of the decision for n\d are gone.*before the next decision"):
         first.with_details()
     detail = second.with_details()
     assert detail.nodes is not None

@@ -46,14 +46,14 @@ FAILING: dict[str, tuple[str, Callable[..., Any]]] = {
 
 def failing(point: str, answer: Callable[..., Any], *, signed: bool) -> tuple[type[Any], Counter[str]]:
     """A plugin that fails at one point and counts its calls by pod."""
-    asked: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
 
     def method(self: Any, cycle: Any, *rest: Any) -> Any:  # noqa: ARG001
-        asked[cycle.pod.name] += 1
+        calls[cycle.pod.name] += 1
         return answer(cycle, *rest)
 
     forms = {} if point == "filter" else TABLES
-    return type("Bad", (), {"name": "Bad", **forms, **(SIGNED if signed else {}), point: method}), asked
+    return type("Bad", (), {"name": "Bad", **forms, **(SIGNED if signed else {}), point: method}), calls
 
 
 @pytest.mark.parametrize("signed", [False, True], ids=["unsigned", "signed"])
@@ -61,17 +61,17 @@ def failing(point: str, answer: Callable[..., Any], *, signed: bool) -> tuple[ty
 def test_a_failing_plugin_is_called_once_and_logged_once(
     point: str, answer: Callable[..., Any], *, signed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    nodes = NODES[:2]  # all of which every point is asked about
-    (plugin, asked), (twin, _) = (failing(point, answer, signed=signed) for _ in range(2))
+    nodes = NODES[:2]  # every point is called for all of them
+    (plugin, calls), (twin, _) = (failing(point, answer, signed=signed) for _ in range(2))
     sharing, alone = Harness([plugin], nodes=nodes), Harness([twin], nodes=nodes, share=False)
     for number in range(3):
         pod = make_pod(f"p{number}")
         caplog.clear()
-        said = sharing.place(pod)
+        messages = sharing.place(pod)
         records = [record for record in caplog.records if record.exc_info]
-        assert said == alone.place(pod)
-        assert "Bad" in said
-        assert asked[pod.name] == 1
+        assert messages == alone.place(pod)
+        assert "Bad" in messages
+        assert calls[pod.name] == 1
         assert len(records) == (answer in (_raise, _exit))
     if records:
         assert "src/bayplan" not in caplog.text, "how we came to ask is no matter"
@@ -118,11 +118,11 @@ def test_the_plugin_is_called_again_for_the_next_pod() -> None:
         name = "Once"
 
         def __init__(self) -> None:
-            self.asked = 0
+            self.calls = 0
 
         def filter(self, cycle: Any, node: Any) -> Any:  # noqa: ARG002
-            self.asked += 1
-            if self.asked == 1:
+            self.calls += 1
+            if self.calls == 1:
                 raise ValueError("once")
             return unschedulable("no") if node.name == "a" else None
 

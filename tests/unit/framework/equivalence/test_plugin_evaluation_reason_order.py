@@ -54,7 +54,7 @@ class InWords(Signed):
         return unschedulable(f"has {len(node.pods)}") if len(node.pods) > 1 else None
 
 
-def told(cluster: Harness, pod: Pod) -> tuple[str, dict[str, Status], list[tuple[str, str, int]]]:
+def reported(cluster: Harness, pod: Pod) -> tuple[str, dict[str, Status], list[tuple[str, str, int]]]:
     """Return the message, the statuses and the reasons of the record."""
     decision = cluster.decide(pod)
     assert decision.diagnosis is not None
@@ -74,20 +74,20 @@ def test_history_does_not_matter(plugin: type[Any], together: int) -> None:
     arrivals = pods_on("abacabdabacabefabacabcde")
     pod = make_pod("new")
     shared, alone = (Harness([plugin], nodes=NODES, share=share) for share in (True, False))
-    for _ in range(2):  # the second time they are kept
+    for _ in range(2):  # stored at the second time
         shared.decide(pod)
     for start in range(0, len(arrivals), together):
         for cluster in (shared, alone):
             cluster.add(*arrivals[start : start + together])
-        assert told(shared, pod) == told(alone, pod)
+        assert reported(shared, pod) == reported(alone, pod)
 
 
 @pytest.mark.parametrize("share", [True, False])
 def test_the_reasons_of_a_node_keep_their_order(share: bool) -> None:
     cluster = Harness([OneByOne], nodes=NODES, pods=pods_on("abbcccddddeeeee"), share=share)
-    sentence, statuses, reasons = told(cluster, make_pod("new", node_selector={"no": "where"}))
+    sentence, statuses, reasons = reported(cluster, make_pod("new", node_selector={"no": "where"}))
     assert "didn't match" in sentence
-    sentence, statuses, reasons = told(cluster, make_pod("new"))
+    sentence, statuses, reasons = reported(cluster, make_pod("new"))
     assert {name: status.reasons for name, status in statuses.items()} == {
         "a": ("x", "y"),
         "b": ("y", "x"),
@@ -98,7 +98,7 @@ def test_the_reasons_of_a_node_keep_their_order(share: bool) -> None:
     }
     assert reasons == [("OneByOne", "y", 5), ("OneByOne", "x", 4), ("OneByOne", "z", 1)]
     cluster.add(make_pod("last", node="f"))
-    sentence, _, _ = told(cluster, make_pod("new"))
+    sentence, _, _ = reported(cluster, make_pod("new"))
     assert sentence.startswith("0/6 nodes are available: 1 z, 6 x, 6 y."), "who says it twice counts twice"
 
 

@@ -185,7 +185,7 @@ def test_a_budget_is_compiled_once() -> None:
             [],
             ["high", "low"],
             0,
-            id="the least important go, told in order of importance",
+            id="the least important are evicted, listed by importance",
         ),
         pytest.param(
             [running_pod("young", started=9, cpu="2"), running_pod("old", started=1, cpu="2")],
@@ -220,7 +220,7 @@ def test_a_budget_is_compiled_once() -> None:
             [],
             ["x"],
             0,
-            id="of equal priority nobody is touched",
+            id="equal-priority pods are not evicted",
         ),
         pytest.param(
             [running_pod("x", cpu="2", terminating=True), running_pod("y", cpu="2", started=1)],
@@ -261,7 +261,7 @@ def test_a_budget_is_compiled_once() -> None:
             [budget(selector=app_selector("web"))],
             ["free", "covered"],
             1,
-            id="both groups together are told in order of importance",
+            id="both groups together are listed by importance",
         ),
     ],
 )
@@ -287,7 +287,7 @@ def test_equal_pods_are_evicted_in_the_order_of_go() -> None:
             high_priority_pod(priority=0),
             [running_pod("x")],
             Status(Code.UNRESOLVABLE, ["No preemption victims found for incoming pod"]),
-            id="nobody weaker",
+            id="no lower-priority pod",
         ),
         pytest.param(
             high_priority_pod("4"),
@@ -304,8 +304,8 @@ def test_nodes_that_do_not_help(pod: Pod, pods: list[Pod], status: Status) -> No
 def test_nominated_pods_of_the_node_count() -> None:
     nominated = PodInfo(make_pod("guest", requests={"cpu": "2"}, priority=100))
     plugin = make_plugin(NodeResourcesFit)
-    boundary = PluginCaller(ManualClock(), PluginTimings())
-    filters = FilterPoints([plugin], [plugin], boundary, FakeNominations({"a": [nominated]}))
+    caller = PluginCaller(ManualClock(), PluginTimings())
+    filters = FilterPoints([plugin], [plugin], caller, FakeNominations({"a": [nominated]}))
     pods = [running_pod("x", cpu="2", started=1), running_pod("y", cpu="2", started=2)]
     found = dry_run(high_priority_pod(), make_snapshot([node()], pods), filters=filters).victims_on(0)
     assert names(found) == ["x", "y"]
@@ -330,9 +330,9 @@ class Brittle:
         return error("no way back") if (self._breaks_on, self._of) == ("add", info.pod.name) else None
 
     def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> Status | None:  # noqa: ARG002
-        gone = cycle.get(self.seen)
-        step = "remove again" if info.pod.name in gone else "remove"
-        gone.add(info.pod.name)
+        evicted = cycle.get(self.seen)
+        step = "remove again" if info.pod.name in evicted else "remove"
+        evicted.add(info.pod.name)
         return error("stuck") if (self._breaks_on, self._of) == (step, info.pod.name) else None
 
 
@@ -385,7 +385,7 @@ def test_a_node_without_victims_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "offset", "looked_at"),
+    ("max_candidates", "offset", "evaluated"),
     [
         pytest.param(4, 0, ["a", "b", "c", "d"], id="all"),
         pytest.param(2, 0, ["a", "b"], id="enough"),
@@ -394,10 +394,10 @@ def test_a_node_without_victims_is_an_error() -> None:
         pytest.param(0, 0, [], id="none wanted: none found, all looked at"),
     ],
 )
-def test_the_search_stops(wanted: int, offset: int, looked_at: list[str]) -> None:
+def test_the_search_stops(max_candidates: int, offset: int, evaluated: list[str]) -> None:
     snapshot = nodes_with_pods(*(running_pod(f"x{letter}", node=letter, cpu="2") for letter in "abcd"))
-    found = dry_run(high_priority_pod(), snapshot).search([0, 1, 2, 3], max_candidates=wanted, offset=offset)
-    assert list(found.candidates) == looked_at
+    found = dry_run(high_priority_pod(), snapshot).search([0, 1, 2, 3], max_candidates=max_candidates, offset=offset)
+    assert list(found.candidates) == evaluated
     assert found.statuses == {}
 
 
@@ -412,22 +412,22 @@ def test_the_search_stops(wanted: int, offset: int, looked_at: list[str]) -> Non
         pytest.param("-" * 200, id="none at all"),
     ],
 )
-@pytest.mark.parametrize(("wanted", "offset"), [(1, 0), (20, 0), (20, 150), (150, 7)])
-def test_a_long_search_ends_where_it_would_row_by_row(pattern: str, wanted: int, offset: int) -> None:
+@pytest.mark.parametrize(("max_candidates", "offset"), [(1, 0), (20, 0), (20, 150), (150, 7)])
+def test_a_long_search_ends_where_it_would_row_by_row(pattern: str, max_candidates: int, offset: int) -> None:
     many = [node(f"n{number}", cpu="2") for number in range(200)]
     loads = [
         running_pod(f"x{number}", node=f"n{number}", cpu="2", labels={"app": kind}, priority=500 if kind == "-" else 0)
         for number, kind in enumerate(pattern)
     ]
     search = dry_run(high_priority_pod(), make_snapshot(many, loads), budgets=[budget(selector=app_selector("w"))])
-    found = search.search(range(200), max_candidates=wanted, offset=offset)
+    found = search.search(range(200), max_candidates=max_candidates, offset=offset)
     rows = [*range(offset, 200), *range(offset)]
     seen = "".join(pattern[row] for row in rows)
-    enough = (end for end in range(1, 201) if "f" in seen[:end] and end - seen[:end].count("-") >= wanted)
-    looked_at = rows[: next(enough, 200)]
-    free, against = ([f"n{row}" for row in looked_at if pattern[row] == kind] for kind in "fw")
-    assert list(found.candidates) == free[:wanted] + against[:wanted]
-    assert list(found.statuses) == [row for row in looked_at if pattern[row] == "-"]
+    enough = (end for end in range(1, 201) if "f" in seen[:end] and end - seen[:end].count("-") >= max_candidates)
+    evaluated = rows[: next(enough, 200)]
+    free, against = ([f"n{row}" for row in evaluated if pattern[row] == kind] for kind in "fw")
+    assert list(found.candidates) == free[:max_candidates] + against[:max_candidates]
+    assert list(found.statuses) == [row for row in evaluated if pattern[row] == "-"]
 
 
 class Tally:
@@ -436,10 +436,10 @@ class Tally:
     name = "Tally"
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:  # noqa: ARG002
-        self.asked += 1
+        self.calls += 1
         yield Rejection(nodes.pod_count > 3, "crowded")
 
 
@@ -451,7 +451,7 @@ def test_rows_are_tried_at_once() -> None:
         range(300), max_candidates=300, offset=7
     )
     assert {name: len(victims.pods) for name, victims in found.candidates.items()} == {each.name: 2 for each in many}
-    assert tally.asked == 1 + 5, "once without all weaker pods, and once a round"
+    assert tally.calls == 1 + 5, "once without all weaker pods, and once a round"
 
 
 def test_equal_pods_are_evicted_in_the_same_order_in_a_batch() -> None:
@@ -461,21 +461,23 @@ def test_equal_pods_are_evicted_in_the_same_order_in_a_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("apps", "wanted", "candidates"),
+    ("apps", "max_candidates", "candidates"),
     [
-        pytest.param("wwf", 2, ["c", "a", "b"], id="goes on for one that violates nothing, which is then told first"),
+        pytest.param(
+            "wwf", 2, ["c", "a", "b"], id="continues until one without violations, which is then listed first"
+        ),
         pytest.param("wwwf", 2, ["d", "a", "b"], id="keeps no more violating ones than wanted"),
         pytest.param("wfw", 2, ["b", "a"], id="both kinds count"),
         pytest.param("www", 2, ["a", "b"], id="only violating ones: all are looked at"),
     ],
 )
-def test_a_search_needs_one_candidate_without_violations(apps: str, wanted: int, candidates: list[str]) -> None:
+def test_a_search_needs_one_candidate_without_violations(apps: str, max_candidates: int, candidates: list[str]) -> None:
     loads = [
         running_pod(f"x{letter}", node=letter, cpu="2", labels={"app": kind})
         for letter, kind in zip("abcd", apps, strict=False)
     ]
     search = dry_run(high_priority_pod(), nodes_with_pods(*loads), budgets=[budget(selector=app_selector("w"))])
-    found = search.search(range(len(apps)), max_candidates=wanted, offset=0)
+    found = search.search(range(len(apps)), max_candidates=max_candidates, offset=0)
     assert list(found.candidates) == candidates
 
 
@@ -507,7 +509,7 @@ def test_errors_as_one_text(statuses: list[Status], faults: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "percentage", "absolute", "wanted"),
+    ("nodes", "percentage", "absolute", "max_candidates"),
     [
         pytest.param(5000, 10, 100, 500, id="a share"),
         pytest.param(500, 10, 100, 100, id="at least so many"),
@@ -516,8 +518,8 @@ def test_errors_as_one_text(statuses: list[Status], faults: str) -> None:
         pytest.param(9, 10, 0, 0, id="down to none"),
     ],
 )
-def test_number_of_candidates(nodes: int, percentage: int, absolute: int, wanted: int) -> None:
-    assert candidate_count(nodes, percentage=percentage, absolute=absolute) == wanted
+def test_number_of_candidates(nodes: int, percentage: int, absolute: int, max_candidates: int) -> None:
+    assert candidate_count(nodes, percentage=percentage, absolute=absolute) == max_candidates
 
 
 def test_resolvable_rows_are_in_visiting_order() -> None:

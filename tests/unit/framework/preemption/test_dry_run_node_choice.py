@@ -28,7 +28,7 @@ from support.builders.preemption import (
     running_pod,
 )
 
-# choosing
+# choice of a node
 
 
 def group(*pods: Pod, violations: int = 0) -> Victims:
@@ -106,10 +106,10 @@ def test_the_first_of_equal_nodes_in_visiting_order_is_chosen() -> None:
     assert pick_one_node({"a": same, "b": same}, snapshot, NOW) == "b"
 
 
-# what is left to do
+# intents
 
 
-def told(status: str = "True", reason: str = "PreemptionByScheduler", message: str = "") -> Condition:
+def condition_of(status: str = "True", reason: str = "PreemptionByScheduler", message: str = "") -> Condition:
     return Condition(type="DisruptionTarget", status=status, reason=reason, message=message)
 
 
@@ -154,10 +154,10 @@ SAME = "default-scheduler: preempting to accommodate a higher priority pod"
     ("condition", "already"),
     [
         pytest.param(None, False, id="nothing there"),
-        pytest.param(told(message=SAME), True, id="the same"),
-        pytest.param(told("False", message=SAME), False, id="another status"),
-        pytest.param(told(reason="EvictionByEvictionAPI", message=SAME), False, id="another reason"),
-        pytest.param(told(message="tight: preempting"), False, id="another message"),
+        pytest.param(condition_of(message=SAME), True, id="the same"),
+        pytest.param(condition_of("False", message=SAME), False, id="another status"),
+        pytest.param(condition_of(reason="EvictionByEvictionAPI", message=SAME), False, id="another reason"),
+        pytest.param(condition_of(message="tight: preempting"), False, id="another message"),
     ],
 )
 def test_an_equal_condition_is_not_written_again(condition: Condition | None, already: bool) -> None:
@@ -168,12 +168,14 @@ def test_an_equal_condition_is_not_written_again(condition: Condition | None, al
 @pytest.mark.parametrize(
     ("pod", "leaves"),
     [
-        pytest.param(running_pod("x", told=told(), terminating=True), True, id="preempted and terminating"),
-        pytest.param(running_pod("x", told=told()), False, id="not terminating yet"),
+        pytest.param(running_pod("x", told=condition_of(), terminating=True), True, id="preempted and terminating"),
+        pytest.param(running_pod("x", told=condition_of()), False, id="not terminating yet"),
         pytest.param(running_pod("x", terminating=True), False, id="terminating for another reason"),
-        pytest.param(running_pod("x", told=told("False"), terminating=True), False, id="no longer true"),
+        pytest.param(running_pod("x", told=condition_of("False"), terminating=True), False, id="no longer true"),
         pytest.param(
-            running_pod("x", told=told(reason="DeletionByTaintManager"), terminating=True), False, id="somebody else"
+            running_pod("x", told=condition_of(reason="DeletionByTaintManager"), terminating=True),
+            False,
+            id="other reason",
         ),
     ],
 )
@@ -205,7 +207,7 @@ class FakeExtender:
         interested: bool = True,
     ) -> None:
         self.name, self.ignorable = "http://extender", ignorable
-        self.asked: list[Mapping[str, Victims]] = []
+        self.calls: list[Mapping[str, Victims]] = []
         self._answer, self._interested = answer, interested
 
     def supports_preemption(self, pod: Pod) -> bool:  # noqa: ARG002
@@ -216,7 +218,7 @@ class FakeExtender:
         pod: Pod,  # noqa: ARG002
         candidates: Mapping[str, Victims],
     ) -> Mapping[str, NamedVictims]:
-        self.asked.append(candidates)
+        self.calls.append(candidates)
         if isinstance(self._answer, Exception):
             raise self._answer
         return self._answer
@@ -226,7 +228,7 @@ X, Y = running_pod("x", node="a"), running_pod("y", node="b")
 OFFERED = {"a": group(X), "b": group(Y)}
 ONLY_B = {"b": NamedVictims((Y.uid,), 2)}
 EMPTY_A = {"a": NamedVictims(()), **ONLY_B}
-NOBODY = {"b": NamedVictims(("uid-nobody",))}
+NOBODY = {"b": NamedVictims(("uid-missing",))}
 NOWHERE = {"zz": NamedVictims((Y.uid,))}
 
 
@@ -256,7 +258,7 @@ def test_an_extender_reduces_candidates(extender: FakeExtender, left: Mapping[st
         pytest.param(FakeExtender(EMPTY_A), 'expected at least one victim pod on node "a"', id="no victims"),
         pytest.param(
             FakeExtender(NOBODY),
-            "extender: http://extender claims to preempt pod (UID: &{uid-nobody}) on node: b, "
+            "extender: http://extender claims to preempt pod (UID: &{uid-missing}) on node: b, "
             "but the pod is not found on that node",
             id="unknown victim",
         ),
@@ -270,5 +272,5 @@ def test_a_failing_extender_ends_the_preemption(extender: FakeExtender, text: st
 def test_each_extender_gets_the_remaining_candidates() -> None:
     first, second, third = FakeExtender(ONLY_B), FakeExtender({}), FakeExtender(ONLY_B)
     assert ask(first, second, third) == {}
-    assert second.asked == [{"b": group(Y, violations=2)}]
-    assert third.asked == []
+    assert second.calls == [{"b": group(Y, violations=2)}]
+    assert third.calls == []

@@ -12,7 +12,7 @@ from bayplan.framework.preemption.go_sort import go_sort
 Less = Callable[[int, int], bool]
 
 GOLDEN = [
-    # how the list is made, its length, how many different keys, and the permutation that came out of Go
+    # kind of the list, its length, the number of distinct keys, and the digest of Go's permutation
     ("shuffled", 13, 1, "de9d37013224"),
     ("shuffled", 13, 3, "d616cd260f1d"),
     ("shuffled", 30, 4, "3b7a4878190d"),

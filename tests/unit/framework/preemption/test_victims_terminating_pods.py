@@ -9,16 +9,16 @@ from bayplan.testing.builders import make_pod
 
 
 def test_a_victim_is_listed_until_it_is_deleted() -> None:
-    ledger = Nominator()
-    ledger.add_victim("v", "n", "default/strong")
-    ledger.add_victim("v", "n", "default/other")  # who chose it first is remembered
-    assert dict(ledger.terminating_victims_on("n")) == {"v": TerminatingVictim("n", "default/strong")}
-    assert ledger.is_victim("v")
-    assert not ledger.terminating_victims_on("elsewhere")
-    ledger.remove_victim("v")
-    ledger.remove_victim("v")
-    assert not ledger.terminating_victims
-    assert not ledger.terminating_victims_on("n")
+    nominator = Nominator()
+    nominator.add_victim("v", "n", "default/strong")
+    nominator.add_victim("v", "n", "default/other")  # the first preemptor stays
+    assert dict(nominator.terminating_victims_on("n")) == {"v": TerminatingVictim("n", "default/strong")}
+    assert nominator.is_victim("v")
+    assert not nominator.terminating_victims_on("elsewhere")
+    nominator.remove_victim("v")
+    nominator.remove_victim("v")
+    assert not nominator.terminating_victims
+    assert not nominator.terminating_victims_on("n")
 
 
 def test_a_terminating_victim_is_not_evicted_again() -> None:

@@ -25,7 +25,7 @@ from bayplan.objects.kai.bind_request import annotation_key
 KEY = "one.kai.scheduler/x"
 
 
-def says(plugin: str, *answers: Any, on_error: str = "skip") -> Mutator:
+def mutator(plugin: str, *answers: Any, on_error: str = "skip") -> Mutator:
     """A plugin that returns these results in order, then repeats the last one. Exceptions are raised."""
     left = list(answers)
 
@@ -49,17 +49,17 @@ def test_no_function_gives_no_annotations_and_never_none() -> None:
 
 
 def test_one_function_returns_its_annotations() -> None:
-    assert merged(says("one", {KEY: "1"})) == {KEY: "1"}
+    assert merged(mutator("one", {KEY: "1"})) == {KEY: "1"}
 
 
 def test_functions_with_distinct_keys_add_up() -> None:
     other = annotation_key("two", "y")
-    assert merged(says("one", {KEY: "1"}), says("two", {other: "2"})) == {KEY: "1", other: "2"}
+    assert merged(mutator("one", {KEY: "1"}), mutator("two", {other: "2"})) == {KEY: "1", other: "2"}
 
 
 def test_the_later_of_two_functions_with_one_key_wins_and_is_counted() -> None:
     mutation = BindRequestMutation(ManualClock())
-    assert merged(says("one", {KEY: "1"}), says("two", {KEY: "2"}), mutation=mutation) == {KEY: "2"}
+    assert merged(mutator("one", {KEY: "1"}), mutator("two", {KEY: "2"}), mutation=mutation) == {KEY: "2"}
     assert mutation.conflicts.labels(KEY).value == 1
 
 
@@ -68,29 +68,30 @@ def test_only_keys_of_another_plugin_conflict(later: str, conflicts: int, caplog
     """A plugin that is registered twice may overwrite its own keys."""
     mutation = BindRequestMutation(ManualClock())
     with caplog.at_level(logging.DEBUG):
-        assert merged(says("one", {KEY: "1"}), says(later, {KEY: "2"}), mutation=mutation) == {KEY: "2"}
+        assert merged(mutator("one", {KEY: "1"}), mutator(later, {KEY: "2"}), mutation=mutation) == {KEY: "2"}
     assert len(mutation.conflicts) == conflicts
-    told = [each.message for each in caplog.records if each.levelno == logging.DEBUG]
-    assert told == ['plugin "two" overwrites one.kai.scheduler/x of plugin "one"'] * conflicts
+    logged = [each.message for each in caplog.records if each.levelno == logging.DEBUG]
+    assert logged == ['plugin "two" overwrites one.kai.scheduler/x of plugin "one"'] * conflicts
 
 
 def test_the_last_plugin_owns_a_key() -> None:
     mutation = BindRequestMutation(ManualClock())
     merged(
-        *(says(plugin, {KEY: value}) for plugin, value in (("one", "1"), ("two", "2"), ("two", "3"))), mutation=mutation
+        *(mutator(plugin, {KEY: value}) for plugin, value in (("one", "1"), ("two", "2"), ("two", "3"))),
+        mutation=mutation,
     )
     assert mutation.conflicts.labels(KEY).value == 1
 
 
 def test_an_equal_value_is_no_conflict() -> None:
     mutation = BindRequestMutation(ManualClock())
-    merged(says("one", {KEY: "1"}), says("two", {KEY: "1"}), mutation=mutation)
+    merged(mutator("one", {KEY: "1"}), mutator("two", {KEY: "1"}), mutation=mutation)
     assert len(mutation.conflicts) == 0
 
 
 @pytest.mark.parametrize("nothing", [None, {}], ids=["none", "empty"])
 def test_no_answer_changes_nothing(nothing: Any) -> None:
-    assert merged(says("one", {KEY: "1"}), says("two", nothing)) == {KEY: "1"}
+    assert merged(mutator("one", {KEY: "1"}), mutator("two", nothing)) == {KEY: "1"}
 
 
 class Lazy(Mapping[str, str]):
@@ -133,13 +134,13 @@ class Unseemly:
 @pytest.mark.parametrize("on_error", [SKIP, FAIL])
 def test_every_failure_of_a_plugin_is_its_fault(answer: Any, on_error: str, caplog: pytest.LogCaptureFixture) -> None:
     mutation, good = BindRequestMutation(ManualClock()), {annotation_key("good", "y"): "2"}
-    asked = says("bad", answer, on_error=on_error), says("good", good)
+    calls = mutator("bad", answer, on_error=on_error), mutator("good", good)
     if on_error == FAIL:
         with pytest.raises(MutateBindRequestError, match='plugin "bad" at mutate_bind_request') as raised:
-            merged(*asked, mutation=mutation)
-        assert msgspec.json.encode(str(raised.value))  # it goes into the status of the pod
+            merged(*calls, mutation=mutation)
+        assert msgspec.json.encode(str(raised.value))  # the text goes into the status of the pod
     else:
-        assert merged(*asked, mutation=mutation) == good
+        assert merged(*calls, mutation=mutation) == good
     assert mutation.errors.labels("bad").value == 1
     assert 'plugin "bad" and the bind request of pod default/web' in caplog.text
 
@@ -147,24 +148,24 @@ def test_every_failure_of_a_plugin_is_its_fault(answer: Any, on_error: str, capl
 @pytest.mark.parametrize("fault", [ValueError("oops"), SystemExit(1)], ids=["exception", "exit"])
 def test_a_function_that_raises_is_left_out_and_counted(fault: BaseException, caplog: pytest.LogCaptureFixture) -> None:
     mutation = BindRequestMutation(ManualClock())
-    assert merged(says("bad", fault), says("one", {KEY: "1"}), mutation=mutation) == {KEY: "1"}
+    assert merged(mutator("bad", fault), mutator("one", {KEY: "1"}), mutation=mutation) == {KEY: "1"}
     assert mutation.errors.labels("bad").value == 1
     assert 'plugin "bad" and the bind request of pod default/web' in caplog.text
 
 
 def test_a_failing_required_function_ends_the_binding() -> None:
     with pytest.raises(MutateBindRequestError, match='plugin "bad" at mutate_bind_request: ValueError: oops'):
-        merged(says("bad", ValueError("oops"), on_error=FAIL), says("one", AssertionError("nobody is asked any more")))
+        merged(mutator("bad", ValueError("oops"), on_error=FAIL), mutator("one", AssertionError("no further call")))
 
 
 def test_another_policy_is_refused() -> None:
     with pytest.raises(PluginError, match='set it to "skip" or "fail"'):
-        says("one", None, on_error="retry")
+        mutator("one", None, on_error="retry")
 
 
 def test_a_reused_dictionary_is_copied() -> None:
     shared = {KEY: "1"}
-    found = merged(says("one", shared))
+    found = merged(mutator("one", shared))
     found[KEY] = "changed"
     assert shared == {KEY: "1"}
 
@@ -172,24 +173,24 @@ def test_a_reused_dictionary_is_copied() -> None:
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        pytest.param({"a b": "1"}, "is no name of an annotation", id="no qualified name"),
-        pytest.param({"x/y/z": "1"}, "is no name of an annotation", id="two slashes"),
-        pytest.param({f"{'d' * 254}/y": "1"}, "is no name of an annotation", id="long domain"),
-        pytest.param({f"p.kai.scheduler/{'n' * 64}": "1"}, "is no name of an annotation", id="long name"),
-        pytest.param({1: "1"}, "the key 1 is no text", id="key is no text"),
-        pytest.param({KEY: 1}, "is 1, which is no text", id="value is no text"),
+        pytest.param({"a b": "1"}, "is not a valid annotation name", id="no qualified name"),
+        pytest.param({"x/y/z": "1"}, "is not a valid annotation name", id="two slashes"),
+        pytest.param({f"{'d' * 254}/y": "1"}, "is not a valid annotation name", id="long domain"),
+        pytest.param({f"p.kai.scheduler/{'n' * 64}": "1"}, "is not a valid annotation name", id="long name"),
+        pytest.param({1: "1"}, "the key 1 is not a string", id="key is not a string"),
+        pytest.param({KEY: 1}, "is 1, which is not a string", id="value is not a string"),
         pytest.param({"kubernetes.io/x": "1"}, "belongs to Kubernetes", id="reserved"),
         pytest.param({"node.k8s.io/x": "1"}, "belongs to Kubernetes", id="reserved below"),
-        pytest.param("text", "which is no mapping", id="no mapping"),
+        pytest.param("text", "which is not a mapping", id="no mapping"),
     ],
 )
 def test_invalid_annotations_are_refused(answer: Any, problem: str, caplog: pytest.LogCaptureFixture) -> None:
     mutation = BindRequestMutation(ManualClock())
     good = annotation_key("bad", "good")
     mixed = {**answer, good: "kept"} if isinstance(answer, dict) else answer
-    found = merged(says("bad", mixed), says("two", {"two.kai.scheduler/y": "2"}), mutation=mutation)
-    kept = {good: "kept"} if isinstance(answer, dict) else {}
-    assert found == {**kept, "two.kai.scheduler/y": "2"}
+    found = merged(mutator("bad", mixed), mutator("two", {"two.kai.scheduler/y": "2"}), mutation=mutation)
+    exclusions = {good: "kept"} if isinstance(answer, dict) else {}
+    assert found == {**exclusions, "two.kai.scheduler/y": "2"}
     assert problem in caplog.text
     assert mutation.errors.labels("bad").value == 1
 
@@ -198,7 +199,7 @@ def test_more_than_a_request_can_hold_is_refused() -> None:
     mutation = BindRequestMutation(ManualClock())
     large = {annotation_key("large", "x"): "x" * 200_000}
     more = {annotation_key("more", "y"): "y" * 100_000}
-    assert merged(says("large", large), says("more", more), mutation=mutation) == large
+    assert merged(mutator("large", large), mutator("more", more), mutation=mutation) == large
     assert mutation.errors.labels("more").value == 1
 
 
@@ -211,21 +212,21 @@ def test_a_request_holds_256_kib_of_keys_and_values_together_to_the_byte(
     before = {KEY: letter * 1000}
     left = 256 * 1024 + over - len(KEY) - len(other) - 1000 * len(letter.encode())
     more = {other: letter * (left // len(letter.encode())) + "x" * (left % len(letter.encode()))}
-    found = merged(says("one", before), says("two", more), mutation=mutation)
+    found = merged(mutator("one", before), mutator("two", more), mutation=mutation)
     assert found == (before if refused else {**before, **more})
     assert len(mutation.errors) == refused
-    assert ("262145 bytes, and 262144 are allowed" in caplog.text) == refused
+    assert ("262145 bytes; at most 262144 are allowed" in caplog.text) == refused
 
 
 def test_an_overwritten_value_does_not_count_for_the_size() -> None:
     half = {KEY: "x" * 200_000}
-    assert merged(says("one", half), says("two", {KEY: "y" * 200_000})) == {KEY: "y" * 200_000}
+    assert merged(mutator("one", half), mutator("two", {KEY: "y" * 200_000})) == {KEY: "y" * 200_000}
 
 
 def test_an_unconventional_key_is_accepted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     mutation = BindRequestMutation(ManualClock())
     for _ in range(3):
-        assert merged(says("one", {"example.com/x": "1"}), mutation=mutation) == {"example.com/x": "1"}
+        assert merged(mutator("one", {"example.com/x": "1"}), mutation=mutation) == {"example.com/x": "1"}
     assert caplog.text.count("uses the annotation key example.com/x") == 1
 
 
@@ -242,10 +243,10 @@ def test_each_call_is_timed_and_a_slow_one_is_logged(caplog: pytest.LogCaptureFi
     assert mutation.seconds.labels("slow").count == 1
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(0.0498, False), (0.0502, True)], ids=["below", "above"])
+@pytest.mark.parametrize(("seconds", "logged"), [(0.0498, False), (0.0502, True)], ids=["below", "above"])
 @pytest.mark.parametrize("raises", [False, True], ids=["answers", "raises"])
 def test_a_call_is_slow_above_fifty_milliseconds(
-    seconds: float, told: bool, raises: bool, caplog: pytest.LogCaptureFixture
+    seconds: float, logged: bool, raises: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()
 
@@ -257,11 +258,11 @@ def test_a_call_is_slow_above_fifty_milliseconds(
     mutation = BindRequestMutation(clock)
     with caplog.at_level(logging.WARNING):
         mutation.annotations([Mutator("slow", fn)], "default/web", "task", "n1")
-    assert ('plugin "slow" took 50 ms for the bind request of default/web' in caplog.text) == told
+    assert ('plugin "slow" took 50 ms for the bind request of default/web' in caplog.text) == logged
     assert mutation.seconds.labels("slow").total == pytest.approx(seconds)
 
 
-# what failed
+# failed bindings
 
 
 def test_the_exclusion_of_a_node_grows_with_failures() -> None:
@@ -285,7 +286,7 @@ def test_after_five_failures_on_any_nodes_the_pod_waits() -> None:
     assert failures.backoff_message("u") == ""
     failures.record_failure("u", "n4", "quota")
     assert failures.backoff_message("u") == (
-        "BindFailed: 5 bindings of the pod were given up, the last on node n4: quota; it is tried again in 30 s"
+        "BindFailed: 5 bindings of the pod failed, the last on node n4: quota; it is retried in 30 s"
     )
     clock.advance(30)
     assert failures.backoff_message("u") == ""

@@ -116,22 +116,22 @@ def test_after_a_failure_unreserve_runs_for_all_plugins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "text"),
     [
         pytest.param(error("broke"), 'running Reserve plugin "A": broke', id="error"),
         pytest.param(
-            SKIP, 'running Reserve plugin "A": answered Skip, which is no answer here', id="skip-is-not-for-here"
+            SKIP, 'running Reserve plugin "A": returned Skip, which is not allowed here', id="skip-is-not-for-here"
         ),
         pytest.param(
             OSError("gone"), r'running Reserve plugin "A": OSError: gone \(test_binding_points.py:\d+\)', id="raises"
         ),
     ],
 )
-def test_a_failing_reserve_is_an_error(answer: Any, words: str) -> None:
+def test_a_failing_reserve_is_an_error(answer: Any, text: str) -> None:
     status = committing(RESERVE, Says("A", [], reserve=answer)).reserve(cycle(), "n")
     assert status.code is Code.ERROR
     assert status.plugin == "A"
-    assert re.fullmatch(words, status.message)
+    assert re.fullmatch(text, status.message)
 
 
 def test_a_failing_unreserve_does_not_stop_the_rest() -> None:
@@ -163,20 +163,20 @@ def test_a_rejection_ends_permit_and_waits_with_it(answer: Status) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "text"),
     [
         pytest.param(error("broke"), 'running Permit plugin "A": broke', id="error"),
         pytest.param(
             Status(Code.WAIT),
-            'running Permit plugin "A": answered Wait, which is no answer here',
+            'running Permit plugin "A": returned Wait, which is not allowed here',
             id="wait-without-a-time",
         ),
-        pytest.param("yes", "running Permit plugin \"A\": returned 'yes', which is no Status", id="nonsense"),
+        pytest.param("yes", "running Permit plugin \"A\": returned 'yes', which is not a Status", id="nonsense"),
     ],
 )
-def test_a_failing_permit_is_an_error(answer: Any, words: str) -> None:
+def test_a_failing_permit_is_an_error(answer: Any, text: str) -> None:
     outcome = committing(PERMIT, Says("A", [], answer)).permit(cycle(), "n")
-    assert outcome.status == error(words).by("A")
+    assert outcome.status == error(text).by("A")
 
 
 # PreBind
@@ -217,7 +217,7 @@ def test_a_plugin_without_preflight_always_has_work() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "text"),
     [
         pytest.param(error("broke"), 'running PreBindPreFlight "A": broke', id="error"),
         pytest.param(unschedulable("no"), 'running PreBindPreFlight "A": no', id="a-rejection-is-not-for-here"),
@@ -226,10 +226,10 @@ def test_a_plugin_without_preflight_always_has_work() -> None:
         ),
     ],
 )
-def test_preflight_that_fails(answer: Any, words: str) -> None:
+def test_preflight_that_fails(answer: Any, text: str) -> None:
     plan = committing(PRE_BIND, Says("A", [], preflight=answer)).plan_pre_bind(cycle(), "n")
     assert plan.status.code is Code.ERROR
-    assert re.fullmatch(words, plan.status.message)
+    assert re.fullmatch(text, plan.status.message)
 
 
 def test_prebind_runs_group_by_group_and_stops_at_a_failure() -> None:
@@ -265,7 +265,7 @@ def test_prebind_with_nothing_to_do_succeeds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "status", "asked"),
+    ("answers", "status", "calls"),
     [
         pytest.param([None, None], SUCCESS, 1, id="first-decides"),
         pytest.param([SKIP, None], SUCCESS, 2, id="skip-goes-on"),
@@ -275,11 +275,11 @@ def test_prebind_with_nothing_to_do_succeeds() -> None:
         pytest.param([], Status(Code.SKIP), 0, id="nobody"),
     ],
 )
-def test_the_first_that_does_not_skip_binds(answers: list[Any], status: Status, asked: int) -> None:
+def test_the_first_that_does_not_skip_binds(answers: list[Any], status: Status, calls: int) -> None:
     log: list[str] = []
     plugins = [Says(name, log, answer) for name, answer in zip("AB", answers, strict=False)]
     assert awaited(committing(BIND, *plugins).bind(cycle(), "n")) == status
-    assert len(log) == asked
+    assert len(log) == calls
 
 
 def test_a_failing_postbind_has_no_effect() -> None:
@@ -352,18 +352,18 @@ def test_waiting_pods_by_uid() -> None:
 
 
 def test_a_pod_waits_for_one_node_at_a_time() -> None:
-    ledger = Nominator()
+    nominator = Nominator()
     one, two = PodInfo(make_pod("one")), PodInfo(make_pod("two"))
-    ledger.nominate(one, "a")
-    ledger.nominate(two, "a")
-    assert list(ledger.on_node("a")) == [one, two]
-    ledger.nominate(one, "b")
-    assert (list(ledger.on_node("a")), list(ledger.on_node("b"))) == ([two], [one])
-    assert sorted(ledger.nodes()) == ["a", "b"]
-    assert ledger.node_of(one.uid) == "b"
-    ledger.nominate(one, "")
-    ledger.delete_nomination(two.uid)
-    ledger.delete_nomination("nobody")
-    assert list(ledger.nodes()) == []
-    assert ledger.node_of(one.uid) is None
-    assert list(ledger.on_node("a")) == []
+    nominator.nominate(one, "a")
+    nominator.nominate(two, "a")
+    assert list(nominator.on_node("a")) == [one, two]
+    nominator.nominate(one, "b")
+    assert (list(nominator.on_node("a")), list(nominator.on_node("b"))) == ([two], [one])
+    assert sorted(nominator.nodes()) == ["a", "b"]
+    assert nominator.node_of(one.uid) == "b"
+    nominator.nominate(one, "")
+    nominator.delete_nomination(two.uid)
+    nominator.delete_nomination("nobody")
+    assert list(nominator.nodes()) == []
+    assert nominator.node_of(one.uid) is None
+    assert list(nominator.on_node("a")) == []

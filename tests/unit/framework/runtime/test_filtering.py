@@ -45,22 +45,22 @@ NODES = ("a", "b", "c")
 class Early:
     """A PreFilter with a configured result, and a Filter that records the nodes of its calls."""
 
-    def __init__(self, name: str, says: Any = None, *, refuses: str = "", with_status: Status | None = None) -> None:
+    def __init__(self, name: str, result: Any = None, *, refuses: str = "", with_status: Status | None = None) -> None:
         self.name = name
-        self.says = says
+        self.result = result
         self.refuses = refuses.split()
         self.with_status = with_status or unschedulable(f"{name} says no")
-        self.asked: list[str] = []
+        self.calls: list[str] = []
         self.pre_filters = 0
 
     def pre_filter(self, cycle: Cycle) -> Any:  # noqa: ARG002
         self.pre_filters += 1
-        if isinstance(self.says, Exception):
-            raise self.says
-        return self.says
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
 
     def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:  # noqa: ARG002
-        self.asked.append(node.name)
+        self.calls.append(node.name)
         return self.with_status if node.name in self.refuses else None
 
 
@@ -72,10 +72,10 @@ class Table:
     def __init__(self, name: str, *rejections: tuple[str, Rejection | str]) -> None:
         self.name = name
         self.rejections = rejections
-        self.asked: list[list[str]] = []
+        self.calls: list[list[str]] = []
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterable[Rejection]:  # noqa: ARG002
-        self.asked.append(list(nodes.names))
+        self.calls.append(list(nodes.names))
         for names, reason in self.rejections:
             mask = np.array([name in names.split() for name in nodes.names], dtype=np.bool_)
             yield (
@@ -127,10 +127,10 @@ OK = ("Success", "", "")
 
 
 def test_skip_keeps_the_filter_of_the_same_plugin_out() -> None:
-    skipped, asked = Early("Skipped", SKIP, refuses="a b c"), Early("Asked")
-    diagnosis = run(skipped, asked)
-    assert skipped.asked == []
-    assert asked.asked == ["a", "b", "c"]
+    skipped, calls = Early("Skipped", SKIP, refuses="a b c"), Early("Asked")
+    diagnosis = run(skipped, calls)
+    assert skipped.calls == []
+    assert calls.calls == ["a", "b", "c"]
     assert by_node(diagnosis) == dict.fromkeys(NODES, OK)
 
 
@@ -151,28 +151,28 @@ def test_after_an_unschedulable_status_prefilter_goes_on_and_the_last_one_counts
 
 
 @pytest.mark.parametrize(
-    ("says", "words"),
+    ("result", "text"),
     [
         pytest.param(error("broke"), "broke", id="error"),
         pytest.param(pending("later"), "later", id="pending-is-not-for-here"),
         pytest.param(Status(Code.WAIT, ("wait",)), "wait", id="wait-is-not-for-here"),
         pytest.param(ValueError("boom"), r"ValueError: boom \(test_filtering.py:\d+\)", id="raises"),
-        pytest.param("yes", "returned 'yes', which is no Status", id="nonsense"),
+        pytest.param("yes", "returned 'yes', which is not a Status", id="nonsense"),
     ],
 )
-def test_anything_else_is_an_error_that_names_the_plugin(says: Any, words: str) -> None:
+def test_anything_else_is_an_error_that_names_the_plugin(result: Any, text: str) -> None:
     later = Early("Later")
-    outcome, _ = pre_filter(Early("Odd", says), later)
+    outcome, _ = pre_filter(Early("Odd", result), later)
     assert outcome.status.code is Code.ERROR
     assert outcome.status.plugin == "Odd"
-    assert re.fullmatch(f'running PreFilter plugin "Odd": {words}', outcome.status.message)
+    assert re.fullmatch(f'running PreFilter plugin "Odd": {text}', outcome.status.message)
     assert later.pre_filters == 0
 
 
 def test_a_rejection_by_prefilter_is_the_status_of_all_nodes() -> None:
-    asked = Early("Asked")
-    diagnosis = run(Early("First", unschedulable("pod is odd")), asked)
-    assert asked.asked == []
+    calls = Early("Asked")
+    diagnosis = run(Early("First", unschedulable("pod is odd")), calls)
+    assert calls.calls == []
     assert by_node(diagnosis) == {}
     assert diagnosis.status(0) == unschedulable("pod is odd").by("First")
     assert diagnosis.sentence() == "0/3 nodes are available: pod is odd."
@@ -185,9 +185,9 @@ def narrow(*names: str) -> PreFilterResult:
 
 
 def test_only_narrowed_nodes_are_evaluated() -> None:
-    asked = Early("Asked", refuses="b")
-    diagnosis = run(Early("One", narrow("b", "nobody")), asked)
-    assert asked.asked == ["b"]
+    calls = Early("Asked", refuses="b")
+    diagnosis = run(Early("One", narrow("b", "nobody")), calls)
+    assert calls.calls == ["b"]
     assert by_node(diagnosis) == {"b": ("Unschedulable", "Asked", "Asked says no")}
     assert diagnosis.status(0) == unresolvable("node(s) didn't satisfy plugin(s) [One]")
     assert diagnosis.unschedulable_plugins == {"One", "Asked"}
@@ -203,7 +203,7 @@ def test_several_that_narrow_are_intersected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plugins", "words"),
+    ("plugins", "text"),
     [
         pytest.param([Early("One", narrow())], "node(s) didn't satisfy plugin One", id="one"),
         pytest.param(
@@ -213,19 +213,19 @@ def test_several_that_narrow_are_intersected() -> None:
         ),
     ],
 )
-def test_an_empty_intersection_is_a_rejection_by_all_narrowing_plugins(plugins: list[Early], words: str) -> None:
+def test_an_empty_intersection_is_a_rejection_by_all_narrowing_plugins(plugins: list[Early], text: str) -> None:
     later = Early("Later", refuses="a")
     diagnosis = run(*plugins, later)
-    assert diagnosis.status(0) == unresolvable(words)
+    assert diagnosis.status(0) == unresolvable(text)
     assert later.pre_filters == 0
     assert diagnosis.unschedulable_plugins == {plugin.name for plugin in plugins}
-    assert diagnosis.sentence() == f"0/3 nodes are available: {words}."
+    assert diagnosis.sentence() == f"0/3 nodes are available: {text}."
 
 
 def test_narrowing_to_unknown_names() -> None:
-    asked = Early("Asked")
-    diagnosis = run(Early("One", narrow("x", "y")), asked)
-    assert asked.asked == []
+    calls = Early("Asked")
+    diagnosis = run(Early("One", narrow("x", "y")), calls)
+    assert calls.calls == []
     assert diagnosis.sentence() == "0/3 nodes are available: 3 node(s) didn't satisfy plugin(s) [One]."
 
 
@@ -275,9 +275,9 @@ def test_fit_reports_all_insufficient_resources() -> None:
 
 
 def test_a_one_node_filter_is_called_for_remaining_nodes_only() -> None:
-    asked = Early("Asked", refuses="c", with_status=unresolvable("not here", "nor there"))
-    diagnosis = run(Table("First", ("a", "no")), asked)
-    assert asked.asked == ["b", "c"]
+    calls = Early("Asked", refuses="c", with_status=unresolvable("not here", "nor there"))
+    diagnosis = run(Table("First", ("a", "no")), calls)
+    assert calls.calls == ["b", "c"]
     assert by_node(diagnosis)["c"] == ("UnschedulableAndUnresolvable", "Asked", "not here, nor there")
 
 
@@ -290,8 +290,8 @@ def test_many_nodes_with_one_reason_cost_one_reason() -> None:
 def test_a_per_row_filter_gets_only_remaining_rows() -> None:
     walker, whole = PerRow("Walker", ("b", "walked into it")), Table("Whole")
     diagnosis = run(Table("First", ("a", "no")), walker, whole)
-    assert walker.asked == [["b", "c"]]
-    assert whole.asked == [["a", "b", "c"]]
+    assert walker.calls == [["b", "c"]]
+    assert whole.calls == [["a", "b", "c"]]
     assert by_node(diagnosis)["b"] == ("Unschedulable", "Walker", "walked into it")
     assert by_node(diagnosis)["c"] == OK
 
@@ -299,7 +299,7 @@ def test_a_per_row_filter_gets_only_remaining_rows() -> None:
 def test_no_filter_runs_when_no_node_is_left() -> None:
     later = Table("Later")
     run(Table("First", ("a b c", "no")), later)
-    assert later.asked == []
+    assert later.calls == []
 
 
 def test_a_pending_status_is_recorded() -> None:
@@ -309,11 +309,11 @@ def test_a_pending_status_is_recorded() -> None:
     assert diagnosis.unschedulable_plugins == {"Outside", "Other"}
 
 
-SKIPPED = 'running "Odd" filter plugin: answered Skip, which is no answer to filter'
+SKIPPED = 'running "Odd" filter plugin: returned Skip, which is not allowed at Filter'
 
 
 @pytest.mark.parametrize(
-    ("plugin", "words"),
+    ("plugin", "text"),
     [
         pytest.param(
             Table("Odd", ("a", no("no state", code=Code.ERROR))), 'running "Odd" filter plugin: no state', id="table"
@@ -324,10 +324,10 @@ SKIPPED = 'running "Odd" filter plugin: answered Skip, which is no answer to fil
         pytest.param(Early("Odd", refuses="a", with_status=SKIP), SKIPPED, id="skip"),
     ],
 )
-def test_an_error_names_the_plugin(plugin: Any, words: str) -> None:
+def test_an_error_names_the_plugin(plugin: Any, text: str) -> None:
     diagnosis = run(plugin)
     assert diagnosis.status(0).code is Code.ERROR
-    assert diagnosis.status(0).message == words
+    assert diagnosis.status(0).message == text
     assert "Odd" not in diagnosis.unschedulable_plugins
 
 
@@ -346,27 +346,27 @@ def _raise(_: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "text"),
     [
-        pytest.param(lambda _: ["no"], "yielded 'no', which is no Rejection", id="no-rejection"),
+        pytest.param(lambda _: ["no"], "yielded 'no', which is not a Rejection", id="no-rejection"),
         pytest.param(
             lambda n: [Rejection(np.ones(n + 1, dtype=np.bool_), "x")],
-            r"a mask of 3 booleans is needed, one a node; got shape \(4,\) of bool",
+            r"a mask of 3 booleans is needed, one for each node; got shape \(4,\) of bool",
             id="wrong-length",
         ),
         pytest.param(
             lambda n: [Rejection(np.ones(n, dtype=np.int64), "x")],  # type: ignore[arg-type]
-            r"a mask of 3 booleans is needed, one a node; got shape \(3,\) of int64",
+            r"a mask of 3 booleans is needed, one for each node; got shape \(3,\) of int64",
             id="wrong-type",
         ),
         pytest.param(
             lambda n: [Rejection([True] * n, "x")],  # type: ignore[arg-type]
-            "a mask of 3 booleans is needed, one a node; got list",
+            "a mask of 3 booleans is needed, one for each node; got list",
             id="a-list",
         ),
         pytest.param(
             lambda n: [Rejection(np.ones(n, dtype=np.bool_), "x", code=Code.SKIP)],
-            r"<Code.SKIP: 5> is no way to reject a node",
+            r"<Code.SKIP: 5> cannot reject a node",
             id="wrong-code",
         ),
         pytest.param(lambda _: 7, "filter_nodes yields Rejections; got int", id="not-iterable"),
@@ -379,19 +379,19 @@ def _raise(_: int) -> Any:
         pytest.param(_raise, r"KeyError: 'zone' \(test_filtering.py:\d+\)", id="raises"),
     ],
 )
-def test_an_invalid_filter_result_is_an_error_on_every_node(answer: Callable[[int], Any], words: str) -> None:
+def test_an_invalid_filter_result_is_an_error_on_every_node(answer: Callable[[int], Any], text: str) -> None:
     diagnosis = run(Nonsense(answer))
     for row in range(3):
         assert diagnosis.status(row).code is Code.ERROR
         assert diagnosis.status(row).plugin == "Odd"
-        assert re.fullmatch(f'running "Odd" filter plugin: {words}', diagnosis.status(row).message)
+        assert re.fullmatch(f'running "Odd" filter plugin: {text}', diagnosis.status(row).message)
 
 
 def test_filtering_one_row_does_not_evaluate_other_rows() -> None:
-    asked = Early("Asked")
-    runner, cycle = filtering(asked), make_cycle(make_pod(), cluster())
+    calls = Early("Asked")
+    runner, cycle = filtering(calls), make_cycle(make_pod(), cluster())
     diagnosis = runner.run_filters(cycle, PreFilterSummary(), only=np.array([1]))
-    assert asked.asked == ["b"]
+    assert calls.calls == ["b"]
     assert [name for name, _ in diagnosis.by_node()] == ["b"]
 
 
@@ -426,12 +426,12 @@ class Room:
         return unschedulable("full") if len(node.pods) >= self.room else None
 
 
-def guests(**nodes: list[Pod]) -> FakeNominations:
+def nominated_pods(**nodes: list[Pod]) -> FakeNominations:
     return FakeNominations({name: [PodInfo(pod) for pod in pods] for name, pods in nodes.items()})
 
 
 @pytest.mark.parametrize(
-    ("guest", "counted"),
+    ("nominated_pod", "counted"),
     [
         pytest.param(make_pod("g", priority=5), True, id="equal-priority"),
         pytest.param(make_pod("g", priority=9), True, id="higher"),
@@ -439,8 +439,8 @@ def guests(**nodes: list[Pod]) -> FakeNominations:
         pytest.param(make_pod("pod", priority=9), False, id="the-pod-itself"),
     ],
 )
-def test_nominated_pods_count(guest: Pod, counted: bool) -> None:
-    diagnosis = run(Room(1), pod=make_pod("pod", priority=5), nominations=guests(b=[guest]))
+def test_nominated_pods_count(nominated_pod: Pod, counted: bool) -> None:
+    diagnosis = run(Room(1), pod=make_pod("pod", priority=5), nominations=nominated_pods(b=[nominated_pod]))
     expected = ("Unschedulable", "Room", "full") if counted else OK
     assert by_node(diagnosis) == {"a": OK, "b": expected, "c": OK}
     assert diagnosis.unschedulable_plugins == ({"Room"} if counted else set())
@@ -448,7 +448,7 @@ def test_nominated_pods_count(guest: Pod, counted: bool) -> None:
 
 def test_a_node_must_fit_with_and_without_nominated_pods() -> None:
     room = Room(2)
-    assert by_node(run(room, nominations=guests(b=[make_pod("g")])))["b"] == OK
+    assert by_node(run(room, nominations=nominated_pods(b=[make_pod("g")])))["b"] == OK
     assert sorted(room.judged) == [0, 0, 0, 1]
 
 
@@ -459,10 +459,10 @@ class Crowded:
 
     def __init__(self, broken_on: str = "") -> None:
         self.broken_on = broken_on
-        self.asked: list[list[str]] = []
+        self.calls: list[list[str]] = []
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterable[Rejection]:  # noqa: ARG002
-        self.asked.append(list(nodes.names))
+        self.calls.append(list(nodes.names))
         crowds = [list(nodes.columns.pods[row]) for row in nodes.rows.tolist()]
         if any(crowds) and self.broken_on in nodes.names:
             raise RuntimeError("cannot count")
@@ -472,23 +472,23 @@ class Crowded:
 
 def test_all_nodes_with_nominated_pods_are_evaluated_at_once() -> None:
     crowded = Crowded()
-    nominations = guests(c=[make_pod("g"), make_pod("h")], b=[make_pod("i")], gone=[make_pod("j")])
+    nominations = nominated_pods(c=[make_pod("g"), make_pod("h")], b=[make_pod("i")], gone=[make_pod("j")])
     diagnosis = run(crowded, nominations=nominations)
     assert by_node(diagnosis) == {
         "a": OK,
         "b": ("Unschedulable", "Crowded", "crowded"),
         "c": ("Unschedulable", "Crowded", "packed"),
     }
-    assert crowded.asked == [["a", "b", "c"], ["c", "b"]]
+    assert crowded.calls == [["a", "b", "c"], ["c", "b"]]
     assert diagnosis.histogram() == {"crowded": 1, "packed": 1}
 
 
 def test_after_an_error_each_node_is_evaluated_separately() -> None:
     crowded = Crowded(broken_on="c")
-    diagnosis = run(crowded, nominations=guests(c=[make_pod("g")], b=[make_pod("h")]))
+    diagnosis = run(crowded, nominations=nominated_pods(c=[make_pod("g")], b=[make_pod("h")]))
     assert by_node(diagnosis)["b"] == ("Unschedulable", "Crowded", "crowded")
     assert diagnosis.status(2).code is Code.ERROR
-    assert crowded.asked == [["a", "b", "c"], ["c", "b"], ["c"], ["b"]]
+    assert crowded.calls == [["a", "b", "c"], ["c", "b"], ["c"], ["b"]]
 
 
 def test_a_pod_that_needs_nominated_pods_does_not_fit() -> None:
@@ -496,12 +496,12 @@ def test_a_pod_that_needs_nominated_pods_does_not_fit() -> None:
         def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:  # noqa: ARG002
             return None if node.pods else unschedulable("lonely")
 
-    diagnosis = run(WantsCompany(9), nominations=guests(b=[make_pod("g")]))
+    diagnosis = run(WantsCompany(9), nominations=nominated_pods(b=[make_pod("g")]))
     assert by_node(diagnosis)["b"] == ("Unschedulable", "Room", "lonely")
 
 
 def test_nominated_pods_of_unknown_or_skipped_nodes_do_not_matter() -> None:
-    nominations = guests(gone=[make_pod("g")], b=[make_pod("h")])
+    nominations = nominated_pods(gone=[make_pod("g")], b=[make_pod("h")])
     diagnosis = run(Early("One", narrow("a")), Room(1), nominations=nominations)
     assert by_node(diagnosis) == {"a": OK}
 
@@ -509,7 +509,7 @@ def test_nominated_pods_of_unknown_or_skipped_nodes_do_not_matter() -> None:
 def test_the_plugin_that_rejects_with_nominated_pods_is_the_rejector() -> None:
     full = Room(1)
     after = Table("After", ("b", "no"))
-    diagnosis = run(full, after, nominations=guests(b=[make_pod("g")]))
+    diagnosis = run(full, after, nominations=nominated_pods(b=[make_pod("g")]))
     assert by_node(diagnosis)["b"] == ("Unschedulable", "Room", "full")
     assert diagnosis.unschedulable_plugins == {"Room"}
     assert diagnosis.histogram() == {"full": 1}
@@ -520,7 +520,7 @@ def test_a_failing_add_pod_is_an_error() -> None:
         def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> Any:  # noqa: ARG002
             return error("lost count")
 
-    diagnosis = run(Breaks(9), nominations=guests(b=[make_pod("g")]))
+    diagnosis = run(Breaks(9), nominations=nominated_pods(b=[make_pod("g")]))
     assert diagnosis.status(1) == error('running AddPod on PreFilter plugin "Room": lost count').by("Room")
 
 
@@ -530,10 +530,10 @@ def test_adding_and_removing_pods_on_a_fork() -> None:
     runner.pre_filter(cycle)
     trial: Cycle = cycle.clone()
     fork: NodeColumns = cycle.snapshot.nodes.fork([0])
-    guest = PodInfo(make_pod("g"))
-    assert runner.add_pod(trial, fork, guest) == SUCCESS
+    nominated_pod = PodInfo(make_pod("g"))
+    assert runner.add_pod(trial, fork, nominated_pod) == SUCCESS
     assert runner.filter_fork(trial, fork) == unschedulable("full").by("Room")
-    assert runner.remove_pod(trial, fork, guest) == SUCCESS
+    assert runner.remove_pod(trial, fork, nominated_pod) == SUCCESS
     assert runner.filter_fork(trial, fork) == SUCCESS
     assert cycle.get(SLOTS) == [0]
 
@@ -551,7 +551,7 @@ def test_add_pod_is_not_called_on_a_skipped_plugin() -> None:
 
 
 def test_filtering_a_fork_counts_its_nominated_pods() -> None:
-    runner = filtering(Room(1), nominations=guests(a=[make_pod("g")]))
+    runner = filtering(Room(1), nominations=nominated_pods(a=[make_pod("g")]))
     cycle = make_cycle(make_pod(), cluster())
     runner.pre_filter(cycle)
     assert runner.filter_fork(cycle, cycle.snapshot.nodes.fork([0])).message == "full"
@@ -563,7 +563,7 @@ def test_an_add_pod_that_raises_is_an_error_too() -> None:
         def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> Any:  # noqa: ARG002
             raise KeyError("count")
 
-    status = run(Raises(9), nominations=guests(b=[make_pod("g")])).status(1)
+    status = run(Raises(9), nominations=nominated_pods(b=[make_pod("g")])).status(1)
     assert status.code is Code.ERROR
     assert status.message.startswith(
         "running AddPod on PreFilter plugin \"Room\": KeyError: 'count' (test_filtering.py:"

@@ -115,17 +115,17 @@ PODS = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "words"), NODES)
-def test_changes_of_nodes(old: Node | None, new: Node | None, words: list[str]) -> None:
-    assert [event.name for event in cluster_events_of_change(old, new)] == [f"Node{word}" for word in words]
+@pytest.mark.parametrize(("old", "new", "names"), NODES)
+def test_changes_of_nodes(old: Node | None, new: Node | None, names: list[str]) -> None:
+    assert [event.name for event in cluster_events_of_change(old, new)] == [f"Node{word}" for word in names]
 
 
-@pytest.mark.parametrize(("old", "new", "words"), PODS)
-def test_changes_of_pods(old: Pod | None, new: Pod, words: list[str]) -> None:
+@pytest.mark.parametrize(("old", "new", "names"), PODS)
+def test_changes_of_pods(old: Pod | None, new: Pod, names: list[str]) -> None:
     assert [
         event.name.removeprefix("UnschedulablePod").removeprefix("AssignedPod")
         for event in cluster_events_of_change(old, new)
-    ] == words
+    ] == names
 
 
 def test_pods_with_and_without_a_node_are_different_resources() -> None:

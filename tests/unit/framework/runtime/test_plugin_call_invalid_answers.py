@@ -154,15 +154,15 @@ def test_registered_events_must_be_registrations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("methods", "words"),
+    ("methods", "text"),
     [
         pytest.param({"filter": leave, "normalise": leave}, "normalise; is normalize meant", id="misspelt"),
         pytest.param({"prefilter": leave, "score": leave}, "prefilter; is pre_filter meant", id="missing-underscore"),
         pytest.param({"filter": leave, "ARGS": 5}, "ARGS = 5", id="args"),
     ],
 )
-def test_an_invalid_class_is_refused_at_registration(methods: dict[str, Any], words: str) -> None:
-    with pytest.raises(PluginError, match=words):
+def test_an_invalid_class_is_refused_at_registration(methods: dict[str, Any], text: str) -> None:
+    with pytest.raises(PluginError, match=text):
         Registry.of(plugin(**methods))
 
 
@@ -192,5 +192,5 @@ def test_closing_continues_after_a_failure() -> None:
 def test_skip_is_not_a_score(method: str) -> None:
     placed, _ = place(plugin(**{method: returning(lambda: SKIP)}))
     assert placed.status.message == (
-        'running Score plugins: plugin "Odd" failed with: answered Skip, which is no answer here'
+        'running Score plugins: plugin "Odd" failed with: returned Skip, which is not allowed here'
     )

@@ -69,7 +69,7 @@ def test_calls_of_shared_evaluations_are_timed(what: str, caplog: pytest.LogCapt
     with caplog.at_level(logging.WARNING):
         for number in range(4):
             assert on.place(make_pod(f"p{number}")).node
-    point = "filter" if what == "score" else what  # a row is asked about once, for both
+    point = "filter" if what == "score" else what  # one call for a row covers both
     assert f"plugin Watched took 300 ms at {point}; no other pod is scheduled meanwhile" in caplog.messages
     assert on.timings.of("Watched", point).slow > 0
 
@@ -81,8 +81,8 @@ def test_depends_on_that_raises_is_named_once(caplog: pytest.LogCaptureFixture) 
     on = engine(type("Watched", (), {**QUICK, "depends_on": depends_on}), ManualClock())
     with caplog.at_level(logging.WARNING):
         assert all(on.place(make_pod(f"p{number}")).node for number in range(4))
-    (told,) = [text for text in caplog.messages if "Watched" in text]
-    assert told == "depends_on of plugin Watched failed; this plugin is evaluated for every pod separately"
+    (message,) = [text for text in caplog.messages if "Watched" in text]
+    assert message == "depends_on of plugin Watched failed; this plugin is evaluated for every pod separately"
     assert "KeyError: 'rack'" in caplog.text
 
 
@@ -114,21 +114,21 @@ class Numeric:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "text"),
     [
         pytest.param("Odd", r"the reason of a Rejection must be a string, not None \(mine\.py:9\)", id="in-bayplan"),
         pytest.param("Older", r"\(mine\.py:18\)", id="in-a-function-of-the-file"),
         pytest.param("Numeric", r"\(mine\.py:24\)", id="in-numpy"),
     ],
 )
-def test_the_location_of_a_fault_is_in_the_authors_file(tmp_path: Path, name: str, words: str) -> None:
+def test_the_location_of_a_fault_is_in_the_authors_file(tmp_path: Path, name: str, text: str) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "mine.py").write_text(PLUGIN)
     (tmp_path / "mine.py").chmod(0o644)
     plugin = with_plugins_from(known_plugins(), tmp_path).entries[name].plugin
     status = Harness([plugin], nodes=NODES).decide(make_pod()).status
     assert status.code is Code.ERROR
-    assert re.search(words, status.message)
+    assert re.search(text, status.message)
 
 
 def test_a_fault_at_pre_enqueue_names_the_plugin() -> None:
@@ -139,6 +139,8 @@ def test_a_fault_at_pre_enqueue_names_the_plugin() -> None:
             raise ZeroDivisionError("no hours")
 
     cluster = Harness([Window], nodes=NODES)
-    told = r'running PreEnqueue plugin "Window": ZeroDivisionError: no hours \(test_plugin_call_slow_plugins\.py:\d+\)'
-    assert re.fullmatch(told, cluster.place(make_pod()))
+    message = (
+        r'running PreEnqueue plugin "Window": ZeroDivisionError: no hours \(test_plugin_call_slow_plugins\.py:\d+\)'
+    )
+    assert re.fullmatch(message, cluster.place(make_pod()))
     assert cluster.pre_enqueue(make_pod()).plugin == "Window"

@@ -19,7 +19,7 @@ from bayplan.framework.runtime.plugin_discovery import with_plugins_from
 from bayplan.framework.runtime.registry import Registry
 
 
-def made(**members: Any) -> type[Any]:
+def plugin_class(**members: Any) -> type[Any]:
     return type("Made", (), {"name": "Mine", "filter": one_node, **members})
 
 
@@ -41,110 +41,128 @@ def traced(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 MISSPELT = [
-    pytest.param(made(look_at_pods=False), "has an attribute look_at_pods; is looks_at_pods meant?", id="flag"),
-    pytest.param(made(looks_at_pod=False), "looks_at_pod; is looks_at_pods meant?", id="another-letter"),
-    pytest.param(made(compare_candidates=True), "compare_candidates; is compares_candidates meant?", id="compares"),
-    pytest.param(made(cure_by=()), "has an attribute cure_by; is cured_by meant?", id="cures"),
-    pytest.param(made(depend_on=row_local), "has a method depend_on; is depends_on meant?", id="depends"),
-    pytest.param(made(signatur=anything), "has a method signatur; is signature meant?", id="signature"),
-    pytest.param(made(filter=None, flter=one_node), "has filter = None; it takes a method", id="none"),
+    pytest.param(plugin_class(look_at_pods=False), "has an attribute look_at_pods; is looks_at_pods meant?", id="flag"),
+    pytest.param(plugin_class(looks_at_pod=False), "looks_at_pod; is looks_at_pods meant?", id="another-letter"),
+    pytest.param(
+        plugin_class(compare_candidates=True), "compare_candidates; is compares_candidates meant?", id="compares"
+    ),
+    pytest.param(plugin_class(cure_by=()), "has an attribute cure_by; is cured_by meant?", id="cures"),
+    pytest.param(plugin_class(depend_on=row_local), "has a method depend_on; is depends_on meant?", id="depends"),
+    pytest.param(plugin_class(signatur=anything), "has a method signatur; is signature meant?", id="signature"),
+    pytest.param(plugin_class(filter=None, flter=one_node), "has filter = None; it takes a method", id="none"),
     pytest.param(type("Made", (), {"name": "Mine", "flter": one_node}), "flter; is filter meant", id="nothing-else"),
     pytest.param(
-        type("Made", (made(),), {"normalise": anything, "score": one_node}), "normalise; is normalize", id="below"
+        type("Made", (plugin_class(),), {"normalise": anything, "score": one_node}),
+        "normalise; is normalize",
+        id="below",
     ),
-    pytest.param(type("Made", (made(scor=one_node),), {}), "scor; is score meant?", id="inherited"),
-    pytest.param(made(per_rows=staticmethod(anything)), "per_rows; is per_row meant?", id="a-method-for-a-flag"),
+    pytest.param(type("Made", (plugin_class(scor=one_node),), {}), "scor; is score meant?", id="inherited"),
+    pytest.param(
+        plugin_class(per_rows=staticmethod(anything)), "per_rows; is per_row meant?", id="a-method-for-a-flag"
+    ),
 ]
 
 OF_ANOTHER_KIND = [
-    pytest.param(made(depends_on="row"), "has depends_on = 'row'; it takes a method, or leave it out", id="depends"),
-    pytest.param(made(signature=5), "has signature = 5; it takes a method", id="signature"),
-    pytest.param(made(score=7), "has score = 7; it takes a method", id="score"),
-    pytest.param(made(looks_at_pods="no"), "has looks_at_pods = 'no'; it takes True or False", id="text-for-a-flag"),
     pytest.param(
-        made(looks_at_pods=anything), "has looks_at_pods = a method; it takes True or False", id="method-for-a-flag"
+        plugin_class(depends_on="row"), "has depends_on = 'row'; it takes a method, or leave it out", id="depends"
     ),
-    pytest.param(made(per_row=1), "has per_row = 1; it takes True or False", id="number-for-a-flag"),
-    pytest.param(made(ARGS="x" * 99), r"has ARGS = 'x+\.\.\.; it takes an ArgsKind or nothing", id="args"),
+    pytest.param(plugin_class(signature=5), "has signature = 5; it takes a method", id="signature"),
+    pytest.param(plugin_class(score=7), "has score = 7; it takes a method", id="score"),
+    pytest.param(
+        plugin_class(looks_at_pods="no"), "has looks_at_pods = 'no'; it takes True or False", id="text-for-a-flag"
+    ),
+    pytest.param(
+        plugin_class(looks_at_pods=anything),
+        "has looks_at_pods = a method; it takes True or False",
+        id="method-for-a-flag",
+    ),
+    pytest.param(plugin_class(per_row=1), "has per_row = 1; it takes True or False", id="number-for-a-flag"),
+    pytest.param(plugin_class(ARGS="x" * 99), r"has ARGS = 'x+\.\.\.; it takes an ArgsKind or nothing", id="args"),
 ]
 
 OTHER_PARAMETERS = [
     pytest.param(
-        made(filter=lambda self, cycle: None),  # noqa: ARG005
+        plugin_class(filter=lambda self, cycle: None),  # noqa: ARG005
         r"has a method filter\(self, cycle\); it is called as filter\(self, cycle, node\)",
         id="too-few",
     ),
     pytest.param(
-        made(filter=lambda self, cycle, node, more: None),  # noqa: ARG005
+        plugin_class(filter=lambda self, cycle, node, more: None),  # noqa: ARG005
         r"filter\(self, cycle, node, more\); it is called as",
         id="too-many",
     ),
-    pytest.param(made(depends_on=lambda cycle: 0), r"depends_on\(cycle\); it is called as", id="no-self"),  # noqa: ARG005
-    pytest.param(made(signature=lambda self, *, pod: 0), r"signature\(self, pod\); it is", id="by-keyword"),  # noqa: ARG005
+    pytest.param(plugin_class(depends_on=lambda cycle: 0), r"depends_on\(cycle\); it is called as", id="no-self"),  # noqa: ARG005
+    pytest.param(plugin_class(signature=lambda self, *, pod: 0), r"signature\(self, pod\); it is", id="by-keyword"),  # noqa: ARG005
     pytest.param(
-        made(score=staticmethod(one_node)),
+        plugin_class(score=staticmethod(one_node)),
         r"has a method score\(self, cycle, node\); it is called as score\(cycle, node\)",
         id="static-with-self",
     ),
     pytest.param(
-        made(factory=lambda cls, args, handle: cls()),  # noqa: ARG005
+        plugin_class(factory=lambda cls, args, handle: cls()),  # noqa: ARG005
         r"has factory\(cls, args, handle\); it is called on the class as factory\(args, handle\)",
         id="factory-that-is-no-class-method",
     ),
-    pytest.param(made(close=one_node), r"close\(self, cycle, node\); it is called as close\(self\)", id="close"),
+    pytest.param(
+        plugin_class(close=one_node), r"close\(self, cycle, node\); it is called as close\(self\)", id="close"
+    ),
 ]
 
 WITH_CAPITALS = [
-    pytest.param(made(score=one_node, Filter=one_node), "has a method Filter; is filter meant?", id="capital"),
-    pytest.param(made(score=one_node, preFilter=anything), "has a method preFilter; is pre_filter meant?", id="camel"),
-    pytest.param(made(score=one_node, args=5), "has an attribute args; is ARGS meant?", id="args"),
+    pytest.param(plugin_class(score=one_node, Filter=one_node), "has a method Filter; is filter meant?", id="capital"),
+    pytest.param(
+        plugin_class(score=one_node, preFilter=anything), "has a method preFilter; is pre_filter meant?", id="camel"
+    ),
+    pytest.param(plugin_class(score=one_node, args=5), "has an attribute args; is ARGS meant?", id="args"),
 ]
 
 OF_ANOTHER_MANNER = [
     pytest.param(
-        made(bind=anything), "has a plain bind; this method is awaited, so define it with async def", id="bind"
+        plugin_class(bind=anything), "has a plain bind; this method is awaited, so define it with async def", id="bind"
     ),
-    pytest.param(made(pre_bind=anything), "has a plain pre_bind", id="pre-bind"),
-    pytest.param(made(post_bind=traced(anything)), "has a plain post_bind", id="decorated"),
-    pytest.param(made(filter=awaited), "has an async filter; this method is not awaited", id="filter"),
-    pytest.param(made(permit=awaited), "has an async permit", id="permit"),
-    pytest.param(made(score_nodes=yielding), "has a score_nodes with a yield; it must return its result", id="yield"),
+    pytest.param(plugin_class(pre_bind=anything), "has a plain pre_bind", id="pre-bind"),
+    pytest.param(plugin_class(post_bind=traced(anything)), "has a plain post_bind", id="decorated"),
+    pytest.param(plugin_class(filter=awaited), "has an async filter; this method is not awaited", id="filter"),
+    pytest.param(plugin_class(permit=awaited), "has an async permit", id="permit"),
+    pytest.param(
+        plugin_class(score_nodes=yielding), "has a score_nodes with a yield; it must return its result", id="yield"
+    ),
 ]
 
 ALONE = [
-    pytest.param(made(normalize=anything), "has normalize but not score_nodes or score", id="normalize"),
-    pytest.param(made(add_pod=anything, remove_pod=anything), "has add_pod but not pre_filter", id="pods"),
+    pytest.param(plugin_class(normalize=anything), "has normalize but not score_nodes or score", id="normalize"),
+    pytest.param(plugin_class(add_pod=anything, remove_pod=anything), "has add_pod but not pre_filter", id="pods"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("plugin", "words"), [*MISSPELT, *WITH_CAPITALS, *OF_ANOTHER_KIND, *OTHER_PARAMETERS, *OF_ANOTHER_MANNER, *ALONE]
+    ("plugin", "text"), [*MISSPELT, *WITH_CAPITALS, *OF_ANOTHER_KIND, *OTHER_PARAMETERS, *OF_ANOTHER_MANNER, *ALONE]
 )
-def test_an_invalid_class_is_refused_with_a_suggestion(plugin: type[Any], words: str) -> None:
-    with pytest.raises(PluginError, match=f'plugin "Mine" .*{words}'):
+def test_an_invalid_class_is_refused_with_a_suggestion(plugin: type[Any], text: str) -> None:
+    with pytest.raises(PluginError, match=f'plugin "Mine" .*{text}'):
         Registry.of(plugin)
 
 
 @pytest.mark.parametrize(
     "plugin",
     [
-        pytest.param(made(scores={"a": 1}, names=["a"]), id="data-that-is-called-like-a-method"),
-        pytest.param(made(node_price=anything, reserved=()), id="own-names"),
-        pytest.param(made(_look_at_pods=False), id="private"),
-        pytest.param(made(filter_nodes=yielding), id="filter-nodes-yields"),
-        pytest.param(made(filter_nodes=anything), id="filter-nodes-returns"),
-        pytest.param(made(bind=awaited), id="async-bind"),
-        pytest.param(made(bind=traced(awaited)), id="decorated-async-bind"),
-        pytest.param(made(bind=functools.partial(awaited, None)), id="partial"),
-        pytest.param(made(filter=traced(one_node)), id="decorated"),
-        pytest.param(made(filter=lambda *_: None), id="any-arguments"),
-        pytest.param(made(filter=lambda _self, _cycle, _node, more=3: more), id="one-more-with-a-default"),
-        pytest.param(made(score=staticmethod(lambda _cycle, _node: 1)), id="static"),
-        pytest.param(made(score=classmethod(one_node)), id="class-method"),
-        pytest.param(made(signature=str), id="a-class-as-a-function"),
-        pytest.param(made(depends_on=row_local, looks_at_pods=False), id="what-it-says-of-itself"),
-        pytest.param(made(factory=classmethod(lambda cls, _args, _handle: cls())), id="factory"),
-        pytest.param(made(factory=staticmethod(lambda _args, _handle: None)), id="static-factory"),
+        pytest.param(plugin_class(scores={"a": 1}, names=["a"]), id="data-that-is-called-like-a-method"),
+        pytest.param(plugin_class(node_price=anything, reserved=()), id="own-names"),
+        pytest.param(plugin_class(_look_at_pods=False), id="private"),
+        pytest.param(plugin_class(filter_nodes=yielding), id="filter-nodes-yields"),
+        pytest.param(plugin_class(filter_nodes=anything), id="filter-nodes-returns"),
+        pytest.param(plugin_class(bind=awaited), id="async-bind"),
+        pytest.param(plugin_class(bind=traced(awaited)), id="decorated-async-bind"),
+        pytest.param(plugin_class(bind=functools.partial(awaited, None)), id="partial"),
+        pytest.param(plugin_class(filter=traced(one_node)), id="decorated"),
+        pytest.param(plugin_class(filter=lambda *_: None), id="any-arguments"),
+        pytest.param(plugin_class(filter=lambda _self, _cycle, _node, more=3: more), id="one-more-with-a-default"),
+        pytest.param(plugin_class(score=staticmethod(lambda _cycle, _node: 1)), id="static"),
+        pytest.param(plugin_class(score=classmethod(one_node)), id="class-method"),
+        pytest.param(plugin_class(signature=str), id="a-class-as-a-function"),
+        pytest.param(plugin_class(depends_on=row_local, looks_at_pods=False), id="what-it-says-of-itself"),
+        pytest.param(plugin_class(factory=classmethod(lambda cls, _args, _handle: cls())), id="factory"),
+        pytest.param(plugin_class(factory=staticmethod(lambda _args, _handle: None)), id="static-factory"),
     ],
 )
 def test_a_valid_class_is_accepted(plugin: type[Any]) -> None:

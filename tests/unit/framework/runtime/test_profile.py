@@ -28,8 +28,8 @@ def plugin(name: str, *methods: str, **members: Any) -> type[Any]:
     def method(self: Any, *_: Any) -> None: ...
     async def awaited(self: Any, *_: Any) -> None: ...
 
-    made = {each: awaited if each == "bind" else method for each in methods}
-    return type(name, (), {"name": name, **made, **members})
+    profile = {each: awaited if each == "bind" else method for each in methods}
+    return type(name, (), {"name": name, **profile, **members})
 
 
 SORT, BINDER = plugin("Sort", "less"), plugin("Binder", "bind")
@@ -123,7 +123,7 @@ def test_a_binder_with_a_filter_also_filters(
 
 
 @pytest.mark.parametrize(
-    ("multi", "bind", "told"),
+    ("multi", "bind", "logged"),
     [
         pytest.param("All Binder", "", "All binds every pod, and Binder behind it never runs", id="by-multipoint"),
         pytest.param("All", "Binder", "All binds every pod, and Binder behind it never runs", id="at-bind"),
@@ -133,12 +133,12 @@ def test_a_binder_with_a_filter_also_filters(
     ],
 )
 def test_an_unreachable_binder_is_logged(
-    multi: str, bind: str | tuple[str, str], told: str, caplog: pytest.LogCaptureFixture
+    multi: str, bind: str | tuple[str, str], logged: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry = REGISTRY.with_plugins(plugin("All", "bind", binds_every_pod=True))
     build(config(f"Sort {multi}", bind=bind), registry)
     assert [each.getMessage() for each in caplog.records] == (
-        [f'profile "mine": {told}; disable All at multiPoint or bind'] if told else []
+        [f'profile "mine": {logged}; disable All at multiPoint or bind'] if logged else []
     )
 
 
@@ -175,19 +175,19 @@ def test_weights(multi: str, score: str, weights: dict[str, int]) -> None:
     assert build(config(f"Sort Binder {multi}", score=score)).weights == weights
 
 
-# what cannot be built
+# errors
 
 
 @pytest.mark.parametrize(
-    ("configuration", "words"),
+    ("configuration", "text"),
     [
-        pytest.param(config("Sort Binder", filter="Nobody"), 'FilterPlugin "Nobody" does not exist', id="unknown"),
+        pytest.param(config("Sort Binder", filter="Unknown"), 'FilterPlugin "Unknown" does not exist', id="unknown"),
         pytest.param(
-            config("Sort Binder Nobody"), 'PreFilterPlugin "Nobody" does not exist', id="unknown-in-multipoint"
+            config("Sort Binder Unknown"), 'PreFilterPlugin "Unknown" does not exist', id="unknown-in-multipoint"
         ),
         pytest.param(
-            config("Sort Binder Nobody", pre_filter=("", "*")),
-            'FilterPlugin "Nobody" does not exist',
+            config("Sort Binder Unknown", pre_filter=("", "*")),
+            'FilterPlugin "Unknown" does not exist',
             id="unknown-in-multipoint-first-point-that-expands",
         ),
         pytest.param(
@@ -226,16 +226,16 @@ def test_weights(multi: str, score: str, weights: dict[str, int]) -> None:
         ),
     ],
 )
-def test_refusals(configuration: ProfileConfig, words: str) -> None:
+def test_refusals(configuration: ProfileConfig, text: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         build(configuration)
-    assert str(refusal.value) == words
+    assert str(refusal.value) == text
     assert refusal.value.stage == "profile"
 
 
 def test_explicit_lists_of_all_points_are_checked_before_any_is_expanded() -> None:
-    with pytest.raises(ConfigError, match='ScorePlugin "Nobody" does not exist'):
-        build(config("Unknown", score="Nobody"))
+    with pytest.raises(ConfigError, match='ScorePlugin "Unknown" does not exist'):
+        build(config("Unknown", score="Unknown"))
 
 
 def test_counts_are_checked_before_weights() -> None:
@@ -245,7 +245,7 @@ def test_counts_are_checked_before_weights() -> None:
 
 def test_weights_that_overflow() -> None:
     many = [plugin(f"P{number}", "score") for number in range(3)]
-    # int32 weights cannot overflow with three plugins; a larger number can only come from code, and is caught alike
+    # int32 weights cannot overflow with three plugins; a larger number can only come from code
     huge = msgspec.structs.replace(PluginRef("P0"), weight=2**62 // 100)
     lists = Plugins(
         multi_point=PluginSet((*refs("Sort Binder"), huge, PluginRef("P1", 2**62 // 100), PluginRef("P2", 2)))
@@ -272,16 +272,16 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "text"),
     [
         pytest.param(BayplanError("say which rack"), 'initializing plugin "Broken": say which rack', id="mendable"),
         pytest.param(ValueError("3"), 'initializing plugin "Broken": ValueError: 3', id="bug"),
     ],
 )
-def test_a_plugin_that_cannot_be_built(fault: Exception, words: str) -> None:
+def test_a_plugin_that_cannot_be_built(fault: Exception, text: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         build(config("Sort Binder Broken", config_of={"Broken": fault}), REGISTRY.with_plugins(Broken))
-    assert str(refusal.value) == words
+    assert str(refusal.value) == text
 
 
 def test_an_unlisted_plugin_is_not_built() -> None:

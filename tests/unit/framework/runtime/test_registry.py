@@ -61,9 +61,9 @@ def test_a_registry_is_a_value() -> None:
 def test_plugins_are_built_by_their_factory_or_by_calling_the_class() -> None:
     registry = Registry.of(RackAware, WithFactory)
     handle = FakeHandle()
-    plain, made = (registry.entries[name].build("args", handle) for name in ("RackAware", "WithFactory"))
+    plain, built = (registry.entries[name].build("args", handle) for name in ("RackAware", "WithFactory"))
     assert type(plain) is RackAware
-    assert made.args == "args"
+    assert built.args == "args"
     assert registry.entries["RackAware"].extends(SCORE)
     assert not registry.entries["RackAware"].extends(FILTER)
 
@@ -74,7 +74,7 @@ def test_only_plugins_with_arguments_have_a_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plugin", "words"),
+    ("plugin", "message"),
     [
         pytest.param(class_with(filter=method), "has no `name`", id="no-name"),
         pytest.param(class_with(name="", filter=method), "has no `name`", id="empty-name"),
@@ -102,8 +102,8 @@ def test_only_plugins_with_arguments_have_a_kind() -> None:
         ),
     ],
 )
-def test_misuse_is_found_at_registration(plugin: Any, words: str) -> None:
-    with pytest.raises(PluginError, match=words):
+def test_misuse_is_found_at_registration(plugin: Any, message: str) -> None:
+    with pytest.raises(PluginError, match=message):
         Registry.of(plugin)
 
 
@@ -134,7 +134,7 @@ def test_nothing_installed_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("point", "words"),
+    ("point", "message"),
     [
         pytest.param(
             FakeEntryPoint("mine", "gone:Plugin", "bayplan.plugins"),
@@ -146,8 +146,8 @@ def test_nothing_installed_changes_nothing() -> None:
         pytest.param(entry_point("bayplan.errors:BayplanError"), "has no `name`", id="not-a-plugin"),
     ],
 )
-def test_a_broken_package_is_named(point: EntryPoint, words: str) -> None:
-    with pytest.raises(PluginError, match=words):
+def test_a_broken_package_is_named(point: EntryPoint, message: str) -> None:
+    with pytest.raises(PluginError, match=message):
         with_installed_plugins(Registry(), [point])
 
 
@@ -188,7 +188,7 @@ def test_dataclasses_in_plugin_files_work(tmp_path: Path, write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         pytest.param("class Mine:\n  name = = 1\n", r"mine\.py, line 2: .*; the file is not valid Python", id="syntax"),
         pytest.param(
@@ -196,14 +196,14 @@ def test_dataclasses_in_plugin_files_work(tmp_path: Path, write: Write) -> None:
         ),
         pytest.param("import sys\nsys.exit(3)\n", r"mine\.py failed while it was loaded: SystemExit: 3", id="exits"),
         pytest.param("x = 1\nassert x == 2\n", r"was loaded: AssertionError \(line 2\)$", id="asserts"),
-        pytest.param("import nobody\n", r"mine\.py failed .*ModuleNotFoundError", id="import"),
+        pytest.param("import missing_module\n", r"mine\.py failed .*ModuleNotFoundError", id="import"),
         pytest.param("x = 1\n", r"mine\.py defines no plugin; .*start with an underscore", id="no-plugin"),
         pytest.param("", r"mine\.py defines no plugin", id="empty"),
     ],
 )
-def test_a_file_that_cannot_be_loaded_is_named(tmp_path: Path, write: Write, text: str, words: str) -> None:
+def test_a_file_that_cannot_be_loaded_is_named(tmp_path: Path, write: Write, text: str, message: str) -> None:
     write("mine.py", text)
-    with pytest.raises(PluginError, match=words):
+    with pytest.raises(PluginError, match=message):
         with_plugins_from(Registry(), tmp_path)
 
 

@@ -68,14 +68,14 @@ class Normalizing(Whole):
 
 
 class Prepares(Whole):
-    def __init__(self, name: str, answer: Any, says: Any) -> None:
+    def __init__(self, name: str, answer: Any, result: Any) -> None:
         super().__init__(name, answer)
-        self.says = says
+        self.result = result
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Any:  # noqa: ARG002
-        if isinstance(self.says, Exception):
-            raise self.says
-        return self.says
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
 
 
 def scoring(*plugins: Any, weights: Mapping[str, int] | None = None) -> ScorePoints:
@@ -125,21 +125,21 @@ def test_skip_keeps_the_score_of_the_same_plugin_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "words"),
+    ("result", "text"),
     [
         pytest.param(error("broke"), 'running PreScore plugin "P": broke', id="error"),
         pytest.param(unschedulable("no"), 'running PreScore plugin "P": no', id="a-rejection-is-not-for-here"),
         pytest.param(
             ValueError("boom"), r'running PreScore plugin "P": ValueError: boom \(test_scoring.py:\d+\)', id="raises"
         ),
-        pytest.param(7, 'running PreScore plugin "P": returned 7, which is no Status', id="nonsense"),
+        pytest.param(7, 'running PreScore plugin "P": returned 7, which is not a Status', id="nonsense"),
     ],
 )
-def test_prescore_that_fails(says: Any, words: str) -> None:
-    scores = run(Prepares("P", [1, 2, 3], says))
+def test_prescore_that_fails(result: Any, text: str) -> None:
+    scores = run(Prepares("P", [1, 2, 3], result))
     assert scores.status.code is Code.ERROR
     assert scores.status.plugin == "P"
-    assert re.fullmatch(words, scores.status.message)
+    assert re.fullmatch(text, scores.status.message)
     assert scores.total.tolist() == [0, 0, 0]
 
 
@@ -148,28 +148,26 @@ RANGE = 'applying score defaultWeights on Score plugins: plugin "P" returns an i
 
 
 @pytest.mark.parametrize(
-    ("plugin", "words"),
+    ("plugin", "text"),
     [
         pytest.param(Whole("P", error("broke")), f"{FAILED}broke", id="error"),
         pytest.param(Whole("P", ValueError("boom")), rf"{FAILED}ValueError: boom \(test_scoring.py:\d+\)", id="raises"),
         pytest.param(One("P", b=error("broke")), f"{FAILED}broke", id="one-node-error"),
-        pytest.param(
-            One("P", b="high"), f"{FAILED}a score is a whole number of 64 bits; got 'high'", id="one-node-text"
-        ),
-        pytest.param(One("P", b=1.5), f"{FAILED}a score is a whole number of 64 bits; got 1.5", id="one-node-fraction"),
+        pytest.param(One("P", b="high"), f"{FAILED}a score must be a 64-bit integer; got 'high'", id="one-node-text"),
+        pytest.param(One("P", b=1.5), f"{FAILED}a score must be a 64-bit integer; got 1.5", id="one-node-fraction"),
         pytest.param(
             Whole("P", np.zeros(4, dtype=np.int64)),
-            rf"{FAILED}3 whole numbers are needed, one a node; got shape \(4,\) of int64",
+            rf"{FAILED}3 integers are needed, one for each node; got shape \(4,\) of int64",
             id="wrong-length",
         ),
         pytest.param(
             Whole("P", np.zeros(3)),
-            rf"{FAILED}3 whole numbers are needed, one a node; got shape \(3,\) of float64",
+            rf"{FAILED}3 integers are needed, one for each node; got shape \(3,\) of float64",
             id="wrong-type",
         ),
         pytest.param(
             Whole("P", (1, 2, 3)),
-            f"{FAILED}3 whole numbers are needed, one a node; got shape None of tuple",
+            f"{FAILED}3 integers are needed, one for each node; got shape None of tuple",
             id="no-array",
         ),
         pytest.param(
@@ -194,16 +192,16 @@ RANGE = 'applying score defaultWeights on Score plugins: plugin "P" returns an i
         ),
         pytest.param(
             Normalizing("P", [1, 2, 3], np.zeros(2, dtype=np.int64)),
-            r'running Normalize on Score plugins: plugin "P" failed with: 3 whole numbers .* got shape \(2,\) of int64',
+            r'running Normalize on Score plugins: plugin "P" failed with: 3 integers .* got shape \(2,\) of int64',
             id="normalize-length",
         ),
     ],
 )
-def test_a_plugin_that_fails_is_named(plugin: Any, words: str) -> None:
+def test_a_plugin_that_fails_is_named(plugin: Any, text: str) -> None:
     scores = run(Whole("Before", [1, 1, 1]), plugin)
     assert scores.status.code is Code.ERROR
     assert scores.status.plugin == "P"
-    assert re.fullmatch(words, scores.status.message)
+    assert re.fullmatch(text, scores.status.message)
 
 
 def test_plugins_that_are_called_for_each_node() -> None:

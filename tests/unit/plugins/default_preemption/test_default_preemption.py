@@ -73,8 +73,8 @@ class World:
         handle.nominator.waiting = {name: [PodInfo(pod) for pod in pods] for name, pods in self.nominated.items()}
         handle.nominator.leaving = {name: {pod.uid: object()} for name, pod in self.leaving.items()}
         plugins = [make_plugin(NodeResourcesFit, handle=handle), *self.extra]
-        boundary = PluginCaller(handle.clock, PluginTimings())
-        handle.filter_runner = FilterPoints(plugins[:1], plugins, boundary, handle.nominator)
+        caller = PluginCaller(handle.clock, PluginTimings())
+        handle.filter_runner = FilterPoints(plugins[:1], plugins, caller, handle.nominator)
         cycle = make_cycle(pod, snapshot)
         diagnosis = handle.filter_runner.run_filters(cycle, handle.filter_runner.pre_filter(cycle))
         if self.rejected is not None:
@@ -85,7 +85,7 @@ class World:
         return plugin.post_filter(cycle, diagnosis)
 
 
-def told(answer: PostFilterResult) -> tuple[str, str, str | None]:
+def result_summary(answer: PostFilterResult) -> tuple[str, str, str | None]:
     assert not answer.victims
     assert not answer.writes
     return answer.status.code.label, answer.status.message, answer.nominated_node_name
@@ -102,7 +102,7 @@ def test_bad_arguments_are_refused() -> None:
         make_plugin(DefaultPreemption, args=DefaultPreemptionArgs(min_candidate_nodes_percentage=101))
 
 
-# who may
+# eligibility
 
 
 def leaving(**more: Any) -> Pod:
@@ -127,7 +127,7 @@ def leaving(**more: Any) -> Pod:
     ],
 )
 def test_ineligible_pods(pod: Pod, pods: list[Pod], message: str) -> None:
-    assert told(World([node()], pods).preempt(pod)) == ("Unschedulable", message, None)
+    assert result_summary(World([node()], pods).preempt(pod)) == ("Unschedulable", message, None)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_pod_whose_victim_is_being_deleted_may_not_preempt_before_the_watch_sh
     pods = [victim, running_pod("y", node="b", cpu="3"), running_pod("z", node="c", cpu="3")]
     world = World([node(), *others], pods, nominated=nominated, leaving={"a": victim})
     message = "preemption: not eligible due to a terminating pod on the nominated node."
-    assert told(world.preempt(pod)) == ("Unschedulable", message, None)
+    assert result_summary(world.preempt(pod)) == ("Unschedulable", message, None)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_pod_whose_victim_is_being_deleted_may_not_preempt_before_the_watch_sh
         pytest.param(
             high_priority_pod(nominated="a"),
             [running_pod("x", cpu="3", told=LEFT)],
-            id="told to leave, but not yet leaving",
+            id="evicted, but not yet terminating",
         ),
         pytest.param(
             high_priority_pod(nominated="a"),
@@ -193,7 +193,7 @@ def test_a_failed_nomination_does_not_prevent_preemption() -> None:
     assert (answer.status, answer.nominated_node_name) == (SUCCESS, "a")
 
 
-# what is answered
+# results
 
 
 def test_a_node_is_nominated_and_its_victims_evicted() -> None:
@@ -223,9 +223,14 @@ def test_lower_priority_nominations_are_cleared_first() -> None:
 
 def test_terminating_victims_need_no_writes() -> None:
     nominated = [make_pod("n", priority=5, nominated="a")]
-    gone = running_pod("x", cpu="3", terminating=True)
-    answer = World([node()], [gone], nominated={"a": nominated}).preempt(high_priority_pod())
-    assert (answer.status, answer.nominated_node_name, answer.victims, answer.writes) == (SUCCESS, "a", (gone,), ())
+    terminated = running_pod("x", cpu="3", terminating=True)
+    answer = World([node()], [terminated], nominated={"a": nominated}).preempt(high_priority_pod())
+    assert (answer.status, answer.nominated_node_name, answer.victims, answer.writes) == (
+        SUCCESS,
+        "a",
+        (terminated,),
+        (),
+    )
 
 
 @pytest.mark.parametrize(
@@ -236,7 +241,7 @@ def test_terminating_victims_need_no_writes() -> None:
             high_priority_pod(),
             "0/2 nodes are available: 1 No preemption victims found for incoming pod, "
             "1 Preemption is not helpful for scheduling.",
-            id="nobody weaker, and a node too small",
+            id="no lower-priority pod, and a node too small",
         ),
         pytest.param(
             World([node("a", cpu="1"), node("b", cpu="1")]),
@@ -269,7 +274,7 @@ def test_terminating_victims_need_no_writes() -> None:
     ],
 )
 def test_no_candidate_takes_the_nomination_away(world: World, pod: Pod, message: str) -> None:
-    assert told(world.preempt(pod)) == ("Unschedulable", f"preemption: {message}", "")
+    assert result_summary(world.preempt(pod)) == ("Unschedulable", f"preemption: {message}", "")
 
 
 def test_a_pod_rejected_for_now_tries_every_node() -> None:
@@ -301,7 +306,7 @@ def test_an_error_counts_only_without_candidates() -> None:
     answer = World([node(), node("b")], pods, extra=[BreaksOn("a")]).preempt(high_priority_pod("1"))
     assert (answer.status, answer.nominated_node_name) == (SUCCESS, "b")
     answer = World([node(), node("b")], pods, extra=[BreaksOn("a", "b")]).preempt(high_priority_pod("1"))
-    assert told(answer) == ("Error", 'preemption: running "BreaksOn" filter plugin: boom', None)
+    assert result_summary(answer) == ("Error", 'preemption: running "BreaksOn" filter plugin: boom', None)
 
 
 def test_budgets_count_most() -> None:
@@ -351,18 +356,20 @@ def test_extenders_are_called_before_the_choice() -> None:
         pytest.param(
             {"a": NamedVictims(())},
             ("Error", 'preemption: expected at least one victim pod on node "a"', None),
-            id="names nobody",
+            id="names no victim",
         ),
     ],
 )
 def test_extenders_may_end_it(answer: Mapping[str, NamedVictims], expected: tuple[str, str, None]) -> None:
     assert (
-        told(World([node()], [running_pod("x", cpu="3")], extenders=[Outsider(answer)]).preempt(high_priority_pod()))
+        result_summary(
+            World([node()], [running_pod("x", cpu="3")], extenders=[Outsider(answer)]).preempt(high_priority_pod())
+        )
         == expected
     )
 
 
-# holding the preemptor back
+# gating of the preemptor
 
 
 def test_the_preemptor_is_gated_until_the_last_victim_terminates() -> None:
@@ -386,7 +393,7 @@ def test_a_failed_preemption_gates_no_pod() -> None:
     pod = high_priority_pod()
     plugin.on_preemption_started(pod)
     plugin.on_preemption_finished(pod)
-    plugin.on_waiting_for_victim(pod, lambda: False)  # told too late
+    plugin.on_waiting_for_victim(pod, lambda: False)  # too late
     assert plugin.pre_enqueue(pod) is None
     plugin.on_preemption_finished(pod)
 

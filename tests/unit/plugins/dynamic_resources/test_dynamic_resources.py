@@ -103,7 +103,7 @@ def usual(*objects: KubeObject, **options: Any) -> Stage:
     return stage(CLASS, *SLICES, *objects, **options)
 
 
-# before an attempt
+# PreEnqueue and signatures
 
 
 def test_a_pod_waits_for_its_claims_before_it_is_queued() -> None:
@@ -452,7 +452,7 @@ class Server:
     async def perform(self, intent: object) -> Any:
         self.performed.append(intent)
         if self.failing is not None and isinstance(intent, self.failing):
-            raise ClaimChanged("somebody was faster")
+            raise ClaimChanged("the claim has changed")
         match intent:
             case claim_intents.ReserveClaim(claim=claim):
                 self.version += 1
@@ -517,7 +517,7 @@ def test_a_failed_write_releases_the_devices() -> None:
     found = usual(make_claim(exactly(2), version="1"))
     serve(found, failing=claim_intents.ReserveClaim)
     cycle = found.reserve(using("claim"))
-    assert asyncio.run(found.plugin.pre_bind(cycle, "n1")) == Status(Code.ERROR, ["somebody was faster"])
+    assert asyncio.run(found.plugin.pre_bind(cycle, "n1")) == Status(Code.ERROR, ["the claim has changed"])
     found.plugin.unreserve(cycle, "n1")
     assert found.answers(using("claim")) == {"n1": FEASIBLE, "n2": FEASIBLE}
 
@@ -660,7 +660,7 @@ def test_events_that_always_count(kind: str, item: KubeObject) -> None:
     assert evaluate_hints(usual().plugin, kind, using("claim"), None, item) == ["Queue"]
 
 
-# what is kept between attempts
+# caches
 
 
 def test_new_slices_and_classes_are_seen_by_the_next_attempt() -> None:

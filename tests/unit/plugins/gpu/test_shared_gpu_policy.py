@@ -98,7 +98,7 @@ def policy(kind: type, typical: TypicalPods = USUAL, handle: FakeHandle | None =
     return make_plugin(kind, args=args_for(typical) if kind is GpuFragmentation else None, handle=handle)
 
 
-# asking
+# requests
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_requests_of_pods(annotations: dict[str, str], ask: GpuMilliRequest) -> 
 
 
 @pytest.mark.parametrize(
-    ("annotations", "said"),
+    ("annotations", "text"),
     [
         ({GPU_MILLI: "half"}, "must be a whole number; got 'half'"),
         ({GPU_MILLI: "-1"}, "must be a whole number"),
@@ -125,18 +125,18 @@ def test_requests_of_pods(annotations: dict[str, str], ask: GpuMilliRequest) -> 
     ],
 )
 @pytest.mark.parametrize("kind", gpu_policies())
-def test_an_invalid_request_is_rejected_at_prefilter(kind: type, annotations: dict[str, str], said: str) -> None:
+def test_an_invalid_request_is_rejected_at_prefilter(kind: type, annotations: dict[str, str], text: str) -> None:
     pod = make_pod(annotations=annotations)
-    with pytest.raises(InvalidGpuRequest, match=said):
+    with pytest.raises(InvalidGpuRequest, match=text):
         gpu_request(pod)
     plugin = policy(kind)
     answer = plugin.pre_filter(make_cycle(pod))  # type: ignore[attr-defined]
     assert answer.code is Code.UNRESOLVABLE
-    assert said in answer.message
+    assert text in answer.message
     assert plugin.signature(pod) is None  # type: ignore[attr-defined]
 
 
-# fitting
+# filter
 
 
 @pytest.mark.parametrize("kind", gpu_policies())
@@ -226,22 +226,22 @@ def test_fragments_of_the_published_nodes() -> None:
     ("kind", "place"),
     [(GpuDotProduct, 0), (GpuClustering, 1), (GpuPacking, 2), (GpuBestFit, 3), (GpuFragmentation, 4)],
 )
-@pytest.mark.parametrize("asked", list(PUBLISHED))
-def test_scores_are_the_published_ones(kind: type, place: int, asked: tuple[int, int, int]) -> None:
-    cpu, milli, count = asked
+@pytest.mark.parametrize("requested", list(PUBLISHED))
+def test_scores_are_the_published_ones(kind: type, place: int, requested: tuple[int, int, int]) -> None:
+    cpu, milli, count = requested
     snapshot = published_nodes()
     plugin = policy(kind, default_typical())
     cycle = make_cycle(gpu_pod(milli, count, cpu=cpu), snapshot)
     found = dict(zip(NODES, plugin.score_nodes(cycle, snapshot.table).tolist(), strict=True))  # type: ignore[attr-defined]
-    expected = {name: int(scores.split()[place]) for name, scores in PUBLISHED[asked].items()}
+    expected = {name: int(scores.split()[place]) for name, scores in PUBLISHED[requested].items()}
     assert {name: found[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize("asked", list(GAINS))
-def test_gains_and_devices_are_the_published_ones(asked: tuple[int, int, int]) -> None:
-    cpu, milli, count = asked
+@pytest.mark.parametrize("requested", list(GAINS))
+def test_gains_and_devices_are_the_published_ones(requested: tuple[int, int, int]) -> None:
+    cpu, milli, count = requested
     snapshot, typical = published_nodes(), default_typical()
-    for row, (name, (gain, device)) in enumerate(GAINS[asked].items()):
+    for row, (name, (gain, device)) in enumerate(GAINS[requested].items()):
         plugin = policy(GpuFragmentation, typical)
         cycle = make_cycle(gpu_pod(milli, count, cpu=cpu), snapshot)
         left = np.array([NODES[name][0] - cpu])
@@ -287,8 +287,8 @@ def test_whole_columns_agree_with_one_node_at_a_time(
 ) -> None:
     names = [f"n{number}" for number in range(len(states))]
     nodes = [gpu_node(name, len(each.left), each.cpu, each.model) for name, each in zip(names, states, strict=True)]
-    held = [pod for name, each in zip(names, states, strict=True) for pod in holding(name, each.left)]
-    snapshot = make_snapshot(nodes, held)
+    pods = [pod for name, each in zip(names, states, strict=True) for pod in holding(name, each.left)]
+    snapshot = make_snapshot(nodes, pods)
     plugin = policy(GpuFragmentation, TypicalPods(tuple(typical)))
     scores = plugin.score_nodes(make_cycle(gpu_pod(ask.milli, ask.count, cpu=cpu), snapshot), snapshot.table)  # type: ignore[attr-defined]
     for row, each in enumerate(states):
@@ -404,7 +404,7 @@ def test_pods_without_gpus_have_nothing_to_write() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "text"),
     [
         (GpuFragmentationArgs(), "typicalPods: Required value: list at least one typical pod"),
         (GpuFragmentationArgs((TypicalPod(cpu_milli=-1),)), "typicalPods[0].cpuMilli: Invalid value: -1"),
@@ -417,7 +417,7 @@ def test_pods_without_gpus_have_nothing_to_write() -> None:
         (GpuFragmentationArgs((TypicalPod(pods=0),)), "pods: Invalid value: 0: must be 1 or more"),
     ],
 )
-def test_invalid_arguments(args: GpuFragmentationArgs, said: str) -> None:
+def test_invalid_arguments(args: GpuFragmentationArgs, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make_plugin(GpuFragmentation, args=args)
-    assert said in str(caught.value)
+    assert text in str(caught.value)

@@ -237,8 +237,8 @@ def test_namespaces_of_terms_of_pods_already_there(selector: LabelSelector, ours
 def test_nothing_required_is_skipped() -> None:
     plugin = make_plugin(InterPodAffinity)
     assert plugin.pre_filter(make_cycle(pod(), make_snapshot(NODES))) is SKIP
-    grump = pod("grump", "db", "x", far(term()))  # on a node without its key: keeps nobody away
-    assert plugin.pre_filter(make_cycle(pod(app="web"), make_snapshot(NODES, [grump]))) is SKIP
+    existing = pod("grump", "db", "x", far(term()))  # on a node without its key: rejects no pod
+    assert plugin.pre_filter(make_cycle(pod(app="web"), make_snapshot(NODES, [existing]))) is SKIP
     liked = pod(affinity=likes(weighted(1)))
     assert plugin.pre_filter(make_cycle(liked, make_snapshot(NODES))) is SKIP
 
@@ -370,7 +370,7 @@ def test_scores_without_prescore_are_errors() -> None:
     assert plugin.score_nodes(cycle, cycle.snapshot.table).message == expected
 
 
-# waking
+# hints
 
 WANTS, AVOIDS = pod(affinity=near(term())), pod(affinity=far(term()))
 WANTS_TWO = pod(affinity=near(term(), term("host", "db")))

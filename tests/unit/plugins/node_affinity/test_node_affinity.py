@@ -211,7 +211,7 @@ HEAVY, LIGHT = (30, labelled("disk", "In", "ssd")), (10, labelled("disk", "Exist
             {"ssd": 0, "hdd": 0, "bare": 0},
             id="weight 0 counts for nothing",
         ),
-        pytest.param(preferring((5, {})), None, {"ssd": 0, "hdd": 0, "bare": 0}, id="an empty term prefers nobody"),
+        pytest.param(preferring((5, {})), None, {"ssd": 0, "hdd": 0, "bare": 0}, id="an empty term prefers no node"),
         pytest.param(make_pod(), [LIGHT], {"ssd": 100, "hdd": 100, "bare": 0}, id="the profile's preference"),
         pytest.param(preferring(HEAVY), [LIGHT], {"ssd": 100, "hdd": 25, "bare": 0}, id="both"),
         pytest.param(preferring((7, named("bare"))), None, {"ssd": 0, "hdd": 0, "bare": 100}, id="by name"),

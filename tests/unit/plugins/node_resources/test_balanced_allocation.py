@@ -50,7 +50,7 @@ def there(**requests: str) -> Pod:
     [
         pytest.param(make_pod(requests={"cpu": "5", "memory": "500"}), [], 75, id="even before and after"),
         pytest.param(make_pod(requests={"cpu": "10"}), [], 50, id="as uneven as can be: 100 to 50"),
-        pytest.param(make_pod(requests={"memory": "1000"}), [there(cpu="10")], 100, id="mends all of it: 50 to 100"),
+        pytest.param(make_pod(requests={"memory": "1000"}), [there(cpu="10")], 100, id="balances fully: 50 to 100"),
         pytest.param(make_pod(requests={"cpu": "1"}), [], 50 + (50 + 95 - 100) // 2, id="a little worse"),
         pytest.param(
             make_pod(requests={"cpu": "5"}), [there(memory="500")], 50 + (50 + 100 - 75) // 2, id="a little better"

@@ -62,7 +62,7 @@ BROKEN = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", "operator"
     [
         pytest.param([], {"a": (0, 0), "b": (0, 0)}, id="no slices"),
         pytest.param([a_slice("x", "y", nodeName="a")], {"a": (2, 0), "b": (0, 0)}, id="of one node"),
-        pytest.param([a_slice("x")], {"a": (1, 0), "b": (1, 0)}, id="of nobody in particular"),
+        pytest.param([a_slice("x")], {"a": (1, 0), "b": (1, 0)}, id="of no node in particular"),
         pytest.param([a_slice("x", allNodes=True)], {"a": (1, 0), "b": (1, 0)}, id="of all nodes"),
         pytest.param([a_slice("x", nodeSelector=SSD)], {"a": (1, 0), "b": (0, 0)}, id="of selected nodes"),
         pytest.param(

@@ -342,7 +342,7 @@ THREE = [
         pytest.param("MostAllocated", {"cpu": 1}, "ab", "", 12, id="what is there already"),
         pytest.param("MostAllocated", {"cpu": 3, "memory": 1}, "ab", "pq", 40, id="weights"),
         pytest.param("MostAllocated", {"cpu": 1}, "c", "pqrst", 100, id="more than there is"),
-        pytest.param("MostAllocated", {GPU: 1}, "ab", "pq", 0, id="nobody asks for it"),
+        pytest.param("MostAllocated", {GPU: 1}, "ab", "pq", 0, id="not requested"),
     ],
 )
 def test_placement_score(strategy: str, resources: dict[str, int], names: str, assigned: str, expected: int) -> None:

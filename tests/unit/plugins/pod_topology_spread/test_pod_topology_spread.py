@@ -331,7 +331,7 @@ def test_scores_without_prescore_are_errors() -> None:
     assert plugin.normalize(cycle, cycle.snapshot.table, None).message == expected
 
 
-# waking
+# hints
 
 PENDING = web("incoming", hard())
 HONORING = web("incoming", hard(node_taints_policy="Honor"))

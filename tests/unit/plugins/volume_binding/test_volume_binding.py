@@ -394,7 +394,7 @@ def test_a_volume_that_cannot_be_written_is_no_longer_assumed() -> None:
 def test_a_written_volume_stays_assumed_until_the_watch_confirms_it() -> None:
     attempt = Attempt()
     attempt.plugin.reserve(attempt.cycle, "n1")
-    attempt.writes.catalog = make_snapshot().catalog  # the watch is late: what is written is not seen yet
+    attempt.writes.catalog = make_snapshot().catalog  # the watch is late and does not show the write yet
     attempt.writes.fail_at = SetSelectedNode
     status = attempt.pre_bind()
     assert status is not None
@@ -419,7 +419,7 @@ def test_waiting_ends_in_a_timeout_or_in_a_fault() -> None:
     assert filter_result(given_up) == errored('binding volumes: provisioning failed for PVC "make"')
 
 
-# counting what breaks
+# failure counters
 
 
 def test_without_failures_nothing_is_counted() -> None:

@@ -30,30 +30,30 @@ class SkippingClock(ManualClock):
 
 
 class World:
-    def __init__(self, rig: ReconcilerHarness) -> None:
-        self.rig, self.clock = rig, SkippingClock()
-        self.writes = ApiWrites(rig.client, RecordedEvents(), clock=self.clock)
+    def __init__(self, harness: ReconcilerHarness) -> None:
+        self.harness, self.clock = harness, SkippingClock()
+        self.writes = ApiWrites(harness.client, RecordedEvents(), clock=self.clock)
         self.statuses = GroupStatuses(self.writes, GROUPS, self.clock)
 
     async def create(self) -> PodGroup:
         tree = {"apiVersion": GROUPS.api_version, "kind": "PodGroup", "metadata": {"name": "g"}}
-        await self.rig.make(GROUPS, {**tree, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}})
+        await self.harness.make(GROUPS, {**tree, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}})
         return await self.read()
 
     async def read(self) -> PodGroup:
-        return await self.rig.client.get(PodGroup, "default", "g", resource=GROUPS)
+        return await self.harness.client.get(PodGroup, "default", "g", resource=GROUPS)
 
     async def condition(self) -> dict[str, Any]:
-        (found,) = (await self.rig.get(GROUPS, "g"))["status"]["conditions"]
+        (found,) = (await self.harness.get(GROUPS, "g"))["status"]["conditions"]
         condition: dict[str, Any] = found
         return condition
 
 
 def test_the_latest_status_wins_although_an_earlier_one_is_sent_again(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        world = World(rig)
+    async def test(harness: ReconcilerHarness) -> None:
+        world = World(harness)
         group = await world.create()
-        patched, lost = rig.client.patch_typed, list[int]()
+        patched, lost = harness.client.patch_typed, list[int]()
 
         async def lose_first(*args: Any, **more: Any) -> Any:
             if not lost:
@@ -61,7 +61,7 @@ def test_the_latest_status_wins_although_an_earlier_one_is_sent_again(tmp_path: 
                 raise Unreachable("the connection was cut", sent=True)
             return await patched(*args, **more)
 
-        rig.client.patch_typed = lose_first  # type: ignore[method-assign, assignment]
+        harness.client.patch_typed = lose_first  # type: ignore[method-assign, assignment]
         world.statuses.write(group, FULL)
         world.statuses.write(group, TAINTED)
         await world.writes.drain()
@@ -71,14 +71,14 @@ def test_the_latest_status_wins_although_an_earlier_one_is_sent_again(tmp_path: 
 
 
 def test_a_status_is_written_again_when_the_watch_shows_another_one(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        world = World(rig)
+    async def test(harness: ReconcilerHarness) -> None:
+        world = World(harness)
         group = await world.create()
         world.statuses.write(group, FULL)
         world.statuses.write(group, FULL)  # this write is in progress
         await world.writes.drain()
         other = {**await world.condition(), "message": "of another writer"}
-        await rig.patch(GROUPS, "g", {"status": {"conditions": [other]}}, sub="status")
+        await harness.patch(GROUPS, "g", {"status": {"conditions": [other]}}, sub="status")
         world.statuses.write(await world.read(), FULL)
         await world.writes.drain()
         assert (await world.condition())["message"] == FULL.message
@@ -87,8 +87,8 @@ def test_a_status_is_written_again_when_the_watch_shows_another_one(tmp_path: Pa
 
 
 def test_the_transition_time_changes_only_with_the_status(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        world, times = World(rig), list[str]()
+    async def test(harness: ReconcilerHarness) -> None:
+        world, times = World(harness), list[str]()
         await world.create()
         for status in (FULL, TAINTED, SUCCESS, FULL):
             world.statuses.write(await world.read(), status)

@@ -122,9 +122,9 @@ def _imported_names(texts: Iterable[str], module: str) -> set[str]:
 
 def _write(folder: Path, texts: dict[Path, str]) -> None:
     """Write all files or none. Only the user may write them: plugins run with the scheduler's rights."""
-    taken = [path for path in texts if path.exists()]
-    if taken:
-        raise UsageError(f"{taken[0]} exists already; no file was written; choose another name or folder")
+    existing = [path for path in texts if path.exists()]
+    if existing:
+        raise UsageError(f"{existing[0]} exists already; no file was written; choose another name or folder")
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         for path, text in texts.items():

@@ -15,7 +15,16 @@ The rule is an example: replace it with yours, here and in the tests,
 test_$module.py.
 """
 
-from bayplan.framework import MAX_SCORE, ActionType, Cure, Cycle, NodeView, Resource, Status, unresolvable
+from bayplan.framework import (
+    MAX_SCORE,
+    ActionType,
+    ClusterEventWithHint,
+    Cycle,
+    EventResource,
+    NodeInfo,
+    Status,
+    unresolvable,
+)
 
 LABEL = "example.com/$slug"
 REASON = "node(s) didn't have the pod's value of the label $slug"
@@ -25,16 +34,16 @@ class $name:
     """Pods with the label run only on nodes with the same value; pods without it avoid those nodes."""
 
     name = "$name"
-    cured_by = (Cure(Resource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),)
+    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),)
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         """Filter: None if the pod may run on this node."""
         wanted = cycle.pod.labels.get(LABEL)
         if wanted is None or node.labels.get(LABEL) == wanted:
             return None
         return unresolvable(REASON)
 
-    def score(self, cycle: Cycle, node: NodeView) -> int:
+    def score(self, cycle: Cycle, node: NodeInfo) -> int:
         """Score the node for the pod, from 0 to 100."""
         return MAX_SCORE if (LABEL in node.labels) == (LABEL in cycle.pod.labels) else 0
 '''
@@ -52,13 +61,13 @@ import numpy as np
 from bayplan.framework import (
     MAX_SCORE,
     ActionType,
-    Cure,
+    ClusterEventWithHint,
     Cycle,
+    EventResource,
     IntVector,
     NodeTable,
     Pod,
     Rejection,
-    Resource,
     row_local,
 )
 
@@ -70,7 +79,7 @@ class $name:
     """Pods with the label run only on nodes with the same value; pods without it avoid those nodes."""
 
     name = "$name"
-    cured_by = (Cure(Resource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),)
+    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),)
     depends_on = row_local  # results for a node depend only on the pod and that node,
     looks_at_pods = False  # and not on the pods on it
 
@@ -94,7 +103,7 @@ class $name:
 _TEST = '''\
 """Decisions of $name on small clusters. Run it with pytest."""
 
-from bayplan.framework import ActionType, ClusterEvent, Resource, unresolvable
+from bayplan.framework import ActionType, ClusterEvent, EventResource, unresolvable
 $imports
 
 from $module import LABEL, REASON, $name
@@ -122,7 +131,7 @@ def test_a_new_node_requeues_the_pod() -> None:
     cluster = Harness([$name], nodes=[PLAIN])
     pod = make_pod(labels={LABEL: "blue"})
     assert cluster.why(pod).startswith(f"0/1 nodes are available: 1 {REASON}.")
-    requeuing = cluster.wakes(pod, ClusterEvent(Resource.NODE, ActionType.ADD), new=BLUE)
+    requeuing = cluster.wakes(pod, ClusterEvent(EventResource.NODE, ActionType.ADD), new=BLUE)
     assert requeuing == {"$name"}
 
 

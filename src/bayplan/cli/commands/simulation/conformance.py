@@ -69,7 +69,7 @@ def command(file: Path, family: str | None, answers: Path | None, output: str) -
     \b
     Examples:
       bayplan conformance tests/conformance/data/kube-scheduler-1.36.jsonl.gz
-      bayplan conformance mine.jsonl --family spread --answers said.jsonl
+      bayplan conformance mine.jsonl --family spread --answers answers.jsonl
       zcat recorded.jsonl.gz | head -100 | bayplan conformance -
     """
     lines = [line for line in read_lines(file) if family is None or line.family == family]

@@ -132,8 +132,8 @@ def _simulate_openb(pods: Path, nodes: Path | None, policy: str, seeds: range, p
     cluster = load_nodes(nodes)
     read_openb_pods(pods)  # report errors once, and not in every process
     jobs = [SweepJob(pods, nodes, policy, seed) for seed in seeds]
-    with progress_bar(f"{policy} on {workload_name(pods)}", len(jobs)) as told:
-        runs = run_jobs_in_order(run_job, jobs, processes, told)
+    with progress_bar(f"{policy} on {workload_name(pods)}", len(jobs)) as update:
+        runs = run_jobs_in_order(run_job, jobs, processes, update)
     summary = RunSummary.of(runs)
     known = published_result(summary.workload, summary.policy) if uses_published_nodes(cluster) else None
     if output == "table":

@@ -101,8 +101,8 @@ def command(
         else partial(_run_locally, processes=processes or available_cores())
     )
     journal = SweepJournal(out.with_name(f"{out.name}.partial"))
-    with progress_bar(f"{len(pods)} workloads, {len(chosen)} policies", len(jobs)) as told:
-        found = run_sweep(jobs, journal, spread, on_progress=told)
+    with progress_bar(f"{len(pods)} workloads, {len(chosen)} policies", len(jobs)) as update:
+        found = run_sweep(jobs, journal, spread, on_progress=update)
     (write_csv if out.suffix == ".csv" else write_parquet)(out, found)
     if page is not None:
         page.write_text(render_report([each.run for each in found], compared=compared), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`bayplan plugin new` writes files that pass every check at once, and refuses what cannot work."""
+"""`bayplan plugin new` writes files that pass every check, and refuses invalid names."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_new_plugin_can_be_loaded_from_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "file", "name"),
+    ("spelling", "file", "name"),
     [
         ("RackAware", "rack_aware.py", "RackAware"),
         ("rack-aware", "rack_aware.py", "RackAware"),
@@ -74,23 +74,23 @@ def test_a_new_plugin_can_be_loaded_from_its_folder(tmp_path: Path) -> None:
         ("racks", "racks.py", "Racks"),
     ],
 )
-def test_a_name_may_be_written_in_several_ways(given: str, file: str, name: str, tmp_path: Path) -> None:
-    run("plugin", "new", given, "--dir", str(tmp_path))
+def test_a_name_may_be_written_in_several_ways(spelling: str, file: str, name: str, tmp_path: Path) -> None:
+    run("plugin", "new", spelling, "--dir", str(tmp_path))
     assert f'    name = "{name}"\n' in (tmp_path / file).read_text(encoding="utf-8")
     assert (tmp_path / f"test_{file}").exists()
 
 
-def test_it_says_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_has_the_next_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("plugin", "new", "RackAware", "--dir", str(tmp_path))
-    wrote, test, use = capsys.readouterr().out.splitlines()
-    assert wrote == f"wrote {tmp_path}/rack_aware.py and {tmp_path}/test_rack_aware.py"
+    written_line, test, usage = capsys.readouterr().out.splitlines()
+    assert written_line == f"wrote {tmp_path}/rack_aware.py and {tmp_path}/test_rack_aware.py"
     assert test == f"test it:  python -m pytest {tmp_path}/test_rack_aware.py"
-    assert f"--plugins-dir {tmp_path}" in use
+    assert f"--plugins-dir {tmp_path}" in usage
 
 
-@pytest.mark.parametrize("given", ["CostSaver", "cost-saver", "cost_saver"])
-def test_a_batch_plugin_is_called_as_volcano_calls_its_own(given: str, tmp_path: Path) -> None:
-    run("plugin", "new", "--batch", given, "--dir", str(tmp_path))
+@pytest.mark.parametrize("spelling", ["CostSaver", "cost-saver", "cost_saver"])
+def test_a_batch_plugin_has_a_name_in_volcanos_style(spelling: str, tmp_path: Path) -> None:
+    run("plugin", "new", "--batch", spelling, "--dir", str(tmp_path))
     text = (tmp_path / "cost_saver.py").read_text(encoding="utf-8")
     assert '    name = "cost-saver"\n' in text
     assert "class CostSaver:\n" in text
@@ -98,10 +98,10 @@ def test_a_batch_plugin_is_called_as_volcano_calls_its_own(given: str, tmp_path:
     assert "CostSaver" not in with_plugins_from(Registry(), tmp_path)
 
 
-def test_it_says_how_to_run_a_batch_plugin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_has_the_next_steps_of_a_batch_plugin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("plugin", "new", "--batch", "cost-saver", "--dir", str(tmp_path))
-    told = capsys.readouterr().out.splitlines()[2]
-    assert told.startswith('run it:   name "cost-saver" in a tier of a volcano-scheduler.conf and add --plugins-dir ')
+    output = capsys.readouterr().out.splitlines()[2]
+    assert output.startswith('run it:   name "cost-saver" in a tier of a volcano-scheduler.conf and add --plugins-dir ')
 
 
 @pytest.mark.parametrize("name", ["gang", "Gang", "network-topology-aware", "NumaAware"])
@@ -138,24 +138,24 @@ def test_names_of_shipped_batch_plugins_are_taken(
         pytest.param("node-name", 'a plugin "NodeName" exists already; choose another name', id="shipped"),
     ],
 )
-def test_names_that_cannot_work(name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_names_are_refused(name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("plugin", "new", name, "--dir", str(tmp_path)) == 2
     assert words in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("taken", ["rack_aware.py", "test_rack_aware.py"])
-def test_nothing_is_overwritten(taken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / taken).write_text("mine", encoding="utf-8")
+@pytest.mark.parametrize("existing", ["rack_aware.py", "test_rack_aware.py"])
+def test_nothing_is_overwritten(existing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / existing).write_text("mine", encoding="utf-8")
     assert run("plugin", "new", "RackAware", "--dir", str(tmp_path)) == 2
     assert (
         capsys.readouterr().err
-        == f"error: {tmp_path / taken} exists already; no file was written; choose another name or folder\n"
+        == f"error: {tmp_path / existing} exists already; no file was written; choose another name or folder\n"
     )
-    assert [(path.name, path.read_text(encoding="utf-8")) for path in tmp_path.iterdir()] == [(taken, "mine")]
+    assert [(path.name, path.read_text(encoding="utf-8")) for path in tmp_path.iterdir()] == [(existing, "mine")]
 
 
-def test_a_folder_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_in_place_of_the_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert run("plugin", "new", "RackAware", "--dir", str(tmp_path / "file")) == 2
     assert "cannot write " in capsys.readouterr().err
@@ -189,7 +189,7 @@ def test_the_list_names_points_and_origins(tmp_path: Path, capsys: pytest.Captur
     assert not listed["GangScheduling"]["byDefault"]
 
 
-def test_a_file_below_the_current_folder_is_named_shortly(
+def test_a_file_below_the_current_folder_has_a_relative_path(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -252,7 +252,7 @@ def test_the_list_of_the_batch_engine(tmp_path: Path, capsys: pytest.CaptureFixt
     assert {row["name"] for row in rows if row["kind"] == "plugin"} == {*default_batch_plugins(), "cost-saver"}
 
 
-def test_a_batch_plugin_that_breaks_when_a_session_opens_is_listed_and_named(
+def test_a_batch_plugin_that_fails_when_a_session_opens_is_listed_and_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
@@ -264,6 +264,6 @@ def test_a_batch_plugin_that_breaks_when_a_session_opens_is_listed_and_named(
     )
     broken.chmod(0o644)
     assert run("plugin", "list", "--batch", "--plugins-dir", str(tmp_path)) == 0
-    told = capsys.readouterr()
-    assert 'note: plugin "broken" at on_session_open: ValueError: no' in told.err
-    assert ["broken", "plugin", "no"] in [line.split()[:3] for line in told.out.splitlines()]
+    output = capsys.readouterr()
+    assert 'note: plugin "broken" at on_session_open: ValueError: no' in output.err
+    assert ["broken", "plugin", "no"] in [line.split()[:3] for line in output.out.splitlines()]

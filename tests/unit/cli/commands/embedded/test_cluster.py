@@ -1,4 +1,4 @@
-"""`bayplan cluster` and `bayplan kubeconfig`: started, asked, begun anew and ended, as a person does it."""
+"""`bayplan cluster` and `bayplan kubeconfig`: start, status, reset and stop, as a user does it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bayplan(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "bayplan", *arguments], env=env, capture_output=True, text=True)
 
 
-def test_from_up_to_down(tmp_path: Path) -> None:
+def test_the_lifecycle_of_a_cluster(tmp_path: Path) -> None:
     data = tmp_path / "objects.db"
     pools = ("--nodes", "web=3", "--nodes", "gpu=2:cpu=96,nvidia.com/gpu=8", "--zones", "2")
     up = bayplan(tmp_path, "cluster", "up", "--detach", "--data", str(data), *pools)
@@ -51,16 +51,16 @@ def test_from_up_to_down(tmp_path: Path) -> None:
         down = bayplan(tmp_path, "cluster", "down")
     assert down.stdout == 'the cluster "bayplan" is down\n'
     assert bayplan(tmp_path, "cluster", "down").stdout == 'the cluster "bayplan" was not up\n'
-    gone = bayplan(tmp_path, "cluster", "status")
-    assert (gone.returncode, gone.stderr) == (
+    status = bayplan(tmp_path, "cluster", "status")
+    assert (status.returncode, status.stderr) == (
         1,
         'error: the cluster "bayplan" is not up; start it with `bayplan cluster up`\n',
     )
 
 
-def test_an_api_server_alone_starts_without_what_nodes_and_controllers_need(tmp_path: Path) -> None:
+def test_an_api_server_alone_does_not_import_nodes_and_controllers(tmp_path: Path) -> None:
     """It is what makes it ready in a second: the imports of the rest take longer than its own."""
-    asked = (
+    script = (
         "import sys; from bayplan.cli.commands.embedded import cluster; cluster._start_detached = "
         "lambda folder, settings: None; "
         "alone = ['up', '--detach', '--nodes', '0', '--no-scheduler', '--no-controllers']; "
@@ -68,43 +68,41 @@ def test_an_api_server_alone_starts_without_what_nodes_and_controllers_need(tmp_
         "print(*sys.modules)"
     )
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", asked], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
     assert "bayplan.cli.commands.embedded.cluster" in loaded
     assert not {"aiohttp", "numpy", "bayplan.controllers", "bayplan.client", "bayplan.apiserver"} & set(loaded)
 
 
-def test_how_pods_live_is_told_to_the_cluster_in_the_background(
+def test_pod_lifecycle_options_are_passed_to_a_detached_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Any] = []
+    started_with: list[Any] = []
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(cluster, "_start_detached", lambda _, settings: told.append(settings))
+    monkeypatch.setattr(cluster, "_start_detached", lambda _, settings: started_with.append(settings))
     flags = ["--runs-for", "forever", "--failure-rate", "20%"]
     cluster.command(["up", "--detach", *flags], standalone_mode=False)
-    (settings,) = told
+    (settings,) = started_with
     assert parse_kubelet_options(settings.kubelet_options) == PodBehavior(runs_for_s=FOREVER, failure_rate=0.2)
-    given = settings.arguments()
-    at = given.index("--runs-for")
-    assert given[at : at + 4] == flags
+    arguments_of_child = settings.arguments()
+    at = arguments_of_child.index("--runs-for")
+    assert arguments_of_child[at : at + 4] == flags
     with pytest.raises(UsageError, match="--exit-code 256: that is no exit code"):
         cluster.command(["up", "--detach", "--exit-code", "256"], standalone_mode=False)
 
 
-def test_how_commits_are_synced_is_passed_to_the_cluster_in_the_background(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[list[str]] = []
+def test_the_data_sync_option_is_passed_to_a_detached_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments_of_child: list[list[str]] = []
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(cluster, "_start_detached", lambda _, settings: given.append(settings.arguments()))
+    monkeypatch.setattr(cluster, "_start_detached", lambda _, settings: arguments_of_child.append(settings.arguments()))
     cluster.command(["up", "--detach", "--data", "x.db"], standalone_mode=False)
     cluster.command(["up", "--detach", "--data", "x.db", "--data-sync", "normal"], standalone_mode=False)
-    assert [each[each.index("--data-sync") + 1] for each in given] == ["full", "normal"]
+    assert [each[each.index("--data-sync") + 1] for each in arguments_of_child] == ["full", "normal"]
     with pytest.raises(UsageError, match="--data-sync needs a file; give one with --data"):
         cluster.command(["up", "--detach", "--data-sync", "normal"], standalone_mode=False)
 
 
-def test_a_cluster_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_a_failed_start_reports_the_reason(tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("no database " * 100)
     failed = bayplan(tmp_path, "cluster", "up", "--detach", "--data", str(notes))
@@ -118,32 +116,32 @@ def test_a_cluster_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert failed.stderr.count("\n") == 1
 
 
-def test_who_stops_waiting_for_a_cluster_leaves_none_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_detached_start_stops_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
-    class Started(subprocess.Popen[bytes]):
+    class RecordingPopen(subprocess.Popen[bytes]):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             started.append(self)
 
-    def interrupted(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(subprocess, "Popen", Started)
-    monkeypatch.setattr(cluster, "select", SimpleNamespace(select=interrupted))
+    monkeypatch.setattr(subprocess, "Popen", RecordingPopen)
+    monkeypatch.setattr(cluster, "select", SimpleNamespace(select=interrupt))
     with pytest.raises(click.Abort):
         cluster.command(["up", "--detach", "--nodes", "0"], standalone_mode=False)
     assert [each.returncode is None for each in started] == [False]
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a b", "-x"])
-def test_names_that_are_no_folders(name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be called"):
+def test_invalid_cluster_names_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="invalid cluster name"):
         ClusterFolder.named(name, {"XDG_STATE_HOME": "/tmp"})
 
 
-def test_a_folder_is_held_by_one_alone(tmp_path: Path) -> None:
+def test_a_folder_is_locked_by_one_process(tmp_path: Path) -> None:
     folder = ClusterFolder(tmp_path)
     with folder.lock(), pytest.raises(ClusterFolderError, match="is up already"), folder.lock():
         pass
@@ -155,7 +153,7 @@ def test_a_folder_is_held_by_one_alone(tmp_path: Path) -> None:
     [["cluster", "up"], ["cluster", "up", "-d"], ["demo", "--keep"], ["cluster", "down"], ["get", "pods"]],
     ids=" ".join,
 )
-def test_a_state_folder_that_is_none_is_one_sentence(
+def test_an_invalid_state_folder_is_one_sentence(
     run: CommandRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]
 ) -> None:
     state = tmp_path / "state"
@@ -170,9 +168,7 @@ def test_a_state_folder_that_is_none_is_one_sentence(
     assert ended.err.count("\n") == 1
 
 
-def test_a_state_folder_that_cannot_be_made_is_one_sentence(
-    run: CommandRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_state_folder_is_one_sentence(run: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/proc")
     ended = run("cluster", "up", "--nodes", "1")
     assert (ended.code, ended.out) == (1, "")
@@ -182,14 +178,14 @@ def test_a_state_folder_that_cannot_be_made_is_one_sentence(
     )
 
 
-class _Waiting:
+class _NeverReadyCluster:
     """A cluster of which a part waits for what never comes."""
 
     def __init__(self) -> None:
         self.ended = False
         self.waits = asyncio.Event()
 
-    async def __aenter__(self) -> _Waiting:
+    async def __aenter__(self) -> _NeverReadyCluster:
         try:
             self.waits.set()
             await asyncio.Event().wait()
@@ -201,31 +197,31 @@ class _Waiting:
         raise AssertionError("it has never begun")
 
 
-def test_a_cluster_that_still_waits_for_something_can_be_stopped() -> None:
-    async def stopped() -> tuple[bool, bool]:
-        waiting, stop = _Waiting(), asyncio.Event()
+def test_a_cluster_can_be_stopped_while_it_starts() -> None:
+    async def stop_while_starting() -> tuple[bool, bool]:
+        waiting, stop = _NeverReadyCluster(), asyncio.Event()
         async with asyncio.timeout(10), contextlib.AsyncExitStack() as stack:
-            entering = asyncio.ensure_future(cluster._start_unless_stopped(stack, cast(Any, waiting), stop))
+            start_task = asyncio.ensure_future(cluster._start_unless_stopped(stack, cast(Any, waiting), stop))
             await waiting.waits.wait()
-            assert not entering.done()
+            assert not start_task.done()
             stop.set()
-            return await entering, waiting.ended
+            return await start_task, waiting.ended
 
-    assert asyncio.run(stopped()) == (False, True)
+    assert asyncio.run(stop_while_starting()) == (False, True)
 
 
-def test_signals_are_heard_while_a_cluster_comes_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def stopped() -> bool:
-        waiting = _Waiting()
+def test_signals_stop_a_cluster_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stop_while_starting() -> bool:
+        waiting = _NeverReadyCluster()
         monkeypatch.setattr(cluster, "_cluster", lambda *_: waiting)
         async with asyncio.timeout(10):
-            serving = asyncio.ensure_future(cluster._serve(folder, cast(Any, settings)))
+            serve_task = asyncio.ensure_future(cluster._serve(folder, cast(Any, settings)))
             await waiting.waits.wait()
             os.kill(os.getpid(), signal.SIGTERM)
-            await serving
+            await serve_task
         return waiting.ended
 
     folder = ClusterFolder(tmp_path, "waiting")
     settings = SimpleNamespace(host="127.0.0.1", port=0, data=None, page_address="")
-    assert asyncio.run(stopped())
+    assert asyncio.run(stop_while_starting())
     assert not folder.kubeconfig.exists()

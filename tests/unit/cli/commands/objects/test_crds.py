@@ -1,4 +1,4 @@
-"""`bayplan crds`: what it prints, and what it leaves alone."""
+"""`bayplan crds`: print_crds and installed CRDs, and those that stay unchanged."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from support.harness.in_process_commands import UNREACHABLE_KUBECONFIG, CommandR
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[dict[str, Any]], str]:
+def print_crds(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[dict[str, Any]], str]:
     main(["crds", *arguments])
     out, err = capsys.readouterr()
     return [each for each in yaml.load_all(out, yaml.CSafeLoader) if each], err
 
 
-def test_all_of_them_where_no_cluster_is_known(
+def test_all_crds_are_printed_without_a_cluster(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    found, err = printed(capsys)
+    found, err = print_crds(capsys)
     assert found == all_definitions()
     assert "there is no cluster to connect to" in err
 
@@ -57,7 +57,7 @@ def test_a_named_cluster_that_does_not_answer_is_an_error(
     assert "cannot read the CRDs of the cluster" not in ended.err
 
 
-def test_all_of_them_where_the_usual_cluster_does_not_answer(
+def test_all_crds_are_printed_if_the_default_cluster_does_not_answer(
     run: CommandRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "config").write_text(UNREACHABLE_KUBECONFIG, encoding="utf-8")
@@ -68,52 +68,54 @@ def test_all_of_them_where_the_usual_cluster_does_not_answer(
     assert "cannot read the CRDs of the cluster" in ended.err
 
 
-def test_nothing_is_written_by_reference(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_has_no_yaml_aliases(capsys: pytest.CaptureFixture[str]) -> None:
     main(["crds", "--all"])
     assert "&id" not in capsys.readouterr().out
 
 
-def test_what_is_installed_is_left_out_and_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_installed_crds_are_not_printed_and_not_changed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     queue = next(each for each in all_definitions() if each["spec"]["names"]["kind"] == "Queue")
     version = {**queue["spec"]["versions"][0], "schema": {"openAPIV3Schema": {"type": "object"}}}
-    theirs = {**queue, "spec": {**queue["spec"], "versions": [version]}}
+    foreign = {**queue, "spec": {**queue["spec"], "versions": [version]}}
 
     async def run() -> tuple[list[str], list[str], dict[str, Any], list[str]]:
         async with run_embedded_cluster(tmp_path) as cluster:
-            await cluster.create(DEFINITIONS, theirs)
+            await cluster.create(DEFINITIONS, foreign)
             cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
             chosen = ("--kubeconfig", str(tmp_path / "config"))
-            before, _ = await asyncio.to_thread(printed, capsys, *chosen)
+            before, _ = await asyncio.to_thread(print_crds, capsys, *chosen)
             await asyncio.to_thread(main, ["crds", "--install", *chosen])
             created = capsys.readouterr().out.splitlines()
-            after, said = await asyncio.to_thread(printed, capsys, *chosen)
-            kept = (await cluster.request("GET", f"{DEFINITIONS}/{queue['metadata']['name']}")).json
+            after, output = await asyncio.to_thread(print_crds, capsys, *chosen)
+            installed = (await cluster.request("GET", f"{DEFINITIONS}/{queue['metadata']['name']}")).json
             names = [each["metadata"]["name"] for each in before]
-            return names, created, kept, [*(each["metadata"]["name"] for each in after), said]
+            return names, created, installed, [*(each["metadata"]["name"] for each in after), output]
 
-    before, created, kept, after = asyncio.run(run())
+    before, created, installed, after = asyncio.run(run())
     others = [each["metadata"]["name"] for each in all_definitions() if each is not queue]
     assert before == others
     assert created == [f"{name} created" for name in others]
-    assert "properties" not in kept["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    stands = "the cluster has all CRDs; these equal the installed ones, so applying them changes nothing\n"
-    assert after == [*others, stands]  # kubectl finds them unchanged; of nothing it would make a fault
+    assert "properties" not in installed["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    message = "the cluster has all CRDs; these equal the installed ones, so applying them changes nothing\n"
+    assert after == [*others, message]  # kubectl finds them unchanged; of nothing it would make a fault
 
 
-def test_one_of_another_version_is_named_and_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_crd_of_another_version_is_reported_and_not_changed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     queue = next(each for each in all_definitions() if each["spec"]["names"]["kind"] == "Queue")
-    theirs = {**queue, "spec": {**queue["spec"], "versions": [{**queue["spec"]["versions"][0], "name": "v1alpha1"}]}}
+    foreign = {**queue, "spec": {**queue["spec"], "versions": [{**queue["spec"]["versions"][0], "name": "v1alpha1"}]}}
 
     async def run() -> list[str]:
         async with run_embedded_cluster(tmp_path) as cluster:
-            await cluster.create(DEFINITIONS, theirs)
+            await cluster.create(DEFINITIONS, foreign)
             cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
             await asyncio.to_thread(main, ["crds", "--install", "--kubeconfig", str(tmp_path / "config")])
             return capsys.readouterr().out.splitlines()
 
-    said = asyncio.run(run())
-    assert said[-1].startswith(f"{queue['metadata']['name']} exists in another version and is unchanged")
-    assert f"{queue['metadata']['name']} created" not in said
+    output = asyncio.run(run())
+    assert output[-1].startswith(f"{queue['metadata']['name']} exists in another version and is unchanged")
+    assert f"{queue['metadata']['name']} created" not in output
 
 
 @pytest.mark.parametrize(
@@ -124,32 +126,30 @@ def test_one_of_another_version_is_named_and_left_alone(capsys: pytest.CaptureFi
         pytest.param(lambda tree: tree["metadata"].update(annotations={"made-by": "helm"}), id="an annotation"),
     ],
 )
-def test_somebody_elses_is_not_printed_for_being_alike(change: Callable[[dict[str, Any]], None]) -> None:
-    (ours,) = [each for each in all_definitions() if each["spec"]["names"]["kind"] == "Queue"]
-    theirs = copy.deepcopy(ours)
-    theirs["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
-    theirs["spec"]["conversion"] = {"strategy": "None"}
-    assert list(installed_definitions([theirs], all_definitions())) == [ours]
-    change(theirs)
-    assert list(installed_definitions([theirs], all_definitions())) == []
+def test_a_foreign_crd_is_not_printed_as_unchanged(change: Callable[[dict[str, Any]], None]) -> None:
+    (own,) = [each for each in all_definitions() if each["spec"]["names"]["kind"] == "Queue"]
+    foreign = copy.deepcopy(own)
+    foreign["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+    foreign["spec"]["conversion"] = {"strategy": "None"}
+    assert list(installed_definitions([foreign], all_definitions())) == [own]
+    change(foreign)
+    assert list(installed_definitions([foreign], all_definitions())) == []
 
 
-def test_definitions_of_others_alone_leave_nothing_to_print(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_with_foreign_crds_only_nothing_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     async def run() -> tuple[list[dict[str, Any]], str]:
         async with run_embedded_cluster(tmp_path) as cluster:
             for each in all_definitions():
                 metadata = {**each["metadata"], "labels": {"app": "volcano"}}
                 await cluster.create(DEFINITIONS, {**each, "metadata": metadata})
             cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
-            return await asyncio.to_thread(printed, capsys, "--kubeconfig", str(tmp_path / "config"))
+            return await asyncio.to_thread(print_crds, capsys, "--kubeconfig", str(tmp_path / "config"))
 
-    found, said = asyncio.run(run())
-    assert (found, "there is none to apply" in said, "--install" in said) == ([], True, True)
+    found, output = asyncio.run(run())
+    assert (found, "there is none to apply" in output, "--install" in output) == ([], True, True)
 
 
-def test_one_kind_can_be_chosen_and_another_that_is_not_known_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_only_selects_a_resource_and_refuses_unknown_ones(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     async def run() -> list[str]:
         async with run_embedded_cluster(tmp_path) as cluster:
             cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
@@ -160,7 +160,7 @@ def test_one_kind_can_be_chosen_and_another_that_is_not_known_is_refused(
 
     assert asyncio.run(run()) == ["bindrequests.scheduling.run.ai"]
     assert capsys.readouterr().out == "bindrequests.scheduling.run.ai created\n"
-    found, _ = printed(capsys, "--all", "--only", "queues.scheduling.volcano.sh", "--only", "bindrequests")
+    found, _ = print_crds(capsys, "--all", "--only", "queues.scheduling.volcano.sh", "--only", "bindrequests")
     assert [each["spec"]["names"]["kind"] for each in found] == ["Queue", "BindRequest"]
     with pytest.raises(SystemExit) as ended:
         main(["crds", "--all", "--only", "bindrequest"])
@@ -168,14 +168,14 @@ def test_one_kind_can_be_chosen_and_another_that_is_not_known_is_refused(
     assert "--only bindrequest: unknown resource; use one of " in capsys.readouterr().err
 
 
-def test_every_field_of_a_request_is_explained() -> None:
+def test_every_field_of_a_bind_request_has_a_description() -> None:
     (definition,) = [each for each in all_definitions() if each["spec"]["names"]["kind"] == "BindRequest"]
     schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
     def unexplained(tree: dict[str, Any], path: str) -> list[str]:
-        below = {**tree.get("properties", {}), **tree.get("items", {}).get("properties", {})}
+        fields = {**tree.get("properties", {}), **tree.get("items", {}).get("properties", {})}
         found = [] if tree.get("description") else [path]
-        return found + [each for name, field in below.items() for each in unexplained(field, f"{path}.{name}")]
+        return found + [each for name, field in fields.items() for each in unexplained(field, f"{path}.{name}")]
 
     assert [unexplained(schema["properties"][part], part) for part in ("spec", "status")] == [[], []]
     assert schema["description"]

@@ -1,4 +1,4 @@
-"""Commands that watch: a watch that is silently dead is replaced within 30 s, and nothing is shown twice."""
+"""Commands with a watch: a silently dead watch is replaced within 30 s, and nothing is printed twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bayplan.objects.kinds import kind_of
 from support.fakes.http_server import FakeHttpServer, Reply, WatchStream, deleted, node, status
 from support.harness.async_tests import async_test, wait_until
 
-NOTICED_S = 30.0
+MAX_DETECTION_S = 30.0
 NODES = resource_of(kind_of(Node))
 KIND = KindMapping(resource=NODES, kind="Node")
 COLUMNS = [{"name": "Name", "type": "string", "priority": 0}]
@@ -31,46 +31,46 @@ def table(version: int, *names: str) -> dict[str, Any]:
 
 
 @async_test
-async def test_get_watch_goes_on_behind_a_dead_watch_from_what_it_has_shown(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_get_watch_resumes_after_a_dead_watch(capsys: pytest.CaptureFixture[str]) -> None:
     clock = ManualClock()
     dead, alive = WatchStream(), WatchStream({"type": "ADDED", "object": table(12, "c")})
     dead.send({"type": "ADDED", "object": table(11, "b")})
     script = [Reply(200, table(10, "a")), dead, alive]
     async with FakeHttpServer(script=script) as server, server.client(clock) as client:
         request = GetRequest(output="name", watch=True)
-        watching = asyncio.ensure_future(_watch(client, KIND, TableQuery(resource=NODES), request))
+        watch_task = asyncio.ensure_future(_watch(client, KIND, TableQuery(resource=NODES), request))
         shown: list[str] = []
         await wait_until(lambda: shown.extend(capsys.readouterr().out.split()) or "node/b" in shown)
-        began = clock.monotonic_s()
+        start_s = clock.monotonic_s()
         await wait_until(
             lambda: shown.extend(capsys.readouterr().out.split()) or "node/c" in shown, tick=lambda: clock.advance(0.5)
         )
-        assert clock.monotonic_s() - began <= NOTICED_S
+        assert clock.monotonic_s() - start_s <= MAX_DETECTION_S
         assert shown == ["node/a", "node/b", "node/c"]
         assert [each.options.get("resourceVersion") for each in server.requests] == [None, "10", "11"]
         assert {each.options["timeoutSeconds"] for each in server.requests[1:]} == {"20"}
-        watching.cancel()
+        watch_task.cancel()
 
 
 @async_test
-async def test_delete_looks_again_behind_a_dead_watch() -> None:
+async def test_delete_reads_the_object_again_after_a_dead_watch() -> None:
     clock = ManualClock()
-    there = Reply(200, node("a", 10, uid="one"))
-    script = [there, WatchStream(), there, WatchStream(deleted(node("a", 11, uid="one")))]
+    existing = Reply(200, node("a", 10, uid="one"))
+    script = [existing, WatchStream(), existing, WatchStream(deleted(node("a", 11, uid="one")))]
     async with FakeHttpServer(script=script) as server, server.client(clock) as client:
-        waiting = asyncio.ensure_future(_wait_until_deleted(client, _DeletionTarget(KIND, "", "a"), "one"))
-        await wait_until(waiting.done, tick=lambda: clock.advance(0.5))
-        waiting.result()
-        assert clock.monotonic_s() <= NOTICED_S
+        wait_task = asyncio.ensure_future(_wait_until_deleted(client, _DeletionTarget(KIND, "", "a"), "one"))
+        await wait_until(wait_task.done, tick=lambda: clock.advance(0.5))
+        wait_task.result()
+        assert clock.monotonic_s() <= MAX_DETECTION_S
         assert not server.script
 
 
 @async_test
-async def test_delete_sees_that_the_object_went_while_the_watch_was_dead() -> None:
+async def test_delete_notices_a_deletion_during_a_dead_watch() -> None:
     clock = ManualClock()
     script = [Reply(200, node("a", 10, uid="one")), WatchStream(), status(404, "NotFound")]
     async with FakeHttpServer(script=script) as server, server.client(clock) as client:
-        waiting = asyncio.ensure_future(_wait_until_deleted(client, _DeletionTarget(KIND, "", "a"), "one"))
-        await wait_until(waiting.done, tick=lambda: clock.advance(0.5))
-        waiting.result()
-        assert clock.monotonic_s() <= NOTICED_S
+        wait_task = asyncio.ensure_future(_wait_until_deleted(client, _DeletionTarget(KIND, "", "a"), "one"))
+        await wait_until(wait_task.done, tick=lambda: clock.advance(0.5))
+        wait_task.result()
+        assert clock.monotonic_s() <= MAX_DETECTION_S

@@ -1,4 +1,4 @@
-"""`bayplan get`, `apply`, `delete` and `top` on a cluster, and what they say when they cannot."""
+"""`bayplan get`, `apply`, `delete` and `top` on a cluster, and their errors."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def bayplan(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> InProcessCo
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Callable[[str], Path]:
-    def written(text: str) -> Path:
+    def write(text: str) -> Path:
         path = tmp_path / "manifest.yaml"
         path.write_text(text, encoding="utf-8")
         return path
 
-    return written
+    return write
 
 
 def sentence(ended: CommandOutput, code: int = 1) -> str:
@@ -88,10 +88,10 @@ def sentence(ended: CommandOutput, code: int = 1) -> str:
     return ended.err
 
 
-# get
+# get.
 
 
-def test_columns_are_the_server_s(bayplan: InProcessCommandLine) -> None:
+def test_the_server_chooses_the_columns(bayplan: InProcessCommandLine) -> None:
     head, *rows = bayplan.lines("get", "nodes")
     assert head.split() == ["NAME", "STATUS", "ROLES", "AGE", "VERSION"]
     assert [row.split()[:2] for row in rows] == [[f"node-{number}", "Ready"] for number in range(3)]
@@ -131,8 +131,8 @@ def test_selectors(bayplan: InProcessCommandLine) -> None:
     ]
 
 
-def test_a_watch_goes_on_until_it_is_stopped(cluster: Cluster) -> None:
-    """As a process of its own: it is ended by the signal of Ctrl-C."""
+def test_a_watch_runs_until_it_is_stopped(cluster: Cluster) -> None:
+    """In a process of its own, because the signal of Ctrl-C ends it."""
     cluster.run(cluster.apply(tree("ConfigMap", "first", labels={"seen": "yes"})))
     command = [sys.executable, "-u", "-m", "bayplan", "get", "configmaps", "--watch", "--no-headers", "-l", "seen=yes"]
     env = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
@@ -144,11 +144,11 @@ def test_a_watch_goes_on_until_it_is_stopped(cluster: Cluster) -> None:
             assert watch.stdout.readline().startswith("later ")
         finally:
             watch.send_signal(signal.SIGINT)
-            _, said = watch.communicate(timeout=60)
-    assert (watch.returncode, said) == (130, "stopped\n")
+            _, stderr = watch.communicate(timeout=60)
+    assert (watch.returncode, stderr) == (130, "stopped\n")
 
 
-def test_a_watch_ends_when_the_server_has(tmp_path: Path) -> None:
+def test_a_watch_ends_when_the_server_has_ended(tmp_path: Path) -> None:
     env = {**os.environ, "HOME": str(tmp_path)}
     with Cluster(nodes=0) as short:
         env["KUBECONFIG"] = str(tmp_path / "config")
@@ -157,33 +157,33 @@ def test_a_watch_ends_when_the_server_has(tmp_path: Path) -> None:
         watch = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
         assert watch.stdout is not None
         assert watch.stdout.readline().startswith("NAME ")
-    _, said = watch.communicate(timeout=60)
-    first, last = said.splitlines()
+    _, stderr = watch.communicate(timeout=60)
+    first, last = stderr.splitlines()
     assert first.startswith("the watch was interrupted (")
     assert last.startswith("error: ")
     assert "is it running? The address is from" in last
     assert watch.returncode == 1
 
 
-def test_a_server_that_fails_for_long_ends_a_watch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_outage_ends_a_watch(capsys: pytest.CaptureFixture[str]) -> None:
     clock = ManualClock()
-    away = _WatchOutage(clock)
-    fault = ServerError("GET /api/v1/pods: 500 refused: etcd is away", code=500)
+    outage = _WatchOutage(clock)
+    fault = ServerError("GET /api/v1/pods: 500 refused: etcd is outage", code=500)
     for _ in range(2):
         for _ in range(29):
-            away.record_failure(fault)
+            outage.record_failure(fault)
             clock.advance(1.0)
-        away.record_success()
+        outage.record_success()
     for _ in range(30):
-        away.record_failure(fault)
+        outage.record_failure(fault)
         clock.advance(1.0)
     with pytest.raises(ServerError):
-        away.record_failure(fault)
+        outage.record_failure(fault)
     assert capsys.readouterr().err.count("the watch was interrupted") == 3
 
 
 @pytest.mark.parametrize(
-    ("what", "meant"),
+    ("what", "expected"),
     [
         pytest.param(["pods"], [("pods", "")], id="kind"),
         pytest.param(["pods,nodes"], [("pods", ""), ("nodes", "")], id="kinds"),
@@ -191,12 +191,12 @@ def test_a_server_that_fails_for_long_ends_a_watch(capsys: pytest.CaptureFixture
         pytest.param(["pod/a", "node/b"], [("pod", "a"), ("node", "b")], id="slashes"),
     ],
 )
-def test_ways_to_name_objects(what: list[str], meant: list[tuple[str, str]]) -> None:
-    assert list(parse_targets(what)) == meant
+def test_forms_of_object_arguments(what: list[str], expected: list[tuple[str, str]]) -> None:
+    assert list(parse_targets(what)) == expected
 
 
 @pytest.mark.parametrize("what", [["pod/a", "b"], ["pod/"], ["/a"]], ids=" ".join)
-def test_ways_that_are_none(what: list[str]) -> None:
+def test_invalid_object_arguments_are_refused(what: list[str]) -> None:
     with pytest.raises(UsageError, match="KIND/NAME"):
         list(parse_targets(what))
 
@@ -213,7 +213,7 @@ def test_from_apply_to_delete(bayplan: InProcessCommandLine, manifest: Callable[
     assert "not found" in sentence(bayplan("get", "deploy", "web"))
 
 
-def test_a_dry_run_keeps_nothing(bayplan: InProcessCommandLine, manifest: Callable[[str], Path]) -> None:
+def test_a_dry_run_stores_nothing(bayplan: InProcessCommandLine, manifest: Callable[[str], Path]) -> None:
     path = manifest(tree("ConfigMap", "dry"))
     assert bayplan.lines("apply", "-f", path, "--dry-run") == ["configmap/dry created (server dry run)"]
     assert "not found" in sentence(bayplan("get", "cm", "dry"))
@@ -232,7 +232,7 @@ def test_a_definition_and_its_object_in_one_file(
     assert len(bayplan.lines("delete", "-f", path)) == 2
 
 
-def test_one_that_is_refused_does_not_keep_others(
+def test_a_rejected_object_does_not_stop_the_rest(
     bayplan: InProcessCommandLine, manifest: Callable[[str], Path]
 ) -> None:
     bad, good = tree("Pod", "bad", spec={"containers": []}), tree("ConfigMap", "good")
@@ -243,7 +243,7 @@ def test_one_that_is_refused_does_not_keep_others(
     assert bayplan.lines("delete", "cm", "good") == ["configmap/good deleted"]
 
 
-def test_a_field_of_another_type_is_told_with_its_place_and_what_to_do(
+def test_a_field_of_a_wrong_type_is_reported_with_its_place_and_advice(
     bayplan: InProcessCommandLine, manifest: Callable[[str], Path]
 ) -> None:
     container = {"name": "main", "image": "nginx", "env": [{"name": "PORT", "value": 8080}]}
@@ -258,9 +258,7 @@ def test_a_field_of_another_type_is_told_with_its_place_and_what_to_do(
     assert bayplan.lines("delete", "cm", "good") == ["configmap/good deleted"]
 
 
-def test_a_kind_that_nobody_serves_does_not_keep_others(
-    bayplan: InProcessCommandLine, manifest: Callable[[str], Path]
-) -> None:
+def test_an_unknown_kind_does_not_stop_the_rest(bayplan: InProcessCommandLine, manifest: Callable[[str], Path]) -> None:
     unknown = WEB.replace("apps/v1", "example.com/v1")
     ended = bayplan("apply", "-f", manifest(f"{unknown}---\n{tree('ConfigMap', 'good')}\n"))
     assert (ended.code, ended.out) == (1, "configmap/good created\n"), ended.err
@@ -268,7 +266,7 @@ def test_a_kind_that_nobody_serves_does_not_keep_others(
     assert bayplan.lines("delete", "cm", "good") == ["configmap/good deleted"]
 
 
-def test_a_namespace_that_is_not_the_one_of_the_command_is_refused(
+def test_an_object_of_another_namespace_is_refused(
     bayplan: InProcessCommandLine, manifest: Callable[[str], Path]
 ) -> None:
     elsewhere = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "away", "namespace": "kube-public"}}
@@ -284,20 +282,24 @@ def test_a_namespace_that_is_not_the_one_of_the_command_is_refused(
     assert bayplan.lines("delete", "cm", "here") == ["configmap/here deleted"]
 
 
-def test_a_namespace_as_it_is_is_unchanged(bayplan: InProcessCommandLine, manifest: Callable[[str], Path]) -> None:
+def test_an_equal_namespace_is_unchanged(bayplan: InProcessCommandLine, manifest: Callable[[str], Path]) -> None:
     path = manifest("apiVersion: v1\nkind: Namespace\nmetadata: {name: team}\n")
     assert bayplan.lines("apply", "-f", path) == ["namespace/team created"]
     assert bayplan.lines("apply", "-f", path) == ["namespace/team unchanged"]
     assert bayplan.lines("delete", "ns", "team", "--no-wait") == ["namespace/team deleted"]
 
 
-def test_fields_of_others_are_not_taken(bayplan: InProcessCommandLine, manifest: Callable[[str], Path]) -> None:
-    bayplan.lines("apply", "-f", manifest(tree("ConfigMap", "shared", data={"a": "1"})), "--field-manager", "somebody")
+def test_fields_of_other_managers_need_force_conflicts(
+    bayplan: InProcessCommandLine, manifest: Callable[[str], Path]
+) -> None:
+    bayplan.lines(
+        "apply", "-f", manifest(tree("ConfigMap", "shared", data={"a": "1"})), "--field-manager", "another-manager"
+    )
     path = manifest(tree("ConfigMap", "shared", data={"a": "2"}))
     refused = bayplan("apply", "-f", path)
     assert refused.code == 1
     assert "--force-conflicts" in refused.err
-    assert '"somebody"' in refused.err
+    assert '"another-manager"' in refused.err
     forced = bayplan.lines("apply", "-f", path, "--force-conflicts")
     assert forced == ["configmap/shared configured"]
 
@@ -314,7 +316,7 @@ def test_delete_by_labels_and_all(bayplan: InProcessCommandLine, manifest: Calla
 # top
 
 
-def test_top_without_a_terminal_is_one_picture(bayplan: InProcessCommandLine) -> None:
+def test_top_without_a_terminal_prints_once(bayplan: InProcessCommandLine) -> None:
     lines = bayplan.lines("top")
     assert lines[0].startswith("nodes 3/3 ready")
     assert "unschedulable" in lines[1]
@@ -331,7 +333,7 @@ def test_top_without_a_terminal_is_one_picture(bayplan: InProcessCommandLine) ->
     ("arguments", "code", "words"),
     [
         pytest.param(["get", "pots"], 1, 'no kind "pots"; did you mean', id="no-kind"),
-        pytest.param(["get", "pod", "nobody"], 1, 'pods "nobody" not found', id="no-object"),
+        pytest.param(["get", "pod", "unknown"], 1, 'pods "unknown" not found', id="no-object"),
         pytest.param(["get", "pod", "a", "-A"], 2, "leave out -A", id="name-everywhere"),
         pytest.param(["get", "pods,nodes", "--watch"], 2, "--watch shows one resource type", id="watch-of-two"),
         pytest.param(["get", "pods", "--kubeconfig", "/no/such/file"], 1, "cannot read the kubeconfig", id="no-file"),
@@ -361,37 +363,39 @@ def test_one_sentence_and_what_to_do(
 
 def test_no_permission(cluster: Cluster, bayplan: InProcessCommandLine, tmp_path: Path) -> None:
     config = json.loads(cluster.kubeconfig.read_text())
-    config["users"][0]["user"] |= {"as": "somebody"}
+    config["users"][0]["user"] |= {"as": "another-user"}
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
-    told = sentence(bayplan("get", "pods", "--kubeconfig", path))
-    assert 'User "somebody" cannot list resource "pods"' in told
-    assert "ask for that permission, or choose another --context" in told
+    message = sentence(bayplan("get", "pods", "--kubeconfig", path))
+    assert 'User "another-user" cannot list resource "pods"' in message
+    assert "ask for that permission, or choose another --context" in message
     config["users"][0]["user"] = {"token": "wrong"}
     path.write_text(json.dumps(config))
     assert "does not accept the credentials" in sentence(bayplan("get", "pods", "--kubeconfig", path))
 
 
-def test_nobody_there(cluster: Cluster, bayplan: InProcessCommandLine, tmp_path: Path, unused_port: int) -> None:
+def test_an_unreachable_server_is_one_sentence(
+    cluster: Cluster, bayplan: InProcessCommandLine, tmp_path: Path, unused_port: int
+) -> None:
     config = json.loads(cluster.kubeconfig.read_text())
     config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{unused_port}"
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
     for verb in (["get", "pods"], ["top"], ["delete", "pod", "a"]):
-        told = sentence(bayplan(*verb, "--kubeconfig", path))
-        assert "is it running? The address is from" in told
+        message = sentence(bayplan(*verb, "--kubeconfig", path))
+        assert "is it running? The address is from" in message
 
 
 @pytest.fixture
 def unused_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
     assert isinstance(port, int)
     return port
 
 
-def test_a_port_that_is_taken(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_port_in_use_is_one_sentence(cluster: Cluster, tmp_path: Path) -> None:
     port = cluster.url.rpartition(":")[2]
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "bayplan", "cluster", "up", "--port", port, "--no-scheduler", "--no-controllers"]
@@ -401,10 +405,10 @@ def test_a_port_that_is_taken(cluster: Cluster, tmp_path: Path) -> None:
     assert ended.stderr.count("\n") == 1
 
 
-# which cluster is meant
+# which cluster is expected
 
 
-def test_kubectl_s_cluster_comes_first(cluster: Cluster, tmp_path: Path) -> None:
+def test_kubectls_cluster_is_the_default(cluster: Cluster, tmp_path: Path) -> None:
     env = {"KUBECONFIG": str(cluster.kubeconfig), "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
     assert ClusterConnection().target(env).server == cluster.url
     assert ClusterConnection(kubeconfig=cluster.kubeconfig).target({}).server == cluster.url
@@ -414,7 +418,7 @@ def test_kubectl_s_cluster_comes_first(cluster: Cluster, tmp_path: Path) -> None
     assert ClusterConnection().target({"HOME": str(tmp_path)}).server == cluster.url
 
 
-def test_without_any_it_is_the_one_that_runs_here(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_embedded_cluster_is_the_default_without_a_kubeconfig(cluster: Cluster, tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
     with pytest.raises(KubeconfigError, match="no cluster of `bayplan cluster up` is running; start one"):
         ClusterConnection().target(env)
@@ -426,7 +430,7 @@ def test_without_any_it_is_the_one_that_runs_here(cluster: Cluster, tmp_path: Pa
         assert ClusterConnection(cluster="bayplan").target(env).server == cluster.url
 
 
-def test_two_clusters_cannot_be_meant() -> None:
+def test_cluster_and_context_exclude_each_other() -> None:
     with pytest.raises(UsageError, match="leave out --kubeconfig"):
         ClusterConnection(cluster="a", context="b").target({})
 
@@ -459,13 +463,13 @@ def test_scripts_for_shells(bayplan: InProcessCommandLine, shell: str, words: st
         pytest.param("bayplan get pods --context nope -n k", [], id="no-context"),
     ],
 )
-def test_what_could_come_next(
+def test_completions(
     cluster: Cluster, bayplan: InProcessCommandLine, manifest: Callable[[str], Path], line: str, offered: list[str]
 ) -> None:
     [context] = [each["name"] for each in yaml.safe_load(cluster.kubeconfig.read_text())["contexts"]]
     line, offered = line.replace("CONTEXT", context), [each.replace("CONTEXT", context) for each in offered]
-    waits = {"containers": [{"name": "main", "image": "nginx"}], "schedulerName": "nobody"}
-    bayplan.lines("apply", "-f", manifest(tree("Pod", "pending-one", spec=waits)))
+    spec = {"containers": [{"name": "main", "image": "nginx"}], "schedulerName": "nobody"}
+    bayplan.lines("apply", "-f", manifest(tree("Pod", "pending-one", spec=spec)))
     env = {
         **os.environ,
         "KUBECONFIG": str(cluster.kubeconfig),

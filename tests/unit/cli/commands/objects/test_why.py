@@ -64,7 +64,7 @@ ANSWER = Answer(
 )
 
 
-def asked(*arguments: str, raises: type[Exception] | None = None) -> str:
+def run_why(*arguments: str, raises: type[Exception] | None = None) -> str:
     outcome = CliRunner().invoke(command, [*arguments])
     if raises is not None:
         assert isinstance(outcome.exception, raises), outcome.output
@@ -73,106 +73,108 @@ def asked(*arguments: str, raises: type[Exception] | None = None) -> str:
     return outcome.output
 
 
-# a cluster in files
+# A cluster in files.
 
 
-def test_a_pod_that_is_placed_in_files() -> None:
-    text = asked("-f", str(EXAMPLES), "web-0")
+def test_a_placed_pod_in_files() -> None:
+    text = run_why("-f", str(EXAMPLES), "web-0")
     assert text.startswith("default/web-0 is on web-a: best of 4 with ")
     assert "9 ahead of web-b; ImageLocality decided, +9" in text
 
 
-def test_a_pod_that_waits_in_files_and_as_data() -> None:
-    assert "  - remove scheduling gate example.com/after-backup (then it fits " in asked(
+def test_a_pending_pod_in_files_as_text_and_as_data() -> None:
+    assert "  - remove scheduling gate example.com/after-backup (then it fits " in run_why(
         "-f", str(EXAMPLES), "migration"
     )
-    answer = json.loads(asked("-f", str(EXAMPLES), "giant", "-o", "json"))
+    answer = json.loads(run_why("-f", str(EXAMPLES), "giant", "-o", "json"))
     assert msgspec.convert(answer, Answer).changes[0].kind == "requests"
-    assert yaml.safe_load(asked("-f", str(EXAMPLES), "giant", "--now", "-o", "yaml"))["source"] == "now"
+    assert yaml.safe_load(run_why("-f", str(EXAMPLES), "giant", "--now", "-o", "yaml"))["source"] == "now"
 
 
-def test_what_is_not_in_files() -> None:
-    assert "there is no pod default/nobody in these files" in asked("-f", str(EXAMPLES), "nobody", raises=UsageError)
-    assert "--config needs a cluster in files" in asked("web-0", "--config", "x.yaml", raises=UsageError)
+def test_a_missing_pod_is_an_error() -> None:
+    assert "there is no pod default/unknown in these files" in run_why(
+        "-f", str(EXAMPLES), "unknown", raises=UsageError
+    )
+    assert "--config needs a cluster in files" in run_why("web-0", "--config", "x.yaml", raises=UsageError)
 
 
-def test_plugins_of_ones_own_have_their_say_in_files() -> None:
+def test_plugin_folders_are_used_for_files() -> None:
     own = ("--config", str(EXAMPLES.parent / "config" / "fast-disks.yaml"), "--plugins-dir", str(PLUGINS))
-    text = asked("-f", str(EXAMPLES), "web-0", *own, "--trust-writable-plugins")
+    text = run_why("-f", str(EXAMPLES), "web-0", *own, "--trust-writable-plugins")
     assert "FastDisks=" in text
-    told = asked("web-0", "--plugins-dir", str(PLUGINS), raises=UsageError)
-    assert told == "--plugins-dir needs a cluster in files (-f); a running scheduler has its own configuration"
+    output = run_why("web-0", "--plugins-dir", str(PLUGINS), raises=UsageError)
+    assert output == "--plugins-dir needs a cluster in files (-f); a running scheduler has its own configuration"
 
 
-# a scheduler that runs
+# A running scheduler.
 
 
 PROXY = "/api/v1/namespaces/kube-system/pods/https:bayplan-7:10259/proxy"
-WAY = SchedulerAddress(url="", lease="kube-system/kube-scheduler", authority="", verify=True)
+ADDRESS = SchedulerAddress(url="", lease="kube-system/kube-scheduler", authority="", verify=True)
 
 
 def api_server(request: Request) -> Reply:
-    """The lease, and a proxy that leads to the leader."""
+    """The lease, and a proxy to the leader."""
     if request.path.endswith("/leases/kube-scheduler"):
-        marks = leader_annotations("me", 10259, {"POD_NAMESPACE": "kube-system", "POD_NAME": "bayplan-7"})
-        return Reply(200, {"metadata": {"annotations": marks}, "spec": {"holderIdentity": "me"}})
+        annotations = leader_annotations("me", 10259, {"POD_NAMESPACE": "kube-system", "POD_NAME": "bayplan-7"})
+        return Reply(200, {"metadata": {"annotations": annotations}, "spec": {"holderIdentity": "me"}})
     assert request.path == f"{PROXY}/why/shop/web-0"
     return Reply(200, msgspec.json.encode(ANSWER))
 
 
 @async_test
-async def test_the_leader_is_asked_through_the_api_server_with_the_callers_own_token() -> None:
+async def test_the_leader_is_asked_through_the_proxy_with_the_users_token() -> None:
     async with FakeHttpServer(api_server) as server:
-        assert await fetch_answer(server.target(token=Secret("mine")), WAY, "/why/shop/web-0?now=true") == ANSWER
+        assert await fetch_answer(server.target(token=Secret("mine")), ADDRESS, "/why/shop/web-0?now=true") == ANSWER
         last = server.requests[-1]
         assert last.headers["x-bayplan-token"] == "mine"
         assert last.query == "now=true"
 
 
 @async_test
-async def test_who_has_no_token_is_told_what_to_do() -> None:
+async def test_a_kubeconfig_without_a_token_is_an_error() -> None:
     async with FakeHttpServer(api_server) as server:
         with pytest.raises(UsageError, match="use a context with a token, or give the scheduler's address with --url"):
-            await fetch_answer(server.target(), WAY, "/why/shop/web-0")
+            await fetch_answer(server.target(), ADDRESS, "/why/shop/web-0")
         with pytest.raises(UsageError, match='--lease "nonsense" is not NAMESPACE/NAME'):
-            await fetch_answer(server.target(token=Secret("t")), replace(WAY, lease="nonsense"), "/why/shop/web-0")
+            await fetch_answer(server.target(token=Secret("t")), replace(ADDRESS, lease="nonsense"), "/why/shop/web-0")
 
 
 @async_test
-async def test_a_scheduler_by_its_address() -> None:
+async def test_the_scheduler_is_asked_at_its_address() -> None:
     async with FakeHttpServer(lambda _: Reply(200, msgspec.json.encode(ANSWER))) as scheduler:
         target = ConnectionConfig(server="http://127.0.0.1:1", token=Secret("mine"))
-        assert await fetch_answer(target, replace(WAY, url=scheduler.url), "/why/shop/web-0") == ANSWER
+        assert await fetch_answer(target, replace(ADDRESS, url=scheduler.url), "/why/shop/web-0") == ANSWER
         assert scheduler.requests[0].headers["authorization"] == "Bearer mine"
 
 
 @async_test
-async def test_refusals_and_strangers() -> None:
+async def test_a_refusal_and_an_unknown_response_are_errors() -> None:
     async with FakeHttpServer(script=[status(403, "Forbidden"), Reply(200, {"kind": "Status"})]) as scheduler:
-        way = replace(WAY, url=scheduler.url)
+        address = replace(ADDRESS, url=scheduler.url)
         with pytest.raises(Forbidden):
-            await fetch_answer(scheduler.target(), way, "/why/shop/web-0")
+            await fetch_answer(scheduler.target(), address, "/why/shop/web-0")
         with pytest.raises(ApiError, match="check that Bayplan serves this address"):
-            await fetch_answer(scheduler.target(), way, "/why/shop/web-0")
+            await fetch_answer(scheduler.target(), address, "/why/shop/web-0")
 
 
-# in a terminal
+# Terminal output.
 
 
 @pytest.fixture
-def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], str]:
-    """What a wide terminal shows of an answer, with single spaces."""
+def print_to_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], str]:
+    """The output of a wide terminal, with single spaces."""
     monkeypatch.setenv("COLUMNS", "200")
 
-    def shown(answer: Answer) -> str:
+    def print_and_read(answer: Answer) -> str:
         print_answer(answer)
         return " ".join(capsys.readouterr().out.split())
 
-    return shown
+    return print_and_read
 
 
-def test_everything_that_is_known_is_printed(printed: Callable[[Answer], str]) -> None:
-    told = printed(ANSWER)
+def test_all_parts_of_an_answer_are_printed(print_to_text: Callable[[Answer], str]) -> None:
+    output = print_to_text(ANSWER)
     for words in (
         "shop/web-0 stays pending: it is large",
         "waits for its turn",
@@ -182,19 +184,19 @@ def test_everything_that_is_known_is_printed(printed: Callable[[Answer], str]) -
         "Gang shop/g: 1 of 3 have a node, 2 must (Inqueue). - shop/b: full",
         "Queue q, share 0.50: deserved cpu 4 - greedy holds more than it deserves: cpu 1",
     ):
-        assert words in told
+        assert words in output
 
 
-def test_the_binder_and_where_it_gave_up_are_printed(printed: Callable[[Answer], str]) -> None:
+def test_the_binder_and_failed_bindings_are_printed(print_to_text: Callable[[Answer], str]) -> None:
     until = datetime(2026, 11, 18, 9, 0, tzinfo=UTC)
-    given_up = (
+    excluded = (
         ExcludedNode(node="n2", times=2, error="no quota", until=until),
         ExcludedNode(node="n3", times=1, error="gone"),
     )
     request = BindRequestProgress(name="d/p", node="n1", phase="Failed", failed_attempts=1, limit=3, reason="no volume")
     lease = BinderLease(lease="l/b", state="free", sentence="no binder holds the lease l/b")
-    answer = Answer(pod="d/p", state="binding", request=request, binder=lease, excluded_nodes=given_up)
-    told = printed(answer)
+    answer = Answer(pod="d/p", state="binding", request=request, binder=lease, excluded_nodes=excluded)
+    output = print_to_text(answer)
     for words in (
         "request d/p to n1: Failed, 1 of 3 attempts failed",
         "last error no volume",
@@ -202,11 +204,11 @@ def test_the_binder_and_where_it_gave_up_are_printed(printed: Callable[[Answer],
         "Nodes with failed bindings: NODE TIMES TRIED AGAIN REASON n2 2 2026-11-18 09:00:00 UTC no quota",
         "n3 1 at once gone",
     ):
-        assert words in told
+        assert words in output
     assert msgspec.json.decode(msgspec.json.encode(answer), type=Answer) == answer
 
 
-def test_a_tie_and_changes_that_are_needed_together(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ties_and_combined_changes_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     best = (RankedNode(node="a", total=3, by_plugin={"P": 3}), RankedNode(node="b", total=3, by_plugin={"P": 3}))
     print_answer(
         Answer(pod="d/p", state="placed", feasible=2, nodes=2, best=best, choice=ScoreMargin(second="b", ahead=0))

@@ -1,4 +1,4 @@
-"""`bayplan admission` before it serves: whose certificate it shows, and what it refuses in one sentence."""
+"""`bayplan admission` before it serves: its certificate, and refused arguments."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ CHART = [
     "-v=4",
     "2>&1",
 ]
-"""What Volcano's chart gives its webhook manager, and what else that takes."""
+"""Flags of Volcano's chart for its webhook manager, and further ones."""
 
 
-def test_a_certificate_is_kept_as_long_as_it_will_do(tmp_path: Path) -> None:
+def test_a_valid_certificate_is_kept(tmp_path: Path) -> None:
     certificate, _ = ensure_certificate(tmp_path, ["10.0.0.5", "webhooks.ml.svc", "localhost"])
     first = certificate.read_text()
     ensure_certificate(tmp_path, ["localhost", "10.0.0.5"])
     assert certificate.read_text() == first
 
 
-def test_a_certificate_for_another_address_is_made_anew(tmp_path: Path) -> None:
+def test_a_certificate_for_another_address_is_renewed(tmp_path: Path) -> None:
     certificate, key = ensure_certificate(tmp_path, ["127.0.0.1"])
     before = certificate.read_text(), key.read_text()
     ensure_certificate(tmp_path, ["10.0.0.5", "127.0.0.1"])
@@ -67,10 +67,10 @@ def test_a_certificate_for_another_address_is_made_anew(tmp_path: Path) -> None:
     assert certificate.read_text() == second
 
 
-@pytest.mark.parametrize("text", ["over", "no certificate"])
-def test_a_certificate_that_is_over_or_none_is_made_anew(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["expired", "no certificate"])
+def test_an_expired_or_invalid_certificate_is_renewed(text: str, tmp_path: Path) -> None:
     certificate, key = ensure_certificate(tmp_path, ["127.0.0.1"])
-    if text == "over":
+    if text == "expired":
         text = self_signed(["127.0.0.1"], datetime.now(UTC) - VALIDITY + timedelta(days=1)).certificate
     certificate.write_text(text)
     ensure_certificate(tmp_path, ["127.0.0.1"])
@@ -79,7 +79,7 @@ def test_a_certificate_that_is_over_or_none_is_made_anew(text: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["--webhook-url", "http://10.0.0.5:8443"], "'http://10.0.0.5:8443' is invalid; give https://HOST:PORT"),
         (["--webhook-url", "10.0.0.5:8443"], "'10.0.0.5:8443' is invalid; give https://HOST:PORT"),
@@ -89,52 +89,54 @@ def test_a_certificate_that_is_over_or_none_is_made_anew(text: str, tmp_path: Pa
         (["manifests", "--url", "webhooks:8443"], "--url: 'webhooks:8443' is invalid; give https://HOST:PORT"),
     ],
 )
-def test_an_address_that_is_none_is_told(run: CommandRunner, tmp_path: Path, arguments: list[str], said: str) -> None:
-    told = run("admission", *(() if "manifests" in arguments else ("--cert-dir", tmp_path)), *arguments)
-    assert (told.code, said in told.text, "Traceback" in told.text) == (2, True, False)
+def test_an_invalid_address_is_an_error(
+    run: CommandRunner, tmp_path: Path, arguments: list[str], expected: str
+) -> None:
+    result = run("admission", *(() if "manifests" in arguments else ("--cert-dir", tmp_path)), *arguments)
+    assert (result.code, expected in result.text, "Traceback" in result.text) == (2, True, False)
 
 
 @pytest.mark.parametrize(
     "conf", ["resourceGroups: 5", "- a", "resourceGroups: [a]", "resourceGroups: [{affinity: {nodeAffinity: {}}}]", "{"]
 )
-def test_a_configuration_that_cannot_be_read_is_told(run: CommandRunner, tmp_path: Path, conf: str) -> None:
+def test_an_invalid_configuration_is_an_error(run: CommandRunner, tmp_path: Path, conf: str) -> None:
     path = tmp_path / "admission.yaml"
     path.write_text(conf)
-    told = run("admission", "--cert-dir", tmp_path, "--admission-conf", path)
-    assert (told.code, "the admission configuration cannot be read" in told.text) == (1, True)
+    result = run("admission", "--cert-dir", tmp_path, "--admission-conf", path)
+    assert (result.code, "the admission configuration cannot be read" in result.text) == (1, True)
 
 
-def test_the_flags_of_volcanos_chart_are_taken(run: CommandRunner, tmp_path: Path) -> None:
-    told = run("admission", "--cert-dir", tmp_path, *CHART, "--kubeconfig", "/nowhere")
-    assert (told.code, "/nowhere" in told.text) == (1, True), told.text
-    assert "--graceful-shutdown-time has no effect in Bayplan" in told.text
+def test_the_flags_of_volcanos_chart_are_accepted(run: CommandRunner, tmp_path: Path) -> None:
+    result = run("admission", "--cert-dir", tmp_path, *CHART, "--kubeconfig", "/nowhere")
+    assert (result.code, "/nowhere" in result.text) == (1, True), result.text
+    assert "--graceful-shutdown-time has no effect in Bayplan" in result.text
 
 
 @pytest.mark.parametrize(
-    ("flag", "said"),
+    ("flag", "expected"),
     [
         pytest.param("--feature-gates=Bogus=true", "unrecognized feature gate: Bogus", id="gate"),
         pytest.param("--enable-healthz=maybe", "invalid syntax", id="switch"),
         pytest.param("--nonsense", "unknown flag: --nonsense", id="flag"),
     ],
 )
-def test_a_flag_that_cannot_be_meant_is_one_sentence(run: CommandRunner, flag: str, said: str) -> None:
-    told = run("admission", flag)
-    assert (told.code, said in told.text, "Traceback" in told.text) == (1, True, False)
+def test_an_invalid_flag_is_one_sentence(run: CommandRunner, flag: str, expected: str) -> None:
+    result = run("admission", flag)
+    assert (result.code, expected in result.text, "Traceback" in result.text) == (1, True, False)
 
 
 @async_test
-async def test_registrations_of_others_are_told_who_signed_our_certificate(tmp_path: Path) -> None:
-    doors = webhooks_for(["/pods/mutate", "/queues/validate"])
+async def test_the_ca_is_written_into_existing_configurations(tmp_path: Path) -> None:
+    webhooks = webhooks_for(["/pods/mutate", "/queues/validate"])
     name, space = "volcano-admission-service", "volcano-system"
-    made = webhook_manifests(doors, url="", service=name, namespace=space, port=443, authority=b"")
-    made[0]["webhooks"][0]["timeoutSeconds"] = 7  # somebody has chosen so
+    manifests = webhook_manifests(webhooks, url="", service=name, namespace=space, port=443, authority=b"")
+    manifests[0]["webhooks"][0]["timeoutSeconds"] = 7  # a value that must stay
     async with run_embedded_cluster(tmp_path) as cluster, cluster.client() as client:
-        telling = asyncio.create_task(update_ca_bundles(client, doors, b"a CA"))
-        await asyncio.sleep(0.1)  # a chart makes them when everything else is there
-        assert not telling.done()
-        await register_webhooks(client, made)
-        await telling
+        update_task = asyncio.create_task(update_ca_bundles(client, webhooks, b"a CA"))
+        await asyncio.sleep(0.1)  # a chart creates them last
+        assert not update_task.done()
+        await register_webhooks(client, manifests)
+        await update_task
         kind = GroupVersionResource(
             "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", namespaced=False
         )
@@ -143,7 +145,7 @@ async def test_registrations_of_others_are_told_who_signed_our_certificate(tmp_p
 
 
 @async_test
-async def test_probes_are_answered_on_an_address_of_their_own(tmp_path: Path) -> None:
+async def test_probes_have_an_address_of_their_own(tmp_path: Path) -> None:
     certificate, key = ensure_certificate(tmp_path, ["127.0.0.1"])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -164,11 +166,13 @@ async def test_probes_are_answered_on_an_address_of_their_own(tmp_path: Path) ->
 
 
 @async_test
-async def test_a_cluster_without_volcano_has_the_webhooks_for_pods_that_share_gpus(tmp_path: Path) -> None:
-    """Nobody brings queues there: who waited for them would never listen."""
+async def test_gpu_webhooks_run_in_a_cluster_without_volcano(tmp_path: Path) -> None:
+    """A cluster without Volcano has no queues: waiting for them would block forever."""
     certificate, key = ensure_certificate(tmp_path, ["127.0.0.1"])
     tls = TlsOptions(cert_file=str(certificate), key_file=str(key))
-    options = WebhookManagerOptions(address="127.0.0.1", port=0, tls=tls, paths=[door.path for door in GPU_WEBHOOKS])
+    options = WebhookManagerOptions(
+        address="127.0.0.1", port=0, tls=tls, paths=[webhook.path for webhook in GPU_WEBHOOKS]
+    )
     async with (
         asyncio.timeout(60),
         run_embedded_cluster(tmp_path) as cluster,
@@ -179,22 +183,20 @@ async def test_a_cluster_without_volcano_has_the_webhooks_for_pods_that_share_gp
 
 
 @async_test
-async def test_an_embedded_cluster_knows_the_webhooks_and_whose_pods_they_are_about(tmp_path: Path) -> None:
-    made = webhook_manifests(GPU_WEBHOOKS, url="https://127.0.0.1:1", sharing=["bayplan"])
+async def test_an_embedded_cluster_has_the_gpu_webhooks_built_in(tmp_path: Path) -> None:
+    manifests = webhook_manifests(GPU_WEBHOOKS, url="https://127.0.0.1:1", sharing=["bayplan"])
     async with run_embedded_cluster(tmp_path) as cluster, cluster.client() as client:
-        await register_webhooks(
-            client, webhook_manifests(GPU_WEBHOOKS, url="https://127.0.0.1:2", sharing=["somebody"])
-        )
-        await register_webhooks(client, made)  # once more: the schedulers are others now
-        ours, theirs = [await _made(client, each, "0.5") for each in ("bayplan", "somebody")]
-        assert (NAME in ours.metadata.annotations, NAME in theirs.metadata.annotations) == (True, False)
-        await _made(client, "somebody", "2")
+        await register_webhooks(client, webhook_manifests(GPU_WEBHOOKS, url="https://127.0.0.1:2", sharing=["foreign"]))
+        await register_webhooks(client, manifests)  # again, with other schedulers
+        own_pod, foreign_pod = [await _create_pod(client, each, "0.5") for each in ("bayplan", "foreign")]
+        assert (NAME in own_pod.metadata.annotations, NAME in foreign_pod.metadata.annotations) == (True, False)
+        await _create_pod(client, "foreign", "2")
         with pytest.raises(ApiError, match=r'"validategpus\.bayplan\.dev" denied the request: pod default/p-'):
-            await _made(client, "bayplan", "2")
+            await _create_pod(client, "bayplan", "2")
 
 
-async def _made(client: Client, scheduler: str, fraction: str) -> Pod:
-    """A new pod that wants a part of a GPU."""
+async def _create_pod(client: Client, scheduler: str, fraction: str) -> Pod:
+    """Create a pod with a GPU fraction."""
     body = {
         "metadata": {"generateName": "p-", "annotations": {"gpu-fraction": fraction}},
         "spec": {"schedulerName": scheduler, "containers": [{"name": "main", "image": "main"}]},
@@ -202,9 +204,9 @@ async def _made(client: Client, scheduler: str, fraction: str) -> Pod:
     return await client.create_typed(Pod, body, namespace="default")
 
 
-def test_the_registrations_are_printed_for_named_schedulers(run: CommandRunner) -> None:
-    doors = ("--enabled-admission", "/gpus/mutate", "--gpu-scheduler-name", "a", "--gpu-scheduler-name", "b")
-    told = run("admission", "manifests", "--url", "https://10.0.0.5:8443", *doors)
-    assert told.code == 0
-    assert "bayplan.dev/scheduler-names: a,b" in told.text
-    assert "object.spec.schedulerName in ['a', 'b']" in told.text
+def test_the_manifests_have_the_named_schedulers(run: CommandRunner) -> None:
+    webhooks = ("--enabled-admission", "/gpus/mutate", "--gpu-scheduler-name", "a", "--gpu-scheduler-name", "b")
+    result = run("admission", "manifests", "--url", "https://10.0.0.5:8443", *webhooks)
+    assert result.code == 0
+    assert "bayplan.dev/scheduler-names: a,b" in result.text
+    assert "object.spec.schedulerName in ['a', 'b']" in result.text

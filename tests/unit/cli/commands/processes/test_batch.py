@@ -1,4 +1,4 @@
-"""`bayplan batch config`: what is said about a volcano-scheduler.conf, and with which exit code."""
+"""`bayplan batch config`: messages about a volcano-scheduler.conf, and exit codes."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ metrics: {interval: 30, type: prometheus}
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandRunner:
-    def reading(*arguments: object, text: str = "") -> CommandResult:
+    def run_with_input(*arguments: object, text: str = "") -> CommandResult:
         monkeypatch.setattr("sys.stdin", io.StringIO(text))
         return run_command(capsys, "batch", "config", *arguments)
 
-    return reading
+    return run_with_input
 
 
-def test_a_sound_file(run: CommandRunner, tmp_path: Path) -> None:
+def test_a_valid_file(run: CommandRunner, tmp_path: Path) -> None:
     path = tmp_path / "conf"
     path.write_text("actions: enqueue,allocate\ntiers: [{plugins: [{name: gang}]}]\n", encoding="utf-8")
     assert run("check", path) == (0, f"{path} is valid: actions enqueue, allocate; 1 plugin(s) in 1 tier(s)\n", "")
@@ -58,7 +58,7 @@ def test_a_sound_file(run: CommandRunner, tmp_path: Path) -> None:
         pytest.param("actions: []", "line 1: cannot unmarshal !!seq into string; see docs/", id="type"),
     ],
 )
-def test_what_is_refused(run: CommandRunner, text: str, words: str) -> None:
+def test_invalid_files_are_errors(run: CommandRunner, text: str, words: str) -> None:
     for verb in ("check", "show"):
         ended = run(verb, "-", text=text)
         assert (ended.code, ended.out) == (1, "")
@@ -67,7 +67,7 @@ def test_what_is_refused(run: CommandRunner, text: str, words: str) -> None:
         assert ended.err.count("\n") == 1
 
 
-def test_a_file_that_is_not_there(run: CommandRunner, tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(run: CommandRunner, tmp_path: Path) -> None:
     assert run("check", tmp_path / "nowhere") == (
         2,
         "",
@@ -75,7 +75,7 @@ def test_a_file_that_is_not_there(run: CommandRunner, tmp_path: Path) -> None:
     )
 
 
-def test_what_is_passed_over_is_told(run: CommandRunner) -> None:
+def test_ignored_settings_are_reported(run: CommandRunner) -> None:
     text = """
 actions: allocate
 tiers: [{plugins: [{name: mine, enableVictim: no}, {name: mine}]}]
@@ -94,7 +94,7 @@ configurations: [{name: preempt}]
     )
 
 
-def test_arguments_that_another_action_reads_are_not_idle(run: CommandRunner) -> None:
+def test_arguments_that_another_action_reads_are_not_reported(run: CommandRunner) -> None:
     ended = run("check", "-", text="actions: gangreclaim\nconfigurations: [{name: allocate}]")
     assert "note" not in ended.out
 
@@ -111,7 +111,7 @@ def test_the_built_in_configuration_is_shown(run: CommandRunner) -> None:
     assert json.loads(run("show", "-o", "json").out) == to_conf_text(load_default_conf())
 
 
-def test_a_table_shows_what_differs(run: CommandRunner) -> None:
+def test_the_table_shows_flags_that_differ_from_the_default(run: CommandRunner) -> None:
     out = run("show", "-", text=FULL).out
     assert "enablePreemptable: false" in out
     assert "enableHierarchy: true" in out
@@ -122,11 +122,11 @@ def test_a_table_shows_what_differs(run: CommandRunner) -> None:
     )
 
 
-def test_the_file_in_full_means_the_same(run: CommandRunner) -> None:
+def test_the_complete_file_is_equivalent(run: CommandRunner) -> None:
     assert load_conf(run("show", "-", "-o", "yaml", text=FULL).out) == load_conf(FULL)
 
 
-def test_json_can_be_read_by_everybody(run: CommandRunner) -> None:
+def test_the_json_output_has_no_special_constants(run: CommandRunner) -> None:
     def refuse(word: str) -> None:
         raise AssertionError(word)
 
@@ -136,13 +136,13 @@ def test_json_can_be_read_by_everybody(run: CommandRunner) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["check"], ["show"]], ids=" ".join)
-def test_help_teaches_by_examples(run: CommandRunner, arguments: list[str]) -> None:
+def test_help_has_examples(run: CommandRunner, arguments: list[str]) -> None:
     ended = run(*arguments, "--help")
     assert ended.code == 0
     assert "Examples:\n    bayplan batch config " in ended.out
 
 
-OWN = """
+OWN_PLUGINS = """
 class Mine:
     name = "mine"
     def on_session_open(self, session): pass
@@ -155,9 +155,9 @@ class Tidy:
 """
 
 
-def test_plugins_and_actions_of_ones_own_are_known_where_their_folder_is(run: CommandRunner, tmp_path: Path) -> None:
+def test_plugins_and_actions_of_a_plugin_folder_are_known(run: CommandRunner, tmp_path: Path) -> None:
     path = tmp_path / "own.py"
-    path.write_text(OWN, encoding="utf-8")
+    path.write_text(OWN_PLUGINS, encoding="utf-8")
     path.chmod(0o644)
     text = "actions: allocate, tidy\ntiers: [{plugins: [{name: mine}]}]\n"
     ended = run("check", "-", "--strict", "--plugins-dir", tmp_path, text=text)
@@ -166,9 +166,11 @@ def test_plugins_and_actions_of_ones_own_are_known_where_their_folder_is(run: Co
     assert "failed to find Action  tidy; known actions: enqueue, allocate," in run("check", "-", text=text).err
 
 
-def test_bytes_that_are_no_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    given = io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8", errors="surrogateescape")
-    monkeypatch.setattr("sys.stdin", given)  # as Python has it in the locale C
+def test_input_that_is_not_utf8_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8", errors="surrogateescape")
+    monkeypatch.setattr("sys.stdin", stdin)  # as Python has it in the locale C
     assert run_command(capsys, "batch", "config", "check", "-") == (
         2,
         "",

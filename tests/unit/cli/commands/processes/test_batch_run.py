@@ -1,4 +1,4 @@
-"""`bayplan batch` before it runs: whose flags it takes, and what it says of gates."""
+"""`bayplan batch` before it runs: flags and feature gates."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ CHART = [
     "-v=3",
     "2>&1",
 ]
-"""What Volcano's chart gives its scheduler."""
+"""Flags of Volcano's chart for its scheduler."""
 
 
-def test_the_flags_of_volcanos_chart_are_taken(run: CommandRunner) -> None:
-    told = run("batch", *CHART, "--kubeconfig", "/nowhere")
-    assert (told.code, "/nowhere" in told.text) == (1, True), told.text
-    assert "feature gate CSIStorage has no effect here" in told.text
-    assert "feature gate SchedulingGatesQueueAdmission" not in told.text
+def test_the_flags_of_volcanos_chart_are_accepted(run: CommandRunner) -> None:
+    result = run("batch", *CHART, "--kubeconfig", "/nowhere")
+    assert (result.code, "/nowhere" in result.text) == (1, True), result.text
+    assert "feature gate CSIStorage has no effect here" in result.text
+    assert "feature gate SchedulingGatesQueueAdmission" not in result.text
 
 
-def test_a_gate_that_nobody_knows_is_refused(run: CommandRunner) -> None:
-    told = run("batch", "--feature-gates=SchedulingGatesQueueAdmission=true,Bogus=true")
-    assert (told.code, "unrecognized feature gate: Bogus" in told.text) == (1, True)
+def test_an_unknown_feature_gate_is_refused(run: CommandRunner) -> None:
+    result = run("batch", "--feature-gates=SchedulingGatesQueueAdmission=true,Bogus=true")
+    assert (result.code, "unrecognized feature gate: Bogus" in result.text) == (1, True)
 
 
 @pytest.mark.parametrize("text", ["", "SchedulingGatesQueueAdmission=true"])
-def test_the_gate_of_queues_is_off_unless_it_is_turned_on(text: str) -> None:
+def test_queue_admission_is_off_by_default(text: str) -> None:
     flags = {**{flag.name: flag.default for flag in VC_SCHEDULER_FLAGS}, "feature-gates": parse_volcano_gates(text)}
     options: BatchOptions = batch_settings(flags, (), trust_writable=False, own=BayplanSettings()).options
     assert options.queue_admission is bool(text)
@@ -66,10 +66,10 @@ def test_the_gate_of_queues_is_off_unless_it_is_turned_on(text: str) -> None:
         pytest.param("actions: [", False, False, id="broken-but-there-is-a-default"),
     ],
 )
-def test_without_a_default_a_broken_file_ends_the_command(
+def test_a_broken_file_without_a_default_is_an_error(
     run: CommandRunner, tmp_path: Path, text: str, strict: bool, refused: bool
 ) -> None:
-    """Otherwise it goes on to connect, and says that of this cluster nothing is known."""
+    """With a default it continues to the connection, which fails because the kubeconfig is missing."""
     path = tmp_path / "conf"
     path.write_text(text, encoding="utf-8")
     flags = ["--disable-default-scheduler-config"] if strict else []
@@ -84,7 +84,7 @@ def test_no_default_and_no_file_is_refused(run: CommandRunner) -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_the_engine_that_is_built_to_try_the_file_is_closed(monkeypatch: pytest.MonkeyPatch, strict: bool) -> None:
+def test_the_engine_of_the_validation_is_closed(monkeypatch: pytest.MonkeyPatch, strict: bool) -> None:
     closed = []
 
     class Engine:

@@ -1,4 +1,4 @@
-"""`bayplan binder`: how it ends, and what it can be told."""
+"""`bayplan binder`: its end, and its arguments."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from bayplan.config.reservation_settings import ReservationSettings
 from support.harness.in_process_commands import CommandRunner
 
 
-def test_it_can_be_stopped_while_it_waits_for_its_kind(
+def test_the_binder_can_be_stopped_while_it_waits_for_the_crd(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @asynccontextmanager
-    async def waiting(*_: Any, **__: Any) -> AsyncIterator[Any]:
+    async def never_ready(*_: Any, **__: Any) -> AsyncIterator[Any]:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.Event().wait()
         yield None
 
-    monkeypatch.setattr(binder, "binder_process", waiting)
-    before = signal.signal(signal.SIGTERM, _nobody_hears)
+    monkeypatch.setattr(binder, "binder_process", never_ready)
+    before = signal.signal(signal.SIGTERM, _ignore_signal)
     try:
         asyncio.run(
             asyncio.wait_for(
@@ -47,7 +47,7 @@ def test_it_can_be_stopped_while_it_waits_for_its_kind(
 
 
 @pytest.mark.parametrize(
-    ("given", "leader_elect", "level"),
+    ("arguments_given", "leader_elect", "level"),
     [
         ([], True, logging.WARNING),
         (["--leader-elect"], True, logging.WARNING),
@@ -58,18 +58,18 @@ def test_it_can_be_stopped_while_it_waits_for_its_kind(
         (["-v=4"], True, logging.DEBUG),
     ],
 )
-def test_its_flags_are_written_as_the_schedulers_are(
-    monkeypatch: pytest.MonkeyPatch, given: list[str], leader_elect: bool, level: int
+def test_flags_have_the_syntax_of_the_schedulers_flags(
+    monkeypatch: pytest.MonkeyPatch, arguments_given: list[str], leader_elect: bool, level: int
 ) -> None:
-    begun: list[BinderSettings] = []
+    started_with: list[BinderSettings] = []
 
     async def run(settings: BinderSettings, *_: Any) -> None:
-        begun.append(settings)
+        started_with.append(settings)
         assert logging.getLogger("bayplan.binder").getEffectiveLevel() <= level
 
     monkeypatch.setattr(binder, "_run", run)
-    binder.command.main([*given, "--master", "https://127.0.0.1:1"], standalone_mode=False)
-    (settings,) = begun
+    binder.command.main([*arguments_given, "--master", "https://127.0.0.1:1"], standalone_mode=False)
+    (settings,) = started_with
     assert settings.lease.leader_elect is leader_elect
 
 
@@ -83,10 +83,10 @@ SETTINGS = "apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\nbinder
         ("volumebinding", "{bindTimeoutSeconds: -5}", "bindTimeoutSeconds is -5; it takes a number of seconds above 0"),
         ("dynamicresources", "{bindTimeoutSeconds: x}", "bindTimeoutSeconds is 'x'; it takes a number of seconds"),
         ("gpusharing", '{cdiEnabled: "yes"}', "cdiEnabled is 'yes'; it takes true or false"),
-        ("picky", "{colour: red}", "nobody likes red"),
+        ("picky", "{colour: red}", "the plugin refuses red"),
     ],
 )
-def test_arguments_that_a_plugin_refuses_are_told_before_a_cluster_is_needed(
+def test_invalid_plugin_arguments_are_reported_before_connecting(
     run: CommandRunner,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -96,35 +96,37 @@ def test_arguments_that_a_plugin_refuses_are_told_before_a_cluster_is_needed(
     words: str,
 ) -> None:
     for module in (binder, both):
-        monkeypatch.setattr(module, "asyncio", None)  # nothing is started
+        monkeypatch.setattr(module, "asyncio", None)  # nothing may start
     settings, plugins = tmp_path / "settings.yaml", tmp_path / "plugins"
     settings.write_text(SETTINGS % (plugin, arguments))
     plugins.mkdir(mode=0o700)
     (plugins / "picky.py").write_text(PICKY)
-    told = run(*started, "--settings", str(settings), "--plugins-dir", str(plugins), "--master", "https://127.0.0.1:1")
-    assert told.code == 1
-    assert f'binder plugin "{plugin}" cannot be made: ' in told.text
-    assert words in told.text
+    result = run(
+        *started, "--settings", str(settings), "--plugins-dir", str(plugins), "--master", "https://127.0.0.1:1"
+    )
+    assert result.code == 1
+    assert f'binder plugin "{plugin}" cannot be built: ' in result.text
+    assert words in result.text
 
 
 @pytest.mark.parametrize(("command", "code"), [("scheduler", 1), ("binder", 2)])
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments_given", "words"),
     [
-        pytest.param(["--kube-api-burst=-5"], "burst is required to be greater than 0", id="nobody gets through"),
+        pytest.param(["--kube-api-burst=-5"], "burst is required to be greater than 0", id="negative burst"),
         pytest.param(["--kube-api-qps=many"], 'parsing "many": invalid syntax', id="no number"),
     ],
 )
-def test_limits_of_requests_are_refused_in_the_schedulers_words(
-    run: CommandRunner, command: str, code: int, given: list[str], words: str
+def test_invalid_rate_limits_have_the_schedulers_messages(
+    run: CommandRunner, command: str, code: int, arguments_given: list[str], words: str
 ) -> None:
-    told = run(command, *given, "--master=https://127.0.0.1:1")
-    assert told.code == code
-    assert words in told.text
+    result = run(command, *arguments_given, "--master=https://127.0.0.1:1")
+    assert result.code == code
+    assert words in result.text
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments_given", "words"),
     [
         pytest.param(["--leader-elect=maybe"], 'invalid argument "maybe" for "--leader-elect" flag', id="no truth"),
         pytest.param(["-v", "abc"], 'invalid argument "abc" for "-v, --v" flag', id="no level"),
@@ -137,19 +139,19 @@ def test_limits_of_requests_are_refused_in_the_schedulers_words(
         ),
     ],
 )
-def test_a_wrong_call_ends_as_every_wrong_call(run: CommandRunner, given: list[str], words: str) -> None:
-    told = run("binder", *given, "--master=https://127.0.0.1:1")
-    assert told.code == 2
-    assert words in told.text
+def test_a_wrong_call_is_a_usage_error(run: CommandRunner, arguments_given: list[str], words: str) -> None:
+    result = run("binder", *arguments_given, "--master=https://127.0.0.1:1")
+    assert result.code == 2
+    assert words in result.text
 
 
-def test_a_rate_of_nothing_is_no_limit(run: CommandRunner) -> None:
+def test_a_rate_of_zero_is_unlimited(run: CommandRunner) -> None:
     assert run("binder", "--kube-api-qps", "0", "--kube-api-burst", "-5", "--list").code == 0
 
 
 @pytest.mark.parametrize("command", [["scheduler"], ["batch", "run"], ["run"], ["binder"]], ids=" ".join)
 @pytest.mark.parametrize(("text", "code"), [(None, 2), ("kind: Nonsense", 1)], ids=["missing", "wrong"])
-def test_faults_of_settings_end_every_command_alike(
+def test_invalid_settings_end_every_command_with_the_same_code(
     run: CommandRunner, tmp_path: Path, command: list[str], text: str | None, code: int
 ) -> None:
     settings = tmp_path / "settings.yaml"
@@ -158,46 +160,46 @@ def test_faults_of_settings_end_every_command_alike(
     assert run(*command, f"--settings={settings}", "--master=https://127.0.0.1:1").code == code
 
 
-def test_a_plugin_may_start_something_on_the_loop_and_keep_its_handle(run: CommandRunner, tmp_path: Path) -> None:
+def test_a_plugin_factory_may_start_tasks_and_keep_its_handle(run: CommandRunner, tmp_path: Path) -> None:
     plugins = tmp_path / "plugins"
     plugins.mkdir(mode=0o700)
     (plugins / "picky.py").write_text(PICKY)
-    told = run("binder", "--list", "--plugins-dir", str(plugins))
-    assert (told.code, "picky" in told.text) == (0, True), told.text
+    result = run("binder", "--list", "--plugins-dir", str(plugins))
+    assert (result.code, "picky" in result.text) == (0, True), result.text
 
 
-def test_what_the_file_of_settings_says_of_the_binder_is_heard_wherever_there_is_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_binder_settings_apply_to_every_command_with_a_binder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings, config = tmp_path / "settings.yaml", tmp_path / "scheduler.yaml"
     head = "apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\n"
     settings.write_text(f"{head}binderWorkers: 3\nresourceReservation: {{namespace: gpu-holders, image: own:1}}\n")
     config.write_text(BY_BINDER)
-    begun: list[Any] = []
+    started_with: list[Any] = []
 
-    class Enough(Exception):
+    class StopHere(Exception):
         pass
 
-    def hear(*given: Any, **named: Any) -> Any:
-        begun.append(named.get("binder") or named.get("scheduler", given[0] if given else None))
-        raise Enough
+    def record(*arguments_given: Any, **named: Any) -> Any:
+        started_with.append(
+            named.get("binder") or named.get("scheduler", arguments_given[0] if arguments_given else None)
+        )
+        raise StopHere
 
-    monkeypatch.setattr(binder, "_run", hear)
-    monkeypatch.setattr(both, "combined_process", hear)
-    monkeypatch.setattr(whole_cluster, "ClusterOptions", hear)
+    monkeypatch.setattr(binder, "_run", record)
+    monkeypatch.setattr(both, "combined_process", record)
+    monkeypatch.setattr(whole_cluster, "ClusterOptions", record)
     monkeypatch.setenv("HOME", str(tmp_path))
     for command, *more in (
         (binder.command, "--master=https://127.0.0.1:1"),
         (both.command, "--binder", "--master=https://127.0.0.1:1"),
         (cluster.up, f"--config={config}"),
     ):
-        with pytest.raises(Enough):
+        with pytest.raises(StopHere):
             command.main([*more, f"--settings={settings}"], standalone_mode=False)
-    alone, beside, setup = begun
-    wanted = ReservationSettings(namespace="gpu-holders", image="own:1")
+    alone, beside, setup = started_with
+    expected = ReservationSettings(namespace="gpu-holders", image="own:1")
     for each in (alone, beside, setup.binder):
-        assert (each.workers, each.reservations) == (3, wanted)
-    assert setup.bayplan_settings.resource_reservation == wanted
+        assert (each.workers, each.reservations) == (3, expected)
+    assert setup.bayplan_settings.resource_reservation == expected
 
 
 BY_BINDER = """
@@ -217,7 +219,7 @@ class Picky:
     def factory(cls, arguments, handle):
         asyncio.get_running_loop().create_task(handle.clock.sleep(60))
         if "colour" in arguments:
-            raise ValueError(f"nobody likes {arguments['colour']}")
+            raise ValueError(f"the plugin refuses {arguments['colour']}")
         plugin = cls()
         plugin.client = handle.client
         return plugin
@@ -227,5 +229,5 @@ class Picky:
 """
 
 
-def _nobody_hears(*_: Any) -> None:
-    """A signal that comes too soon is to fail the test alone."""
+def _ignore_signal(*_: Any) -> None:
+    """Ignore a signal that comes too early, so that only this test fails."""

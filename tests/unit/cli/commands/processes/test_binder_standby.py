@@ -1,4 +1,4 @@
-"""What a binder prints that is not the one that works."""
+"""Output of a standby binder."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from support.harness.reconciler import DEFINITIONS
 
 
 @async_test
-async def test_a_second_binder_says_for_whom_it_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_standby_binder_reports_the_leader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = BinderSettings(lease=binder_lease(leader_elect=True, namespace="default"))
     async with run_embedded_cluster(tmp_path) as serving, serving.client() as client:
         await client.create(DEFINITIONS, bind_request_definition())
         async with binder_process(settings, serving.target(), identity="the first") as first:
-            begun: asyncio.Future[BinderProcess] = asyncio.get_running_loop().create_future()
+            process_future: asyncio.Future[BinderProcess] = asyncio.get_running_loop().create_future()
             tasks = [asyncio.ensure_future(first.run())]
             try:
                 await first.ready.wait()
                 second = binder._run_until_stopped(
-                    settings, serving.target(), BayplanSettings(), address="", started=begun
+                    settings, serving.target(), BayplanSettings(), address="", started=process_future
                 )
                 tasks.append(asyncio.ensure_future(second))
                 async with asyncio.timeout(20):
-                    while not (said := capsys.readouterr().out):
+                    while not (output := capsys.readouterr().out):
                         await asyncio.sleep(0.02)
-                assert said == "the binder waits for the lease default/bayplan-binder, which the first holds\n"
-                assert not (await begun).ready.is_set()
+                assert output == "the binder waits for the lease default/bayplan-binder, which the first holds\n"
+                assert not (await process_future).ready.is_set()
             finally:
                 for task in reversed(tasks):
                     task.cancel()

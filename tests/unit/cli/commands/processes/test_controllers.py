@@ -1,4 +1,4 @@
-"""`bayplan controllers` before it runs: what it teaches, and what it refuses in one sentence."""
+"""`bayplan controllers` before it runs: help, flags, and refused arguments."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ CHART = [
     "-v=4",
     "2>&1",
 ]
-"""What Volcano's chart gives its controller manager, and what else that takes."""
+"""Flags of Volcano's chart for its controller manager, and further ones."""
 
 
-def test_the_flags_of_volcanos_chart_are_taken(run: CommandRunner) -> None:
-    told = run("controllers", *CHART, "--kubeconfig", "/nowhere")
-    assert (told.code, "/nowhere" in told.text) == (1, True), told.text
-    assert "--worker-threads has no effect in Bayplan" in told.text
-    assert "feature gate CSIStorage has no effect here" in told.text
+def test_the_flags_of_volcanos_chart_are_accepted(run: CommandRunner) -> None:
+    result = run("controllers", *CHART, "--kubeconfig", "/nowhere")
+    assert (result.code, "/nowhere" in result.text) == (1, True), result.text
+    assert "--worker-threads has no effect in Bayplan" in result.text
+    assert "feature gate CSIStorage has no effect here" in result.text
 
 
 KUBEADM = [
@@ -68,20 +68,20 @@ KUBEADM = [
     "--node-monitor-period=5s",
     "--v=2",
 ]
-"""The static pod that kubeadm writes, and what people add to it."""
+"""Flags of kubeadm's static pod, and further ones."""
 
 
-def test_the_flags_of_kubeadms_manifest_are_taken(run: CommandRunner) -> None:
-    told = run("controllers", *KUBEADM)
-    assert (told.code, "/nowhere" in told.text) == (1, True), told.text
-    assert "unknown" not in told.text
+def test_the_flags_of_kubeadms_manifest_are_accepted(run: CommandRunner) -> None:
+    result = run("controllers", *KUBEADM)
+    assert (result.code, "/nowhere" in result.text) == (1, True), result.text
+    assert "unknown" not in result.text
     for flag in ("allocate-node-cidrs", "bind-address", "concurrent-gc-syncs", "node-monitor-grace-period"):
-        assert f"--{flag} has no effect in Bayplan" in told.text
-    assert "Bayplan has no bootstrapsigner; it is ignored" in told.text
+        assert f"--{flag} has no effect in Bayplan" in result.text
+    assert "Bayplan has no bootstrapsigner; it is ignored" in result.text
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("patterns", "expected"),
     [
         pytest.param("deployment,replicaset", ["deployment-controller", "replicaset-controller"], id="short"),
         pytest.param("podgc,pvc-protection", [PVC, "pod-garbage-collector-controller"], id="old"),
@@ -95,33 +95,33 @@ def test_the_flags_of_kubeadms_manifest_are_taken(run: CommandRunner) -> None:
         pytest.param("horizontalpodautoscaling", [], id="none of ours"),
     ],
 )
-def test_short_names_are_upstreams(given: str, meant: list[str]) -> None:
-    assert select_controllers(expand_controller_names(given.split(","))) == meant
+def test_short_names_are_upstreams(patterns: str, expected: list[str]) -> None:
+    assert select_controllers(expand_controller_names(patterns.split(","))) == expected
 
 
-def test_every_short_name_is_of_a_controller_or_of_none_here() -> None:
+def test_every_short_name_is_a_controller_or_unsupported() -> None:
     assert set(kube_controller_manager_flags._LEGACY_NAMES.values()) <= set(CONTROLLER_NAMES)
     assert kube_controller_manager_flags._UNSUPPORTED_CONTROLLERS.isdisjoint(
         {*CONTROLLER_NAMES, *kube_controller_manager_flags._LEGACY_NAMES}
     )
 
 
-def test_the_help_teaches(run: CommandRunner) -> None:
-    told = run("controllers", "--help")
-    assert told.code == 0
-    for taught in ("--leader-elect", "--controllers='*,-job-controller", "--default-storage-class"):
-        assert taught in told.text
+def test_the_help_has_flags_and_examples(run: CommandRunner) -> None:
+    result = run("controllers", "--help")
+    assert result.code == 0
+    for part in ("--leader-elect", "--controllers='*,-job-controller", "--default-storage-class"):
+        assert part in result.text
 
 
 def test_the_names_are_listed_and_documented(run: CommandRunner) -> None:
-    told = run("controllers", "--list")
-    assert (told.code, told.text.split()) == (0, list(CONTROLLER_NAMES))
+    result = run("controllers", "--list")
+    assert (result.code, result.text.split()) == (0, list(CONTROLLER_NAMES))
     page = PAGE.read_text(encoding="utf-8")
     assert [name for name in CONTROLLER_NAMES if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         pytest.param(
             ["--controllers", "jobs"],
@@ -136,13 +136,13 @@ def test_the_names_are_listed_and_documented(run: CommandRunner) -> None:
             ["--concurrent-deployment-sync=5"],
             2,
             "unknown flag: --concurrent-deployment-sync; did you mean --concurrent-deployment-syncs?",
-            id="a flag that nobody knows",
+            id="an unknown flag",
         ),
-        pytest.param(["--zzz"], 2, "unknown flag: --zzz; leave it out", id="a flag like no other"),
+        pytest.param(["--zzz"], 2, "unknown flag: --zzz; leave it out", id="an unknown flag without a similar one"),
         pytest.param(["--kube-api-qps", "many"], 2, "--kube-api-qps", id="no number"),
     ],
 )
-def test_a_wrong_call_is_one_sentence(run: CommandRunner, arguments: list[str], code: int, said: str) -> None:
-    told = run("controllers", *arguments)
-    assert (told.code, "Traceback" in told.text) == (code, False)
-    assert said in told.text
+def test_a_wrong_call_is_one_sentence(run: CommandRunner, arguments: list[str], code: int, expected: str) -> None:
+    result = run("controllers", *arguments)
+    assert (result.code, "Traceback" in result.text) == (code, False)
+    assert expected in result.text

@@ -1,4 +1,4 @@
-"""`bayplan run` takes what stands in a manifest of kube-scheduler and in one of vc-scheduler."""
+"""`bayplan run` accepts the flags of a kube-scheduler manifest and of a vc-scheduler manifest."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ MANIFEST_OF_KUBE_SCHEDULER = (
 )
 
 
-class Started:
-    """What the command would run, in place of running it."""
+class RecordedRun:
+    """Records the arguments of the process instead of running it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self._kubeconfig = folder / "config"
@@ -59,7 +59,7 @@ class Started:
         monkeypatch.setattr(cli_run, "combined_process", self._process)
         monkeypatch.setattr(cli_run, "run_process", self._run)
 
-    def by(self, *arguments: str) -> Started:
+    def run(self, *arguments: str) -> RecordedRun:
         with pytest.raises(SystemExit) as ended:
             both_engines.main(args=["--kubeconfig", str(self._kubeconfig), *arguments], standalone_mode=False)
         assert ended.value.code == 0
@@ -86,27 +86,27 @@ class Started:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Started:
+def recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RecordedRun:
     monkeypatch.setattr(cli_run, "freeze_memory", lambda: None)
-    return Started(monkeypatch, tmp_path)
+    return RecordedRun(monkeypatch, tmp_path)
 
 
-def test_every_flag_of_either_scheduler_is_one_of_both() -> None:
+def test_the_flags_are_those_of_both_schedulers() -> None:
     names = [flag.name for flag in RUN_FLAGS]
     assert {flag.name for flag in (*KUBE_SCHEDULER_FLAGS, *VC_SCHEDULER_FLAGS)} == set(names)
     assert len(names) == len(set(names))
 
 
-def test_what_has_no_effect_is_told_so_as_it_is_for_the_batch_engine_alone() -> None:
+def test_flags_without_effect_have_the_same_help_as_in_batch_run() -> None:
     told = {flag.name: (flag.section, flag.help) for flag in RUN_FLAGS}
-    idle = {"resync-period", "priority-class", "csi-storage", "node-worker-threads", "ca-cert-file"}
-    of_batch = {flag.name: (flag.section, flag.help) for flag in batch_engine.flags}
-    assert {told[name][0] for name in idle} == {"Accepted, without effect in Bayplan"}
-    assert all(told[name] == of_batch[name] for name in (*idle, "logtostderr"))
+    ignored = {"resync-period", "priority-class", "csi-storage", "node-worker-threads", "ca-cert-file"}
+    batch_flags = {flag.name: (flag.section, flag.help) for flag in batch_engine.flags}
+    assert {told[name][0] for name in ignored} == {"Accepted, without effect in Bayplan"}
+    assert all(told[name] == batch_flags[name] for name in (*ignored, "logtostderr"))
 
 
-def test_both_manifests_are_taken_at_once(started: Started) -> None:
-    found = started.by(*MANIFEST_OF_VC_SCHEDULER, *MANIFEST_OF_KUBE_SCHEDULER)
+def test_the_flags_of_both_manifests_can_be_combined(recorded: RecordedRun) -> None:
+    found = recorded.run(*MANIFEST_OF_VC_SCHEDULER, *MANIFEST_OF_KUBE_SCHEDULER)
     assert found.leases == [("control", "kube-scheduler"), ("gangs", "volcano")]
     assert found.told["openly"] == InsecureServingOptions(health=True, metrics=True, profiling=True)
     assert found.told["configuration"].client_connection.qps == 2000
@@ -131,26 +131,26 @@ def test_both_manifests_are_taken_at_once(started: Started) -> None:
     ],
 )
 def test_each_lease_has_a_namespace_of_its_own(
-    started: Started, arguments: list[str], leases: list[tuple[str, str]]
+    recorded: RecordedRun, arguments: list[str], leases: list[tuple[str, str]]
 ) -> None:
-    assert started.by(*arguments).leases == leases
+    assert recorded.run(*arguments).leases == leases
 
 
 @pytest.mark.parametrize(
     ("gates", "told"),
     [
         pytest.param("SchedulingGatesQueueAdmission=true,GenericWorkload=true", [], id="one of each scheduler"),
-        pytest.param("CSIStorage=true", ["feature gate CSIStorage has no effect here"], id="in vain"),
+        pytest.param("CSIStorage=true", ["feature gate CSIStorage has no effect here"], id="without effect"),
         pytest.param("Nope=true", ["feature gate Nope is unknown to Bayplan and has no effect"], id="of neither"),
     ],
 )
-def test_gates_of_either_scheduler_are_known(
-    started: Started, capsys: pytest.CaptureFixture[str], gates: str, told: list[str]
+def test_feature_gates_of_both_schedulers_are_known(
+    recorded: RecordedRun, capsys: pytest.CaptureFixture[str], gates: str, told: list[str]
 ) -> None:
-    started.by(f"--feature-gates={gates}", "--leader-elect=false")
-    said = capsys.readouterr().err
-    assert said.count("feature gate") == len(told)
-    assert all(each in said for each in told)
+    recorded.run(f"--feature-gates={gates}", "--leader-elect=false")
+    stderr = capsys.readouterr().err
+    assert stderr.count("feature gate") == len(told)
+    assert all(each in stderr for each in told)
 
 
 WARNED = "Volcano's is volcano in volcano-system, unless --lock-object-namespace sets its namespace"
@@ -161,26 +161,26 @@ WARNED = "Volcano's is volcano in volcano-system, unless --lock-object-namespace
     [
         pytest.param(["--leader-elect-resource-namespace=volcano"], True, id="as Volcano's chart has it"),
         pytest.param(["--leader-elect-resource-namespace=kube-system"], False, id="as kube-scheduler has it"),
-        pytest.param(["--leader-elect-resource-namespace=a", "--lock-object-namespace=b"], False, id="both are said"),
+        pytest.param(["--leader-elect-resource-namespace=a", "--lock-object-namespace=b"], False, id="both are set"),
         pytest.param(["--leader-elect-resource-namespace=volcano", "--leader-elect=false"], False, id="no lease"),
     ],
 )
-def test_who_moves_one_lease_alone_hears_where_the_other_is(
-    started: Started, capsys: pytest.CaptureFixture[str], arguments: list[str], warned: bool
+def test_moving_only_kube_schedulers_lease_is_warned_about(
+    recorded: RecordedRun, capsys: pytest.CaptureFixture[str], arguments: list[str], warned: bool
 ) -> None:
-    started.by(*arguments)
+    recorded.run(*arguments)
     assert (WARNED in capsys.readouterr().err) is warned
 
 
-def test_pages_without_tls_are_where_flags_say_and_nowhere_without_them(started: Started) -> None:
-    assert started.by().told["openly"] == InsecureServingOptions()
+def test_endpoints_without_tls_follow_the_flags(recorded: RecordedRun) -> None:
+    assert recorded.run().told["openly"] == InsecureServingOptions()
     addresses = ("--healthz-address=127.0.0.1:1", "--listen-address=127.0.0.1:2")
-    found = started.by("--enable-healthz", "--enable-pprof", *addresses).told["openly"]
+    found = recorded.run("--enable-healthz", "--enable-pprof", *addresses).told["openly"]
     assert found == InsecureServingOptions(
         health=True, health_address="127.0.0.1:1", profiling=True, listen_address="127.0.0.1:2"
     )
 
 
-def test_a_signal_dumps_what_sessions_know_unless_that_is_turned_off(started: Started) -> None:
-    assert started.by().dumps is not None
-    assert started.by("--cache-dumper=false").dumps is None
+def test_the_cache_dumper_can_be_disabled(recorded: RecordedRun) -> None:
+    assert recorded.run().dumps is not None
+    assert recorded.run("--cache-dumper=false").dumps is None

@@ -1,4 +1,4 @@
-"""`record`, `replay` and `whatif` on clusters in files: what they print, and one sentence where they cannot."""
+"""`record`, `replay` and `whatif` on clusters in files: output and errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from support.harness.in_process_commands import CommandRunner
 CLUSTER, GANGS = ROOT / "examples" / "cluster", ROOT / "examples" / "batch"
 
 
-def wish(tmp_path: Path, **fields: Any) -> Path:
+def change_file(tmp_path: Path, **fields: Any) -> Path:
     path = tmp_path / "change.yaml"
     path.write_text(yaml.safe_dump({"apiVersion": "bayplan.dev/v1alpha1", "kind": "WhatIf", **fields}))
     return path
@@ -66,7 +66,7 @@ def test_the_configuration_of_a_recording_is_replayed_with_it(run: CommandRunner
     assert read_recording(path).header.configuration == config.read_text()
 
 
-def test_an_anonymous_recording_replays_and_names_nobody(run: CommandRunner, tmp_path: Path) -> None:
+def test_an_anonymous_recording_replays_without_names(run: CommandRunner, tmp_path: Path) -> None:
     path = tmp_path / "anonymous.jsonl"
     run("record", "--anonymous", path, "--from", CLUSTER)
     text = path.read_text()
@@ -76,9 +76,9 @@ def test_an_anonymous_recording_replays_and_names_nobody(run: CommandRunner, tmp
 
 
 def test_a_recording_of_a_live_cluster_is_made_anonymous_later(run: CommandRunner, tmp_path: Path) -> None:
-    made, observed, shared = (tmp_path / name for name in ("made.jsonl", "observed.jsonl", "shared.jsonl"))
-    run("record", made, "--from", CLUSTER)
-    known = read_recording(made)
+    computed, observed, shared = (tmp_path / name for name in ("computed.jsonl", "observed.jsonl", "shared.jsonl"))
+    run("record", computed, "--from", CLUSTER)
+    known = read_recording(computed)
     header = RecordingHeader(recording=1, at=known.header.at, decisions=OBSERVED)
     write_recording(
         observed, Recording(header, known.objects, (RecordedDecision(pod="default/crunch-0", node="batch-a"),))
@@ -92,7 +92,7 @@ def test_a_recording_of_a_live_cluster_is_made_anonymous_later(run: CommandRunne
     assert first["different"] == second["different"]
 
 
-def test_following_is_for_live_clusters_and_takes_a_duration(run: CommandRunner, tmp_path: Path) -> None:
+def test_for_needs_a_live_cluster_and_a_duration(run: CommandRunner, tmp_path: Path) -> None:
     ended = run("record", tmp_path / "c.jsonl", "--for", "10m", "--from", CLUSTER)
     assert (ended.code, ended.err) == (2, "error: --follow and --for need a live cluster; leave out --from\n")
     for text in ("soon", "-3s", "0s"):
@@ -101,14 +101,14 @@ def test_following_is_for_live_clusters_and_takes_a_duration(run: CommandRunner,
         assert ended.err == f"error: --for takes a duration such as 90s, 10m or 1h30m; got {text!r}\n"
 
 
-def test_a_file_that_cannot_be_written_is_told_before_a_cluster_is_followed(run: CommandRunner, tmp_path: Path) -> None:
-    nobody = tmp_path / "kubeconfig"
-    ended = run("record", tmp_path / "no" / "c.jsonl", "--for", "2h", "--kubeconfig", nobody)
+def test_an_unwritable_file_is_reported_before_recording(run: CommandRunner, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    ended = run("record", tmp_path / "no" / "c.jsonl", "--for", "2h", "--kubeconfig", kubeconfig)
     assert ended.code == 1
     assert "c.jsonl cannot be written: No such file or directory" in ended.err
 
 
-def test_what_is_no_file_is_written_and_not_replaced(run: CommandRunner, tmp_path: Path) -> None:
+def test_a_pipe_is_written_and_not_replaced(run: CommandRunner, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -120,16 +120,16 @@ def test_what_is_no_file_is_written_and_not_replaced(run: CommandRunner, tmp_pat
         os.close(reader)
 
 
-def test_another_configuration_that_cannot_be_used_is_told_with_the_change(run: CommandRunner, tmp_path: Path) -> None:
+def test_an_invalid_configuration_is_reported_with_the_change_file(run: CommandRunner, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("kind: Other\n")
-    change = wish(tmp_path, configuration="bad.yaml")
+    change = change_file(tmp_path, configuration="bad.yaml")
     ended = run("whatif", "-f", change, "--from", CLUSTER)
     assert ended.code == 1
     assert ended.err.startswith(f"error: {change}: configuration: ")
     assert ended.err.count("\n") == 1
 
 
-def test_what_if_of_a_cluster_that_was_followed_is_about_its_end(run: CommandRunner, tmp_path: Path) -> None:
+def test_whatif_of_a_recording_uses_its_end(run: CommandRunner, tmp_path: Path) -> None:
     path, noon = tmp_path / "story.jsonl", datetime(2026, 3, 1, 12, tzinfo=UTC)
     header = RecordingHeader(recording=1, at=noon, decisions=OBSERVED, until=noon + timedelta(hours=1))
     objects = (make_node("old", cpu=4), make_pod("web", cpu=3))
@@ -141,8 +141,8 @@ def test_what_if_of_a_cluster_that_was_followed_is_about_its_end(run: CommandRun
     write_recording(
         path, Recording(header, objects, (RecordedDecision(pod="default/web", node="old"),), (*changes, late))
     )
-    told = json.loads(run("whatif", "-f", wish(tmp_path), "--from", path, "-o", "json").out)
-    assert [(each["pod"], each["then"]) for each in told["lands"]] == [("default/late", "new")]
+    output = json.loads(run("whatif", "-f", change_file(tmp_path), "--from", path, "-o", "json").out)
+    assert [(each["pod"], each["then"]) for each in output["lands"]] == [("default/late", "new")]
     assert run("replay", path) == (0, "1 decisions, all the same\n", "")
     shared = tmp_path / "shared.jsonl"
     assert run("record", "--anonymous", shared, "--from", path).code == 0
@@ -151,19 +151,19 @@ def test_what_if_of_a_cluster_that_was_followed_is_about_its_end(run: CommandRun
     assert run("replay", shared) == (0, "1 decisions, all the same\n", "")
 
 
-def test_what_if_is_told_as_a_table_and_as_data(run: CommandRunner, tmp_path: Path) -> None:
-    change = wish(tmp_path, nodes={"remove": ["batch-a"], "add": ["big=2:cpu=32,memory=64Gi"]})
-    told = run("whatif", "-f", change, "--from", CLUSTER)
-    assert told.code == 0
-    assert "1 pod would move\n  default/crunch-0  batch-a -> big-" in told.out
-    assert re.search(r"^nodes +6 +7$", told.out, re.MULTILINE)
+def test_whatif_prints_a_table_or_data(run: CommandRunner, tmp_path: Path) -> None:
+    change = change_file(tmp_path, nodes={"remove": ["batch-a"], "add": ["big=2:cpu=32,memory=64Gi"]})
+    output = run("whatif", "-f", change, "--from", CLUSTER)
+    assert output.code == 0
+    assert "1 pod would move\n  default/crunch-0  batch-a -> big-" in output.out
+    assert re.search(r"^nodes +6 +7$", output.out, re.MULTILINE)
     data = json.loads(run("whatif", "-f", change, "--from", CLUSTER, "-o", "json").out)
     assert [(fate["now"], fate["then"][:4]) for fate in data["moves"]] == [("batch-a", "big-")]
     assert data["cost"]["restarts"] == 1
     assert yaml.safe_load(run("whatif", "-f", change, "--from", CLUSTER, "-o", "yaml").out) == data
 
 
-def test_many_fates_are_cut_in_a_table(run: CommandRunner, tmp_path: Path) -> None:
+def test_long_tables_are_truncated(run: CommandRunner, tmp_path: Path) -> None:
     pods = tmp_path / "pods.yaml"
     containers = [{"name": "main", "resources": {"requests": {"cpu": "1"}}}]
     tree = [
@@ -171,21 +171,21 @@ def test_many_fates_are_cut_in_a_table(run: CommandRunner, tmp_path: Path) -> No
         for number in range(25)
     ]
     pods.write_text(yaml.safe_dump_all(tree))
-    told = run("whatif", "-f", wish(tmp_path, nodes={"add": ["node=4:cpu=8"]}), "--from", pods)
-    assert "25 pods would land" in told.out
-    assert "and 5 more; -o json lists all" in told.out
+    output = run("whatif", "-f", change_file(tmp_path, nodes={"add": ["node=4:cpu=8"]}), "--from", pods)
+    assert "25 pods would land" in output.out
+    assert "and 5 more; -o json lists all" in output.out
 
 
-def test_two_clusters_at_once_are_refused(run: CommandRunner, tmp_path: Path) -> None:
+def test_a_recording_with_another_source_is_refused(run: CommandRunner, tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     run("record", path, "--from", CLUSTER)
-    ended = run("whatif", "-f", wish(tmp_path), "--from", path, "--from", CLUSTER)
+    ended = run("whatif", "-f", change_file(tmp_path), "--from", path, "--from", CLUSTER)
     assert ended.code == 2
     assert ended.err.endswith("is a recording, which is a whole cluster; give no other file with it\n")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         pytest.param(("replay", "{}/none.jsonl"), 1, "none.jsonl cannot be read: No such file", id="no recording"),
         pytest.param(
@@ -199,18 +199,18 @@ def test_two_clusters_at_once_are_refused(run: CommandRunner, tmp_path: Path) ->
         pytest.param(("record", "{}/c.jsonl", "--from", "{}/none"), 1, "none does not exist", id="no manifests"),
     ],
 )
-def test_what_is_not_there_is_one_sentence(
-    run: CommandRunner, tmp_path: Path, arguments: tuple[object, ...], code: int, said: str
+def test_missing_files_are_one_sentence(
+    run: CommandRunner, tmp_path: Path, arguments: tuple[object, ...], code: int, expected: str
 ) -> None:
     ended = run(*(str(argument).replace("{}", str(tmp_path)) for argument in arguments))
     assert ended.code == code
     assert ended.err.startswith("error: ")
     assert ended.err.count("\n") == 1
-    assert said in ended.err
+    assert expected in ended.err
 
 
 @pytest.mark.parametrize("option", ["--config", "--scheduler-conf"])
-def test_a_configuration_that_is_refused_is_named(run: CommandRunner, tmp_path: Path, option: str) -> None:
+def test_an_invalid_configuration_is_reported_with_its_file(run: CommandRunner, tmp_path: Path, option: str) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text("kind: Nothing\nactions: fly\ntiers: 3\n")
     ended = run("record", tmp_path / "c.jsonl", "--from", CLUSTER, option, broken)

@@ -1,4 +1,4 @@
-"""`bayplan simulate` and `bayplan sweep`: what they print, that a seed decides it all, and what they refuse."""
+"""`bayplan simulate` and `bayplan sweep`: output, reproducibility, and errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.harness.cluster_command_line import InProcessCommandLine
 
 
 def _pod(n: int) -> str:
-    """A line of a pod: one in seven without a GPU, one in three with a part of one."""
+    """A CSV line of a pod: one in seven without a GPU, one in three with a GPU fraction."""
     milli = 0 if n % 7 == 0 else 1000 if n % 3 else 100 * (n % 7)
     return f"p{n},{1000 * (n % 5)},512,{int(milli > 0)},{milli},{'T4' if n % 11 == 0 else ''}\n"
 
@@ -34,13 +34,13 @@ def run(capsys: pytest.CaptureFixture[str]) -> InProcessCommandLine:
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    """Options that name a small workload."""
+    """Options for a small workload."""
     (tmp_path / "pods.csv").write_text(PODS)
     (tmp_path / "nodes.csv").write_text(NODES)
     return ["--pods", str(tmp_path / "pods.csv"), "--nodes", str(tmp_path / "nodes.csv")]
 
 
-def test_a_table_for_people(run: InProcessCommandLine, files: list[str]) -> None:
+def test_the_table(run: InProcessCommandLine, files: list[str]) -> None:
     lines = run.lines("simulate", *files, "--policy", "fgd", "--seeds", 2, "--processes", 1)
     assert lines[0] == "fgd on pods (openb): 50 nodes, 200 GPUs, 2 runs"
     assert lines[2].split() == ["LOAD", "GPU", "ALLOCATION", "DEVIATION"]
@@ -48,40 +48,40 @@ def test_a_table_for_people(run: InProcessCommandLine, files: list[str]) -> None
     assert [line.split()[0] for line in lines[3:-2]] == ["90%", "100%", "130%"]
 
 
-def test_json_for_programs(run: InProcessCommandLine, files: list[str]) -> None:
+def test_the_json_output(run: InProcessCommandLine, files: list[str]) -> None:
     found = json.loads("\n".join(run.lines("simulate", *files, "--seeds", 3, "--processes", 1, "-o", "json")))
     assert found["seeds"] == [0, 1, 2]
     assert (found["nodes"], found["gpus"], found["published"]) == (50, 200, None)
     finals = [each["gpu_milli_allocated"] for each in found["runs"]]
     assert all(0 < milli <= 200_000 for milli in finals)
     assert {f"gpu_allocation_at_{load}_{what}" for load in (90, 100, 130) for what in ("mean", "sd")} <= found.keys()
-    told = [each["gpu_allocation_at_130"] for each in found["runs"]]
-    assert found["gpu_allocation_at_130_mean"] == pytest.approx(sum(told) / 3, abs=1e-3)
+    allocations = [each["gpu_allocation_at_130"] for each in found["runs"]]
+    assert found["gpu_allocation_at_130_mean"] == pytest.approx(sum(allocations) / 3, abs=1e-3)
 
 
 @pytest.mark.parametrize("trace", ["openb", "csv"])
-def test_the_same_seed_gives_the_same_bytes_whatever_the_machine(files: list[str], tmp_path: Path, trace: str) -> None:
+def test_the_same_seed_gives_the_same_output_on_every_machine(files: list[str], tmp_path: Path, trace: str) -> None:
     timed = tmp_path / "timed.csv"
     header, *lines = (tmp_path / "pods.csv").read_text().splitlines()
     arrivals = [f"{line},{7 * number},{100 + 37 * number % 1000}" for number, line in enumerate(lines)]
     timed.write_text("\n".join([f"{header},arrival,duration", *arrivals, ""]))
-    asked = (
+    trace_options = (
         ["--seeds", "2"] if trace == "openb" else ["--trace", "csv", "--pods", timed, "--samples", "-", "--every", 300]
     )
-    said = []
+    expected = []
     for number, environment in enumerate((LOCAL_ENVIRONMENT, OTHER_CPU_ENVIRONMENT)):
         samples = tmp_path / f"samples-{number}.csv"
         more = ["--processes", number + 1] if trace == "openb" else []
-        options = [samples if each == "-" else each for each in (*files, *asked, *more, "-o", "json")]
+        options = [samples if each == "-" else each for each in (*files, *trace_options, *more, "-o", "json")]
         command = [sys.executable, "-m", "bayplan", "simulate", *map(str, options)]
         done = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=300)
-        said.append((done.stdout, samples.read_bytes() if trace == "csv" else b""))
-    assert said[0] == said[1]
-    assert json.loads(said[0][0])["nodes"] == 50
-    assert said[0][1].count(b"\n") > (5 if trace == "csv" else -1)
+        expected.append((done.stdout, samples.read_bytes() if trace == "csv" else b""))
+    assert expected[0] == expected[1]
+    assert json.loads(expected[0][0])["nodes"] == 50
+    assert expected[0][1].count(b"\n") > (5 if trace == "csv" else -1)
 
 
-def test_the_configuration_of_a_simulation_is_one_for_a_scheduler(
+def test_show_config_prints_a_scheduler_configuration(
     run: InProcessCommandLine, files: list[str], tmp_path: Path
 ) -> None:
     text = "\n".join(run.lines("simulate", *files, "--policy", "fgd", "--show-config"))
@@ -109,7 +109,7 @@ def test_a_table_of_arrivals_is_replayed_in_virtual_time(run: InProcessCommandLi
     assert run.lines("simulate", *options)[0] == "jobs.csv on 1 nodes: 0.03 hours"
 
 
-def test_a_recorded_cluster_is_filled_anew(run: InProcessCommandLine, tmp_path: Path) -> None:
+def test_a_recording_is_a_trace(run: InProcessCommandLine, tmp_path: Path) -> None:
     recorded = tmp_path / "cluster.jsonl"
     run.lines("record", "--from", EXAMPLES / "cluster", recorded)
     found = json.loads("\n".join(run.lines("simulate", "--trace", "recording", "--pods", recorded, "-o", "json")))
@@ -117,12 +117,10 @@ def test_a_recorded_cluster_is_filled_anew(run: InProcessCommandLine, tmp_path: 
     assert (found["nodes"], found["arrived"]) == (len(nodes), len(pods))
     assert 0 < found["placed"] <= len(pods)
     assert found["placed"] + found["waiting"] == len(pods) + found["preemptions"]
-    assert 0 < found["cpu_mean"] <= 1  # all of them came at once, and no time passes afterwards
+    assert 0 < found["cpu_mean"] <= 1  # all pods arrive at once, and no time passes afterwards
 
 
-def test_gpus_of_a_table_are_shared_out_unless_somebody_else_is_told_to(
-    run: InProcessCommandLine, tmp_path: Path
-) -> None:
+def test_gpus_of_a_table_are_shared_by_default(run: InProcessCommandLine, tmp_path: Path) -> None:
     jobs, nodes, config = (tmp_path / name for name in ("jobs.csv", "nodes.csv", "config.yaml"))
     jobs.write_text("cpu_milli,memory_mib,num_gpu,gpu_milli,arrival,duration\n" + "1,1,1,700,0,60\n" * 3)
     nodes.write_text("sn,cpu_milli,memory_mib,gpu\na,4000,1024,1\n")
@@ -135,7 +133,7 @@ def test_gpus_of_a_table_are_shared_out_unless_somebody_else_is_told_to(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["simulate", "--pods", "none.csv"], "none.csv: it cannot be read: No such file or directory"),
         (["simulate", "--pods", "none.csv", "--samples", "x"], "--samples: only valid with --trace csv or recording"),
@@ -175,16 +173,16 @@ def test_gpus_of_a_table_are_shared_out_unless_somebody_else_is_told_to(
         (["sweep", "--pods", "none.csv", "--out", "x.csv", "--policy", "fgd+fgd"], "names fgd twice"),
     ],
 )
-def test_what_cannot_work_is_told_in_one_sentence(run: InProcessCommandLine, arguments: list[str], said: str) -> None:
+def test_wrong_calls_are_one_sentence(run: InProcessCommandLine, arguments: list[str], expected: str) -> None:
     ended = run(*arguments)
     assert ended.code in (1, 2)
     assert ended.err.startswith("error: ")
     assert ended.err.count("\n") == 1
-    assert said in ended.err
+    assert expected in ended.err
 
 
 @pytest.mark.parametrize("engine", ["pod", "batch"])
-def test_a_configuration_that_cannot_be_used_is_told_with_its_file(
+def test_an_invalid_configuration_is_reported_with_its_file(
     run: InProcessCommandLine, files: list[str], tmp_path: Path, engine: str
 ) -> None:
     config = tmp_path / "config.yaml"
@@ -194,7 +192,7 @@ def test_a_configuration_that_cannot_be_used_is_told_with_its_file(
     options = ["--trace", "csv", "--pods", timed, *files[2:], "--engine", engine, "--config", config]
     ended = run("simulate", *options)
     assert ended.err.startswith(f"error: {config}: ")
-    assert "; " in ended.err  # and what to do about it
+    assert "; " in ended.err  # the advice
     assert ended.err.count("\n") == 1
 
 
@@ -205,8 +203,10 @@ def test_nodes_without_gpus_are_refused(run: InProcessCommandLine, files: list[s
     assert "no node has a GPU" in run(verb, *files, *more).err
 
 
-def test_on_other_nodes_nothing_is_compared(run: InProcessCommandLine, files: list[str], tmp_path: Path) -> None:
-    """A list of pods that is known by its name was published on the nodes of OpenB alone."""
+def test_other_nodes_are_not_compared_with_published_results(
+    run: InProcessCommandLine, files: list[str], tmp_path: Path
+) -> None:
+    """Published results of a known list of pods are for the nodes of OpenB only."""
     pods, page = tmp_path / "openb_pod_list_default.csv", tmp_path / "page.html"
     pods.write_text(PODS)
     options = ["--pods", pods, *files[2:], "--policy", "bestfit", "--seeds", 1, "--processes", 1]
@@ -215,7 +215,7 @@ def test_on_other_nodes_nothing_is_compared(run: InProcessCommandLine, files: li
     assert lines[-1] == "the published results of this workload are for other nodes"
     assert json.loads("\n".join(run.lines("simulate", *options, "-o", "json")))["published"] is None
     run.lines("sweep", *options, "--out", tmp_path / "out.csv", "--report", page)
-    assert "92.86" not in page.read_text()  # which is what was published
+    assert "92.86" not in page.read_text()  # the published value
 
 
 def test_a_policy_twice_is_refused(run: InProcessCommandLine, files: list[str], tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_policy_twice_is_refused(run: InProcessCommandLine, files: list[str], 
 
 
 @pytest.mark.parametrize(("out", "library"), [("out.parquet", "pyarrow"), ("out.csv", "matplotlib")])
-def test_a_library_that_is_missing_is_told_before_the_first_run(
+def test_a_missing_library_is_reported_before_the_first_run(
     run: InProcessCommandLine, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, library: str
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
@@ -234,24 +234,24 @@ def test_a_library_that_is_missing_is_told_before_the_first_run(
     assert not (tmp_path / f"{out}.partial").exists()
 
 
-def test_a_sweep_that_was_stopped_goes_on_where_it_was(
-    run: InProcessCommandLine, files: list[str], tmp_path: Path
-) -> None:
+def test_an_interrupted_sweep_continues(run: InProcessCommandLine, files: list[str], tmp_path: Path) -> None:
     whole, again = tmp_path / "whole.csv", tmp_path / "again.csv"
     options = [*files, "--policy", "fgd", "--policy", "fgd:2+bestfit:1", "--seeds", "2", "--processes", "1"]
     assert run.lines("sweep", *options, "--out", whole) == [f"4 runs in {whole}"]
     lines = whole.read_text().splitlines(keepends=True)
     assert len(lines) == 5
     marked = lines[1].split(",")
-    marked[3] = "123456"  # arrivals that no run has: whoever tells of them took the line as it was
-    kept = tmp_path / "again.csv.partial"
-    kept.write_text(lines[0] + ",".join(marked) + lines[2].replace(",fgd,", ",bestfit,") + lines[3][:20])
+    marked[3] = "123456"  # a number that no run has, to recognise the stored line
+    partial = tmp_path / "again.csv.partial"
+    partial.write_text(lines[0] + ",".join(marked) + lines[2].replace(",fgd,", ",bestfit,") + lines[3][:20])
     run.lines("sweep", *options, "--out", again)
     assert again.read_text() == lines[0] + ",".join(marked) + "".join(lines[2:])
-    assert not kept.exists()
+    assert not partial.exists()
 
 
-def test_results_of_other_files_are_not_taken_over(run: InProcessCommandLine, files: list[str], tmp_path: Path) -> None:
+def test_partial_results_of_other_files_are_not_used(
+    run: InProcessCommandLine, files: list[str], tmp_path: Path
+) -> None:
     out = tmp_path / "out.csv"
     options = ["sweep", *files, "--policy", "bestfit", "--seeds", "1", "--processes", "1", "--out", out]
     run.lines(*options)
@@ -262,9 +262,7 @@ def test_results_of_other_files_are_not_taken_over(run: InProcessCommandLine, fi
     assert out.read_text() != before
 
 
-def test_two_files_of_one_name_cannot_be_told_apart(
-    run: InProcessCommandLine, files: list[str], tmp_path: Path
-) -> None:
+def test_two_files_with_one_name_are_refused(run: InProcessCommandLine, files: list[str], tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "pods.csv").write_text(PODS)

@@ -1,4 +1,4 @@
-"""`bayplan queue`, `job`, `podgroup`, `crds` and `admission`: their help, and what they print and write."""
+"""`bayplan queue`, `job`, `podgroup`, `crds` and `admission`: help, output and requests."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def job(name: str, queue: str = "default", scheduler: str = "volcano") -> Tree:
     }
 
 
-def of_scheduling(kind: str, name: str, **spec: Any) -> Tree:
+def scheduling_object(kind: str, name: str, **spec: Any) -> Tree:
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": kind,
@@ -66,8 +66,8 @@ def of_scheduling(kind: str, name: str, **spec: Any) -> Tree:
     }
 
 
-class Commands:
-    """Commands against a cluster that has Volcano's kinds, and nothing that acts on them."""
+class CommandHarness:
+    """CommandHarness against a cluster that has Volcano's kinds, and nothing that acts on them."""
 
     def __init__(self, cluster: EmbeddedClusterClient, run: CommandRunner, kubeconfig: Path) -> None:
         self.cluster = cluster
@@ -91,30 +91,30 @@ class Commands:
         return found
 
 
-def with_volcano(tmp_path: Path, run: CommandRunner, steps: Any) -> None:
+def run_with_volcano(tmp_path: Path, run: CommandRunner, steps: Any) -> None:
     async def work() -> None:
         async with run_embedded_cluster(tmp_path) as cluster:
             for each in all_definitions():
                 await cluster.create(DEFINITIONS, each)
             await cluster.create("/api/v1/namespaces", {"metadata": {"name": "ml"}})
             cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
-            await steps(Commands(cluster, run, tmp_path / "config"))
+            await steps(CommandHarness(cluster, run, tmp_path / "config"))
 
     asyncio.run(work())
 
 
 def test_jobs_are_listed(tmp_path: Path, run: CommandRunner) -> None:
-    async def steps(commands: Commands) -> None:
+    async def steps(commands: CommandHarness) -> None:
         assert (await commands.run("job list")).out == "No resources found\n"
         make = commands.cluster.create
-        for name, queue, scheduler in (("hello", "default", "volcano"), ("train", "gpus", "mine")):
+        for name, queue, scheduler in (("hello", "default", "volcano"), ("train", "gpus", "members")):
             await make(JOBS.format("default"), job(name, queue, scheduler))
-        made = await make(JOBS.format("ml"), job("hello"))
+        created_job = await make(JOBS.format("ml"), job("hello"))
         for arguments, names in {
             "": ["hello", "train"],
             "-n ml": ["hello"],
             "-q gpus": ["train"],
-            "-S mine": ["train"],
+            "-S members": ["train"],
             "-q gpus -S volcano": [],
             "--selector ell": ["hello"],
             "--selector x": [],
@@ -130,30 +130,37 @@ def test_jobs_are_listed(tmp_path: Path, run: CommandRunner) -> None:
         assert (await commands.rows("job list"))[0] == JOB_COLUMNS
         status = {"state": {"phase": "Running"}, "running": 2, "failed": 1, "retryCount": 4}
         answer = await commands.cluster.request(
-            "PUT", f"{JOBS.format('ml')}/hello/status", {**made, "status": status}, Content_Type="application/json"
+            "PUT",
+            f"{JOBS.format('ml')}/hello/status",
+            {**created_job, "status": status},
+            Content_Type="application/json",
         )
         assert answer.code == 200, answer.text
-        created = made["metadata"]["creationTimestamp"][:10]
+        created = created_job["metadata"]["creationTimestamp"][:10]
         row = (await commands.rows("job list -n ml"))[1]
         assert row == ["hello", created, "Running", "Batch", *["4", "4", "0", "2", "0", "1", "0", "4"]]
         found = json.loads((await commands.run("job list -A -q gpus -o json")).out)["items"]
         assert [(each["kind"], each["metadata"]["name"]) for each in found] == [("Job", "train")]
 
-    with_volcano(tmp_path, run, steps)
+    run_with_volcano(tmp_path, run, steps)
 
 
-def test_a_job_is_run_viewed_suspended_resumed_and_deleted(tmp_path: Path, run: CommandRunner) -> None:
-    async def steps(commands: Commands) -> None:
-        ended = await commands.run("job run --name hello --replicas 3 --min 2 -S mine -R cpu=1 -L cpu=2 -i busybox")
+def test_the_lifecycle_of_a_job(tmp_path: Path, run: CommandRunner) -> None:
+    async def steps(commands: CommandHarness) -> None:
+        ended = await commands.run("job run --name hello --replicas 3 --min 2 -S members -R cpu=1 -L cpu=2 -i busybox")
         assert ended.out == "run job hello successfully\n"
-        (made,) = await commands.items(JOBS.format("default"))
-        (task,) = made["spec"]["tasks"]
-        assert (made["spec"]["minAvailable"], made["spec"]["schedulerName"], task["replicas"]) == (2, "mine", 3)
+        (created_job,) = await commands.items(JOBS.format("default"))
+        (task,) = created_job["spec"]["tasks"]
+        assert (created_job["spec"]["minAvailable"], created_job["spec"]["schedulerName"], task["replicas"]) == (
+            2,
+            "members",
+            3,
+        )
         (container,) = task["template"]["spec"]["containers"]
         assert container["resources"] == {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}
         lines = (await commands.run("job view hello")).out.splitlines()
         shown = dict(line.split(maxsplit=1) for line in lines if line.startswith(("Name:", "Namespace:", "Scheduler:")))
-        assert shown == {"Name:": "hello", "Namespace:": "default", "Scheduler:": "mine"}
+        assert shown == {"Name:": "hello", "Namespace:": "default", "Scheduler:": "members"}
         assert "  task   3          3     <none>" in lines
         assert lines[-1] == "Events: <none>"
         assert yaml.safe_load((await commands.run("job view -N hello -o yaml")).out)["metadata"]["name"] == "hello"
@@ -162,7 +169,7 @@ def test_a_job_is_run_viewed_suspended_resumed_and_deleted(tmp_path: Path, run: 
             found = await commands.items(COMMANDS.format("default"))
             (sent,) = [each for each in found if each["action"] == action]
             (owner,) = sent["metadata"]["ownerReferences"]
-            assert (owner["kind"], owner["name"], owner["uid"]) == ("Job", "hello", made["metadata"]["uid"])
+            assert (owner["kind"], owner["name"], owner["uid"]) == ("Job", "hello", created_job["metadata"]["uid"])
             assert sent["target"]["name"] == "hello"
         assert (await commands.run("job delete hello")).out == "delete job hello successfully\n"
         assert (await commands.run("job delete hello")).code == 1
@@ -170,11 +177,11 @@ def test_a_job_is_run_viewed_suspended_resumed_and_deleted(tmp_path: Path, run: 
             ended = await commands.run(f"job {verb}")
             assert (ended.code, "no job selected; give its name" in ended.err) == (2, True)
 
-    with_volcano(tmp_path, run, steps)
+    run_with_volcano(tmp_path, run, steps)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         pytest.param(
             "kind: Job\napiVersion: batch/v1\nmetadata: {name: a}", "must contain one Job", id="of-kubernetes"
@@ -185,7 +192,7 @@ def test_a_job_is_run_viewed_suspended_resumed_and_deleted(tmp_path: Path, run: 
         pytest.param("", "must contain one Job", id="empty"),
     ],
 )
-def test_files_that_are_not_run(tmp_path: Path, run: CommandRunner, text: str, said: str) -> None:
+def test_invalid_job_files_are_refused(tmp_path: Path, run: CommandRunner, text: str, expected: str) -> None:
     named = {**job("a"), "metadata": {"name": "a", "namespace": "default"}}
     path = tmp_path / "job.yaml"
     path.write_text(
@@ -193,35 +200,35 @@ def test_files_that_are_not_run(tmp_path: Path, run: CommandRunner, text: str, s
     )
     ended = run("job", "run", "-f", path, "-n", "ml", "--master", "http://127.0.0.1:9")
     assert (ended.code, ended.out) == (2, "")
-    assert said in ended.err
+    assert expected in ended.err
 
 
 @pytest.mark.parametrize("namespace", ["", "ml"])
-def test_the_job_of_a_file_is_made_in_its_namespace(tmp_path: Path, run: CommandRunner, namespace: str) -> None:
-    async def steps(commands: Commands) -> None:
+def test_the_job_of_a_file_is_created_in_its_namespace(tmp_path: Path, run: CommandRunner, namespace: str) -> None:
+    async def steps(commands: CommandHarness) -> None:
         named = {"namespace": namespace} if namespace else {}
         path = tmp_path / "job.yaml"
         path.write_text(json.dumps({**job("a"), "metadata": {"name": "a", **named}}), encoding="utf-8")
         assert (await commands.run(f"job run -f {path}")).out == "run job a successfully\n"
-        (made,) = await commands.items(JOBS.format(namespace or "default"))
-        assert made["metadata"]["name"] == "a"
+        (created_job,) = await commands.items(JOBS.format(namespace or "default"))
+        assert created_job["metadata"]["name"] == "a"
 
-    with_volcano(tmp_path, run, steps)
+    run_with_volcano(tmp_path, run, steps)
 
 
 @pytest.mark.parametrize("amounts", ["cpu", "cpu=1=2", "cpu=many"])
-def test_amounts_that_cannot_be_read_are_refused(run: CommandRunner, amounts: str) -> None:
+def test_invalid_amounts_are_refused(run: CommandRunner, amounts: str) -> None:
     ended = run("job", "run", "--name", "a", "-R", amounts, "--master", "http://127.0.0.1:9")
     assert (ended.code, ended.out) == (2, "")
     assert "127.0.0.1" not in ended.err, "no cluster is asked"
 
 
 def test_pod_groups_are_listed_viewed_and_deleted(tmp_path: Path, run: CommandRunner) -> None:
-    async def steps(commands: Commands) -> None:
+    async def steps(commands: CommandHarness) -> None:
         make = commands.cluster.create
         for namespace, name, queue in (("default", "a", ""), ("default", "b", "gpus"), ("ml", "c", "gpus")):
             spec = {"minMember": 2, **({"queue": queue} if queue else {})}
-            await make(GROUPS.format(namespace), of_scheduling("PodGroup", name, **spec))
+            await make(GROUPS.format(namespace), scheduling_object("PodGroup", name, **spec))
         for arguments, names in {
             "": ["a", "b"],
             "-n ml": ["c"],
@@ -235,26 +242,26 @@ def test_pod_groups_are_listed_viewed_and_deleted(tmp_path: Path, run: CommandRu
         assert [row[:2] for row in everywhere] == [["Namespace", "Name"], ["default", "b"], ["ml", "c"]]
         found = json.loads((await commands.run("podgroup list -A -o json")).out)["items"]
         assert [(each["kind"], each["metadata"]["name"]) for each in found] == [("PodGroup", each) for each in "abc"]
-        for name, group in (("mine", "b"), ("theirs", "a")):
+        for name, group in (("members", "b"), ("theirs", "a")):
             meta = {"name": name, "annotations": {"scheduling.k8s.io/group-name": group}}
             containers = [{"name": "c", "image": "none"}]
             await make("/api/v1/namespaces/default/pods", {"metadata": meta, "spec": {"containers": containers}})
         lines = (await commands.run("podgroup view b")).out.splitlines()
         assert lines[1].split()[0] == "b"
-        assert lines[2:] == ["Conditions: <none>", "Pods:", "  mine  Pending  <no node>"]
+        assert lines[2:] == ["Conditions: <none>", "Pods:", "  members  Pending  <no node>"]
         assert (await commands.run("podgroup delete b")).out == "delete podgroup b successfully\n"
         assert await commands.first_column("podgroup list") == ["a"]
 
-    with_volcano(tmp_path, run, steps)
+    run_with_volcano(tmp_path, run, steps)
 
 
-def test_queues_are_made_listed_changed_and_deleted(tmp_path: Path, run: CommandRunner) -> None:
-    async def steps(commands: Commands) -> None:
+def test_the_lifecycle_of_a_queue(tmp_path: Path, run: CommandRunner) -> None:
+    async def steps(commands: CommandHarness) -> None:
         assert (await commands.run("queue create gpus --weight 4")).out == "create queue gpus successfully\n"
         await commands.run("queue create -n team --parent gpus")
         await commands.run("queue create closed -S Closed")
         for name, phase in (("a", "Running"), ("b", "Running"), ("c", "Pending")):
-            group = of_scheduling("PodGroup", name, queue="gpus", minMember=2)
+            group = scheduling_object("PodGroup", name, queue="gpus", minMember=2)
             await commands.cluster.create(GROUPS.format("ml"), {**group, "status": {"phase": phase}})
         by_name = {each["metadata"]["name"]: each for each in await commands.items(QUEUES)}
         assert [by_name["gpus"]["spec"]["weight"], by_name["team"]["spec"]["parent"]] == [4, "gpus"]
@@ -277,4 +284,4 @@ def test_queues_are_made_listed_changed_and_deleted(tmp_path: Path, run: Command
         ended = await commands.run("queue operate gpus -a update")
         assert (ended.code, "weight must be specified" in ended.err) == (2, True)
 
-    with_volcano(tmp_path, run, steps)
+    run_with_volcano(tmp_path, run, steps)
