@@ -1,6 +1,6 @@
-"""Full nodes first, so that empty ones can be given back; important jobs first, and only they push others out.
+"""Prefers full nodes, so that empty ones can be released. Orders jobs by priority, and preempts lower ones only.
 
-Cost: four columns for each class of tasks, and after that the rows that have changed; a look at each candidate's job.
+Cost: four columns for each class of tasks, and after that the changed rows; one lookup for the job of each candidate.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from bayplan.framework import MAX_SCORE
 
 
 class CostAware:
-    """Packs nodes, serves jobs by priority, and preempts downwards only."""
+    """Packs nodes, serves jobs by priority, and preempts lower priorities only."""
 
     name = "costaware"
 
@@ -29,7 +29,7 @@ class CostAware:
         return right.priority - left.priority
 
     def _scores(self, task: Task, nodes: Nodes) -> FloatVector:  # noqa: ARG002
-        """The mean of the used parts of cpu and memory; a node that has none of one counts as empty there."""
+        """The mean of the used parts of cpu and memory; a node without one of the two counts as empty there."""
         used = np.zeros(len(nodes))
         for resource in ("cpu", "memory"):
             total = nodes.allocatable(resource)

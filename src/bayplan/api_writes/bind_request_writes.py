@@ -59,13 +59,13 @@ class BindRequestWrites:
         try:
             return await self._post(intent)
         except AlreadyExists:
-            there = await self._read_existing(pod.namespace, pod.name, pod.uid)
-        if there is not None:
-            if self._is_same_request(there, intent):
-                return there
-            if there.is_for(pod) and self._late_creates.until_s(pod.uid) is not None:
-                raise _name_conflict(f"the bind request {there.key} was given up, and {_MAY_COME_BACK}")
-            await self._delete(DeleteBindRequest(there))
+            existing = await self._read_existing(pod.namespace, pod.name, pod.uid)
+        if existing is not None:
+            if self._is_same_request(existing, intent):
+                return existing
+            if existing.is_for(pod) and self._late_creates.until_s(pod.uid) is not None:
+                raise _name_conflict(f"the bind request {existing.key} was given up, and {_MAY_COME_BACK}")
+            await self._delete(DeleteBindRequest(existing))
         return await self._post(intent)
 
     async def _post(self, intent: CreateBindRequest) -> BindRequest:
@@ -87,7 +87,7 @@ class BindRequestWrites:
             intent.postponed(until_s)
 
     async def _delete(self, intent: DeleteBindRequest) -> None:
-        meta, there = intent.request.metadata, None
+        meta, existing = intent.request.metadata, None
         try:
             await self._client.delete(
                 BIND_REQUESTS,
@@ -103,9 +103,9 @@ class BindRequestWrites:
         except Conflict:
             if intent.on_deleted is None:
                 raise
-            there = await self._read_existing(meta.namespace, meta.name, intent.request.pod_uid)
+            existing = await self._read_existing(meta.namespace, meta.name, intent.request.pod_uid)
         if intent.on_deleted is not None:
-            intent.on_deleted(there)
+            intent.on_deleted(existing)
 
     async def _read_existing(self, namespace: str, name: str, pod_uid: str) -> BindRequest | None:
         try:
@@ -124,28 +124,30 @@ class BindRequestWrites:
         raise undecodable
 
     @staticmethod
-    def _is_same_request(there: BindRequest, intent: CreateBindRequest) -> bool:
+    def _is_same_request(existing: BindRequest, intent: CreateBindRequest) -> bool:
         """Whether the existing request is the wanted one; False: it is a leftover. Raises if it blocks the create."""
-        if there.has_failed:
+        if existing.has_failed:
             return False
-        if not there.is_for(intent.pod):
-            if there.has_succeeded or (there.is_handled_by_bayplan and there.spec.pod_name == intent.pod.name):
+        if not existing.is_for(intent.pod):
+            if existing.has_succeeded or (existing.is_handled_by_bayplan and existing.spec.pod_name == intent.pod.name):
                 return False
             raise _name_conflict(
-                f"the bind request {there.key} has the name that is needed: it is a live one for {_target_text(there)} "
-                "that Bayplan did not create; its creator has to delete it"
+                f"the bind request {existing.key} has the name that is needed: it is a live one for "
+                f"{_target_text(existing)} that Bayplan did not create; its creator has to delete it"
             )
-        if there.metadata.deletion_timestamp is not None:
-            raise Conflict(f"the bind request {there.key} is being deleted; it is created again after that", code=409)
-        if there.spec.selected_node == intent.request.spec.selected_node:
+        if existing.metadata.deletion_timestamp is not None:
+            raise Conflict(
+                f"the bind request {existing.key} is being deleted; it is created again after that", code=409
+            )
+        if existing.spec.selected_node == intent.request.spec.selected_node:
             return True
         binder = (
             "the binder"
-            if there.is_handled_by_bayplan
+            if existing.is_handled_by_bayplan
             else f"another binder (it has no label {HANDLED_BY_LABEL}: {HANDLED_BY_BAYPLAN})"
         )
         raise _name_conflict(
-            f"pod {intent.pod.key} already has a live bind request, to node {there.spec.selected_node}; "
+            f"pod {intent.pod.key} already has a live bind request, to node {existing.spec.selected_node}; "
             f"{binder} has to carry that one out or give it up first"
         )
 
@@ -157,8 +159,8 @@ def _name_conflict(text: str) -> ApiError:
     return ApiError(text, code=409, reason="Conflict")
 
 
-def _target_text(there: BindRequest) -> str:
+def _target_text(existing: BindRequest) -> str:
     """The pod of a request that is not for the current pod of its name."""
-    if there.spec.pod_name != there.metadata.name:
-        return f"pod {there.pod_key}"
-    return f"an earlier pod of that name, with uid {there.pod_uid}"
+    if existing.spec.pod_name != existing.metadata.name:
+        return f"pod {existing.pod_key}"
+    return f"an earlier pod of that name, with uid {existing.pod_uid}"

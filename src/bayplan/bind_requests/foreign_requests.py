@@ -144,7 +144,7 @@ class ForeignBindRequests:
         if self._counted.pop(uid, None) is None:
             return
         self._devices.release(uid)
-        was = self.cache.pod(uid)
-        if was is not None and self.cache.is_assumed(uid):
-            self.cache.forget(was)
-            self.on_released(was)
+        assumed = self.cache.pod(uid)
+        if assumed is not None and self.cache.is_assumed(uid):
+            self.cache.forget(assumed)
+            self.on_released(assumed)

@@ -65,8 +65,8 @@ class RequestOwner(Protocol):
         """The pod counts on a node now and must not be scheduled."""
         ...
 
-    def on_released(self, pod: Pod, was: Pod) -> None:
-        """The pod does not count on its node any more (`was`) and has to be scheduled again."""
+    def on_released(self, pod: Pod, assumed: Pod) -> None:
+        """The pod does not count on its node any more (`assumed`) and has to be scheduled again."""
         ...
 
     def submit(self, intent: object) -> None: ...
@@ -465,10 +465,10 @@ class BindRequestTracker:
         if self._report_result(pod.uid, why) or pod.uid not in self._restored:
             return
         self._restored.discard(pod.uid)
-        was = self.cache.pod(pod.uid)
-        if was is not None and self.cache.is_assumed(pod.uid):
-            self.cache.forget(was)
-            self.engine.on_released(pod, was)
+        assumed = self.cache.pod(pod.uid)
+        if assumed is not None and self.cache.is_assumed(pod.uid):
+            self.cache.forget(assumed)
+            self.engine.on_released(pod, assumed)
 
     def _report_result(self, uid: str, status: Status) -> bool:
         on_result = self._waiting.pop(uid, None)
@@ -537,18 +537,18 @@ class BindRequestTracker:
         self.failures.hold(pod.uid, until_s, why)
         self._schedule_retry(pod.uid)
 
-    def _on_delete_result(self, was: BindRequest, there: BindRequest | None) -> None:
-        """Handle the result of a deletion. `there`: the request that exists instead, because it was changed or
+    def _on_delete_result(self, request: BindRequest, existing: BindRequest | None) -> None:
+        """Handle the result of a deletion. `existing`: the request that exists instead, because it was changed or
         replaced. A changed request is checked again at once, or another client could block its deletion with every
         change."""
-        if there is None or there.metadata.uid != was.metadata.uid:
-            self._handle_request_delete(was)
-        if there is None:
+        if existing is None or existing.metadata.uid != request.metadata.uid:
+            self._handle_request_delete(request)
+        if existing is None:
             return
-        self._handle_request(there)
-        self._deleting.pop(there.metadata.uid, None)
-        if self.requests.get(there.pod_key) is there and there.version > was.version:
-            self._check_request(there, self.clock.now())
+        self._handle_request(existing)
+        self._deleting.pop(existing.metadata.uid, None)
+        if self.requests.get(existing.pod_key) is existing and existing.version > request.version:
+            self._check_request(existing, self.clock.now())
 
 
 _REQUEST_DELETED = error("the bind request was deleted before the pod was bound")

@@ -290,14 +290,17 @@ class PodEngine:
         attempts = self._cycle_of(cycle.pod.scheduler_name)
         return self._finish_placement(attempts.framework, cycle, attempts.schedule_pod(cycle))
 
-    async def place_with_extenders(self, pod: Pod | PodInfo, ask: CallExtender) -> ScheduleResult:
-        """The same for a profile with extenders, which `ask` calls. No other decision may be made meanwhile."""
+    async def place_with_extenders(self, pod: Pod | PodInfo, call_extender: CallExtender) -> ScheduleResult:
+        """The same for a profile with extenders, which `call_extender` calls. No other decision may be made
+        meanwhile."""
         cycle = self.begin(pod)
         attempts = self._cycle_of(cycle.pod.scheduler_name)
-        return self._finish_placement(attempts.framework, cycle, await attempts.schedule_pod_with_extenders(cycle, ask))
+        return self._finish_placement(
+            attempts.framework, cycle, await attempts.schedule_pod_with_extenders(cycle, call_extender)
+        )
 
     async def decide_only(
-        self, pod: PodInfo, ask: CallExtender | None, within: Set[str] | None = None
+        self, pod: PodInfo, call_extender: CallExtender | None, within: Set[str] | None = None
     ) -> tuple[Framework, Cycle, SchedulingDecision]:
         """Decide, and apply nothing: for callers that decide about several pods before they assume any of them.
 
@@ -307,7 +310,11 @@ class PodEngine:
         if within is not None:
             cycle.allowed_rows = cycle.snapshot.rows_named(within)
         attempts = self._cycle_of(cycle.pod.scheduler_name)
-        found = attempts.schedule_pod(cycle) if ask is None else await attempts.schedule_pod_with_extenders(cycle, ask)
+        found = (
+            attempts.schedule_pod(cycle)
+            if call_extender is None
+            else await attempts.schedule_pod_with_extenders(cycle, call_extender)
+        )
         decision = found.with_details()
         self._record(cycle.pod, decision)
         return attempts.framework, cycle, decision

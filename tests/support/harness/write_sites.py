@@ -1,8 +1,8 @@
-"""Finds the places in the package that send writes to the API server, by a scan of its source.
+"""Finds the write sites of the package, which send writes to the API server, by a scan of its source.
 
-A place is a use of one of the client's writing methods, of its transport, of `PodStatuses.patch` or of
-`GuardedPatches.patch`. The scan goes by names: those of clients end in `client` (`clients_of_other_names` finds the
-others), those of `PodStatuses` and `GuardedPatches` end in `statuses` and `patches`.
+A write site uses one of the client's writing methods, its transport, `PodStatuses.patch` or `GuardedPatches.patch`. The
+scan goes by names: those of clients end in `client` (`clients_of_other_names` finds exceptions), those of `PodStatuses`
+and `GuardedPatches` end in `statuses` and `patches`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T", bound=ast.AST)
 
 
 def writing_methods() -> set[str]:
-    """The methods of `Client` that send a write, themselves or by another of its methods."""
+    """The methods of `Client` that send a write, directly or by another method."""
     tree = ast.parse((PACKAGE / "client" / "client.py").read_text(encoding="utf-8"))
     (client,) = (each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == "Client")
     methods = [each for each in client.body if isinstance(each, ast.AsyncFunctionDef)]
@@ -34,7 +34,7 @@ def writing_methods() -> set[str]:
 
 
 def write_sites(*folders: str) -> set[str]:
-    """`path:function method` of every place in these folders and files; the function is the outermost one."""
+    """`path:function method` of every write site in these folders and files; the function is the outermost one."""
     methods = writing_methods() | {_TRANSPORT}
     return {
         f"{path.relative_to(PACKAGE)}:{function.name} {node.attr}"
@@ -46,7 +46,7 @@ def write_sites(*folders: str) -> set[str]:
 
 
 def clients_of_other_names(*folders: str) -> set[str]:
-    """Arguments and fields that hold a `Client`, and whose name does not say so."""
+    """Arguments and fields of type `Client` whose names do not end in `client`."""
     found: set[str] = set()
     for path, tree in _parsed(folders):
         named = [(each.arg, each.annotation) for each in _nodes(tree, ast.arg)]

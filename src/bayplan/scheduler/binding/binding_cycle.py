@@ -147,7 +147,7 @@ class BindingCycles:
                 return outcome
             status = self.bind_requests.track(assumed.cycle.pod, partial(self._queue_binder_result, uid))
         except Exception as fault:  # a bug costs the pod one attempt, and never leaves it counted on its node
-            log.exception("the binding of pod %s broke", queued.key)
+            log.exception("the binding of pod %s failed", queued.key)
             return BindingResult(error(f"{type(fault).__name__}: {fault}"))
         if status is not None:
             return BindingResult(status)
@@ -173,7 +173,7 @@ class BindingCycles:
             if self._finish(queued, assumed, BindingResult(status)):
                 return assumed, self._finish_after_post_bind(assumed)
         except Exception:  # a bug with one pod must not block the next results
-            log.exception("the end of the binding of pod %s broke", queued.key)
+            log.exception("cannot finish the binding of pod %s", queued.key)
         self.on_finished(assumed)
         return None
 

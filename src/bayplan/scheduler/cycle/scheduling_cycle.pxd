@@ -9,10 +9,10 @@ cdef class SchedulingCycle:
     cdef public object extenders, framework, sampler, sample_size, tie_break
     cdef public CEquivalenceClasses classes
     cdef public bint _filters, _finds_one, _shares, runs_post_filters
-    cdef public double _sought_s
+    cdef public double _lookup_s
     cpdef object schedule_pod(self, CCycle cycle)
-    @cython.locals(points=CPointTimings, standing=CClassEvaluation)
+    @cython.locals(points=CPointTimings, evaluation=CClassEvaluation)
     cdef object _decide_from_class(self, CCycle cycle)
     cpdef CClassEvaluation class_evaluation(self, CCycle cycle)
     @cython.locals(columns=CNodeColumns, points=CPointTimings)
-    cpdef object _decision_from_class(self, CCycle cycle, CClassEvaluation standing)
+    cpdef object _decision_from_class(self, CCycle cycle, CClassEvaluation evaluation)

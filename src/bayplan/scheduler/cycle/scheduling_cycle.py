@@ -196,13 +196,13 @@ class SchedulingCycle:
             "leave `extenders` out of the configuration"
         )
 
-    async def schedule_pod_with_extenders(self, cycle: Cycle, ask: CallExtender) -> SchedulingDecision:
-        """Run an attempt; `ask` sends the calls to extenders."""
+    async def schedule_pod_with_extenders(self, cycle: Cycle, call_extender: CallExtender) -> SchedulingDecision:
+        """Run an attempt; `call_extender` sends the calls to extenders."""
         attempt = self.attempt_steps(cycle)
         try:
             calls = next(attempt)
             while True:
-                calls = attempt.send(await asyncio.gather(*map(ask, calls)))
+                calls = attempt.send(await asyncio.gather(*map(call_extender, calls)))
         except StopIteration as done:
             decision: SchedulingDecision = done.value
             return decision

@@ -61,13 +61,13 @@ class PodRequestOwner:
     def on_assumed(self, pod: Pod) -> None:
         self._live.queue.delete(pod)
 
-    def on_released(self, pod: Pod, was: Pod) -> None:
-        self.on_foreign_pod_released(was)
+    def on_released(self, pod: Pod, assumed: Pod) -> None:
+        self.on_foreign_pod_released(assumed)
         self._live.queue.add(pod)
 
-    def on_foreign_pod_released(self, was: Pod) -> None:
+    def on_foreign_pod_released(self, assumed: Pod) -> None:
         """A pod of another scheduler no longer counts on its node."""
-        self._live.queue.move_all_on_event(ASSIGNED_POD_DELETE, was, None)
+        self._live.queue.move_all_on_event(ASSIGNED_POD_DELETE, assumed, None)
         self._live.wake()
 
     def submit(self, intent: object) -> None:

@@ -113,22 +113,22 @@ def _node_differences(
     for name in sorted(cached_nodes.keys() - fresh_nodes.keys()):
         yield f"node {name} is redundant"
     for name in sorted(cached_nodes.keys() & fresh_nodes.keys()):
-        mine, real = cached_nodes[name], fresh_nodes[name]
-        if missing := real.pods - mine.pods:
+        cached, fresh = cached_nodes[name], fresh_nodes[name]
+        if missing := fresh.pods - cached.pods:
             yield f"node {name} lacks pods {sorted(missing)}"
         if name in busy:
             continue
-        if extra := mine.pods - real.pods:
+        if extra := cached.pods - fresh.pods:
             yield f"node {name} has redundant pods {sorted(extra)}"
-        if mine.requested != real.requested:
-            yield f"node {name} has {dict(mine.requested)} requested instead of {dict(real.requested)}"
+        if cached.requested != fresh.requested:
+            yield f"node {name} has {dict(cached.requested)} requested instead of {dict(fresh.requested)}"
 
 
 def _pods_on_unknown_nodes(cache: Cache, fresh: Cache, assumed: Mapping[str, Pod]) -> Iterator[str]:
     """Differences of pods, also on nodes that do not exist: such a node may come back."""
-    mine = {pod.uid: pod for pod in cache.pods() if pod.uid not in assumed}
-    real = {pod.uid: pod for pod in fresh.pods()}
-    for uid in sorted(real.keys() - mine.keys() - assumed.keys()):
-        yield f"pod {real[uid].key} on node {real[uid].spec.node_name} is missing"
-    for uid in sorted(mine.keys() - real.keys()):
-        yield f"pod {mine[uid].key} on node {mine[uid].spec.node_name} is redundant"
+    cached = {pod.uid: pod for pod in cache.pods() if pod.uid not in assumed}
+    expected = {pod.uid: pod for pod in fresh.pods()}
+    for uid in sorted(expected.keys() - cached.keys() - assumed.keys()):
+        yield f"pod {expected[uid].key} on node {expected[uid].spec.node_name} is missing"
+    for uid in sorted(cached.keys() - expected.keys()):
+        yield f"pod {cached[uid].key} on node {cached[uid].spec.node_name} is redundant"

@@ -65,7 +65,7 @@ def new_live_scheduler(
     """Build a scheduler that writes through `client`. `claims`, `pod_groups`: these resources as the server serves
     them."""
 
-    ask = extenders.call if extenders is not None else None
+    call_extender = extenders.call if extenders is not None else None
     options, observer = options or ProcessOptions(), observer or NoSchedulerObserver()
     settings, features = options.settings, options.serving.features
 
@@ -119,13 +119,13 @@ def new_live_scheduler(
         writes,
         events,
         clock,
-        call_extender=ask,
+        call_extender=call_extender,
         observer=observer,
         slice_s=settings.slice_milliseconds / 1e3,
     )
     if features.enabled(GENERIC_WORKLOAD):
         live.pod_group_cycle = _new_group_cycle(
-            live, _new_group_attempts(live, chance, ask, options), pod_groups, observer, features
+            live, _new_group_attempts(live, chance, call_extender, options), pod_groups, observer, features
         )
     _add_listeners(cache, live, observer)
     return live
@@ -153,13 +153,13 @@ def _new_queue(
 
 
 def _new_group_attempts(
-    live: LiveScheduler, chance: random.Random, ask: CallExtender | None, options: ProcessOptions
+    live: LiveScheduler, chance: random.Random, call_extender: CallExtender | None, options: ProcessOptions
 ) -> GroupAttempts:
     """Build the attempts for whole groups: on all nodes at once, or placement by placement."""
     if not options.serving.features.enabled(TOPOLOGY_AWARE_WORKLOAD_SCHEDULING):
-        return GroupAttempts(live.engine, live.queue, ask)
+        return GroupAttempts(live.engine, live.queue, call_extender)
     ties = None if options.settings.ties == "inOrder" else chance
-    return PlacementGroupAttempts(live.engine, live.queue, ask, ties)
+    return PlacementGroupAttempts(live.engine, live.queue, call_extender, ties)
 
 
 def _new_group_cycle(

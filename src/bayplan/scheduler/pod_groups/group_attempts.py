@@ -69,7 +69,7 @@ class GroupAttempts:
 
     engine: PodEngine
     queue: SchedulingQueue
-    ask: CallExtender | None = None
+    call_extender: CallExtender | None = None
 
     def gather_members(self, first: QueuedPodInfo, skip: Skip) -> list[QueuedPodInfo]:
         """Pop the pending pods of the group. Highest priority first, then longest waiting first."""
@@ -121,7 +121,7 @@ class GroupAttempts:
     async def _try_one(
         self, queued: QueuedPodInfo, outcome: GroupAttemptResult, assumed: list[AssumedPod], within: Set[str] | None
     ) -> None:
-        framework, cycle, decision = await self.engine.decide_only(queued.info, self.ask, within)
+        framework, cycle, decision = await self.engine.decide_only(queued.info, self.call_extender, within)
         node_name = decision.node or decision.nominated_node_name or ""
         if not node_name:
             outcome.trials.append(PodTrial(queued, decision, decision.status, framework, cycle))
@@ -150,7 +150,7 @@ class GroupAttempts:
 
 
 def same_group(one: Pod, other: Pod) -> bool:
-    mine, theirs = one.spec.scheduling_group, other.spec.scheduling_group
-    if mine is None or theirs is None or not mine.pod_group_name:
+    group, other_group = one.spec.scheduling_group, other.spec.scheduling_group
+    if group is None or other_group is None or not group.pod_group_name:
         return False
-    return one.namespace == other.namespace and mine.pod_group_name == theirs.pod_group_name
+    return one.namespace == other.namespace and group.pod_group_name == other_group.pod_group_name

@@ -78,8 +78,8 @@ class GroupPreemption:
     """Units that the current trial has removed from the cache, by the uid of their first pod."""
 
     def __post_init__(self) -> None:
-        if self.groups.ask is not None:
-            self.groups = replace(self.groups, ask=partial(self._call_extender, self.groups.ask))
+        if self.groups.call_extender is not None:
+            self.groups = replace(self.groups, call_extender=partial(self._call_extender, self.groups.call_extender))
 
     async def victims(self, group: PodGroup | None, members: Sequence[QueuedPodInfo]) -> GroupPreemptionResult:
         """The evictions that make the group fit, or why there are none. Success without evictions: preemption is
@@ -170,9 +170,9 @@ class GroupPreemption:
         finally:
             self._remove_units()
 
-    async def _call_extender(self, ask: CallExtender, call: ExtenderCall) -> ExtenderReply:
+    async def _call_extender(self, call_extender: CallExtender, call: ExtenderCall) -> ExtenderReply:
         with self._cache_restored():
-            return await ask(call)
+            return await call_extender(call)
 
     async def _members_fit(self, members: Sequence[QueuedPodInfo]) -> Status:
         with self.engine.dry_run():

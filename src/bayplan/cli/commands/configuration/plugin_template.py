@@ -123,8 +123,8 @@ def test_a_pod_with_the_label_runs_only_on_nodes_with_the_same_value() -> None:
 
 def test_a_pod_without_the_label_avoids_labelled_nodes() -> None:
     cluster = Harness([$name], nodes=[BLUE, PLAIN], only=True)
-    scores = {node: by_plugin["$name"] for node, by_plugin in cluster.scores(make_pod()).items()}
-    assert scores == {"blue": 0, "plain": 100}
+    found = {node: scores["$name"] for node, scores in cluster.scores(make_pod()).items()}
+    assert found == {"blue": 0, "plain": 100}
 
 
 def test_a_new_node_requeues_the_pod() -> None:
