@@ -103,7 +103,7 @@ def test_the_transition_time_changes_only_with_the_status(tmp_path: Path) -> Non
 
 def refuse(world: World, times: int) -> list[int]:
     """Have the next patches refused; the list grows with each send."""
-    patched, sent = world.rig.client.patch_typed, list[int]()
+    patched, sent = world.harness.client.patch_typed, list[int]()
 
     async def refused(*args: Any, **more: Any) -> Any:
         sent.append(1)
@@ -111,7 +111,7 @@ def refuse(world: World, times: int) -> list[int]:
             raise Forbidden("a webhook says no", code=403)
         return await patched(*args, **more)
 
-    world.rig.client.patch_typed = refused  # type: ignore[method-assign, assignment]
+    world.harness.client.patch_typed = refused  # type: ignore[method-assign, assignment]
     return sent
 
 
