@@ -30,8 +30,8 @@ def asked_plainly() -> Iterator[None]:
         for owner, name, instead in (
             (TaskClassEvaluations, "_key", lambda _, task: task.uid),
             (TopologyAllocator, "_try_ranked_hypernodes", lambda *_: None),
-            (row_orders, "PATIENCE", sys.maxsize),
-            (victim_search, "is_foreseeable", lambda _: False),
+            (row_orders, "ROWS_BEFORE_NARROWING", sys.maxsize),
+            (victim_search, "is_cacheable", lambda _: False),
             (victim_search.ExhaustedRows, "rows", lambda *_: set()),
         ):
             stack.enter_context(patch.object(owner, name, instead))
