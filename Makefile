@@ -81,6 +81,7 @@ lint: .venv/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
+	$(BIN)/python tools/lint_layout.py
 
 # Who names a workload or a size means the core; the batch engine is then asked for by the target of its own.
 bench: .venv/.dev

@@ -254,7 +254,7 @@ def main() -> int:
             say(f"\n{result['state']}, {result['tests']} tests\n{result['diff']}")
     killed = percentage(results)
     say(f"{killed:.1f} % of {len(mutations)} mutants killed; build/mutants/{asked.seed}.json has each")
-    return 0 if killed >= asked.minimum else 1
+    return 0 if killed >= asked.at_least else 1
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ def test_a_diff_has_the_changed_line_alone() -> None:
 def test_lines_of_a_compound_statement_end_before_its_body() -> None:
     sites = importlib.import_module("mutation_sites")
     source = b"def f(x):\n    if (\n        x\n    ):\n        g(x)\n"
-    found = {each.operator: (each.first, each.is_last) for site in sites.find_sites(source, "a.py") for each in site}
+    found = {each.operator: (each.first, each.last) for site in sites.find_sites(source, "a.py") for each in site}
     assert found == {"condition": (2, 4), "statement": (5, 5)}
 
 

@@ -165,7 +165,7 @@ class PodStatuses:
                 if not left:
                     raise
             else:
-                answer_version = msgspec.json.decode(answer, type=_Answer).metadata.resource_version
+                answer_version = msgspec.json.decode(answer, type=PartialObjectMetadata).metadata.resource_version
                 self._note_version(pod.uid, seen_version, answer_version)
                 return
             await self._clock.sleep(pause_s * (1.0 + _JITTER * self._chance.random()))
@@ -199,7 +199,9 @@ class PodStatuses:
         self._written[pod.uid] = pod
 
 
-class _Answer(msgspec.Struct):
+class PartialObjectMetadata(msgspec.Struct):
+    """The metadata of an answer to a write; the rest is not decoded."""
+
     metadata: ObjectMeta
 
 

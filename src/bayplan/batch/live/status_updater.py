@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from bayplan.api_writes.pod_statuses import PartialObjectMetadata
 from bayplan.batch.diagnostics.misconfigured_objects import ObjectProblem, find_misconfigured_objects
 from bayplan.batch.live.event_handlers import BatchEventHandlers
 from bayplan.batch.live.write_interfaces import IntentWriter, ObjectEventRecorder, PodStatusWriter
@@ -24,7 +25,7 @@ from bayplan.client import MERGE_PATCH, Client, GroupVersionResource
 from bayplan.codec.quantity import Quantity
 from bayplan.errors import ApiError, Conflict, NotFound
 from bayplan.objects.core import Pod
-from bayplan.objects.meta import KubeObject, ObjectMeta
+from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano import types as volcano
 from bayplan.telemetry.events import WARNING
 
@@ -156,7 +157,10 @@ class SessionStatusUpdater:
                         subresource=subresource,
                         kind=MERGE_PATCH,
                     )
-                    before, after = version, msgspec.json.decode(answer, type=_Answer).metadata.resource_version
+                    before, after = (
+                        version,
+                        msgspec.json.decode(answer, type=PartialObjectMetadata).metadata.resource_version,
+                    )
                 except (NotFound, Conflict):
                     # the next session writes what still applies to the version that exists then
                     self._last_written.pop(path, None)
@@ -231,10 +235,6 @@ class SessionStatusUpdater:
         uids = {item.metadata.uid for item in (*groups.values(), *queues.values())}
         self._last_written = {path: written for path, written in self._last_written.items() if path in paths}
         self._last_events = {key: text for key, text in self._last_events.items() if key[0] in uids}
-
-
-class _Answer(msgspec.Struct):
-    metadata: ObjectMeta
 
 
 def _precondition(item: KubeObject) -> dict[str, Any]:

@@ -64,13 +64,13 @@ class ListPage:
     """Bounds of the items in `text`, so that a large page is not copied."""
 
 
-class _ListMeta(Api, frozen=True):
+class ListMeta(Api, frozen=True):
     resource_version: str = ""
     continue_token: str = msgspec.field(default="", name="continue")
 
 
 class _RawList(Api, frozen=True):
-    metadata: _ListMeta = _ListMeta()
+    metadata: ListMeta = ListMeta()
     items: msgspec.Raw = msgspec.Raw(b"[]")
 
 

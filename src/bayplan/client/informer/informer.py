@@ -29,6 +29,7 @@ from bayplan.client.informer.backoff import RetryBackoff
 from bayplan.client.informer.decoder import (
     Decoder,
     Key,
+    ListMeta,
     UndecodableObject,
     WatchEvent,
     is_initial_events_end,
@@ -456,12 +457,8 @@ def _version(event: WatchEvent) -> str:
     return found.resource_version if isinstance(found, UndecodableObject) else found.metadata.resource_version
 
 
-class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
-    resource_version: str = ""
-
-
 class _ListHead(msgspec.Struct, frozen=True):
-    metadata: _ListMeta = _ListMeta()
+    metadata: ListMeta = ListMeta()
 
 
 def _number(version: str) -> int:
