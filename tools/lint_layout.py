@@ -1,6 +1,6 @@
 """Checks the layout and the wording of `src/bayplan`: folder sizes, duplicate class names, module names, banned words.
 
-Run by `make lint`. Arguments limit the check of words to some paths, for example `tools/lint_layout.py src/bayplan/queue`.
+Run by `make lint`. Arguments limit the check of words to some paths: `tools/lint_layout.py src/bayplan/queue`.
 `--count` prints the number of findings of each rule instead of the findings.
 """
 
@@ -46,7 +46,7 @@ LINT_SINCE = "29785b8d"
 MAX_SUBJECT = 72
 
 ALLOWED = ROOT / "tools/lint_layout_allowed.txt"
-"""One entry a line: `class NAME` for a class name that two modules may define, or `text TEXT` for a text of upstream."""
+"""One entry a line: `class NAME` for a class name that two modules may define, `text TEXT` for a text of upstream."""
 
 
 class Finding(NamedTuple):
@@ -84,7 +84,8 @@ def check_folders(package: Path) -> Iterator[Finding]:
     for folder, modules in sorted(count.items()):
         exempt = str(folder.relative_to(package)) in ONE_MODULE_PER_PLUGIN
         if modules > MAX_MODULES and not exempt:
-            yield Finding("folder-size", relative(folder), f"{modules} modules, at most {MAX_MODULES}; add a sub-package")
+            what = f"{modules} modules, at most {MAX_MODULES}; add a sub-package"
+            yield Finding("folder-size", relative(folder), what)
 
 
 def check_module_names(package: Path) -> Iterator[Finding]:

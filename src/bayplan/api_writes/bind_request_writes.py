@@ -97,7 +97,9 @@ class BindRequestWrites:
                 resource_version=meta.resource_version if intent.only_if_unchanged else "",
             )
         except NotFound:
-            pass  # already deleted
+            there = await self._read_existing(meta.namespace, meta.name, intent.request.pod_uid)
+            if there is not None and there.metadata.uid == meta.uid:
+                raise  # it still exists and may be carried out: its pod keeps its node
         except Conflict:
             if intent.on_deleted is None:
                 raise

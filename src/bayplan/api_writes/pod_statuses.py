@@ -104,7 +104,7 @@ class PodStatuses:
                 )
                 return True
             except NotFound:
-                return False
+                return await self._is_there(pod)
             except (Conflict, ServerError, Unreachable):
                 if not left:
                     raise
@@ -113,6 +113,14 @@ class PodStatuses:
         return True
 
     # internal
+
+    async def _is_there(self, pod: Pod) -> bool:
+        """A 404 is no proof that a pod is gone: a victim that is taken for gone would be neither deleted nor spared."""
+        try:
+            found = await self._client.get(Pod, pod.namespace, pod.name)
+        except NotFound:
+            return False
+        return found.uid == pod.uid
 
     def _start_write(self, pod: Pod, patch: dict[str, Any], what: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = self._writes.start(

@@ -31,6 +31,10 @@ class ClaimChanged(DeviceError):
     """Another writer deleted, allocated or deallocated a claim before the scheduler could write it."""
 
 
+class PodGone(DeviceError):
+    """The pod that devices were chosen for was deleted."""
+
+
 class DeviceNotAccessible(DeviceError):
     """The pod's node cannot use the devices of a claim."""
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.api_writes.bind_request_writes import BindRequestWrites
-from bayplan.errors import ApiError, Conflict, ObjectError
+from bayplan.errors import ApiError, Conflict, NotFound, ObjectError
 from bayplan.intents.pod_intents import CreateBindRequest, DeleteBindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import (
@@ -78,6 +78,24 @@ def test_a_changed_request_is_deleted_unless_its_version_is_required(tmp_path: P
             await writes.delete(DeleteBindRequest(request, on_deleted=results.append))  # already deleted
             assert await harness.find(REQUESTS, "web") is None
             assert results == [None, None]
+
+    run_with_reconciler(tmp_path, test)
+
+
+def test_a_request_that_exists_after_a_404_was_not_deleted(tmp_path: Path) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
+        request, answers = await create_request(harness), list[BindRequest | None]()
+
+        async def not_found(*_: object, **__: object) -> None:
+            raise NotFound("not found", code=404)
+
+        delete, harness.client.delete = harness.client.delete, not_found  # type: ignore[method-assign, assignment]
+        with pytest.raises(NotFound):
+            await BindRequestWrites(harness.client).delete(DeleteBindRequest(request, on_deleted=answers.append))
+        assert answers == []
+        harness.client.delete = delete  # type: ignore[method-assign]
+        await BindRequestWrites(harness.client).delete(DeleteBindRequest(request, on_deleted=answers.append))
+        assert answers == [None]
 
     run_with_reconciler(tmp_path, test)
 

@@ -191,7 +191,7 @@ async def test_a_claim_gets_its_finalizer_then_allocation_and_reservation() -> N
         assert "allocationTimestamp" in second["status"]["allocation"]
 
 
-@pytest.mark.parametrize("code", [403, 422, 429])
+@pytest.mark.parametrize("code", [403, 404, 422, 429])
 @async_test
 async def test_a_claim_is_read_after_a_refusal_before_its_devices_are_free(code: int) -> None:
     done = claim("3", finalizers=[FINALIZER], allocation=AllocationResult(), reserved_for=(MINE,))
@@ -325,7 +325,7 @@ async def test_failures_of_submitted_intents_are_only_logged(caplog: pytest.LogC
     [
         pytest.param([as_reply(claim("2")), Reply()], ["PATCH", "DELETE"], id="in two steps"),
         pytest.param([CONFLICT, as_reply(claim("2")), Reply()], ["PATCH", "GET", "DELETE"], id="after a conflict"),
-        pytest.param([status(404, "NotFound")], ["PATCH"], id="deleted"),
+        pytest.param([status(404, "NotFound")] * 2, ["PATCH", "GET"], id="deleted"),
         pytest.param([as_reply(claim("2")), status(404, "NotFound")], ["PATCH", "DELETE"], id="deleted in between"),
     ],
 )

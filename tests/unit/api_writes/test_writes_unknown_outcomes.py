@@ -1,8 +1,8 @@
 """Every write of the engines and the binder with a response that leaves its outcome unknown.
 
-The API server is the embedded one. Four kinds of answers: a 5xx after the write, a connection that is cut after the
-write, and a connection that is cut, or a 5xx with Retry-After, before a write that the server gets later. The table is
-that of `docs/unknown-outcomes.md`; a test compares the two.
+The API server is the embedded one. Five kinds of answers: a 5xx or a 404 after the write, a connection that is cut
+after the write, and a connection that is cut, or a 5xx with Retry-After, before a write that the server gets later. The
+table is that of `docs/unknown-outcomes.md`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ from support.harness.write_sites import clients_of_other_names, write_sites
 
 DOCS = Path(__file__).parents[3] / "docs" / "unknown-outcomes.md"
 KINDS = ("5xx after the write", "answer lost", "write lands later", "5xx with Retry-After")
+WRONG_NOT_FOUND = "404 after the write"
 Work = Callable[[], Awaitable[Any]]
 
 
@@ -139,6 +140,8 @@ class Faults:
             self.late.append(lambda: self._once(request, timeout_s))
         else:
             assert (await self._once(request, timeout_s)).status < 400
+        if self.kind == WRONG_NOT_FOUND:
+            return HttpResponse(ResponseHead(404, b"HTTP/1.1 404 Not Found\r\n\r\n"), b"")
         if self.kind in ("write lands later", "answer lost"):
             raise Unreachable("the connection was cut", sent=True)
         retry_after = b"Retry-After: 1\r\n" if self.kind == "5xx with Retry-After" else b""
@@ -254,10 +257,7 @@ async def _(world: World) -> Prepared:
     async def is_gone() -> bool:
         return await world.harness.find(PODS, "web") is None
 
-    async def evict() -> None:
-        assert await world.writes.perform(DeletePod(pod)) is True
-
-    return evict, is_gone
+    return lambda: world.writes.perform(DeletePod(pod)), is_gone
 
 
 @row("annotation of a pod", r"PATCH .*/pods/web")
@@ -1085,6 +1085,41 @@ def test_a_condition_that_is_applied_after_the_binding_changes_nothing(tmp_path:
     run_with_reconciler(tmp_path, test)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_victim_counts_as_deleted_after_an_unknown_outcome(tmp_path: Path, kind: str) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
+        clock = SkippingClock()
+        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
+        pod = await World(rig, writes, clock).pod()
+        async with Faults(rig, kind, r"DELETE .*/pods/web"):
+            assert await writes.perform(DeletePod(pod)) is True
+
+    run_with_reconciler(tmp_path, test)
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_victim_is_read_before_it_counts_as_gone(tmp_path: Path, is_deleted: bool) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
+        clock = SkippingClock()
+        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
+        pod = await World(rig, writes, clock).pod(finalizers=["example.com/stays"])
+        delete = rig.client.delete
+
+        async def not_found(*args: Any, **more: Any) -> None:
+            if is_deleted:
+                await delete(*args, **more)
+            raise NotFound("not found", code=404)
+
+        rig.client.delete = not_found  # type: ignore[method-assign]
+        if is_deleted:
+            assert await writes.perform(DeletePod(pod)) is True
+        else:
+            with pytest.raises(NotFound):
+                await writes.perform(DeletePod(pod))
+
+    run_with_reconciler(tmp_path, test)
+
+
 @pytest.mark.parametrize("code", [403, 422, 429])
 def test_a_victim_is_read_before_it_counts_as_staying(tmp_path: Path, code: int) -> None:
     async def test(harness: ReconcilerHarness) -> None:
@@ -1108,7 +1143,7 @@ def test_a_victim_is_read_before_it_counts_as_staying(tmp_path: Path, code: int)
     run_with_reconciler(tmp_path, test)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, WRONG_NOT_FOUND])
 @pytest.mark.parametrize("name", ROWS)
 def test_the_outcome_is_known_when_the_write_returns(tmp_path: Path, name: str, kind: str) -> None:
     hits, prepare = ROWS[name]
@@ -1192,14 +1227,14 @@ ROWS_OF_SITES: dict[str, tuple[str, ...]] = {
     ),
     "binder/gpu/reservations.py:_create_reservation create_typed": ("GPU reservation pod",),
     "binder/plugins/gpu_sharing.py:_replace patch": ("ConfigMap of a shared GPU",),
-    "binder/plugins/gpu_sharing.py:delete_config_maps delete": ("deletion of the ConfigMap of a shared GPU",),
+    "binder/plugins/gpu_sharing.py:_delete delete": ("deletion of the ConfigMap of a shared GPU",),
     "binder/plugins/gpu_sharing.py:upsert_config_map create": ("creation of the ConfigMap of a shared GPU",),
     "binder/status_updater.py:_patch_status patch_typed": ("status of a BindRequest",),
     "binder/status_updater.py:_write_condition patch": ("condition of a pod by the binder",),
     "client/election/lease_lock.py:create create": ("Lease",),
     "client/election/lease_lock.py:update update": ("Lease",),
     "scheduler/binding/preemption_executor.py:_delete patch": ("conditions of a victim",),
-    "scheduler/pod_groups/group_statuses.py:_write patch": ("status of a PodGroup of scheduling.k8s.io",),
+    "scheduler/pod_groups/group_statuses.py:_send patch": ("status of a PodGroup of scheduling.k8s.io",),
     "api_writes/pod_statuses.py:_patch_waiting patch": ("status of a pod",),
     "api_writes/pod_statuses.py:patch patch": ("status of a pod",),
 }

@@ -173,6 +173,13 @@ def test_incomplete_bindings(changes: list[Any], without: str) -> None:
             [make_volume("pv", version="30")], "", NODE, 'ClaimRef got reset for pv "pv"', id="promise broken"
         ),
         pytest.param(
+            [make_claim("mine", version="30", volume="elsewhere")],
+            "",
+            NODE,
+            'PVC "mine" got bound to pv "elsewhere", not to "pv"',
+            id="claim got another volume",
+        ),
+        pytest.param(
             [make_volume("pv", version="30", claim=claim_reference(CLAIM), near={ZONE: ["b"]})],
             "",
             NODE,

@@ -71,10 +71,8 @@ class NodeShardSync:
         try:
             await self.client.patch(self.shards, patch, name=self.name, subresource="status", kind=MERGE_PATCH)
             self._is_unsure = False
-        except NotFound:
-            return
-        except Conflict:
-            self._last_written = None
+        except (NotFound, Conflict):
+            self._last_written = None  # a later session tells what is still true of what is there then
         except ApiError as fault:
             self._last_written = None  # the next session retries
             self._is_unsure = self._is_unsure or fault.outcome_unknown

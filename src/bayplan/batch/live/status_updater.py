@@ -157,10 +157,8 @@ class SessionStatusUpdater:
                         kind=MERGE_PATCH,
                     )
                     before, after = version, msgspec.json.decode(answer, type=_Answer).metadata.resource_version
-                except NotFound:
-                    return
-                except Conflict:
-                    # the next session writes what still applies to the newer version
+                except (NotFound, Conflict):
+                    # the next session writes what still applies to the version that exists then
                     self._last_written.pop(path, None)
                 except ApiError as fault:
                     # the current value is unknown: the next session writes it again

@@ -305,7 +305,7 @@ class GpuReservations:
 
         what = f"creating the reservation {namespace}/{name}"
         try:
-            return await self._confirmed.write(send, find, what=what, trust_refusal=True)
+            return await self._confirmed.write(send, find, what=what)
         except NotFound as fault:
             hint = f"create {namespace}, in which resourceReservation.namespace has pods that hold shared devices"
             raise DeviceNotReserved(f"no device can be reserved: {fault}; {hint}") from None
@@ -416,7 +416,7 @@ class GpuReservations:
                 return
             except ApiError as refusal:
                 # The resourceVersion lets only one of two patches pass, so one with an unknown outcome is sent again.
-                if not tries_left or not (isinstance(refusal, Conflict) or refusal.outcome_unknown):
+                if not tries_left or not (isinstance(refusal, Conflict | NotFound) or refusal.outcome_unknown):
                     raise
             found = await self._client.get(Pod, pod.namespace, pod.name)
 
@@ -437,7 +437,7 @@ class GpuReservations:
                 try:
                     await self._patch_labels(found, removed)
                 except ApiError as refusal:
-                    if not tries_left or not (isinstance(refusal, Conflict) or refusal.outcome_unknown):
+                    if not tries_left or not (isinstance(refusal, Conflict | NotFound) or refusal.outcome_unknown):
                         raise
                     continue
             return

@@ -14,13 +14,13 @@ from datetime import timedelta
 from bayplan.binder.plugin import BinderHandle, BindingState
 from bayplan.binder.plugins.bind_timeout import BindTimeoutPlugin
 from bayplan.devices import claim_intents, extended_resources
-from bayplan.devices.assumptions import DeviceAssumptions
 from bayplan.devices.claims import all_ready, has_binding_conditions, is_accessible_from, is_reserved_for
 from bayplan.devices.errors import (
     ClaimChanged,
     DeviceAlreadyAllocated,
     DeviceBindingTimeout,
     DeviceNotAccessible,
+    PodGone,
 )
 from bayplan.errors import Conflict, NotFound
 from bayplan.objects.core import Node, Pod
@@ -101,6 +101,7 @@ class DynamicResourcesBinderPlugin(BindTimeoutPlugin):
         """Allocate the request's devices to a claim, if no other claim has them.
 
         Writes of other workers in progress count, too: otherwise both would find the devices free."""
+        await self._require_waiting_pod(ctx, pod)
         devices = ctx.cache.devices
         devices.sync(ctx.cache.catalog)
         await self._require_free_devices(ctx, claim, requested)
@@ -113,6 +114,14 @@ class DynamicResourcesBinderPlugin(BindTimeoutPlugin):
             devices.finish(claim.metadata.uid)
         return written
 
+    async def _require_waiting_pod(self, ctx: BinderHandle, pod: Pod) -> None:
+        """Raise if the pod is gone, which the watch may show late: the scheduler may have given its devices away."""
+        found: Pod | None = None
+        with contextlib.suppress(NotFound):
+            found = await ctx.client.get(Pod, pod.namespace, pod.name)
+        if found is None or found.uid != pod.uid or found.terminating:
+            raise PodGone(f"pod {pod.key} is gone, so no devices are allocated for it")
+
     async def _require_free_devices(self, ctx: BinderHandle, claim: ResourceClaim, requested: AllocationResult) -> None:
         """Raise if another claim has one of these devices. A claim that has one according to the watch is read from the
         API server: it may have been deallocated."""
@@ -121,11 +130,12 @@ class DynamicResourcesBinderPlugin(BindTimeoutPlugin):
             other, device = held
             if devices.pending(other.metadata.uid) is None:
                 try:
-                    found = [await ctx.read_claim(other.namespace, other.name)]
+                    devices.observe(await ctx.read_claim(other.namespace, other.name))
                 except NotFound:
-                    found = []
-                if DeviceAssumptions(found).holder(requested, ignored) is None:
                     ignored.add(other.metadata.uid)
+                    continue
+                known = devices.claims.get(other.key)
+                if known is not other:
                     continue
             raise DeviceAlreadyAllocated(
                 f"device {device}, which claim {claim.key} is to get, is that of claim {other.key}"

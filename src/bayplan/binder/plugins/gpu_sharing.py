@@ -117,10 +117,13 @@ async def upsert_config_map(ctx: BinderHandle, pod: Pod, name: str, data: dict[s
                 await _replace(ctx, pod, found, data)
             return
         except ApiError as refusal:
-            may_be_there = isinstance(refusal, AlreadyExists | Conflict) or refusal.outcome_unknown
+            may_be_there = isinstance(refusal, AlreadyExists | Conflict | NotFound) or refusal.outcome_unknown
             if not tries_left or not may_be_there:
                 raise
         found = await _metadata(ctx, pod.namespace, name)
+        if found is not None and _is_of_earlier_pod(found, pod):
+            await _delete(ctx, found)
+            found = None
 
 
 async def _metadata(ctx: BinderHandle, namespace: str, name: str) -> Mapping[str, Any] | None:
@@ -149,13 +152,25 @@ async def _replace(ctx: BinderHandle, pod: Pod, found: Mapping[str, Any], data: 
 async def delete_config_maps(ctx: BinderHandle, pod: Pod, names: Iterable[str]) -> None:
     """Delete ConfigMaps that the pod owns and that no later attempt has written."""
     for name in names:
-        with contextlib.suppress(NotFound, Conflict):  # deleted or replaced
-            found = (await ctx.client.get_raw(CONFIG_MAPS, pod.namespace, name))["metadata"]
-            if _is_owned_by(found, pod):
-                version = found["resourceVersion"]
-                await ctx.client.delete(
-                    CONFIG_MAPS, name=name, namespace=pod.namespace, uid=found["uid"], resource_version=version
-                )
+        found = await _metadata(ctx, pod.namespace, name)
+        if found is not None and _is_owned_by(found, pod):
+            await _delete(ctx, found)
+
+
+async def _delete(ctx: BinderHandle, found: Mapping[str, Any]) -> None:
+    """Delete a ConfigMap, unless it was written or replaced since it was read."""
+    name, namespace = found["name"], found["namespace"]
+    with contextlib.suppress(NotFound, Conflict):
+        version = found["resourceVersion"]
+        await ctx.client.delete(CONFIG_MAPS, name=name, namespace=namespace, uid=found["uid"], resource_version=version)
+
+
+def _is_of_earlier_pod(meta: Mapping[str, Any], pod: Pod) -> bool:
+    """Whether only an earlier pod of the same name owns it. The garbage collector deletes it, sooner or later."""
+    owners = meta.get("ownerReferences", ())
+    return bool(owners) and all(
+        (each.get("kind"), each.get("name")) == ("Pod", pod.name) and each.get("uid") != pod.uid for each in owners
+    )
 
 
 def _is_owned_by(meta: Mapping[str, Any], pod: Pod) -> bool:

@@ -56,8 +56,10 @@ _MIN_WATCH_S = 1.0
 _STREAM_TRIES = 2
 _CATCH_UP_WATCH_S = 1
 """timeoutSeconds of a watch that only catches up. The server sends the missed events first."""
-_PROMPT_S = 1.75
-"""A one-second watch that ended later than this may have ended before the server sent the missed events."""
+_PROMPT_S = (0.9, 1.75)
+"""A one-second watch that ended earlier or later may have ended before the server sent the missed events."""
+_CATCH_UP_PAUSE_S = 1.0
+"""The longest pause before the next try while `catch_up` waits, unless the server asks for a longer one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +213,7 @@ class Informer:
                 await self._watch(with_initial=streamed)
             except BayplanError as error:
                 self._on_error(error)
-                async with self._interruptible():
-                    await self._backoff.wait()
+                await self._pause()
 
     def _on_error(self, error: BayplanError) -> None:
         """Record a failure and choose how the next try lists."""
@@ -283,6 +284,7 @@ class Informer:
             began_with_list = with_initial
             started = self._clock.monotonic_s()
             is_quiet, is_cut = True, True
+            is_brief = self._wanted is not None and not with_initial
             try:
                 async with (
                     self._interruptible(),
@@ -312,8 +314,7 @@ class Informer:
                     return
                 if isinstance(error, TimedOut):
                     continue  # the silence was delay enough; a longer one would add to the missed changes
-                async with self._interruptible():
-                    await self._clock.sleep(max(getattr(error, "retry_after_s", 0.0), self._backoff.delay_s()))
+                await self._pause(getattr(error, "retry_after_s", 0.0))
                 continue
             if is_cut:
                 continue
@@ -323,9 +324,17 @@ class Informer:
                 return
             took_s = self._clock.monotonic_s() - started
             if self._wanted is not None:
-                self._check_caught_up(is_complete=is_quiet and took_s < _PROMPT_S)
-            elif took_s < _MIN_WATCH_S:
-                await self._backoff.wait()  # a watch that ends at once counts as a failure
+                self._check_caught_up(is_complete=is_quiet and is_brief and _PROMPT_S[0] <= took_s < _PROMPT_S[1])
+            if took_s < (_PROMPT_S[0] if is_brief else _MIN_WATCH_S):
+                await self._pause()  # a watch that ends at once counts as a failure
+
+    async def _pause(self, least_s: float = 0.0) -> None:
+        """Wait for the next try. `_cut` ends it, and while `catch_up` waits it is short."""
+        delay_s = self._backoff.delay_s()
+        if self._wanted is not None:
+            delay_s = min(delay_s, _CATCH_UP_PAUSE_S)
+        async with self._interruptible():
+            await self._clock.sleep(max(least_s, delay_s))
 
     def _may_resume(self, error: ApiError) -> bool:
         """Whether the watch may continue after this error without a backoff; after Gone it relists."""

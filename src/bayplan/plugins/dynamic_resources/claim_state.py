@@ -54,6 +54,7 @@ class ClaimState:
     node_allocations: dict[str, NodeClaimAllocation] = field(default_factory=dict)  # by node name
     granted: dict[int, AllocationResult] = field(default_factory=dict)  # set by Reserve, for claims to be written
     reserved: dict[int, ResourceClaim] = field(default_factory=dict)  # claims whose devices Reserve holds
+    promised: list[str] = field(default_factory=list)  # keys of allocated claims whose devices Reserve holds
 
     @property
     def special(self) -> ResourceClaim | None:

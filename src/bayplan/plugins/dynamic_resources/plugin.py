@@ -307,6 +307,7 @@ class DynamicResources:
             return error(NO_STATE)
         node_allocation = state.node_allocations.get(node_name)
         numbers = state.unallocated
+        self._hold_allocated(state, cycle.pod)
         if not numbers:
             _add_request_fields(cycle, state)
             return None
@@ -325,11 +326,24 @@ class DynamicResources:
         _add_request_fields(cycle, state)
         return None
 
+    def _hold_allocated(self, state: ClaimState, pod: Pod) -> None:
+        """Hold the devices of claims that are allocated already. The claim may be deallocated before it is reserved for
+        the pod, and a BindRequest names its devices: until then no other claim may get them."""
+        for claim in state.claims:
+            if claim.status.allocation is not None:
+                self._handle.devices.reserve_for_request(claim.key, pod.uid, claim.status.allocation)
+                state.promised.append(claim.key)
+
+    def _release_allocated(self, state: ClaimState, pod: Pod) -> None:
+        while state.promised:
+            self._handle.devices.release(state.promised.pop(), pod.uid)
+
     def unreserve(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
         state = cycle.find(STATE)
         if state is None:
             return
         devices, pod = self._handle.devices, cycle.pod
+        self._release_allocated(state, pod)
         for number, claim in enumerate(state.claims):
             reserved_claim = state.reserved.get(number)
             if reserved_claim is not None and devices.finish(reserved_claim.metadata.uid):
@@ -367,6 +381,8 @@ class DynamicResources:
             await self._wait_until_ready(state, cycle.pod, node_name)
         except BayplanError as fault:
             return error(str(fault))
+        finally:
+            self._release_allocated(state, cycle.pod)
         return None
 
     async def _bind(self, state: ClaimState, number: int, pod: Pod, node_name: str) -> None:

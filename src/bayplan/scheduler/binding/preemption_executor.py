@@ -5,8 +5,8 @@ victims but the last are deleted and the deletion of the last is under way: that
 If a write fails, victims whose deletion was accepted terminate, the rest stay, and the preemptor is retried after its
 backoff. A victim whose deletion was refused is excluded from preemption during a pause that grows.
 
-After a refusal the preemptor's condition, event and nomination are reported only when a later eviction was accepted.
-Else each attempt whose eviction is refused again would change them.
+After a refusal the preemptor's condition, event and nomination are reported, and weaker nominations are cleared, only
+when a later eviction was accepted. Else each attempt whose eviction is refused again would change them.
 """
 
 from __future__ import annotations
@@ -141,8 +141,10 @@ class PreemptionExecutor:
     async def _execute(self, task: PreemptionTask, status_writes: Sequence[asyncio.Task[None]]) -> None:
         failed, waits, start_s = True, True, self.clock.monotonic_s()
         try:
-            failed = not await self._clear_nominations(task.nominations_to_clear)
+            failed = not task.reports_late and not await self._clear_nominations(task.nominations_to_clear)
             waits = await self._evict_victims(task, status_writes)
+            if task.reports_late:
+                failed = not await self._clear_nominations(task.nominations_to_clear)
             if task.victims:
                 self.writes.crash_point(VICTIMS_EVICTED)
         except BayplanError as fault:

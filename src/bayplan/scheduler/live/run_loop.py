@@ -319,6 +319,8 @@ class LiveScheduler:
             for waiting in self.engine.waiting_pods.all():
                 waiting.expire(now_s)
         self.preemption_executor.end_pauses()
+        if self.pod_group_cycle is not None:
+            self.pod_group_cycle.statuses.retry()
         if self.engine.pods_to_activate:
             pods = list(self.engine.pods_to_activate.values())
             self.engine.pods_to_activate.clear()
@@ -338,11 +340,13 @@ class LiveScheduler:
 
     async def _wait_for_work(self) -> None:
         """Wait until something happens or is due."""
-        moments = (
+        moments = [
             self.queue.next_wakeup_s(),
             self.engine.waiting_pods.next_deadline_s(),
             self.preemption_executor.next_pause_end_s(),
-        )
+        ]
+        if self.pod_group_cycle is not None:
+            moments.append(self.pod_group_cycle.statuses.next_retry_s())
         due = [at for at in moments if at is not None]
         if self.engine.pods_to_activate or (self._deciding and self.queue.has_gate_failures):
             due.append(self.clock.monotonic_s())

@@ -180,6 +180,7 @@ def _new_group_cycle(
         start=live.start_binding,
         skip=live.skip,
     )
+    cycle.statuses.wake = live.wake
     if features.enabled(WORKLOAD_AWARE_PREEMPTION):
         cycle.preemption = GroupPreemption(groups, live.engine, live.clock)
     return cycle

@@ -70,6 +70,18 @@ async def test_a_second_status_of_one_version_uses_the_version_of_the_first_writ
 
 
 @async_test
+async def test_a_status_that_was_answered_with_404_is_written_again_by_the_next_session() -> None:
+    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as rig:
+        await rig.live.handle_pending_events()
+        telling, group = rig.live.status_updater, rig.live.engine.cache.catalog.table(PodGroup)["default/job"]
+        rig.fail_next("PATCH", "/podgroups/job", status(404, "NotFound"))
+        for _ in range(2):
+            telling._update_group(group, GroupOutcome(status=PodGroupStatus(phase="Inqueue"), changed=True))
+            await rig.live.writes.drain()
+        assert len(rig.sent("PATCH", "/podgroups/job")) == 2
+
+
+@async_test
 async def test_a_status_of_an_older_version_is_refused_and_written_again_by_the_next_session() -> None:
     async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as rig:
         rig.fail_next("PATCH", "/podgroups/job", status(409, "Conflict"))

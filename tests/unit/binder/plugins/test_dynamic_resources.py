@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -14,6 +15,7 @@ from bayplan.binder.plugins.dynamic_resources import DynamicResourcesBinderPlugi
 from bayplan.client import MERGE_PATCH, GroupVersionResource
 from bayplan.errors import NotFound
 from bayplan.objects.core import Pod
+from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.resource import ResourceClaim
 from support.e2e.volumes_and_devices import device_claim
 from support.harness.reconciler import (
@@ -58,6 +60,28 @@ def test_a_claim_gets_the_devices_of_the_request_and_is_reserved_for_the_pod(tmp
         assert status["allocation"]["devices"]["results"] == [DEVICE]
         assert [each["uid"] for each in status["reservedFor"]] == [pod["metadata"]["uid"]]
         assert await harness.node_of() == "n1"
+
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
+
+
+@pytest.mark.parametrize("fate", ["gone", "made-anew", "terminating"])
+def test_no_device_is_given_to_a_pod_that_is_gone(tmp_path: Path, fate: str) -> None:
+    """The watch does not show it yet, and the scheduler may have given the device to another pod."""
+
+    async def test(harness: ReconcilerHarness) -> None:
+        await create_pod_and_request(harness)
+        if fate == "terminating":
+            await harness.patch(PODS, "web", {"metadata": {"finalizers": ["example.com/held"]}})
+        pod = await harness.client.get(Pod, "default", "web")
+        before = await harness.get(CLAIMS, "mine")
+        await harness.deliver_event(BindRequest, "web")
+        await harness.client.delete(PODS, name="web", namespace="default")
+        if fate == "made-anew":
+            await harness.pod("web")
+        harness.view.pod = AsyncMock(return_value=pod)  # type: ignore[method-assign]
+        await harness.reconciler.reconcile(("default", "web"))
+        after = await harness.get(CLAIMS, "mine")
+        assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"], "it was never allocated"
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 

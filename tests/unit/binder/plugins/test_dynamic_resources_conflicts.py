@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.plugins.dynamic_resources import DynamicResourcesBinderPlugin
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.resource import ResourceClaim
@@ -181,3 +182,49 @@ def test_one_of_two_concurrent_requests_for_a_device_gets_it(tmp_path: Path) -> 
         assert not (await status_of(harness, late)).get("allocation")
 
     run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
+
+
+def test_a_claim_that_gets_the_device_while_it_is_read_keeps_it(tmp_path: Path) -> None:
+    """The watch is late: it still shows the second claim with the device, which the server shows as free. While the
+    first request reads that claim, the second request is carried out."""
+
+    class SlowRead(DynamicResourcesBinderPlugin):
+        is_first = True
+
+        async def pre_bind(self, ctx: BinderHandle, *args: Any) -> None:
+            await super().pre_bind(DuringRead(ctx) if self.is_first else ctx, *args)
+
+    class DuringRead:
+        """The handle, but a second request is carried out between the answer to a read of claim `two` and its use."""
+
+        def __init__(self, ctx: BinderHandle) -> None:
+            self._ctx = ctx
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._ctx, name)
+
+        async def read_claim(self, namespace: str, name: str) -> ResourceClaim:
+            found = await self._ctx.read_claim(namespace, name)
+            if name == "two" and plugin.is_first:
+                plugin.is_first = False
+                assert await harnesses[0].sync("two") is None
+            return found
+
+    plugin = SlowRead()
+    harnesses: list[ReconcilerHarness] = []
+
+    async def test(harness: ReconcilerHarness) -> None:
+        harnesses.append(harness)
+        for name in ("one", "two"):
+            await create_pod_and_request(harness, allocations(allocation("n1")), name, backoffLimit=1)
+            await harness.deliver_event(BindRequest, name)
+        await allocate(harness, "two", allocation("n1"))
+        await harness.deliver_event(ResourceClaim, "two")
+        await harness.patch(CLAIMS, "two", {"status": {"allocation": None}}, sub="status")
+        assert await harness.sync("one") is None
+        assert not plugin.is_first
+        assert [await harness.node_of(name) for name in ("one", "two")] == ["", "n1"]
+        assert "is that of claim default/two" in (await harness.status("one"))["reason"]
+        assert not (await status_of(harness, "one")).get("allocation")
+
+    run_with_reconciler(tmp_path, test, plugin)

@@ -127,6 +127,22 @@ def test_a_config_map_of_an_earlier_attempt_is_updated(tmp_path: Path) -> None:
     run_with_reconciler(tmp_path, test, GpuSharingBinderPlugin())
 
 
+def test_a_config_map_of_an_earlier_pod_of_the_name_is_replaced(tmp_path: Path) -> None:
+    """The garbage collector has not deleted it yet."""
+
+    async def test(harness: ReconcilerHarness) -> None:
+        earlier = {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "11111111-1111-4111-8111-111111111111"}
+        before = await config_map(harness, "web-gpu-0", earlier)
+        await shared(harness)
+        assert await attempt(harness, "web", (GROUP, "GPU-7")) is None
+        assert await harness.node_of() == "n1"
+        found = await harness.get(CONFIG_MAPS, "web-gpu-0")
+        assert found["metadata"]["uid"] != before["metadata"]["uid"]
+        assert "a" not in found["data"]
+
+    run_with_reconciler(tmp_path, test, GpuSharingBinderPlugin())
+
+
 def test_hamicore_adds_a_limit_and_devices_may_be_named_for_cdi(tmp_path: Path) -> None:
     async def test(harness: ReconcilerHarness) -> None:
         await harness.patch(NODES, "n1", {"metadata": {"labels": {"nvidia.com/gpu.memory": "16001"}}})

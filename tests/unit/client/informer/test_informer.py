@@ -407,6 +407,12 @@ def start_catch_up(w: Harness) -> asyncio.Task[None]:
     return asyncio.create_task(w.informer.catch_up())
 
 
+def is_pausing(w: Harness) -> bool:
+    """Whether the informer waits after a failure. Connections sleep on the clock, too."""
+    backoff = w.informer._backoff
+    return backoff._next_s > backoff._config.first_s
+
+
 def watch_options(w: Harness, number: int) -> tuple[str, str]:
     """resourceVersion and timeoutSeconds of a watch; the request's number is counted from 1."""
     options = w.server.requests[number - 1].options
@@ -422,10 +428,12 @@ async def test_catch_up_cuts_a_silent_watch_and_delivers_the_missed_events() -> 
         await w.expect_calls("add a@12")
         assert w.server.requests[2].options == {"limit": "1"}
         assert watch_options(w, 4) == ("10", "1")
+        w.clock.advance(1.0)
         missed.end()
         await wait_until(rest.begun.is_set)
         assert watch_options(w, 5) == ("12", "1")
         assert not done.done()
+        w.clock.advance(1.0)
         rest.end()  # without events: the informer has everything
         await done
         await wait_until(after.begun.is_set)
@@ -454,7 +462,7 @@ async def test_catch_up_ends_at_once_when_the_store_is_current() -> None:
 @async_test
 async def test_catch_up_ends_the_backoff_of_a_watch() -> None:
     async with running(listed(10), status(500), listed(15), WatchStream(added(node("a", 15)))) as w:
-        await wait_until(lambda: w.clock.sleepers == 1)
+        await wait_until(lambda: is_pausing(w))
         before_s = w.clock.monotonic_s()
         await start_catch_up(w)
         assert (w.calls, w.clock.monotonic_s()) == (["add a@15"], before_s)
@@ -466,7 +474,7 @@ async def test_catch_up_ends_the_backoff_of_a_list() -> None:
     async with running(broken, listed(15), again, streaming=True) as w:
         await wait_until(broken.begun.is_set)
         broken.cut()
-        await wait_until(lambda: w.clock.sleepers == 1)
+        await wait_until(lambda: is_pausing(w))
         before_s = w.clock.monotonic_s()
         await start_catch_up(w)
         assert (w.calls, w.clock.monotonic_s()) == (["add a@15"], before_s)
@@ -483,8 +491,48 @@ async def test_a_quiet_watch_that_ends_late_does_not_end_catch_up() -> None:
         late.end()
         await wait_until(prompt.begun.is_set)
         assert not done.done()
+        w.clock.advance(1.0)
         prompt.end()
         await done
+
+
+@async_test
+async def test_a_quiet_watch_that_ends_early_proves_nothing() -> None:
+    early, prompt = WatchStream(), WatchStream()
+    async with running(listed(10), WatchStream(), listed(15), early, prompt) as w:
+        await w.wait_for_request(2)
+        done = start_catch_up(w)
+        await wait_until(early.begun.is_set)
+        early.end()  # the server stops
+        await wait_until(lambda: is_pausing(w))
+        assert len(w.server.requests) == 4, "a pause comes first"
+        await wait_until(prompt.begun.is_set, tick=lambda: w.clock.advance(0.1))
+        assert not done.done()
+        w.clock.advance(1.0)
+        prompt.end()
+        await done
+
+
+@async_test
+async def test_pauses_are_short_while_it_catches_up() -> None:
+    failures = [status(500) for _ in range(6)]
+    async with running(listed(10), WatchStream(), listed(15), *failures, WatchStream(added(node("a", 15)))) as w:
+        await w.wait_for_request(2)
+        done = start_catch_up(w)
+        await wait_until(done.done, tick=lambda: w.clock.advance(0.1))
+        assert w.calls == ["add a@15"]
+
+
+@async_test
+async def test_the_pause_after_a_watch_that_ends_early_is_cut() -> None:
+    early = WatchStream()
+    async with running(listed(10), early, listed(15), WatchStream(added(node("a", 15)))) as w:
+        await wait_until(early.begun.is_set)
+        early.end()
+        await wait_until(lambda: is_pausing(w))
+        before_s = w.clock.monotonic_s()
+        await start_catch_up(w)
+        assert (w.calls, w.clock.monotonic_s()) == (["add a@15"], before_s)
 
 
 @pytest.mark.parametrize(("listed_at", "requests"), [(20, 2), (12, 3)], ids=["new-enough", "older"])

@@ -408,6 +408,27 @@ def test_a_node_that_was_not_evaluated_cannot_be_reserved() -> None:
     assert found.plugin.reserve(cycle, "n1") == Status(Code.ERROR, ["claim allocation not found for node"])
 
 
+@pytest.mark.parametrize("ending", ["unreserve", "pre_bind"])
+def test_devices_of_an_allocated_claim_are_held_until_it_is_reserved_for_the_pod(ending: str) -> None:
+    """A deallocation may come between Reserve and the write, and a BindRequest names the devices."""
+    claim = in_zone_a(version="1")
+    allocation = claim.status.allocation
+    assert allocation is not None
+    found = usual(claim)
+    serve(found, failing=claim_intents.ReserveClaim)
+    cycle = found.reserve(using("claim"))
+    devices = found.handle.devices
+    devices.observe(
+        replace_fields(make_claim(exactly()), metadata={"resource_version": "2", "uid": claim.metadata.uid})
+    )
+    assert devices.holder(allocation) is not None
+    if ending == "unreserve":
+        found.plugin.unreserve(cycle, "n1")
+    else:
+        assert asyncio.run(found.plugin.pre_bind(cycle, "n1")) is not None
+    assert devices.holder(allocation) is None
+
+
 def test_unreserve_removes_the_pod_from_allocated_claims() -> None:
     claim = in_zone_a(reserved_for=(ME,))
     found = usual(claim)

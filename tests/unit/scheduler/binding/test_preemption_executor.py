@@ -152,7 +152,7 @@ async def test_a_victim_that_the_server_has_deleted_and_the_watch_has_not_shown(
         await harness.wait_for_request("PATCH", "/strong/status")
         await harness.idle()
         assert harness.pool(STRONG) is SubQueue.UNSCHEDULABLE
-        assert eviction_requests(harness) == ["PATCH weak/status"]
+        assert eviction_requests(harness) == ["PATCH weak/status", "GET weak"]
         await delete(harness, WEAK)
         await harness.wait_for_request("POST", "/binding")
 
@@ -304,6 +304,27 @@ async def test_another_victim_is_evicted_when_the_first_is_refused() -> None:
         await harness.wait_for_request("DELETE", "/weak")
         await wait_until(lambda: deletions(harness)[-1] == "other", tick=lambda: harness.clock.advance(0.1))
         assert deletions(harness) == ["weak", "other"]
+
+
+@async_test
+async def test_a_weaker_nomination_is_not_cleared_again_for_an_eviction_that_is_refused_again() -> None:
+    middle = replace_fields(
+        make_pod("middle", cpu="2", priority=5),
+        spec={"preemption_policy": "Never"},
+        status=PodStatus(phase="Pending", nominated_node_name="n"),
+    )
+    cleared = {"metadata": {"uid": middle.uid}, "status": {"nominatedNodeName": None}}
+    async with run_live_scheduler(NODE, WEAK, middle) as harness:
+        at_server(harness, WEAK)
+        refuse_deletions(harness, "weak")
+        harness.deliver(STRONG)
+        await wait_until(lambda: len(deletions(harness)) == 3, tick=lambda: harness.clock.advance(0.5))
+        await harness.idle()
+        assert harness.sent("PATCH", "/middle/status").count(cleared) == 1
+        harness.server.route = harness.answer
+        await wait_until(lambda: len(deletions(harness)) == 4, tick=lambda: harness.clock.advance(0.5))
+        await harness.idle()
+        assert harness.sent("PATCH", "/middle/status").count(cleared) == 2, "the room is made now"
 
 
 @async_test

@@ -93,6 +93,24 @@ async def test_no_pod_is_placed_if_too_few_fit() -> None:
 
 
 @async_test
+async def test_a_status_that_is_refused_is_written_again_though_nothing_happens() -> None:
+    group = gang(2)
+    async with run_live_scheduler(NODE, group, gates=GATES) as harness:
+        harness.objects["/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups/gang"] = group
+        harness.fail_next("PATCH", "/podgroups/gang/status", status(403, "Forbidden"))
+        harness.deliver(member("a", cpu="1"))
+        harness.deliver(member("b", cpu="1"))
+        await harness.idle()
+        assert harness.bound() == {"a": "n", "b": "n"}
+        assert len(written_conditions(harness)) == 1
+        await wait_until(lambda: len(written_conditions(harness)) == 2, tick=lambda: harness.clock.advance(0.5))
+        await harness.idle()
+        assert [each[0] for each in written_conditions(harness)] == ["True", "True"]
+        assert harness.live.pod_group_cycle is not None
+        assert harness.live.pod_group_cycle.statuses.next_retry_s() is None
+
+
+@async_test
 async def test_a_scheduled_group_keeps_its_condition() -> None:
     before = Condition("PodGroupScheduled", "True", "Scheduled", "")
     async with run_live_scheduler(
