@@ -67,7 +67,9 @@ RULES = {
 
 
 def test_the_table_of_batch_points_lists_the_points_of_the_session() -> None:
-    listed = [(codes(row[0])[0], codes(row[1]), row[2].strip()) for row in table("batch-plugin-authors.md", "The points")]
+    listed = [
+        (codes(row[0])[0], codes(row[1]), row[2].strip()) for row in table("batch-plugin-authors.md", "The points")
+    ]
     assert listed == [(point.name, list(point.switches), RULES[point.rule]) for point in POINTS]
 
 
