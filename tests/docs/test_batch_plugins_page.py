@@ -1,4 +1,4 @@
-"""`docs/batch-plugins.md` is the reference of the batch plugins: each has a section with its points and its arguments."""
+"""`docs/batch-plugins.md` is the reference of the batch plugins: each has a section with its points and arguments."""
 
 from __future__ import annotations
 
