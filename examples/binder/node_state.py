@@ -52,7 +52,7 @@ class BatchNodeStateSeen:
 
 
 class NodeState:
-    """Binder side: reads a node again if its version is older than the scheduler's, and rejects it if it stays older."""
+    """Binder side: reads a node again if its version is older than the scheduler's, and rejects it if it stays so."""
 
     name = HANDLER
 
@@ -69,7 +69,7 @@ class NodeState:
                 raise RejectBind(
                     f"node {node.name} is known in a version before {version}, on which the pod was placed"
                 )
-        if node.spec.unschedulable and told.get("cordoned") != "true" and not tolerates_cordon(pod):
+        if node.spec.unschedulable and values.get("cordoned") != "true" and not tolerates_cordon(pod):
             raise RejectBind(f"node {node.name} is cordoned by now, which the pod does not tolerate")
 
 
