@@ -1,50 +1,50 @@
-# Everything a person does with this tree. Each target sets up what it needs in .venv, from the lock files alone, on a
-# machine that has nothing but Python 3.11 and pip; when that was done before, it starts at once.
+# The commands of a developer. Each target installs what it needs in .venv, from the lock files alone, on a machine that
+# has only Python 3.11 and pip. If .venv is up to date, the target starts at once.
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PROJECT := install --quiet --no-deps --no-build-isolation --editable .
-# With extras: of a package that another one wants with an extra, pip takes the newest release for the pinned one, and
-# then refuses it for want of a hash.
+# With extras: for a package that another package requires with an extra, pip takes the newest release instead of the
+# pinned one, and then refuses it because it has no hash.
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-strip-extras
 
-# Whoever forbids bytecode has every command compiled anew, and the end-to-end suite starts a thousand.
+# Without bytecode every command compiles all modules again, and the end-to-end suite starts a thousand commands.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test coverage mutants e2e lint bench bench-batch bench-queue bench-why bench-e2e bench-batch-e2e bench-binder bench-api bench-demo bench-page bench-sim chaos docs lock soak test-kernel kernel clean
 
 help:
-	@echo "make demo    a cluster of 50 nodes at work, in a minute from a fresh clone"
+	@echo "make demo    run a cluster of 50 nodes, in a minute from a fresh clone"
 	@echo "make test    every test"
-	@echo "make coverage   every test once more, counting the lines that they reach; takes twice as long"
-	@echo "make mutants   change one place of the package at a time and count the changes that a test notices; ARGS=\"--seed 1 --count 60\""
-	@echo "make test-kernel   the tests of the core against its compiled copy"
-	@echo "make e2e     the end-to-end suite on our API server and on a real one; builds that with Go the first time"
-	@echo "make lint    ruff, mypy --strict and the import contracts"
-	@echo "make kernel  compile the modules of a decision into build/kernel; needs a C compiler"
+	@echo "make coverage   every test with line coverage; takes twice as long"
+	@echo "make mutants   mutation tests: change one place of the package at a time and run its tests; ARGS=\"--seed 1 --count 60\""
+	@echo "make test-kernel   the tests of the core against the compiled kernel"
+	@echo "make e2e     the end-to-end suite on the embedded API server and on kube-apiserver, which is built with Go the first time"
+	@echo "make lint    ruff, mypy --strict, the import contracts, and the layout and wording rules of tools/lint_layout.py"
+	@echo "make kernel  compile the modules of the scheduling cycle into build/kernel; needs a C compiler"
 	@echo "make bench   measure the decisions of the core, and the sessions of the batch engine"
 	@echo "make bench-batch   the sessions of the batch engine alone"
-	@echo "make bench-queue   one event against ten thousand parked pods"
-	@echo "make bench-why   answers to why at 5,000 nodes and 50,000 pods"
-	@echo "make bench-e2e   the live scheduler on a real API server, beside kube-scheduler; half an hour, ALL=1 for the rest"
-	@echo "make bench-batch-e2e   gangs through the live batch engine on a real API server, beside a loop of the same writes"
-	@echo "make bench-binder   pods bound through BindRequests on a real API server, beside direct binding and a loop of the same writes"
-	@echo "make bench-api     what the embedded API server gets done on one core"
+	@echo "make bench-queue   one event for ten thousand unschedulable pods"
+	@echo "make bench-why   answers of why at 5,000 nodes and 50,000 pods"
+	@echo "make bench-e2e   the live scheduler on kube-apiserver, compared with kube-scheduler; half an hour, ALL=1 for all workloads"
+	@echo "make bench-batch-e2e   gangs through the live batch engine on kube-apiserver, compared with a loop of the same writes"
+	@echo "make bench-binder   pods bound through BindRequests on kube-apiserver, compared with direct binding and a loop of the same writes"
+	@echo "make bench-api     throughput of the embedded API server on one core"
 	@echo "make bench-demo    the first five minutes: first pod of the demo, pods a second of a whole cluster in one process"
 	@echo "make bench-page    frame times of the page in Chromium, at 5,000 nodes and 50,000 pods"
 	@echo "make bench-sim   one OpenB run on one core, and a year-long trace; ARGS=--sweep for all workloads and policies"
-	@echo "make soak    200,000 pods through the live scheduler, a hundred kills of our API server, two hundred of binder and scheduler, an hour of faults in each of seven configurations, older servers, all that was published, a hundred mutants"
-	@echo "make chaos   processes, API servers and requests under faults, in seven configurations; ARGS=\"--minutes 10 --seed 7\""
+	@echo "make soak    200,000 pods through the live scheduler, a hundred kills of the embedded API server, two hundred of binder and scheduler, an hour of faults in each of seven configurations, older servers, all published simulation results, a hundred mutants"
+	@echo "make chaos   faults in processes, API servers and requests, in seven configurations; ARGS=\"--minutes 10 --seed 7\""
 	@echo "make docs    build the documentation into site/"
-	@echo "make setup   the development environment in .venv; the targets above do this themselves"
-	@echo "make lock    choose the locked versions anew, from pyproject.toml"
-	@echo "make clean   remove everything that was built, .venv included"
+	@echo "make setup   install the development environment in .venv; the targets above do this themselves"
+	@echo "make lock    resolve the locked versions again, from pyproject.toml"
+	@echo "make clean   remove all build results, including .venv"
 
 setup: .venv/.dev
 
-# On a terminal it stays, so that its page can be looked at, until Ctrl-C.
+# On a terminal the demo keeps running until Ctrl-C, so that its page can be opened.
 demo: .venv/.runtime
 	@if test -t 1; then set -- --keep; fi; $(BIN)/bayplan demo "$$@" $(ARGS)
 
@@ -54,11 +54,11 @@ test: .venv/.dev
 coverage: .venv/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-report=xml $(ARGS)
 
-# Coverage with a context for each test is collected first, and again when src or tests changed.
+# Collects coverage with a context for each test first, and again after src or tests changed.
 mutants: .venv/.dev
 	$(BIN)/python tools/mutants.py $(ARGS)
 
-# Compiled is what `bench` measures where there is a compiler; KERNEL=no measures plain Python.
+# `bench` measures the compiled kernel if there is a compiler; KERNEL=no measures plain Python.
 KERNEL ?= yes
 KERNEL_TESTS := $(addprefix tests/unit/,cache apiserver framework objects plugins queue scheduler snapshot testing) tests/property tests/conformance
 WITH_KERNEL = PYTHONPATH="$$($(BIN)/python tools/build_kernel.py --path)"
@@ -70,8 +70,8 @@ kernel: .venv/.dev
 test-kernel: kernel
 	$(WITH_KERNEL) $(BIN)/python -m pytest -n auto --dist worksteal $(KERNEL_TESTS) $(ARGS)
 
-# Tests of the page need Chromium: the one that is installed, or Debian's package, unpacked into the user's cache.
-# Three at a time on two cores: much of it waits for leases and back-offs.
+# Tests of the page need Chromium: the installed one, or Debian's package, unpacked into the user's cache.
+# Three processes on two cores: the tests wait for leases and backoffs most of the time.
 e2e: .venv/.dev
 	cd tests && ../$(BIN)/python -m browser.fetch --if-possible
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m e2e --cluster=both tests/e2e $(ARGS)
@@ -83,7 +83,7 @@ lint: .venv/.dev
 	$(BIN)/lint-imports
 	$(BIN)/python tools/lint_layout.py
 
-# Who names a workload or a size means the core; the batch engine is then asked for by the target of its own.
+# With --workload only the core is measured; bench-batch measures the batch engine.
 bench: .venv/.dev
 	$(if $(filter yes,$(KERNEL)),$(BIN)/python tools/build_kernel.py --if-possible)
 	$(MEASURED) $(BIN)/python benchmarks/core.py $(ARGS)
@@ -108,11 +108,11 @@ bench-batch-e2e: .venv/.dev
 bench-binder: .venv/.dev
 	$(BIN)/python benchmarks/binder.py $(ARGS)
 
-# Two configurations at a time fit on two cores: most of the time they wait. The journals stay in build/chaos.
+# Two configurations at a time fit on two cores, because they wait most of the time. The journals stay in build/chaos.
 chaos: .venv/.dev
 	cd tests && ../$(BIN)/python -m chaos $(ARGS)
 
-# The second half: end-to-end tests that take too long for every day, such as those against other API servers.
+# The second half: end-to-end tests that take too long for daily runs, such as those against other API servers.
 soak: .venv/.dev
 	$(BIN)/python benchmarks/soak.py $(ARGS)
 	$(BIN)/python -m pytest -p no:xdist -m soak --cluster=real --durations=0 tests/e2e
@@ -152,13 +152,13 @@ clean:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Bayplan needs Python 3.11 or later; call make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
 
-# The order-only prerequisite: the interpreter's own date says nothing about what is installed beside it.
+# The prerequisite is order-only: the date of the interpreter says nothing about the installed packages.
 .venv/.runtime: requirements.lock pyproject.toml | .venv/bin/python
 	$(PIP) install --quiet --requirement requirements.lock
 	$(PIP) $(PROJECT)
 	@touch $@
 
-# The development lock holds the runtime's pins too, so one installation serves both stamps.
+# The development lock contains the pins of the runtime, too, so one installation updates both stamps.
 .venv/.dev: requirements-dev.lock requirements.lock pyproject.toml | .venv/bin/python
 	$(PIP) install --quiet --requirement requirements-dev.lock
 	$(PIP) $(PROJECT)

@@ -52,24 +52,24 @@ class BatchNodeStateSeen:
 
 
 class NodeState:
-    """Binder side: refreshes a node that it knows less of, once, and refuses it after that."""
+    """Binder side: reads a node again if its version is older than the scheduler's, and rejects it if it stays so."""
 
     name = HANDLER
 
     async def pre_bind(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
-        told = annotations_for_plugin(bind_request, self.name)
-        if told.get("handler") != self.name:
-            return  # an older scheduler, or somebody else's pod
-        version = told.get("resource-version", "")
+        values = annotations_for_plugin(bind_request, self.name)
+        if values.get("handler") != self.name:
+            return  # an older scheduler, or a pod of another scheduler
+        version = values.get("resource-version", "")
         if is_older(node, version):
             node = await ctx.read_node(node.name)
             if is_older(node, version):
                 raise RejectBind(
                     f"node {node.name} is known in a version before {version}, on which the pod was placed"
                 )
-        if node.spec.unschedulable and told.get("cordoned") != "true" and not tolerates_cordon(pod):
+        if node.spec.unschedulable and values.get("cordoned") != "true" and not tolerates_cordon(pod):
             raise RejectBind(f"node {node.name} is cordoned by now, which the pod does not tolerate")
 
 

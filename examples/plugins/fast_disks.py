@@ -4,7 +4,7 @@ from bayplan.framework import Cycle, NodeInfo, Status, unschedulable
 
 
 class FastDisks:
-    """Pods with the label `disk: fast` want nodes labelled `disk: ssd`; others leave the last two CPUs there alone."""
+    """Pods with the label `disk: fast` require nodes labelled `disk: ssd`. Other pods leave two CPUs free there."""
 
     name = "FastDisks"
 

@@ -1,8 +1,8 @@
-"""Hold pods until a window opens: heavy jobs wait for the night.
+"""Makes pods wait until a time window starts: heavy jobs wait for the night.
 
-Pods with the label `window: night` are not tried before the window opens (PreEnqueue), unless it is only minutes away:
-then they are given a node and wait there (Permit), so that nobody takes the room in the meantime. Whoever passes once
-the window is open lets the waiting ones go; if nobody does, their wait runs out and they are tried again at once.
+Pods with the label `window: night` are not tried before the window starts (PreEnqueue), unless it is only minutes away:
+then they get a node and wait there (Permit), so that no other pod uses the capacity. The first pod at Permit after the
+start allows the waiting ones; without such a pod their wait expires and they are retried at once.
 
     pluginConfig:
     - name: NightWindow
@@ -16,7 +16,7 @@ from bayplan.framework import Cycle, Handle, PermitWait, Pod, Status, pending
 
 LABEL = "window"
 MAX_PERMIT_WAIT_S = 10 * 60.0  # on a node; Permit allows 15 minutes at most
-GRACE_S = 60.0  # after the opening, for somebody to pass
+GRACE_S = 60.0  # after the start, for another pod to reach Permit
 
 
 class NightWindow:

@@ -1,4 +1,4 @@
-"""Keep a group of nodes for a team: its pods go there first, and nobody else's go there at all.
+"""Reserves a group of nodes for a team: its pods prefer these nodes, and no other pods may use them.
 
 Label the nodes `team: payments`; pods with the same label belong to the team. A taint would keep others off as well,
 but every pod of the team would have to carry the toleration. Cost: one look at the column of a label.

@@ -1,4 +1,4 @@
-"""`docs/batch-plugins.md` is the reference of the batch plugins: each is there, with its points and its arguments."""
+"""`docs/batch-plugins.md` is the reference of the batch plugins: each has a section with its points and arguments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from docs.fences import ROOT
 
 PLUGINS = default_batch_plugins()
 NAMES = list(PLUGINS)
-WORDS = {int: "whole number", float: "number", bool: "truth", str: "text", timedelta: "duration", list: "list"}
+WORDS = {int: "whole number", float: "number", bool: "boolean", str: "text", timedelta: "duration", list: "list"}
 
 
 @cache
@@ -45,7 +45,7 @@ def plugin(name: str) -> Any:
 
 def fact(name: str, label: str) -> str:
     found = re.search(rf"^- \*\*{label}:\*\* (.+?)(?=^- |^$)", sections()[name], re.MULTILINE | re.DOTALL)
-    assert found is not None, f"{name} says nothing under {label}"
+    assert found is not None, f"{name} has no entry {label}"
     return found[1]
 
 
@@ -61,11 +61,11 @@ def test_every_shipped_plugin_has_a_section() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_section_names_the_points_where_its_plugin_registers(name: str) -> None:
     source = inspect.getsource(sys.modules[plugin(name).__module__])
-    called = re.findall(r"\.add_(\w+?)(?:_nodes)?_(?:fns?|maker|handler)\(", source)
+    called = re.findall(r"\.add_(\w+?)(?:_nodes)?_(?:fns?|factory|handler)\(", source)
     points = {"events" if each == "event" else each for each in called}
     assert set(re.findall(r"`(\w+)`", fact(name, "Points"))) == points
     assert {*registered()[name], *getattr(plugin(name), "also_at", ())} == points  # what `plugin list` shows
-    assert fact(name, "Mind").strip()
+    assert fact(name, "Note").strip()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -75,14 +75,14 @@ def test_a_section_lists_every_argument_with_its_type(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_section_tells_the_defaults(name: str) -> None:
+def test_a_section_lists_the_defaults(name: str) -> None:
     rows = dict(re.findall(r"^\| `([^`]+)` \| [^|]+ \| ([^|]+) \| ", sections()[name], re.MULTILINE))
     defaults = {each.name: each.default for each in plugin(name).takes if each.default not in (None, "")}
-    told = {key: f"`{str(value).lower() if isinstance(value, bool) else value}`" for key, value in defaults.items()}
-    assert {key: rows[key] for key in told} == told
+    listed = {key: f"`{str(value).lower() if isinstance(value, bool) else value}`" for key, value in defaults.items()}
+    assert {key: rows[key] for key in listed} == listed
 
 
-def test_the_extender_tells_what_stands_in_its_bodies() -> None:
+def test_the_extender_lists_the_keys_of_its_bodies() -> None:
     bodies = inspect.getsource(sys.modules[ExtenderPlugin.__module__.removesuffix("plugin") + "bodies"])
-    told = set(re.findall(r"`(\w+)`", sections()["extender"]))
-    assert set(re.findall(r'^ +"([A-Z]\w+)":', bodies, re.MULTILINE)) - told == set()
+    listed = set(re.findall(r"`(\w+)`", sections()["extender"]))
+    assert set(re.findall(r'^ +"([A-Z]\w+)":', bodies, re.MULTILINE)) - listed == set()

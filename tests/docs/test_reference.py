@@ -1,4 +1,4 @@
-"""Tables on pages that repeat what the code knows: they list all of it, and nothing else."""
+"""Tables on pages that repeat facts of the code list all of them and nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OWN_PLUGINS = ROOT / "examples" / "plugins"
 
 
 def table(page: str, heading: str) -> list[list[str]]:
-    """The rows of the first table below a heading, without its head; each cell's codes joined by a space."""
+    """The rows of the first table below a heading, without its header."""
     text = (DOCS / page).read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1]
     lines = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
     assert lines is not None
@@ -39,15 +39,15 @@ def codes(cell: str) -> list[str]:
 
 
 def configurations() -> list[Block]:
-    """Those of all pages, except what a page saves and then runs itself."""
+    """The configurations of all pages, except those that a page saves and then runs itself."""
     shown = [block for page in pages() for block in blocks(page) if block.language == "yaml"]
     shown = [block for block in shown if "save" not in block.directives]
     return [block for block in shown if (yaml.safe_load(block.text) or {}).get("kind") == KIND]
 
 
-def test_the_table_of_points_is_the_framework_s() -> None:
-    told = [(codes(row[0])[0], codes(row[1])[0].split("(")[0]) for row in table("plugin-authors.md", "The points")]
-    assert told == [(point.key, method) for point in ATTEMPT_ORDER for method in point.methods]
+def test_the_table_of_points_lists_the_points_of_the_framework() -> None:
+    listed = [(codes(row[0])[0], codes(row[1])[0].split("(")[0]) for row in table("plugin-authors.md", "The points")]
+    assert listed == [(point.key, method) for point in ATTEMPT_ORDER for method in point.methods]
 
 
 RULES = {
@@ -60,38 +60,40 @@ RULES = {
     combine_rules.vote: "vote",
     combine_rules.victims_of_tier: "victims of a tier",
     combine_rules.union_of_tier: "all of a tier",
-    combine_rules.call_all: "everybody is told",
+    combine_rules.call_all: "all are called",
     combine_rules.answers_by_plugin: "sum",
     None: "row by row",
 }
 
 
-def test_the_table_of_batch_points_is_the_session_s() -> None:
-    told = [(codes(row[0])[0], codes(row[1]), row[2].strip()) for row in table("batch-plugin-authors.md", "The points")]
-    assert told == [(point.name, list(point.switches), RULES[point.rule]) for point in POINTS]
+def test_the_table_of_batch_points_lists_the_points_of_the_session() -> None:
+    listed = [
+        (codes(row[0])[0], codes(row[1]), row[2].strip()) for row in table("batch-plugin-authors.md", "The points")
+    ]
+    assert listed == [(point.name, list(point.switches), RULES[point.rule]) for point in POINTS]
 
 
 def test_every_rule_of_a_batch_point_is_explained() -> None:
     page = (DOCS / "batch-plugin-authors.md").read_text(encoding="utf-8").split("### How answers are combined")[1]
-    told = {words.lower() for words in re.findall(r"\*\*([^*]+)\*\*", page.split("\n## ")[0])}
-    assert set(RULES.values()) - {"everybody is told"} <= told
+    listed = {words.lower() for words in re.findall(r"\*\*([^*]+)\*\*", page.split("\n## ")[0])}
+    assert set(RULES.values()) - {"all are called"} <= listed
 
 
-def test_every_action_is_told() -> None:
-    assert {name for row in table("batch.md", "The way of a session") for name in codes(row[0])} == set(
+def test_every_action_is_listed() -> None:
+    assert {name for row in table("batch.md", "Phases of a session") for name in codes(row[0])} == set(
         default_actions()
     )
 
 
-def test_every_part_of_an_outcome_is_told() -> None:
-    told = [name for row in table("batch.md", "Run a session") for name in codes(row[0])]
-    assert sorted(told) == sorted(each.name for each in dataclasses.fields(SessionResult))
+def test_every_field_of_a_session_result_is_listed() -> None:
+    listed = [name for row in table("batch.md", "Run a session") for name in codes(row[0])]
+    assert sorted(listed) == sorted(each.name for each in dataclasses.fields(SessionResult))
 
 
 def test_every_field_of_a_configuration_has_a_row() -> None:
-    told = [name for row in table("configuration.md", "Fields") for name in codes(row[0])]
+    listed = [name for row in table("configuration.md", "Fields") for name in codes(row[0])]
     ignored = {"apiVersion", "kind"}
-    assert sorted(told) == sorted(set(VersionedConfiguration.__struct_encode_fields__) - ignored)
+    assert sorted(listed) == sorted(set(VersionedConfiguration.__struct_encode_fields__) - ignored)
 
 
 def test_every_field_and_flag_of_a_batch_configuration_has_a_row() -> None:
@@ -100,10 +102,10 @@ def test_every_field_and_flag_of_a_batch_configuration_has_a_row() -> None:
     assert [codes(row[0])[0] for row in table(page, "Flags of a plugin")] == list(FLAGS)
 
 
-def test_every_answer_for_plugins_is_told() -> None:
-    told = {codes(row[0])[0].split("(")[0] for row in table("plugin-authors.md", "What to answer")}
+def test_every_status_for_plugins_is_listed() -> None:
+    listed = {codes(row[0])[0].split("(")[0] for row in table("plugin-authors.md", "What to answer")}
     offered = {"unschedulable", "unresolvable", "pending", "error", "SKIP"}
-    assert told == offered
+    assert listed == offered
     assert offered <= set(bayplan.framework.__all__)
 
 
@@ -120,16 +122,16 @@ def test_a_configuration_on_a_page_is_accepted(block: Block) -> None:
 
 
 def test_every_file_of_recorded_answers_is_named() -> None:
-    told = {
+    listed = {
         name
         for row in re.findall(r"^\| (`.+?) \|", (DOCS / "conformance.md").read_text(encoding="utf-8"), re.MULTILINE)
         for name in codes(row)
     }
-    assert {path.name for path in (ROOT / "tests" / "conformance" / "data").iterdir()} <= told
+    assert {path.name for path in (ROOT / "tests" / "conformance" / "data").iterdir()} <= listed
 
 
 def test_pages_do_not_promise_folders_that_do_not_exist() -> None:
-    """Paths in code that look like the tree's own lead somewhere."""
+    """Paths in backticks that look like paths of the tree exist."""
     prefixes = ("src/", "tests/", "docs/", "examples/", "benchmarks/")
     named = {
         (page, code)

@@ -52,7 +52,7 @@ REFUSED = {
 }
 """Meant to be refused, and with which words they are."""
 
-_OLD = "a Kubernetes before 1.22: scheduling.k8s.io/v1beta1 is gone"
+_OLD = "a Kubernetes before 1.22: scheduling.k8s.io/v1beta1 was removed"
 
 MISSING = {
     "integrations/argo/10-job-step.yaml": "Argo Workflows",
@@ -60,11 +60,13 @@ MISSING = {
     "integrations/argo/mpi/hello-world.yaml": "Argo Workflows",
     "integrations/argo/mpi/rbac.yaml": "Argo Workflows",
     "kubecon-2019-china/node-selector/nginx.yaml": "a node whose `kubernetes.io/hostname` is 192.168.23.24",
-    "kubecon-2019-china/spark-sample/spark-pi.yaml": "the Spark operator, and a group of APIs that Volcano has left",
+    "kubecon-2019-china/spark-sample/spark-pi.yaml": "the Spark operator, and an API group that Volcano no longer uses",
     "kubecon-2019-china/task-priority/elastic-job.yaml": "`--validate=false`: pods have no field `priorityClass`",
     "kubecon-2019-china/task-priority/high-priority.yaml": _OLD,
     "kubecon-2019-china/task-priority/normal-priority.yaml": _OLD,
-    "sharding/sharding-config-configmap.yaml": "the sharding controller, which Volcano leaves off and Bayplan has not",
+    "sharding/sharding-config-configmap.yaml": (
+        "the sharding controller, which is off by default in Volcano and which Bayplan does not have"
+    ),
 }
 """What a file needs that a scheduler and a kubelet are not."""
 
