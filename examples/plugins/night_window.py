@@ -26,7 +26,7 @@ class NightWindow:
 
     def __init__(self, handle: Handle, opens: int, closes: int) -> None:
         self._clock = handle.clock  # never the machine's own: tests and simulations decide what time it is
-        self._waiting = handle.waiting
+        self._waiting = handle.waiting_pods
         self._opens, self._closes = opens, closes
 
     @classmethod
