@@ -13,7 +13,7 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage mutants e2e lint bench bench-batch bench-queue bench-why bench-e2e bench-batch-e2e bench-binder bench-api bench-demo bench-page bench-sim chaos docs lock soak test-kernel kernel clean
+.PHONY: help setup demo test coverage mutants e2e lint bench bench-batch bench-queue bench-why bench-e2e bench-batch-e2e bench-binder bench-api bench-demo bench-page bench-sim bench-compare chaos docs lock soak test-kernel kernel clean
 
 help:
 	@echo "make demo    run a cluster of 50 nodes, in a minute from a fresh clone"
@@ -35,6 +35,7 @@ help:
 	@echo "make bench-demo    the first five minutes: first pod of the demo, pods a second of a whole cluster in one process"
 	@echo "make bench-page    frame times of the page in Chromium, at 5,000 nodes and 50,000 pods"
 	@echo "make bench-sim   one OpenB run on one core, and a year-long trace; ARGS=--sweep for all workloads and policies"
+	@echo "make bench-compare BASE=REV   the core and the sessions of this tree beside those of another revision, in turns"
 	@echo "make soak    200,000 pods through the live scheduler, a hundred kills of the embedded API server, two hundred of binder and scheduler, an hour of faults in each of seven configurations, older servers, all published simulation results, a hundred mutants"
 	@echo "make chaos   faults in processes, API servers and requests, in seven configurations; ARGS=\"--minutes 10 --seed 7\""
 	@echo "make docs    build the documentation into site/"
@@ -134,6 +135,10 @@ bench-page: .venv/.dev
 
 bench-sim: .venv/.dev
 	$(BIN)/python benchmarks/simulation.py $(ARGS)
+
+# Both trees with their kernels, in turns: make bench-compare BASE=main ARGS="--rounds 5 --workload mixed".
+bench-compare: .venv/.dev
+	$(BIN)/python tools/bench_compare.py --base $(BASE) $(ARGS)
 
 docs: .venv/.dev
 	$(BIN)/python tools/reference.py
