@@ -476,7 +476,7 @@ def test_a_certificate_that_cannot_be_used(cluster: Cluster, tmp_path: Path) -> 
     other = started(
         cluster, f"--tls-cert-file={tmp_path}/tls.crt", f"--tls-private-key-file={tmp_path}/tls.key", "--secure-port=1"
     )
-    assert "cannot be used" in said(other)
+    assert "is unusable" in said(other)
 
 
 def test_a_configuration_map_that_may_not_be_read(cluster: Cluster) -> None:

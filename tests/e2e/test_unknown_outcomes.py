@@ -25,8 +25,8 @@ from support.fakes.fault_proxy import (
 FAULTS: dict[str, dict[str, Any]] = {
     "failed": {"answer": refusal(500, "InternalError", "etcdserver: request timed out")},
     "lost": {"lose": True},
-    "late": {"late_s": 0.3},
-    "later": {"late_s": 4.0},
+    "late": {"delay_s": 0.3},
+    "later": {"delay_s": 4.0},
 }
 
 
