@@ -24,7 +24,7 @@ from support.fakes.fault_proxy import (
 # After the write a 5xx, or nothing; or the write lands 0.3 s or 4 s after the connection was cut.
 FAULTS: dict[str, dict[str, Any]] = {
     "failed": {"answer": refusal(500, "InternalError", "etcdserver: request timed out")},
-    "lost": {"lose": True},
+    "lost": {"drop_answer": True},
     "late": {"delay_s": 0.3},
     "later": {"delay_s": 4.0},
 }

@@ -173,7 +173,7 @@ def amounts(info: PodInfo, vocabulary: InternTables) -> tuple[object, ...]:
     return (
         info.requests,
         info.nonzero,
-        weight.parts,
+        weight.amount_tuple,
         weight.amounts.tolist(),
         weight.upper_bound,
         info.host_ports,
