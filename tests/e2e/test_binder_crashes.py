@@ -147,7 +147,9 @@ def test_a_request_that_kills_every_binder_is_given_up(corner: BinderHarness, li
     (corner.folder / "plugins" / "killing.py").write_text(KILLING)
     with corner.watch_binds(corner.folder / "plugins") as witness:
         with corner.binder(plugins(corner)) as process:
-            wait_until(lambda: "at work" in corner.binder_log(), "the binder is at work", why=corner.binder_log)
+            wait_until(
+                lambda: "the binder is running" in corner.binder_log(), "the binder is running", why=corner.binder_log
+            )
             corner.pod_with_request("web", corner.nodes[0], backoffLimit=limit)
             assert process.wait(60) == -signal.SIGKILL
         uid = corner.find("BindRequest", "web")["metadata"]["uid"]

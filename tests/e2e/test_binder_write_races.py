@@ -239,7 +239,9 @@ def test_a_conflict_of_the_status_is_tried_again(cluster: Cluster, corner: Binde
             )
         )
         with corner.binder(f"--kubeconfig={proxy.kubeconfig()}"):
-            wait_until(lambda: "at work" in corner.binder_log(), "the binder is at work", why=corner.binder_log)
+            wait_until(
+                lambda: "the binder is running" in corner.binder_log(), "the binder is running", why=corner.binder_log
+            )
             corner.pod_with_request("web", corner.nodes[0])
             request = corner.wait_for_end("web", "Succeeded")
     assert len(fault.seen) == 2

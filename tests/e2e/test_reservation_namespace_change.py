@@ -43,7 +43,7 @@ def test_running_pods_stay_and_others_come_to_their_device(corner: BinderHarness
     kind = "apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\n"
     settings.write_text(f"{kind}resourceReservation: {{namespace: {home}}}\n")
     with corner.binder(f"--settings={settings}"):
-        said = f"are in namespace {RESERVATIONS}, and new ones are made in {home}"
+        said = f"namespace {RESERVATIONS} has GPU reservations, and new ones are created in namespace {home}"
         wait_until(lambda: said in corner.binder_log(), "it says that they are elsewhere", why=corner.binder_log)
         corner.sharing("second", group)
         corner.wait_for_end("second", "Succeeded")  # before that the groups of the node were looked after

@@ -85,10 +85,10 @@ def test_a_changed_plugin_takes_over_and_wakes_whom_the_old_one_rejected(
         wait_until(lambda: bool(condition(pods(cluster, namespace)["first"])), "the pod has a condition")
         assert "not in this version" in condition(pods(cluster, namespace)["first"])["message"]
         mounted.put(BROKEN)
-        wait_until(lambda: "those loaded before go on" in log(), "the broken file is told")
+        wait_until(lambda: "the previous ones stay in use" in log(), "the broken file is told")
         cluster.apply(pod("second", namespace, **only))
         wait_until(lambda: bool(condition(pods(cluster, namespace)["second"])), "the last good plugin goes on")
         mounted.put(PERMITS)
         wait_until(lambda: all(map(node_name, pods(cluster, namespace).values())), "both pods have a node")
         assert process.poll() is None
-        assert log().count("those loaded before go on") == 1
+        assert log().count("the previous ones stay in use") == 1

@@ -22,7 +22,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "scheduler --no-leader-elect --secure-port=0": ("--kubeconfig", _SYNCED),
     "batch run --leader-elect=false": ("--kubeconfig", _SYNCED),
     "run --no-leader-elect --secure-port=0": ("--kubeconfig", _SYNCED),
-    "binder --no-leader-elect": ("--kubeconfig", "the binder is at work"),
+    "binder --no-leader-elect": ("--kubeconfig", "the binder is running"),
     "controllers --controllers=deployment-controller": ("--kubeconfig", "are running on"),
     "kubelet --nodes 0": ("--kubeconfig", "are ready on"),
     "admission --port 0 --enabled-admission /gpus/mutate": ("--kubeconfig", "webhooks are served"),

@@ -109,7 +109,7 @@ def test_a_pod_that_waits_for_the_binder_says_so(cluster: Cluster, namespace: st
                 lambda: asked(corner, port, "web").get("waitsFor", "").startswith("the pause after"), "it is tried"
             )
             answer = asked(corner, port, "web")
-    (given_up,) = answer["givenUp"]
+    (given_up,) = answer["excludedNodes"]
     assert (given_up["node"], given_up["times"]) == (node, 1)
     assert "the node has no quota" in given_up["error"]
     assert answer["waitsFor"].startswith(f"the pause after the binding to {node} that was given up to end")
