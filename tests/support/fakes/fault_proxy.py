@@ -44,9 +44,9 @@ class ProxyFault:
     """What happens to requests that `hits` says yes to, `times` of them.
 
     `refuse`: an answer in the server's place. `hold`: nothing, until `release` lets it pass or the connection is cut;
-    with `after` the request passes and its answer is held. `drop_answer`: the request passes, and the connection is cut.
-    `answer`: the request passes, and the client gets this instead of the server's answer. `delay_s`: the connection is
-    cut, and the server gets the request so many seconds later.
+    with `after` the request passes and its answer is held. `drop_answer`: the request passes, and the connection is
+    cut. `answer`: the request passes, and the client gets this instead of the server's answer. `delay_s`: the
+    connection is cut, and the server gets the request so many seconds later.
     """
 
     matches: Callable[[ProxiedRequest], bool]
