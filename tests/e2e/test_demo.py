@@ -50,7 +50,7 @@ def test_in_a_pipe(env: dict[str, str]) -> None:
     assert "product has its half: sweep continues with 2 pods, its minimum" in out
     assert "was evicted for it, and its replacement is pending" in out
     assert "    0/50 nodes are available\n      17 Insufficient nvidia.com/gpu\n" in out
-    assert "What to try next:\n  bayplan demo --keep" in out
+    assert "Next steps:\n  bayplan demo --keep" in out
     assert re.search(r"open in a browser: http://127\.0\.0\.1:\d+/page/\n", out)
     assert re.search(r"its page, http://127\.0\.0\.1:\d+/page/, stops with it", out.splitlines()[-1])
     assert left(env) == []
