@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.plugins.dynamic_resources import DynamicResources
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.resource import ResourceClaim
@@ -175,3 +176,49 @@ def test_of_two_requests_that_bring_the_same_device_at_once_one_gets_it(tmp_path
         assert not (await status_of(rig, late)).get("allocation")
 
     on_rig(tmp_path, test, DynamicResources())
+
+
+def test_a_claim_that_gets_the_device_while_it_is_read_keeps_it(tmp_path: Path) -> None:
+    """The watch is late: it still shows the second claim with the device, which the server shows as free. While the
+    first request reads that claim, the second request is carried out."""
+
+    class SlowRead(DynamicResources):
+        is_first = True
+
+        async def pre_bind(self, ctx: BinderHandle, *args: Any) -> None:
+            await super().pre_bind(DuringRead(ctx) if self.is_first else ctx, *args)
+
+    class DuringRead:
+        """The handle, but a second request is carried out between the answer to a read of claim `two` and its use."""
+
+        def __init__(self, ctx: BinderHandle) -> None:
+            self._ctx = ctx
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._ctx, name)
+
+        async def fresh_claim(self, namespace: str, name: str) -> ResourceClaim:
+            found = await self._ctx.fresh_claim(namespace, name)
+            if name == "two" and plugin.is_first:
+                plugin.is_first = False
+                assert await rigs[0].sync("two") is None
+            return found
+
+    plugin = SlowRead()
+    rigs: list[BinderRig] = []
+
+    async def test(rig: BinderRig) -> None:
+        rigs.append(rig)
+        for name in ("one", "two"):
+            await asking(rig, bringing(allocation("n1")), name, backoffLimit=1)
+            await rig.hear(BindRequest, name)
+        await allocated(rig, "two", allocation("n1"))
+        await rig.hear(ResourceClaim, "two")
+        await rig.patch(CLAIMS, "two", {"status": {"allocation": None}}, sub="status")
+        assert await rig.sync("one") is None
+        assert not plugin.is_first
+        assert [await rig.node_of(name) for name in ("one", "two")] == ["", "n1"]
+        assert "is that of claim default/two" in (await rig.status("one"))["reason"]
+        assert not (await status_of(rig, "one")).get("allocation")
+
+    on_rig(tmp_path, test, plugin)

@@ -16,7 +16,6 @@ from bayplan.binder.plugins.patience import Patient
 from bayplan.devices import extended, intents
 from bayplan.devices.claims import all_ready, has_binding_conditions, is_reserved_for, is_within_reach
 from bayplan.devices.faults import ClaimChanged, DeviceBindingTimeout, DeviceTaken, OutOfReach
-from bayplan.devices.state import DeviceAssumptions
 from bayplan.errors import Conflict, NotFound
 from bayplan.objects.bind_requests import BindRequest, ClaimAllocation, ExtendedClaimAllocation
 from bayplan.objects.core import Node, Pod
@@ -109,11 +108,12 @@ class DynamicResources(Patient):
             other, device = held
             if devices.pending(other.metadata.uid) is None:
                 try:
-                    found = [await ctx.fresh_claim(other.namespace, other.name)]
+                    devices.observe(await ctx.fresh_claim(other.namespace, other.name))
                 except NotFound:
-                    found = []
-                if DeviceAssumptions(found).holder(brought, excused) is None:
                     excused.add(other.metadata.uid)
+                    continue
+                known = devices.claims.get(other.key)
+                if known is not other:
                     continue
             raise DeviceTaken(f"device {device}, which claim {claim.key} is to get, is that of claim {other.key}")
 
