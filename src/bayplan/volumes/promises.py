@@ -178,6 +178,8 @@ class _Check:
         self._demand_reachable(volume, "failed to translate pv to csi: ")
         if volume.spec.claim_ref is None or not volume.spec.claim_ref.uid:
             raise VolumeError(f'ClaimRef got reset for pv "{volume.name}"')
+        if claim.spec.volume_name not in ("", volume.name):  # a late write of an earlier attempt
+            raise VolumeError(f'PVC "{claim.name}" got bound to pv "{claim.spec.volume_name}", not to "{volume.name}"')
         return fully_bound(claim)
 
     def provisioned(self, written: PersistentVolumeClaim) -> bool:

@@ -163,6 +163,13 @@ def test_not_yet(changes: list[Any], without: str) -> None:
             [make_volume("pv", version="30")], "", NODE, 'ClaimRef got reset for pv "pv"', id="promise broken"
         ),
         pytest.param(
+            [make_claim("mine", version="30", volume="elsewhere")],
+            "",
+            NODE,
+            'PVC "mine" got bound to pv "elsewhere", not to "pv"',
+            id="claim got another volume",
+        ),
+        pytest.param(
             [make_volume("pv", version="30", claim=promise(CLAIM), near={ZONE: ["b"]})],
             "",
             NODE,
