@@ -274,6 +274,7 @@ class DynamicResources:
             return error(NO_STATE)
         verdict = state.verdicts.get(node_name)
         numbers = state.unallocated
+        self._hold_allocated(state, cycle.pod)
         if not numbers:
             _hand_over(cycle, state)
             return None
@@ -292,11 +293,24 @@ class DynamicResources:
         _hand_over(cycle, state)
         return None
 
+    def _hold_allocated(self, state: ClaimState, pod: Pod) -> None:
+        """Hold the devices of claims that are allocated already. The claim may be deallocated before it is reserved for
+        the pod, and a BindRequest names its devices: until then no other claim may get them."""
+        for claim in state.claims:
+            if claim.status.allocation is not None:
+                self._handle.devices.promise(claim.key, pod.uid, claim.status.allocation)
+                state.promised.append(claim.key)
+
+    def _release_allocated(self, state: ClaimState, pod: Pod) -> None:
+        while state.promised:
+            self._handle.devices.release(state.promised.pop(), pod.uid)
+
     def unreserve(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
         state = cycle.find(STATE)
         if state is None:
             return
         devices, pod = self._handle.devices, cycle.pod
+        self._release_allocated(state, pod)
         for number, claim in enumerate(state.claims):
             held = state.reserved.get(number)
             if held is not None and devices.finish(held.metadata.uid):
@@ -334,6 +348,8 @@ class DynamicResources:
             await self._until_ready(state, cycle.pod, node_name)
         except BayplanError as fault:
             return error(str(fault))
+        finally:
+            self._release_allocated(state, cycle.pod)
         return None
 
     async def _bind(self, state: ClaimState, number: int, pod: Pod, node_name: str) -> None:

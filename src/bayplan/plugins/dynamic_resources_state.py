@@ -53,6 +53,7 @@ class ClaimState:
     verdicts: dict[str, Verdict] = field(default_factory=dict)  # by node name
     granted: dict[int, AllocationResult] = field(default_factory=dict)  # by Reserve, for claims to be written
     reserved: dict[int, ResourceClaim] = field(default_factory=dict)  # claims whose devices Reserve holds
+    promised: list[str] = field(default_factory=list)  # keys of allocated claims whose devices Reserve holds
 
     @property
     def special(self) -> ResourceClaim | None:

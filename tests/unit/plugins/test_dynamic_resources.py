@@ -399,6 +399,25 @@ def test_a_node_that_was_never_looked_at_cannot_be_reserved() -> None:
     assert found.plugin.reserve(cycle, "n1") == Status(Code.ERROR, ["claim allocation not found for node"])
 
 
+@pytest.mark.parametrize("ending", ["unreserve", "pre_bind"])
+def test_devices_of_an_allocated_claim_are_held_until_it_is_reserved_for_the_pod(ending: str) -> None:
+    """A deallocation may come between Reserve and the write, and a BindRequest names the devices."""
+    claim = in_zone_a(version="1")
+    allocation = claim.status.allocation
+    assert allocation is not None
+    found = usual(claim)
+    serve(found, failing=intents.ReserveClaim)
+    cycle = found.reserve(using("claim"))
+    devices = found.handle.devices
+    devices.observe(changed(make_claim(exactly()), metadata={"resource_version": "2", "uid": claim.metadata.uid}))
+    assert devices.holder(allocation) is not None
+    if ending == "unreserve":
+        found.plugin.unreserve(cycle, "n1")
+    else:
+        assert asyncio.run(found.plugin.pre_bind(cycle, "n1")) is not None
+    assert devices.holder(allocation) is None
+
+
 def test_unreserving_takes_the_pod_off_claims_that_were_allocated_before() -> None:
     claim = in_zone_a(reserved_for=(ME,))
     found = usual(claim)
