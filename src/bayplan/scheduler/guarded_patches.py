@@ -37,7 +37,8 @@ class GuardedPatches:
     ) -> T:
         """Patch the version of an object that `item` is; returns the object as the API server then has it.
 
-        `is_done`: whether an object is as the patch wants it to be.
+        `is_done`: whether an object is as the patch wants it to be. The object is read after a 404, too: devices of a
+        claim that was allocated all the same must not be given to another pod.
         """
         struct, meta = type(item), item.metadata
 
@@ -65,7 +66,7 @@ class GuardedPatches:
             return Missing.SO_FAR if is_same_version else Missing.FOR_EVER
 
         what = f"patching {struct.__name__} {item.key}"
-        return await self._confirmed.write(send, find, what=what, trusted=(Conflict, NotFound))
+        return await self._confirmed.write(send, find, what=what, trusted=(Conflict,))
 
     async def repeat(self, item: T, attempt: Callable[[T], Awaitable[T]], *, resource: Resource | None = None) -> T:
         """Call `attempt` with `item`, and after a conflict with the object as it is then, five times in all."""

@@ -144,7 +144,7 @@ async def test_a_victim_that_is_gone_at_the_server_and_not_yet_for_us() -> None:
         await rig.asked("PATCH", "/strong/status")
         await rig.idle()
         assert rig.pool(STRONG) is Pool.PARKED
-        assert evicted(rig) == ["PATCH weak/status"]
+        assert evicted(rig) == ["PATCH weak/status", "GET weak"]
         await gone(rig, WEAK)
         await rig.asked("POST", "/binding")
 
