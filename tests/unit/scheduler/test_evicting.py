@@ -297,6 +297,27 @@ async def test_another_victim_goes_where_the_first_is_refused() -> None:
 
 
 @on_loop
+async def test_a_weaker_nomination_is_not_cleared_again_for_an_eviction_that_is_refused_again() -> None:
+    middle = changed(
+        make_pod("middle", cpu="2", priority=5),
+        spec={"preemption_policy": "Never"},
+        status=PodStatus(phase="Pending", nominated_node_name="n"),
+    )
+    cleared = {"metadata": {"uid": middle.uid}, "status": {"nominatedNodeName": None}}
+    async with running(NODE, WEAK, middle) as rig:
+        at_server(rig, WEAK)
+        refuse_deletions(rig, "weak")
+        rig.hear(STRONG)
+        await until(lambda: len(deletions(rig)) == 3, tick=lambda: rig.clock.advance(0.5))
+        await rig.idle()
+        assert rig.sent("PATCH", "/middle/status").count(cleared) == 1
+        rig.server.route = rig.answer
+        await until(lambda: len(deletions(rig)) == 4, tick=lambda: rig.clock.advance(0.5))
+        await rig.idle()
+        assert rig.sent("PATCH", "/middle/status").count(cleared) == 2, "the room is made now"
+
+
+@on_loop
 async def test_a_weaker_nomination_is_cleared_and_an_error_there_has_the_preemptor_tried_again() -> None:
     middle = changed(
         make_pod("middle", cpu="2", priority=5), status=PodStatus(phase="Pending", nominated_node_name="n")
