@@ -68,6 +68,11 @@ class GuardedPatches:
         what = f"patching {struct.__name__} {item.key}"
         return await self._confirmed.write(send, find, what=what, trusted=(Conflict,))
 
+    async def read(self, item: T, *, resource: Resource | None = None) -> T:
+        """What the API server has under the name of an object."""
+        meta = item.metadata
+        return await self._client.get(type(item), meta.namespace, meta.name, resource=resource)
+
     async def repeat(self, item: T, attempt: Callable[[T], Awaitable[T]], *, resource: Resource | None = None) -> T:
         """Call `attempt` with `item`, and after a conflict with the object as it is then, five times in all."""
         for tries_left in reversed(range(_TRIES)):
@@ -76,9 +81,8 @@ class GuardedPatches:
             except ApiError as refusal:
                 if not tries_left or not (isinstance(refusal, Conflict) or refusal.outcome_unknown):
                     raise
-            meta = item.metadata
-            found = await self._client.get(type(item), meta.namespace, meta.name, resource=resource)
-            if found.metadata.uid != meta.uid:
+            found = await self.read(item, resource=resource)
+            if found.metadata.uid != item.metadata.uid:
                 raise Conflict(f"{type(item).__name__} {item.key} was deleted; another object has its name", code=409)
             item = found
         raise AssertionError("unreachable")

@@ -1188,7 +1188,7 @@ ROWS_OF_SITES: dict[str, tuple[str, ...]] = {
     "client/lease.py:create create": ("Lease",),
     "client/lease.py:update update": ("Lease",),
     "scheduler/evicting.py:_delete patch": ("conditions of a victim",),
-    "scheduler/group_statuses.py:_write patch": ("status of a PodGroup of scheduling.k8s.io",),
+    "scheduler/group_statuses.py:_send patch": ("status of a PodGroup of scheduling.k8s.io",),
     "scheduler/statuses.py:_patch_waiting patch": ("status of a pod",),
     "scheduler/statuses.py:patch patch": ("status of a pod",),
 }
