@@ -290,7 +290,7 @@ class GpuReservations:
 
         what = f"creating the reservation {namespace}/{name}"
         try:
-            return await self._confirmed.write(send, find, what=what, trust_refusal=True)
+            return await self._confirmed.write(send, find, what=what)
         except NotFound as fault:
             wanted = f"create {namespace}, in which resourceReservation.namespace has pods that hold shared devices"
             raise NoDevice(f"no device can be reserved: {fault}; {wanted}") from None
@@ -392,7 +392,7 @@ class GpuReservations:
                 return
             except ApiError as refusal:
                 # The version lets one patch of two through, so one with an unknown outcome is sent again.
-                if not tries_left or not (isinstance(refusal, Conflict) or refusal.outcome_unknown):
+                if not tries_left or not (isinstance(refusal, Conflict | NotFound) or refusal.outcome_unknown):
                     raise
             found = await self._client.get(Pod, pod.namespace, pod.name)
 
@@ -413,7 +413,7 @@ class GpuReservations:
                 try:
                     await self._patch_labels(found, removed)
                 except ApiError as refusal:
-                    if not tries_left or not (isinstance(refusal, Conflict) or refusal.outcome_unknown):
+                    if not tries_left or not (isinstance(refusal, Conflict | NotFound) or refusal.outcome_unknown):
                         raise
                     continue
             return

@@ -50,8 +50,10 @@ _SHORT_S = 1.0
 _STREAM_TRIES = 2
 _CATCH_UP_WATCH_S = 1
 """What a watch asks for that only delivers what was missed. The server sends that first."""
-_PROMPT_S = 1.75
-"""A watch of one second that ended later may have ended before the server sent what was missed."""
+_PROMPT_S = (0.9, 1.75)
+"""A watch of one second that ended earlier or later may have ended before the server sent what was missed."""
+_CATCH_UP_PAUSE_S = 1.0
+"""The longest pause before the next try while `catch_up` waits, unless the server asks for a longer one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,8 +208,7 @@ class Informer:
                 await self._follow(with_initial=streamed)
             except BayplanError as error:
                 self._learn_from(error)
-                async with self._interruptible():
-                    await self._backoff.wait()
+                await self._pause()
 
     def _learn_from(self, error: BayplanError) -> None:
         """What the next try does otherwise."""
@@ -278,6 +279,7 @@ class Informer:
             began_with_list = with_initial
             started = self._clock.monotonic_s()
             is_quiet, is_cut = True, True
+            is_brief = self._wanted is not None and not with_initial
             try:
                 async with (
                     self._interruptible(),
@@ -307,8 +309,7 @@ class Informer:
                     return
                 if isinstance(error, TimedOut):
                     continue  # the silence was delay enough; a longer one would add to what was missed
-                async with self._interruptible():
-                    await self._clock.sleep(max(getattr(error, "retry_after_s", 0.0), self._backoff.delay_s()))
+                await self._pause(getattr(error, "retry_after_s", 0.0))
                 continue
             if is_cut:
                 continue
@@ -318,9 +319,17 @@ class Informer:
                 return
             took_s = self._clock.monotonic_s() - started
             if self._wanted is not None:
-                self._look_caught_up(is_complete=is_quiet and took_s < _PROMPT_S)
-            elif took_s < _SHORT_S:
-                await self._backoff.wait()  # a watch that ends as soon as it began is a failure in disguise
+                self._look_caught_up(is_complete=is_quiet and is_brief and _PROMPT_S[0] <= took_s < _PROMPT_S[1])
+            if took_s < (_PROMPT_S[0] if is_brief else _SHORT_S):
+                await self._pause()  # a watch that ends as soon as it began is a failure in disguise
+
+    async def _pause(self, least_s: float = 0.0) -> None:
+        """Wait for the next try. `_cut` ends it, and while `catch_up` waits it is short."""
+        delay_s = self._backoff.delay_s()
+        if self._wanted is not None:
+            delay_s = min(delay_s, _CATCH_UP_PAUSE_S)
+        async with self._interruptible():
+            await self._clock.sleep(max(least_s, delay_s))
 
     def _may_resume(self, error: ApiError) -> bool:
         """Whether a watch that ended so can go on, or is to be replaced by a list without further ado."""

@@ -167,6 +167,7 @@ def _group_cycle(
         start=live.start_binding,
         skip=live.skip,
     )
+    cycle.statuses.wake = live.wake
     if features.enabled(GROUP_PREEMPTION):
         cycle.preemption = GroupPreemption(groups, live.engine, live.clock)
     return cycle

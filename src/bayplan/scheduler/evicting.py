@@ -5,8 +5,8 @@ last were told to go, and the last is known to go: its own going is the event th
 fails, victims whose deletion was accepted go on leaving, the others stay, and the preemptor is tried again after its
 backoff. A victim whose deletion was refused is no victim during a pause that grows.
 
-After a refusal the preemptor's condition, event and nomination are reported only when a later eviction was accepted.
-Else each try of an eviction that is refused again would change them.
+After a refusal the preemptor's condition, event and nomination are reported, and weaker nominations are cleared, only
+when a later eviction was accepted. Else each try of an eviction that is refused again would change them.
 """
 
 from __future__ import annotations
@@ -139,8 +139,10 @@ class Evictions:
     async def _make(self, room: Room, told: Sequence[asyncio.Task[None]]) -> None:
         failed, waits, start_s = True, True, self.clock.monotonic_s()
         try:
-            failed = not await self._cleared(room.cleared)
+            failed = not room.reports_late and not await self._cleared(room.cleared)
             waits = await self._evicted(room, told)
+            if room.reports_late:
+                failed = not await self._cleared(room.cleared)
             if room.victims:
                 self.writes.reached(EVICTED)
         except BayplanError as fault:

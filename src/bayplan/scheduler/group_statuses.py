@@ -4,23 +4,40 @@ Used by `GroupCycle` after each attempt for a group. The patches of one group ar
 version that it was made from and is made again after a conflict: a patch that the API server applies late undoes no
 later one, and conditions of other types stay. Cost: one request for a condition that changes; after a conflict or an
 unknown outcome also one GET.
+
+A condition that could not be written is written again after a pause, because no further attempt is made for a group
+that is scheduled. The pause grows while the API server refuses.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from bayplan.client import Resource
 from bayplan.clock import Clock
+from bayplan.errors import ApiError, NotFound, Unreachable
 from bayplan.framework.status import Status
 from bayplan.objects.meta import Condition, whole_time
 from bayplan.objects.workloads import PodGroup
 from bayplan.scheduler.writing import ApiWrites
 
 CONDITION = "PodGroupScheduled"
+FIRST_PAUSE_S, LAST_PAUSE_S = 10.0, 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Unwritten:
+    """A condition that could not be written, how often it was refused, and when it is written again."""
+
+    group: PodGroup
+    condition: Condition
+    refusals: int
+    due_s: float
 
 
 class GroupStatuses:
@@ -31,16 +48,40 @@ class GroupStatuses:
         self._resource = resource
         self._clock = clock
         self._latest: dict[str, tuple[Condition, asyncio.Task[None]]] = {}  # by uid: the last write under way
+        self._unwritten: dict[str, _Unwritten] = {}  # by uid
+        self.wake: Callable[[], object] = lambda: None
+        """Called when `next_retry_s` has changed."""
 
     def write(self, group: PodGroup, status: Status) -> None:
         """Start to write how the last attempt ended, unless the group says so or is known as scheduled."""
         if self._resource is None:
             return
         uid, condition = group.metadata.uid, _condition(status, group)
-        latest = self._latest.get(uid)
-        if _says(latest[0] if latest is not None else _find(group), condition):
+        latest, unwritten = self._latest.get(uid), self._unwritten.get(uid)
+        if latest is not None:
+            known: Condition | None = latest[0]
+        else:
+            known = unwritten.condition if unwritten is not None else _find(group)
+        if _says(known, condition):
             return
-        work = self._write(group, condition, self._resource, latest[1] if latest is not None else None)
+        self._unwritten.pop(uid, None)
+        self._start(group, condition, self._write(group, condition, self._resource, latest[1] if latest else None))
+
+    def next_retry_s(self) -> float | None:
+        """When a condition that could not be written is written again, on the monotonic clock."""
+        return min((each.due_s for uid, each in self._unwritten.items() if uid not in self._latest), default=None)
+
+    def retry(self) -> None:
+        """Start to write again what could not be written and is due."""
+        if not self._unwritten or self._resource is None:
+            return
+        now_s = self._clock.monotonic_s()
+        for uid, each in list(self._unwritten.items()):
+            if each.due_s <= now_s and uid not in self._latest:
+                self._start(each.group, each.condition, self._write_again(each, self._resource))
+
+    def _start(self, group: PodGroup, condition: Condition, work: Coroutine[Any, Any, None]) -> None:
+        uid = group.metadata.uid
         task: asyncio.Task[None] = self._writes.start(work, f"writing the status of pod group {group.key}")
         self._latest[uid] = condition, task
         task.add_done_callback(lambda done: self._ended(uid, done))
@@ -48,13 +89,30 @@ class GroupStatuses:
     def _ended(self, uid: str, task: asyncio.Task[None]) -> None:
         if self._latest[uid][1] is task:
             del self._latest[uid]
+            if uid in self._unwritten:
+                self.wake()
 
     async def _write(
         self, group: PodGroup, condition: Condition, resource: Resource, before: asyncio.Task[None] | None
     ) -> None:
         if before is not None:
             await asyncio.wait([before])
+        await self._send(group, condition, resource)
 
+    async def _write_again(self, unwritten: _Unwritten, resource: Resource) -> None:
+        """A group that is gone needs no condition; nor does another one that has its name."""
+        meta = unwritten.group.metadata
+        try:
+            found = await self._writes.patches.read(unwritten.group, resource=resource)
+        except ApiError as refusal:
+            self._note(unwritten.group, unwritten.condition, refusal)
+            raise
+        if found.metadata.uid == meta.uid:
+            await self._send(found, unwritten.condition, resource)
+        else:
+            self._unwritten.pop(meta.uid, None)
+
+    async def _send(self, group: PodGroup, condition: Condition, resource: Resource) -> None:
         async def attempt(found: PodGroup) -> PodGroup:
             if _says(_find(found), condition):
                 return found
@@ -66,7 +124,22 @@ class GroupStatuses:
                 resource=resource,
             )
 
-        await self._writes.patches.repeat(group, attempt, resource=resource)
+        try:
+            await self._writes.patches.repeat(group, attempt, resource=resource)
+        except ApiError as refusal:
+            self._note(group, condition, refusal)
+            raise
+        self._unwritten.pop(group.metadata.uid, None)
+
+    def _note(self, group: PodGroup, condition: Condition, refusal: ApiError) -> None:
+        uid = group.metadata.uid
+        before = self._unwritten.pop(uid, None)
+        if isinstance(refusal, NotFound) or self._latest[uid][0] is not condition:
+            return  # the group is gone, or a later condition is about to be written
+        refusals = before.refusals if before is not None else 0
+        pause_s: float = min(FIRST_PAUSE_S * 2.0 ** min(refusals, 16), LAST_PAUSE_S)
+        refusals += not isinstance(refusal, Unreachable)
+        self._unwritten[uid] = _Unwritten(group, condition, refusals, self._clock.monotonic_s() + pause_s)
 
     def _patch(self, group: PodGroup, condition: Condition) -> dict[str, Any]:
         meta, old = group.metadata, _find(group)

@@ -37,7 +37,8 @@ class GuardedPatches:
     ) -> T:
         """Patch the version of an object that `item` is; returns the object as the API server then has it.
 
-        `is_done`: whether an object is as the patch wants it to be.
+        `is_done`: whether an object is as the patch wants it to be. The object is read after a 404, too: devices of a
+        claim that was allocated all the same must not be given to another pod.
         """
         struct, meta = type(item), item.metadata
 
@@ -65,7 +66,12 @@ class GuardedPatches:
             return Missing.SO_FAR if is_same_version else Missing.FOR_EVER
 
         what = f"patching {struct.__name__} {item.key}"
-        return await self._confirmed.write(send, find, what=what, trusted=(Conflict, NotFound))
+        return await self._confirmed.write(send, find, what=what, trusted=(Conflict,))
+
+    async def read(self, item: T, *, resource: Resource | None = None) -> T:
+        """What the API server has under the name of an object."""
+        meta = item.metadata
+        return await self._client.get(type(item), meta.namespace, meta.name, resource=resource)
 
     async def repeat(self, item: T, attempt: Callable[[T], Awaitable[T]], *, resource: Resource | None = None) -> T:
         """Call `attempt` with `item`, and after a conflict with the object as it is then, five times in all."""
@@ -75,9 +81,8 @@ class GuardedPatches:
             except ApiError as refusal:
                 if not tries_left or not (isinstance(refusal, Conflict) or refusal.outcome_unknown):
                     raise
-            meta = item.metadata
-            found = await self._client.get(type(item), meta.namespace, meta.name, resource=resource)
-            if found.metadata.uid != meta.uid:
+            found = await self.read(item, resource=resource)
+            if found.metadata.uid != item.metadata.uid:
                 raise Conflict(f"{type(item).__name__} {item.key} was deleted; another object has its name", code=409)
             item = found
         raise AssertionError("unreachable")

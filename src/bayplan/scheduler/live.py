@@ -305,6 +305,8 @@ class LiveScheduler:
             for waiting in self.engine.waiting.all():
                 waiting.expire(now_s)
         self.evictions.end_pauses()
+        if self.groups is not None:
+            self.groups.statuses.retry()
         if self.engine.activated:
             pods = list(self.engine.activated.values())
             self.engine.activated.clear()
@@ -324,7 +326,9 @@ class LiveScheduler:
 
     async def _rest(self) -> None:
         """Until something happens, or is due."""
-        moments = self.queue.next_wakeup_s(), self.engine.waiting.next_deadline_s(), self.evictions.next_pause_end_s()
+        moments = [self.queue.next_wakeup_s(), self.engine.waiting.next_deadline_s(), self.evictions.next_pause_end_s()]
+        if self.groups is not None:
+            moments.append(self.groups.statuses.next_retry_s())
         due = [at for at in moments if at is not None]
         if self.engine.activated or (self._deciding and self.queue.has_untold):
             due.append(self.clock.monotonic_s())

@@ -91,7 +91,9 @@ class RequestWrites:
                 resource_version=meta.resource_version if intent.unchanged else "",
             )
         except NotFound:
-            pass  # which was wanted
+            there = await self._there(meta.namespace, meta.name, intent.request.pod_uid)
+            if there is not None and there.metadata.uid == meta.uid:
+                raise  # it is there and may be carried out: its pod keeps its node
         except Conflict:
             if intent.then is None:
                 raise

@@ -99,7 +99,7 @@ class PodStatuses:
                 )
                 return True
             except NotFound:
-                return False
+                return await self._is_there(pod)
             except (Conflict, ServerError, Unreachable):
                 if not left:
                     raise
@@ -108,6 +108,14 @@ class PodStatuses:
         return True
 
     # inside -----------------------------------------------------------------------------------------------------
+
+    async def _is_there(self, pod: Pod) -> bool:
+        """A 404 is no proof that a pod is gone: a victim that is taken for gone would be neither deleted nor spared."""
+        try:
+            found = await self._client.get(Pod, pod.namespace, pod.name)
+        except NotFound:
+            return False
+        return found.uid == pod.uid
 
     def _start(self, pod: Pod, patch: dict[str, Any], what: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = self._writes.start(self._in_turn(pod, patch, self._latest.get(pod.uid), what), what)

@@ -185,26 +185,25 @@ class ApiWrites:
         return True
 
     async def _delete_pod(self, intent: DeletePod) -> bool:
-        pod, may_be_deleted, is_conflict = intent.pod, False, False
+        pod, may_be_deleted, says_gone = intent.pod, False, False
 
         async def send() -> bool:
-            nonlocal may_be_deleted, is_conflict
+            nonlocal may_be_deleted, says_gone
             try:
                 await self._client.delete(PODS, name=pod.name, namespace=pod.namespace, uid=pod.uid)
             except ApiError as refusal:
-                may_be_deleted, is_conflict = may_be_deleted or refusal.outcome_unknown, isinstance(refusal, Conflict)
-                if not isinstance(refusal, NotFound):
-                    raise
-                return may_be_deleted  # by an earlier try; else it was gone before
+                may_be_deleted = may_be_deleted or refusal.outcome_unknown
+                says_gone = isinstance(refusal, Conflict | NotFound)
+                raise
             return True
 
         async def find() -> Found[bool]:
             try:
                 found = await self._client.get(Pod, pod.namespace, pod.name)
             except NotFound:
-                return Written(may_be_deleted or not is_conflict)
+                return Written(may_be_deleted or not says_gone)
             if found.uid != pod.uid:
-                return Written(may_be_deleted or not is_conflict)
+                return Written(may_be_deleted or not says_gone)
             return Written(True) if found.terminating else Missing.SO_FAR
 
         return await self.confirmed.write(send, find, what=f"deleting pod {pod.key}", retry_refused=True)

@@ -407,10 +407,12 @@ async def test_a_silent_watch_is_cut_and_what_it_missed_is_told() -> None:
         await w.tells("add a@12")
         assert w.server.requests[2].options == {"limit": "1"}
         assert asked(w, 4) == ("10", "1")
+        w.clock.advance(1.0)
         missed.end()
         await until(rest.begun.is_set)
         assert asked(w, 5) == ("12", "1")
         assert not done.done()
+        w.clock.advance(1.0)
         rest.end()  # it had nothing to deliver: all that there was is told
         await done
         await until(after.begun.is_set)
@@ -466,8 +468,48 @@ async def test_a_quiet_watch_that_ends_late_proves_nothing() -> None:
         late.end()
         await until(prompt.begun.is_set)
         assert not done.done()
+        w.clock.advance(1.0)
         prompt.end()
         await done
+
+
+@on_loop
+async def test_a_quiet_watch_that_ends_early_proves_nothing() -> None:
+    early, prompt = Feed(), Feed()
+    async with world(listed(10), Feed(), listed(15), early, prompt) as w:
+        await w.asks(2)
+        done = catching_up(w)
+        await until(early.begun.is_set)
+        early.end()  # the server stops
+        await until(lambda: w.clock.sleepers == 2)
+        assert len(w.server.requests) == 4, "a pause comes first"
+        await until(prompt.begun.is_set, tick=lambda: w.clock.advance(0.1))
+        assert not done.done()
+        w.clock.advance(1.0)
+        prompt.end()
+        await done
+
+
+@on_loop
+async def test_pauses_are_short_while_it_catches_up() -> None:
+    failures = [status(500) for _ in range(6)]
+    async with world(listed(10), Feed(), listed(15), *failures, Feed(added(node("a", 15)))) as w:
+        await w.asks(2)
+        done = catching_up(w)
+        await until(done.done, tick=lambda: w.clock.advance(0.1))
+        assert w.told == ["add a@15"]
+
+
+@on_loop
+async def test_the_pause_after_a_watch_that_ends_early_is_cut() -> None:
+    early = Feed()
+    async with world(listed(10), early, listed(15), Feed(added(node("a", 15)))) as w:
+        await until(early.begun.is_set)
+        early.end()
+        await until(lambda: w.clock.sleepers == 1)
+        before_s = w.clock.monotonic_s()
+        await catching_up(w)
+        assert (w.told, w.clock.monotonic_s()) == (["add a@15"], before_s)
 
 
 @pytest.mark.parametrize(("listed_at", "requests"), [(20, 2), (12, 3)], ids=["new-enough", "older"])

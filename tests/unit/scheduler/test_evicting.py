@@ -144,7 +144,7 @@ async def test_a_victim_that_is_gone_at_the_server_and_not_yet_for_us() -> None:
         await rig.asked("PATCH", "/strong/status")
         await rig.idle()
         assert rig.pool(STRONG) is Pool.PARKED
-        assert evicted(rig) == ["PATCH weak/status"]
+        assert evicted(rig) == ["PATCH weak/status", "GET weak"]
         await gone(rig, WEAK)
         await rig.asked("POST", "/binding")
 
@@ -294,6 +294,27 @@ async def test_another_victim_goes_where_the_first_is_refused() -> None:
         await rig.asked("DELETE", "/weak")
         await until(lambda: deletions(rig)[-1] == "other", tick=lambda: rig.clock.advance(0.1))
         assert deletions(rig) == ["weak", "other"]
+
+
+@on_loop
+async def test_a_weaker_nomination_is_not_cleared_again_for_an_eviction_that_is_refused_again() -> None:
+    middle = changed(
+        make_pod("middle", cpu="2", priority=5),
+        spec={"preemption_policy": "Never"},
+        status=PodStatus(phase="Pending", nominated_node_name="n"),
+    )
+    cleared = {"metadata": {"uid": middle.uid}, "status": {"nominatedNodeName": None}}
+    async with running(NODE, WEAK, middle) as rig:
+        at_server(rig, WEAK)
+        refuse_deletions(rig, "weak")
+        rig.hear(STRONG)
+        await until(lambda: len(deletions(rig)) == 3, tick=lambda: rig.clock.advance(0.5))
+        await rig.idle()
+        assert rig.sent("PATCH", "/middle/status").count(cleared) == 1
+        rig.server.route = rig.answer
+        await until(lambda: len(deletions(rig)) == 4, tick=lambda: rig.clock.advance(0.5))
+        await rig.idle()
+        assert rig.sent("PATCH", "/middle/status").count(cleared) == 2, "the room is made now"
 
 
 @on_loop

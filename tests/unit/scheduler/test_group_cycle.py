@@ -90,6 +90,24 @@ async def test_nobody_takes_a_place_where_not_enough_find_one() -> None:
 
 
 @on_loop
+async def test_a_status_that_is_refused_is_written_again_though_nothing_happens() -> None:
+    group = gang(2)
+    async with running(NODE, group, gates=GATES) as rig:
+        rig.objects["/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups/gang"] = group
+        rig.refuse("PATCH", "/podgroups/gang/status", status(403, "Forbidden"))
+        rig.hear(member("a", cpu="1"))
+        rig.hear(member("b", cpu="1"))
+        await rig.idle()
+        assert rig.bound() == {"a": "n", "b": "n"}
+        assert len(stands(rig)) == 1
+        await until(lambda: len(stands(rig)) == 2, tick=lambda: rig.clock.advance(0.5))
+        await rig.idle()
+        assert [each[0] for each in stands(rig)] == ["True", "True"]
+        assert rig.live.groups is not None
+        assert rig.live.groups.statuses.next_retry_s() is None
+
+
+@on_loop
 async def test_a_group_that_was_scheduled_stays_so() -> None:
     before = Condition("PodGroupScheduled", "True", "Scheduled", "")
     async with running(NODE, gang(2, before), member("a", cpu="2"), member("b", cpu="2"), gates=GATES) as rig:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bayplan.client import resource_of
 from bayplan.clock import ManualClock
-from bayplan.errors import Unreachable
+from bayplan.errors import Forbidden, Unreachable
 from bayplan.framework.status import SUCCESS, unschedulable
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.workloads import PodGroup
@@ -97,5 +97,78 @@ def test_the_time_of_transition_changes_with_the_status_alone(tmp_path: Path) ->
             world.clock.advance(10.0)
         assert times[0] == times[1] != times[2] == times[3]
         assert (await world.condition())["status"] == "True", "a group that was scheduled stays so"
+
+    on_rig(tmp_path, test)
+
+
+def refuse(world: World, times: int) -> list[int]:
+    """Have the next patches refused; the list grows with each send."""
+    patched, sent = world.rig.client.patched, list[int]()
+
+    async def refused(*args: Any, **more: Any) -> Any:
+        sent.append(1)
+        if len(sent) <= times:
+            raise Forbidden("a webhook says no", code=403)
+        return await patched(*args, **more)
+
+    world.rig.client.patched = refused  # type: ignore[method-assign, assignment]
+    return sent
+
+
+def test_the_status_of_a_scheduled_group_is_written_again_after_pauses_that_grow(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        world, dues = World(rig), list[float]()
+        sent = refuse(world, 3)
+        world.statuses.write(await world.create(), SUCCESS)
+        await world.writes.drain()
+        while (due_s := world.statuses.next_retry_s()) is not None:
+            assert len(dues) < 9
+            dues.append(due_s - world.clock.monotonic_s())
+            world.statuses.retry()
+            assert not world.writes.busy, "it is not due"
+            world.clock.advance(dues[-1])
+            world.statuses.retry()
+            assert world.statuses.next_retry_s() is None, "it is under way"
+            await world.writes.drain()
+        assert dues == [10.0, 20.0, 40.0]
+        assert len(sent) == 4
+        assert (await world.condition())["status"] == "True"
+
+    on_rig(tmp_path, test)
+
+
+def test_a_status_that_could_not_be_written_goes_with_its_group(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        for makes_another in (False, True):
+            world = World(rig)
+            sent = refuse(world, 1)
+            world.statuses.write(await world.create(), SUCCESS)
+            await world.writes.drain()
+            await rig.client.delete(GROUPS, name="g", namespace="default")
+            if makes_another:
+                await world.create()
+            world.clock.advance(10.0)
+            world.statuses.retry()
+            await world.writes.drain()
+            assert world.statuses.next_retry_s() is None
+            assert len(sent) == 1
+
+    on_rig(tmp_path, test)
+
+
+def test_a_later_status_replaces_one_that_could_not_be_written(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        world = World(rig)
+        sent = refuse(world, 1)
+        group = await world.create()
+        world.statuses.write(group, FULL)
+        await world.writes.drain()
+        world.statuses.write(group, FULL)  # it waits for its pause
+        assert not world.writes.busy
+        world.statuses.write(group, TAINTED)
+        await world.writes.drain()
+        assert world.statuses.next_retry_s() is None
+        assert len(sent) == 2
+        assert (await world.condition())["message"] == TAINTED.message
 
     on_rig(tmp_path, test)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bayplan.errors import ApiError, Conflict, ObjectError
+from bayplan.errors import ApiError, Conflict, NotFound, ObjectError
 from bayplan.framework.intents import CreateBindRequest, DeleteBindRequest
 from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest, new_request
 from bayplan.objects.core import Pod
@@ -68,6 +68,24 @@ def test_a_request_that_changed_is_deleted_unless_it_had_to_be_as_it_was(tmp_pat
             await writes.delete(DeleteBindRequest(request, then=told.append))  # it is gone, which was wanted
             assert await rig.find(REQUESTS, "web") is None
             assert told == [None, None]
+
+    on_rig(tmp_path, test)
+
+
+def test_a_request_that_is_there_after_a_404_was_not_deleted(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        request, told = await made(rig), list[BindRequest | None]()
+
+        async def not_found(*_: object, **__: object) -> None:
+            raise NotFound("not found", code=404)
+
+        delete, rig.client.delete = rig.client.delete, not_found  # type: ignore[method-assign, assignment]
+        with pytest.raises(NotFound):
+            await RequestWrites(rig.client).delete(DeleteBindRequest(request, then=told.append))
+        assert told == []
+        rig.client.delete = delete  # type: ignore[method-assign]
+        await RequestWrites(rig.client).delete(DeleteBindRequest(request, then=told.append))
+        assert told == [None]
 
     on_rig(tmp_path, test)
 

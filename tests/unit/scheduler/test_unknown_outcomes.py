@@ -1,8 +1,8 @@
 """Every write of the engines and the binder, with an answer that does not say whether it took effect.
 
-The API server is the embedded one. Four kinds of answers: a 5xx after the write, a connection that is cut after the
-write, and a connection that is cut, or a 5xx with Retry-After, before a write that the server gets later. The table is
-that of `docs/unknown-outcomes.md`; a test compares the two.
+The API server is the embedded one. Five kinds of answers: a 5xx or a 404 after the write, a connection that is cut
+after the write, and a connection that is cut, or a 5xx with Retry-After, before a write that the server gets later. The
+table is that of `docs/unknown-outcomes.md`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ from write_sites import clients_of_other_names, write_sites
 
 DOCS = Path(__file__).parents[3] / "docs" / "unknown-outcomes.md"
 KINDS = ("5xx after the write", "answer lost", "write lands later", "5xx with Retry-After")
+WRONG_NOT_FOUND = "404 after the write"
 Work = Callable[[], Awaitable[Any]]
 
 
@@ -113,6 +114,8 @@ class Faults:
             self.late.append(lambda: self._once(asked, timeout_s))
         else:
             assert (await self._once(asked, timeout_s)).status < 400
+        if self.kind == WRONG_NOT_FOUND:
+            return Answer(Head(404, b"HTTP/1.1 404 Not Found\r\n\r\n"), b"")
         if self.kind in ("write lands later", "answer lost"):
             raise Unreachable("the connection was cut", sent=True)
         retry_after = b"Retry-After: 1\r\n" if self.kind == "5xx with Retry-After" else b""
@@ -227,10 +230,7 @@ async def _(world: World) -> Prepared:
     async def is_gone() -> bool:
         return await world.rig.find(PODS, "web") is None
 
-    async def evict() -> None:
-        assert await world.writes.perform(DeletePod(pod)) is True
-
-    return evict, is_gone
+    return lambda: world.writes.perform(DeletePod(pod)), is_gone
 
 
 @row("annotation of a pod", r"PATCH .*/pods/web")
@@ -1042,6 +1042,41 @@ def test_a_condition_that_lands_after_the_binding_changes_nothing(tmp_path: Path
     on_rig(tmp_path, test)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_victim_counts_as_deleted_after_an_unknown_outcome(tmp_path: Path, kind: str) -> None:
+    async def test(rig: BinderRig) -> None:
+        clock = SkippingClock()
+        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
+        pod = await World(rig, writes, clock).pod()
+        async with Faults(rig, kind, r"DELETE .*/pods/web"):
+            assert await writes.perform(DeletePod(pod)) is True
+
+    on_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_victim_is_read_before_it_counts_as_gone(tmp_path: Path, is_deleted: bool) -> None:
+    async def test(rig: BinderRig) -> None:
+        clock = SkippingClock()
+        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
+        pod = await World(rig, writes, clock).pod(finalizers=["example.com/stays"])
+        delete = rig.client.delete
+
+        async def not_found(*args: Any, **more: Any) -> None:
+            if is_deleted:
+                await delete(*args, **more)
+            raise NotFound("not found", code=404)
+
+        rig.client.delete = not_found  # type: ignore[method-assign]
+        if is_deleted:
+            assert await writes.perform(DeletePod(pod)) is True
+        else:
+            with pytest.raises(NotFound):
+                await writes.perform(DeletePod(pod))
+
+    on_rig(tmp_path, test)
+
+
 @pytest.mark.parametrize("code", [403, 422, 429])
 def test_a_victim_is_read_before_it_counts_as_staying(tmp_path: Path, code: int) -> None:
     async def test(rig: BinderRig) -> None:
@@ -1065,7 +1100,7 @@ def test_a_victim_is_read_before_it_counts_as_staying(tmp_path: Path, code: int)
     on_rig(tmp_path, test)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, WRONG_NOT_FOUND])
 @pytest.mark.parametrize("name", ROWS)
 def test_the_outcome_is_known_when_the_write_returns(tmp_path: Path, name: str, kind: str) -> None:
     hits, prepare = ROWS[name]
@@ -1153,7 +1188,7 @@ ROWS_OF_SITES: dict[str, tuple[str, ...]] = {
     "client/lease.py:create create": ("Lease",),
     "client/lease.py:update update": ("Lease",),
     "scheduler/evicting.py:_delete patch": ("conditions of a victim",),
-    "scheduler/group_statuses.py:_write patch": ("status of a PodGroup of scheduling.k8s.io",),
+    "scheduler/group_statuses.py:_send patch": ("status of a PodGroup of scheduling.k8s.io",),
     "scheduler/statuses.py:_patch_waiting patch": ("status of a pod",),
     "scheduler/statuses.py:patch patch": ("status of a pod",),
 }

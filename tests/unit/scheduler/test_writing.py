@@ -190,7 +190,7 @@ async def test_a_claim_is_protected_then_allocated_and_reserved() -> None:
         assert "allocationTimestamp" in second["status"]["allocation"]
 
 
-@pytest.mark.parametrize("code", [403, 422, 429])
+@pytest.mark.parametrize("code", [403, 404, 422, 429])
 @on_loop
 async def test_a_claim_is_read_after_a_refusal_before_its_devices_are_free(code: int) -> None:
     done = claim("3", finalizers=[FINALIZER], allocation=AllocationResult(), reserved_for=(MINE,))
@@ -324,7 +324,7 @@ async def test_what_nobody_waits_for_is_only_logged(caplog: pytest.LogCaptureFix
     [
         pytest.param([given(claim("2")), Reply()], ["PATCH", "DELETE"], id="in two steps"),
         pytest.param([CONFLICT, given(claim("2")), Reply()], ["PATCH", "GET", "DELETE"], id="others were quicker"),
-        pytest.param([status(404, "NotFound")], ["PATCH"], id="gone"),
+        pytest.param([status(404, "NotFound")] * 2, ["PATCH", "GET"], id="gone"),
         pytest.param([given(claim("2")), status(404, "NotFound")], ["PATCH", "DELETE"], id="gone in between"),
     ],
 )

@@ -70,10 +70,8 @@ class Sharding:
         try:
             await self.client.patch(self.shards, patch, name=self.name, subresource="status", kind=MERGE_PATCH)
             self._is_unsure = False
-        except NotFound:
-            return
-        except Conflict:
-            self._told = None
+        except (NotFound, Conflict):
+            self._told = None  # a later session tells what is still true of what is there then
         except ApiError as fault:
             self._told = None  # the next session tries again
             self._is_unsure = self._is_unsure or fault.outcome_unknown

@@ -149,10 +149,8 @@ class Telling:
                         kind=MERGE_PATCH,
                     )
                     before, after = version, msgspec.json.decode(answer, type=_Answer).metadata.resource_version
-                except NotFound:
-                    return
-                except Conflict:
-                    self._said.pop(path, None)  # the next session writes what is still true of the newer version
+                except (NotFound, Conflict):
+                    self._said.pop(path, None)  # the next session writes what is still true of what is there then
                 except ApiError as fault:
                     self._said.pop(path, None)  # nobody knows what it says now: the next session writes it again
                     log.warning("cannot write the status of %s: %s; the next session tries again", path, fault)

@@ -115,7 +115,7 @@ async def upsert(ctx: BinderHandle, pod: Pod, name: str, data: dict[str, str]) -
                 await _replace(ctx, pod, found, data)
             return
         except ApiError as refusal:
-            may_be_there = isinstance(refusal, AlreadyExists | Conflict) or refusal.outcome_unknown
+            may_be_there = isinstance(refusal, AlreadyExists | Conflict | NotFound) or refusal.outcome_unknown
             if not tries_left or not may_be_there:
                 raise
         found = await _metadata(ctx, pod.namespace, name)

@@ -69,6 +69,18 @@ async def test_of_two_statuses_of_one_version_the_later_names_the_version_that_t
 
 
 @on_loop
+async def test_a_status_that_was_answered_with_404_is_written_again_by_the_next_session() -> None:
+    async with batch_running(NODE, make_queue(), GROUP, *ours(*PODS)) as rig:
+        await rig.live.catch_up()
+        telling, group = rig.live.telling, rig.live.engine.cache.catalog.table(PodGroup)["default/job"]
+        rig.refuse("PATCH", "/podgroups/job", status(404, "NotFound"))
+        for _ in range(2):
+            telling._write_group(group, GroupOutcome(status=PodGroupStatus(phase="Inqueue"), changed=True))
+            await rig.live.writes.drain()
+        assert len(rig.sent("PATCH", "/podgroups/job")) == 2
+
+
+@on_loop
 async def test_a_status_of_an_older_version_is_refused_and_written_again_by_the_next_session() -> None:
     async with batch_running(NODE, make_queue(), GROUP, *ours(*PODS)) as rig:
         rig.refuse("PATCH", "/podgroups/job", status(409, "Conflict"))
