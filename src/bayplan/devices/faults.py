@@ -31,6 +31,10 @@ class ClaimChanged(DeviceError):
     """A claim was deleted, allocated or deallocated by somebody else before we could write to it."""
 
 
+class PodGone(DeviceError):
+    """The pod that devices were chosen for was deleted."""
+
+
 class OutOfReach(DeviceError):
     """The devices of a claim cannot be used from the node on which its pod is to run."""
 

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -13,6 +14,7 @@ from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.plugins.dynamic_resources import DynamicResources
 from bayplan.client import MERGE_PATCH, Resource
 from bayplan.errors import NotFound
+from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.resource import ResourceClaim
 from binder_rig import CLAIMS, DEFINITIONS, NODES, PODS, REQUESTS, BinderRig, Failing, Tree, on_rig
@@ -46,6 +48,28 @@ def test_a_claim_gets_the_devices_of_the_request_and_is_reserved_for_the_pod(tmp
         assert status["allocation"]["devices"]["results"] == [DEVICE]
         assert [each["uid"] for each in status["reservedFor"]] == [pod["metadata"]["uid"]]
         assert await rig.node_of() == "n1"
+
+    on_rig(tmp_path, test, DynamicResources())
+
+
+@pytest.mark.parametrize("fate", ["gone", "made-anew", "terminating"])
+def test_no_device_is_given_to_a_pod_that_is_gone(tmp_path: Path, fate: str) -> None:
+    """The watch does not show it yet, and the scheduler may have given the device to another pod."""
+
+    async def test(rig: BinderRig) -> None:
+        await asking(rig)
+        if fate == "terminating":
+            await rig.patch(PODS, "web", {"metadata": {"finalizers": ["example.com/held"]}})
+        pod = await rig.client.get(Pod, "default", "web")
+        before = await rig.get(CLAIMS, "mine")
+        await rig.hear(BindRequest, "web")
+        await rig.client.delete(PODS, name="web", namespace="default")
+        if fate == "made-anew":
+            await rig.pod("web")
+        rig.view.pod = AsyncMock(return_value=pod)  # type: ignore[method-assign]
+        await rig.reconciler.sync(("default", "web"))
+        after = await rig.get(CLAIMS, "mine")
+        assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"], "it was never allocated"
 
     on_rig(tmp_path, test, DynamicResources())
 

@@ -15,7 +15,7 @@ from bayplan.binder.plugin import BinderHandle, BindingState
 from bayplan.binder.plugins.patience import Patient
 from bayplan.devices import extended, intents
 from bayplan.devices.claims import all_ready, has_binding_conditions, is_reserved_for, is_within_reach
-from bayplan.devices.faults import ClaimChanged, DeviceBindingTimeout, DeviceTaken, OutOfReach
+from bayplan.devices.faults import ClaimChanged, DeviceBindingTimeout, DeviceTaken, OutOfReach, PodGone
 from bayplan.devices.state import DeviceAssumptions
 from bayplan.errors import Conflict, NotFound
 from bayplan.objects.bind_requests import BindRequest, ClaimAllocation, ExtendedClaimAllocation
@@ -89,6 +89,7 @@ class DynamicResources(Patient):
         """The claim with the devices of the request, once it is sure that nobody else has them.
 
         What another worker is writing at this moment counts, too: both would be told that the devices are free."""
+        await self._demand_waiting(ctx, pod)
         devices = ctx.cache.devices
         devices.sync(ctx.cache.catalog)
         await self._demand_free(ctx, claim, brought)
@@ -100,6 +101,14 @@ class DynamicResources(Patient):
         finally:
             devices.finish(claim.metadata.uid)
         return written
+
+    async def _demand_waiting(self, ctx: BinderHandle, pod: Pod) -> None:
+        """Raise if the pod is gone, which the watch may tell late: the scheduler may have given its devices away."""
+        found: Pod | None = None
+        with contextlib.suppress(NotFound):
+            found = await ctx.client.get(Pod, pod.namespace, pod.name)
+        if found is None or found.uid != pod.uid or found.terminating:
+            raise PodGone(f"pod {pod.key} is gone, so no devices are allocated for it")
 
     async def _demand_free(self, ctx: BinderHandle, claim: ResourceClaim, brought: AllocationResult) -> None:
         """Raise where somebody else has one of these devices. Of a claim that had one when the watch last told of it
