@@ -54,7 +54,7 @@ def test_a_claim_gets_the_devices_of_the_request_and_is_reserved_for_the_pod(tmp
 
 @pytest.mark.parametrize("fate", ["gone", "made-anew", "terminating"])
 def test_no_device_is_given_to_a_pod_that_is_gone(tmp_path: Path, fate: str) -> None:
-    """The watch has not told so, and the scheduler may have given the device to another pod."""
+    """The watch does not show it yet, and the scheduler may have given the device to another pod."""
 
     async def test(rig: BinderRig) -> None:
         await asking(rig)

@@ -74,18 +74,18 @@ def test_a_request_that_changed_is_deleted_unless_it_had_to_be_as_it_was(tmp_pat
 
 def test_a_request_that_is_there_after_a_404_was_not_deleted(tmp_path: Path) -> None:
     async def test(rig: BinderRig) -> None:
-        request, told = await made(rig), list[BindRequest | None]()
+        request, answers = await made(rig), list[BindRequest | None]()
 
         async def not_found(*_: object, **__: object) -> None:
             raise NotFound("not found", code=404)
 
         delete, rig.client.delete = rig.client.delete, not_found  # type: ignore[method-assign, assignment]
         with pytest.raises(NotFound):
-            await RequestWrites(rig.client).delete(DeleteBindRequest(request, then=told.append))
-        assert told == []
+            await RequestWrites(rig.client).delete(DeleteBindRequest(request, then=answers.append))
+        assert answers == []
         rig.client.delete = delete  # type: ignore[method-assign]
-        await RequestWrites(rig.client).delete(DeleteBindRequest(request, then=told.append))
-        assert told == [None]
+        await RequestWrites(rig.client).delete(DeleteBindRequest(request, then=answers.append))
+        assert answers == [None]
 
     on_rig(tmp_path, test)
 
