@@ -117,6 +117,22 @@ def test_a_config_map_that_an_earlier_attempt_has_left_is_brought_up_to_date(tmp
     on_rig(tmp_path, test, GpuSharing())
 
 
+def test_a_config_map_of_an_earlier_pod_of_the_name_is_replaced(tmp_path: Path) -> None:
+    """The garbage collector has not deleted it yet."""
+
+    async def test(rig: BinderRig) -> None:
+        earlier = {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "11111111-1111-4111-8111-111111111111"}
+        before = await config_map(rig, "web-gpu-0", earlier)
+        await shared(rig)
+        assert await attempt(rig, "web", (GROUP, "GPU-7")) is None
+        assert await rig.node_of() == "n1"
+        found = await rig.get(CONFIG_MAPS, "web-gpu-0")
+        assert found["metadata"]["uid"] != before["metadata"]["uid"]
+        assert "a" not in found["data"]
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
 def test_hamicore_adds_a_limit_and_devices_may_be_named_for_cdi(tmp_path: Path) -> None:
     async def test(rig: BinderRig) -> None:
         await rig.patch(NODES, "n1", {"metadata": {"labels": {"nvidia.com/gpu.memory": "16001"}}})

@@ -1181,7 +1181,7 @@ ROWS_OF_SITES: dict[str, tuple[str, ...]] = {
     ),
     "binder/gpu_reservations.py:_made created": ("GPU reservation pod",),
     "binder/plugins/gpu_sharing.py:_replace patch": ("ConfigMap of a shared GPU",),
-    "binder/plugins/gpu_sharing.py:delete delete": ("deletion of the ConfigMap of a shared GPU",),
+    "binder/plugins/gpu_sharing.py:_delete delete": ("deletion of the ConfigMap of a shared GPU",),
     "binder/plugins/gpu_sharing.py:upsert create": ("creation of the ConfigMap of a shared GPU",),
     "binder/reporting.py:_patch_status patched": ("status of a BindRequest",),
     "binder/reporting.py:_write_condition patch": ("condition of a pod by the binder",),

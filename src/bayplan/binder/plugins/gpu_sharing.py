@@ -119,6 +119,9 @@ async def upsert(ctx: BinderHandle, pod: Pod, name: str, data: dict[str, str]) -
             if not tries_left or not may_be_there:
                 raise
         found = await _metadata(ctx, pod.namespace, name)
+        if found is not None and _is_of_earlier_pod(found, pod):
+            await _delete(ctx, found)
+            found = None
 
 
 async def _metadata(ctx: BinderHandle, namespace: str, name: str) -> Mapping[str, Any] | None:
@@ -147,13 +150,25 @@ async def _replace(ctx: BinderHandle, pod: Pod, found: Mapping[str, Any], data: 
 async def delete(ctx: BinderHandle, pod: Pod, names: Iterable[str]) -> None:
     """Delete those that are the pod's own, and that no later attempt has written."""
     for name in names:
-        with contextlib.suppress(NotFound, Conflict):  # gone, or another one by now
-            found = (await ctx.client.get_raw(CONFIG_MAPS, pod.namespace, name))["metadata"]
-            if _is_owned(found, pod):
-                version = found["resourceVersion"]
-                await ctx.client.delete(
-                    CONFIG_MAPS, name=name, namespace=pod.namespace, uid=found["uid"], resource_version=version
-                )
+        found = await _metadata(ctx, pod.namespace, name)
+        if found is not None and _is_owned(found, pod):
+            await _delete(ctx, found)
+
+
+async def _delete(ctx: BinderHandle, found: Mapping[str, Any]) -> None:
+    """Delete a ConfigMap, unless it was written or replaced since it was read."""
+    name, namespace = found["name"], found["namespace"]
+    with contextlib.suppress(NotFound, Conflict):
+        version = found["resourceVersion"]
+        await ctx.client.delete(CONFIG_MAPS, name=name, namespace=namespace, uid=found["uid"], resource_version=version)
+
+
+def _is_of_earlier_pod(meta: Mapping[str, Any], pod: Pod) -> bool:
+    """Whether only an earlier pod of the same name owns it. The garbage collector deletes it, sooner or later."""
+    owners = meta.get("ownerReferences", ())
+    return bool(owners) and all(
+        (each.get("kind"), each.get("name")) == ("Pod", pod.name) and each.get("uid") != pod.uid for each in owners
+    )
 
 
 def _is_owned(meta: Mapping[str, Any], pod: Pod) -> bool:
