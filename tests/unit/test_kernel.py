@@ -155,3 +155,30 @@ def test_a_compiler_that_fails_leaves_no_kernel(
     assert tool.main() == 0
     assert "compiling failed (ValueError: 1 module)" in capsys.readouterr().err
     assert not tool.is_fresh()
+
+
+LOCALS = re.compile(r"^\s*@cython\.locals\((.*)\)$")
+
+
+def typed_locals(pxd: Path) -> Iterator[tuple[str, set[str]]]:
+    """Each function with typed locals, and the names of these."""
+    names: set[str] = set()
+    for line in pxd.read_text(encoding="utf-8").splitlines():
+        if found := LOCALS.match(line):
+            listed = re.sub(r"\[[^]]*\]", "", found[1]).split(",")
+            names = {each.partition("=")[0].strip() for each in listed}
+        elif names and (function := METHOD.match(line)):
+            yield function[1], names
+            names = set()
+
+
+@pytest.mark.parametrize("pxd", [pytest.param(path, id=path.stem) for path in sorted(PACKAGE.rglob("*.pxd"))])
+def test_typed_locals_are_names_in_their_function(pxd: Path) -> None:
+    """Cython ignores the type of a local that does not exist, so the function would only become slower."""
+    used: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse(pxd.with_suffix(".py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef):
+            names = {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
+            names |= {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+            used.setdefault(node.name, set()).update(names)
+    assert {name: names - used[name] for name, names in typed_locals(pxd) if names - used[name]} == {}
