@@ -11,8 +11,8 @@ import pytest
 from cluster.api import Tree
 from cluster.run import Cluster
 from support.e2e.bind_watcher import DEVICE, BindWatcher
-from support.e2e.binder_harness import BinderHarness, crash_at, is_stopped
-from support.e2e.scheduler_process import node_name, wait_until
+from support.e2e.binder_harness import BinderHarness, is_stopped
+from support.e2e.scheduler_process import crash_at, node_name, wait_until
 from support.e2e.volumes_and_devices import bind_claim, device_claim, devices
 
 NOTES = '''

@@ -21,9 +21,9 @@ import pytest
 from cluster.api import Tree
 from cluster.run import Cluster
 from support.e2e.bind_watcher import BindWatcher
-from support.e2e.binder_harness import BinderHarness, crash_at
+from support.e2e.binder_harness import BinderHarness
 from support.e2e.scheduler_harness import short_backoff_config
-from support.e2e.scheduler_process import node_name, wait_until
+from support.e2e.scheduler_process import crash_at, node_name, wait_until
 from support.e2e.volumes_and_devices import (
     claim,
     device_claim,

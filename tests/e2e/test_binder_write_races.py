@@ -15,11 +15,10 @@ from support.e2e.binder_harness import (
     BY_BINDER,
     SETTINGS,
     BinderHarness,
-    crash_at,
     is_stopped,
 )
 from support.e2e.scheduler_harness import SHORT_BACKOFF_CONFIG, short_backoff_config
-from support.e2e.scheduler_process import node_name, wait_until
+from support.e2e.scheduler_process import crash_at, node_name, wait_until
 from support.fakes.fault_proxy import ProxyFault, refusal, run_fault_proxy
 
 STOPPING = '''

@@ -1,18 +1,13 @@
-"""Crash points for tests: named steps of binding at which a process can kill itself.
+"""Crash points: named steps of binding, at which a test launcher may end the process.
 
-A test of recovery after a crash names the step: `BAYPLAN_DIE_AT=bound`, or `BAYPLAN_DIE_AT=requested:2` for the second
-time that the step is reached. Cost without the variable: a call that does nothing.
+`CRASH_POINT` is read when a process connects to the API server. Nothing in the package sets it; the launcher of the
+end-to-end tests does. Cost of a step: a call that does nothing.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable, Mapping
-
-from bayplan.errors import UsageError
-
-ENVIRONMENT_VARIABLE = "BAYPLAN_DIE_AT"
+from collections.abc import Callable
+from contextvars import ContextVar
 
 # scheduler
 REQUEST_CREATED = "requested"
@@ -50,7 +45,6 @@ CRASH_POINTS = (
     ATTEMPT_FAILED,
     ROLLED_BACK,
 )
-ANY = "any"
 
 CrashPointCallback = Callable[[str], None]
 
@@ -59,28 +53,5 @@ def ignore_crash_point(step: str) -> None:
     """The default: does nothing."""
 
 
-def crash_point_from_environment(environment: Mapping[str, str]) -> CrashPointCallback:
-    """The callback for an environment's `BAYPLAN_DIE_AT`."""
-    text = environment.get(ENVIRONMENT_VARIABLE, "")
-    if not text:
-        return ignore_crash_point
-    step, _, times = text.partition(":")
-    if step not in (*CRASH_POINTS, ANY) or not (times or "1").isdecimal() or times == "0":
-        raise UsageError(
-            f'{ENVIRONMENT_VARIABLE} is "{text}"; use a step ({", ".join(CRASH_POINTS)}, {ANY}) or step:times'
-        )
-    return kill_process_at(step, int(times or "1"))
-
-
-def kill_process_at(step: str, times: int = 1) -> CrashPointCallback:
-    """A callback that kills this process with SIGKILL when the step is reached for the `times`-th time."""
-    left = times
-
-    def on_crash_point(name: str) -> None:
-        nonlocal left
-        if step in (ANY, name):
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    return on_crash_point
+CRASH_POINT: ContextVar[CrashPointCallback] = ContextVar("CRASH_POINT", default=ignore_crash_point)
+"""Called with the name of each step that is reached."""

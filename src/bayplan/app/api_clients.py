@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from bayplan import __version__
-from bayplan.api_writes.crash_points import CrashPointCallback, crash_point_from_environment
+from bayplan.api_writes.crash_points import CRASH_POINT, CrashPointCallback
 from bayplan.app.leader_election import build_election, election_event_recorder
 from bayplan.client import (
     CORE_EVENTS,
@@ -49,7 +48,7 @@ class ApiClients:
     event_sink: EventSink
     served_resources: ServedResources
     crash_points: CrashPointCallback
-    """Called at every step at which a test may want to kill the process."""
+    """Called at every crash point."""
 
     @classmethod
     async def connect(
@@ -79,7 +78,7 @@ class ApiClients:
         sink = EventSink(event_client, resource=event_resource(served), senders=senders)
         for background in (sink.run(), trim_heap_periodically()):
             stack.push_async_callback(_cancel_and_wait, asyncio.ensure_future(background))
-        return cls(stack, client_factory, client, event_client, sink, served, crash_point_from_environment(os.environ))
+        return cls(stack, client_factory, client, event_client, sink, served, CRASH_POINT.get())
 
     def warm_connections(self, at_once: int) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Functions that open connections before the first pods are bound, up to `at_once`, so that a burst of bindings

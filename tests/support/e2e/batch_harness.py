@@ -16,6 +16,7 @@ from cluster.api import Api, Refused, Tree
 from cluster.run import Cluster
 from support.e2e.scheduler_harness import SchedulerHarness
 from support.e2e.scheduler_process import (
+    bayplan_program,
     condition,
     node_name,
     run_process,
@@ -119,7 +120,7 @@ class BatchSchedulerHarness(SchedulerHarness):
         conf: str | None = GANGS,
         verb: tuple[str, ...] = ("batch", "run"),
         may_end_with: int = -signal.SIGKILL,
-        program: tuple[str, ...] = ("-m", "bayplan"),
+        program: tuple[str, ...] = (),
         env: dict[str, str] | None = None,
     ) -> Iterator[subprocess.Popen[bytes]]:
         """`bayplan batch run`, ended by its own id when the block is left."""
@@ -133,7 +134,7 @@ class BatchSchedulerHarness(SchedulerHarness):
             given.append(f"--scheduler-conf={self.conf}")
         given.append("--schedule-period=100ms")
         log = self.folder / f"scheduler-{time.monotonic_ns()}.log"
-        with run_process([sys.executable, *program, *verb, *given], log, env=env) as process:
+        with run_process([sys.executable, *(program or bayplan_program()), *verb, *given], log, env=env) as process:
             yield process
             assert process.poll() in (None, may_end_with), self.log()[-4000:]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from bayplan.api_writes.crash_points import ENVIRONMENT_VARIABLE
 from cluster.api import Api, Refused, Tree
 from cluster.run import Cluster
 from support.e2e.batch_harness import BatchSchedulerHarness
@@ -20,7 +18,9 @@ from support.e2e.bind_watcher import RECORDING_PLUGIN, RESERVATIONS, BindWatcher
 from support.e2e.binder_invariants import ClusterState, pod_uid
 from support.e2e.scheduler_harness import short_backoff_config
 from support.e2e.scheduler_process import (
+    bayplan_program,
     condition,
+    crash_at,
     node_name,
     run_process,
     wait_until,
@@ -47,16 +47,6 @@ apiVersion: bayplan.dev/v1alpha1
 kind: BayplanConfiguration
 bindRequests: true
 """
-
-
-@contextmanager
-def crash_at(step: str) -> Iterator[None]:
-    """Processes that are started in this block end themselves at a step: `bound`, or `requested:2`."""
-    os.environ[ENVIRONMENT_VARIABLE] = step
-    try:
-        yield
-    finally:
-        del os.environ[ENVIRONMENT_VARIABLE]
 
 
 def is_stopped(process: subprocess.Popen[bytes]) -> bool:
@@ -215,7 +205,7 @@ class BinderHarness(BatchSchedulerHarness):
             given.append("--no-leader-elect")
         if not any(each.startswith("--kubeconfig") for each in given):
             given.append(f"--kubeconfig={self.cluster.kubeconfig()}")
-        command = [sys.executable, "-m", "bayplan", "binder", *given]
+        command = [sys.executable, *bayplan_program(), "binder", *given]
         with run_process(command, self.folder / f"binder-{time.monotonic_ns()}.log") as process:
             yield process
             assert process.poll() in (None, -signal.SIGKILL), self.binder_log()[-4000:]

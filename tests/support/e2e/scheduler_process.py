@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.run import Cluster, die_with_parent
+from support.e2e import crash_launcher
+from support.e2e.crash_launcher import ENVIRONMENT_VARIABLE
 from support.harness.deadlines import DEADLINE_S
 
 _DUMP_TIMEOUT_S = 10.0
@@ -29,17 +31,32 @@ class Endpoint:
 
 
 @contextmanager
+def crash_at(step: str) -> Iterator[None]:
+    """Processes that are started in this block end themselves at a crash point: `bound`, or `requested:2`."""
+    os.environ[ENVIRONMENT_VARIABLE] = step
+    try:
+        yield
+    finally:
+        del os.environ[ENVIRONMENT_VARIABLE]
+
+
+def bayplan_program() -> tuple[str, ...]:
+    """Arguments of the interpreter that run `bayplan`: the package, or in a block of `crash_at` the crash launcher."""
+    return ("-P", crash_launcher.__file__) if ENVIRONMENT_VARIABLE in os.environ else ("-m", "bayplan")
+
+
+@contextmanager
 def run_scheduler(
     cluster: Cluster,
     folder: Path,
     *arguments: str,
     config: str = "",
     kubeconfig: Path | None = None,
-    program: Sequence[str] = ("-m", "bayplan"),
+    program: Sequence[str] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
     """One process, ended by its own id when the block is left. Without `config` it runs alone, on the default one.
 
-    `program`: what the interpreter is to run, if not the package as it is.
+    `program`: arguments of the interpreter, instead of those of `bayplan_program`.
     """
     given = [*arguments]
     if not any(each.startswith("--secure-port") for each in given):
@@ -52,7 +69,7 @@ def run_scheduler(
     else:
         given += ["--kubeconfig", way, "--kube-api-qps", "5000", "--kube-api-burst", "10000"]
     log = folder / f"scheduler-{time.monotonic_ns()}.log"
-    with run_process([sys.executable, *program, "scheduler", *given], log) as process:
+    with run_process([sys.executable, *(program or bayplan_program()), "scheduler", *given], log) as process:
         yield process
 
 
