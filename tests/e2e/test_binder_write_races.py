@@ -63,7 +63,7 @@ class Replacing:
 '''
 
 DELETING = '''
-from bayplan.binder.informer_cache import ASK_AGAIN_S
+from bayplan.binder.informer_cache import READ_AGAIN_AFTER_S
 from bayplan.client import resource_of
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.kinds import kind_of
@@ -80,7 +80,7 @@ class Deleting:
             Deleting.done = True
             resource = resource_of(kind_of(BindRequest))
             await ctx.client.delete(resource, name=bind_request.name, namespace=bind_request.namespace)
-            await ctx.clock.sleep(ASK_AGAIN_S)  # so long that nobody may rely on what the watch has told
+            await ctx.clock.sleep(READ_AGAIN_AFTER_S)  # so long that nobody may rely on what the watch has told
 '''
 
 

@@ -77,20 +77,20 @@ async def test_a_lease_outlives_a_restart_of_the_server(cluster: Cluster, namesp
 WRITER = """
 import asyncio, random, sys
 from pathlib import Path
-from bayplan.client import Client, Election, PODS, Timings, find_target
+from bayplan.client import Client, ElectionTimings, LeaderElector, PODS, load_connection_config
 from bayplan.clock import SystemClock
 from bayplan.errors import LeaseLost
 
 async def main(kubeconfig, namespace):
-    target = find_target(Path(kubeconfig), env={})
+    target = load_connection_config(Path(kubeconfig), env={})
     clock = SystemClock()
     lease = Client(target, clock=clock, chance=random.Random(0), timeout_s=3.0)
     client = Client(target, clock=clock, chance=random.Random(0), qps=-1)
-    timings = Timings(lease_s=9, renew_s=6, retry_s=0.5)
-    election = Election(lease, identity="first", namespace=namespace, timings=timings)
+    timings = ElectionTimings(lease_s=9, renew_s=6, retry_s=0.5)
+    election = LeaderElector(lease, identity="first", namespace=namespace, timings=timings)
     client.guard(election)
     await election.acquire()
-    holding = asyncio.create_task(election.hold())
+    holding = asyncio.create_task(election.renew_until_lost())
     async def write():
         number = 0
         while True:

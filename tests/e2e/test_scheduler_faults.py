@@ -214,14 +214,14 @@ def test_a_process_is_killed_while_it_binds(corner: SchedulerHarness) -> None:
 
 
 HOLDS = """
-from bayplan.framework import Wait
+from bayplan.framework import PermitWait
 
 class Holds:
     name = "Holds"
     cured_by = ()
 
     def permit(self, cycle, node_name):
-        return Wait(600) if cycle.pod.labels.get("held") else None
+        return PermitWait(600) if cycle.pod.labels.get("held") else None
 """
 
 

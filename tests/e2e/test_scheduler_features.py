@@ -25,7 +25,7 @@ from support.harness.deadlines import DEADLINE_S
 SPY = '''
 """Writes down every point at which it is asked, and for whom."""
 
-from bayplan.framework import SKIP, Preflight, Wait, unschedulable
+from bayplan.framework import SKIP, PreBindPreFlightResult, PermitWait, unschedulable
 
 
 class Spy:
@@ -82,14 +82,14 @@ class Spy:
 
     def permit(self, cycle, node_name):
         self._note("permit", cycle.pod)
-        return Wait(60) if cycle.pod.labels.get("held") else None
+        return PermitWait(60) if cycle.pod.labels.get("held") else None
 
     def pre_bind_preflight(self, cycle, node_name):
         self._note("preflight", cycle.pod)
-        for waiting in self._handle.waiting.all():
+        for waiting in self._handle.waiting_pods.all():
             if not cycle.pod.labels.get("held"):
                 waiting.allow(self.name)
-        return Preflight()
+        return PreBindPreFlightResult()
 
     async def pre_bind(self, cycle, node_name):
         self._note("pre_bind", cycle.pod)
@@ -148,12 +148,12 @@ def test_a_plugin_of_ones_own_at_every_point_in_order(corner: SchedulerHarness, 
 BREAKS = '''
 """Breaks at the point that a pod's label names."""
 
-from bayplan.framework import SKIP, Action, Cure, Preflight, Resource
+from bayplan.framework import SKIP, ActionType, ClusterEventWithHint, EventResource, PreBindPreFlightResult
 
 
 class Breaks:
     name = "Breaks"
-    cured_by = (Cure(Resource.POD, Action.UPDATE_POD_LABEL),)
+    cured_by = (ClusterEventWithHint(EventResource.POD, ActionType.UPDATE_POD_LABEL),)
 
     def _at(self, point, pod):
         if pod.labels.get("breaks") == point:
@@ -190,7 +190,7 @@ class Breaks:
 
     def pre_bind_preflight(self, cycle, node_name):
         self._at("pre_bind_preflight", cycle.pod)
-        return Preflight()
+        return PreBindPreFlightResult()
 
     async def pre_bind(self, cycle, node_name):
         self._at("pre_bind", cycle.pod)
