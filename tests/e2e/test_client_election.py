@@ -88,7 +88,7 @@ async def main(kubeconfig, namespace):
     client = Client(target, clock=clock, chance=random.Random(0), qps=-1)
     timings = ElectionTimings(lease_s=9, renew_s=6, retry_s=0.5)
     election = LeaderElector(lease, identity="first", namespace=namespace, timings=timings)
-    client.guard(election)
+    client.set_guard(election)
     await election.acquire()
     holding = asyncio.create_task(election.renew_until_lost())
     async def write():
