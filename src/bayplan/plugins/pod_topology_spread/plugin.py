@@ -211,8 +211,9 @@ class PodTopologySpread:
             ids = nodes.label_ids(constraint.topology_key)
             keyless = nodes.no_rows_mask if domains.everywhere else _and_not(ids < 0, rejected)
             yield Rejection(keyless, MISSING_LABEL_REASON, resolvable=False)
-            allowed = constraint.max_skew + domains.minimum() - constraint.counts(cycle.pod)
-            too_many = domains.counts > allowed
+            # skew = pods in the domain + 1 if the pod matches its own selector - minimum, solved for the pods
+            max_count = constraint.max_skew + domains.minimum() - constraint.counts(cycle.pod)
+            too_many = domains.counts > max_count
             too_many[-1] = False  # used by rows without the key
             exceeding = _and_not(too_many[ids], rejected) if too_many.any() else nodes.no_rows_mask
             yield Rejection(exceeding, SKEW_REASON)
