@@ -74,11 +74,7 @@ def _nodes(count: int) -> Iterator[Raw]:
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-            "status": {
-                "capacity": room,
-                "allocatable": room,
-                "conditions": [{"type": "Ready", "status": "True"}],
-            },
+            "status": {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]},
         }
 
 
@@ -226,11 +222,7 @@ def _print(found: dict[str, Any], ours: Reached, loops: list[Reached]) -> None:
         table.add_column(column, justify="right" if column else "left")
     for each in (ours, *loops):
         table.add_row(
-            each.name,
-            f"{each.pods_per_s:,.0f}",
-            f"{each.lasted_s:.2f} s",
-            f"{each.cpu_us:,.0f} µs",
-            str(each.unbound),
+            each.name, f"{each.pods_per_s:,.0f}", f"{each.lasted_s:.2f} s", f"{each.cpu_us:,.0f} µs", str(each.unbound)
         )
     print_wide(table)
     click.echo(

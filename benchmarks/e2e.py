@@ -46,10 +46,7 @@ DEFAULT_SET: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "SchedulingPodAntiAffinity": ("500Nodes", {}),
     "PreemptionBasic": ("1000Nodes", {"initNodes": 500, "initPods": 2000, "measurePods": 500}),
     "Unschedulable": ("500Nodes/10Init/1kPods", {}),
-    "SchedulingWhileGated": (
-        "1Node_10000GatedPods",
-        {"gatedPods": 1000, "deletingPods": 1000, "measurePods": 1000},
-    ),
+    "SchedulingWhileGated": ("1Node_10000GatedPods", {"gatedPods": 1000, "deletingPods": 1000, "measurePods": 1000}),
     "MixedSchedulingBasePod": ("500Nodes", {}),
     "SchedulingCSIPVs": ("500Nodes", {}),
     "SchedulingWithResourceClaimTemplate": (

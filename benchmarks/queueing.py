@@ -199,10 +199,7 @@ def main(quick: bool, check: bool, output: str, file: Path) -> None:
         for kinds in (FEW_KINDS, pods):
             calibration.measure_again()
             found.append(measure(case, pods, kinds))
-    told = {
-        "calibration": round(calibration.value, 3),
-        "events": [each.as_json(calibration.value) for each in found],
-    }
+    told = {"calibration": round(calibration.value, 3), "events": [each.as_json(calibration.value) for each in found]}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     if output == "json":

@@ -6,13 +6,7 @@ from collections.abc import Iterator
 
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.storage import (
-    CsiDriver,
-    CsiNode,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    StorageClass,
-)
+from bayplan.objects.storage import CsiDriver, CsiNode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from benchmarks.clusters import NAMESPACE, ZONE, Manifest, node_name, pod, running, zone_of
 
 DRIVER = "ebs.csi.aws.com"

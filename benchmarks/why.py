@@ -144,11 +144,7 @@ def main(nodes: int, quick: bool, check: bool) -> None:
     table = Table("case", "answer ms", "longest step ms", "suggested", f"of the loop, asked every {ASKED_EVERY_S:g} s")
     for each in found:
         table.add_row(
-            each.case,
-            f"{each.answer_ms:.1f}",
-            f"{each.longest_step_ms:.1f}",
-            str(each.changes),
-            f"{each.share:.2%}",
+            each.case, f"{each.answer_ms:.1f}", f"{each.longest_step_ms:.1f}", str(each.changes), f"{each.share:.2%}"
         )
     Console().print(table)
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)

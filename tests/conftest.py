@@ -11,11 +11,7 @@ from support.harness.logging_state import restore_logging
 from support.harness.pytest_reporting import ImmediateFailures, TimeLimit
 
 settings.register_profile(
-    "repeatable",
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
+    "repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("repeatable")
 

@@ -8,16 +8,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from bayplan.framework import (
-    SKIP,
-    Cycle,
-    IntVector,
-    NodeTable,
-    Pod,
-    StateKey,
-    Status,
-    default_normalize,
-)
+from bayplan.framework import SKIP, Cycle, IntVector, NodeTable, Pod, StateKey, Status, default_normalize
 
 RACK = "rack"
 APP = "app"

@@ -11,12 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.e2e.kubectl_sessions import (
-    Step,
-    Terminal,
-    compare_output,
-    normalise_output,
-)
+from support.e2e.kubectl_sessions import Step, Terminal, compare_output, normalise_output
 from support.harness.deadlines import DEADLINE_S
 
 MANIFESTS = sorted((Path(__file__).parent / "manifests").glob("*.yaml"))

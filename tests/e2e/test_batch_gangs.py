@@ -11,13 +11,7 @@ import pytest
 from cluster.run import Cluster
 from support.e2e.batch_harness import GANGS, GROUP_NAME_ANNOTATION, BatchSchedulerHarness
 from support.e2e.scheduler_process import condition, wait_until
-from support.e2e.volumes_and_devices import (
-    bind_claim,
-    claim,
-    pod_with_claim,
-    volume,
-    wait_for_first_consumer_class,
-)
+from support.e2e.volumes_and_devices import bind_claim, claim, pod_with_claim, volume, wait_for_first_consumer_class
 from support.e2e.workload_cluster import controllers
 
 

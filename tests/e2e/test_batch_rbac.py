@@ -11,12 +11,7 @@ import pytest
 
 from cluster.api import Tree
 from cluster.run import Cluster, free_ports
-from support.e2e.audit_log import (
-    AccessRight,
-    DeployedFolder,
-    denied_requests,
-    used_rights,
-)
+from support.e2e.audit_log import AccessRight, DeployedFolder, denied_requests, used_rights
 from support.e2e.batch_harness import BatchSchedulerHarness, install_volcano_crds
 from support.e2e.scheduler_process import Endpoint, wait_until
 from support.e2e.volumes_and_devices import (
@@ -28,13 +23,7 @@ from support.e2e.volumes_and_devices import (
     volume,
     wait_for_first_consumer_class,
 )
-from support.fakes.fault_proxy import (
-    FaultProxy,
-    ProxiedRequest,
-    ProxyFault,
-    refusal,
-    run_fault_proxy,
-)
+from support.fakes.fault_proxy import FaultProxy, ProxiedRequest, ProxyFault, refusal, run_fault_proxy
 from support.harness.health_server import get
 
 DEPLOYED = DeployedFolder("batch", "volcano-system", "bayplan-batch")
@@ -57,9 +46,7 @@ class Notes:
 
 SELDOM = {("", "events", "patch")}
 """An event is counted where it is repeated, which sessions avoid."""
-ASKED_BY_THE_SERVER_ITSELF: set[AccessRight] = {
-    ("resource.k8s.io", "resourceclaims/binding", "patch"),
-}
+ASKED_BY_THE_SERVER_ITSELF: set[AccessRight] = {("resource.k8s.io", "resourceclaims/binding", "patch")}
 """Checked within other requests, so that no request of its own shows in the log."""
 
 

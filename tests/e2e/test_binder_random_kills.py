@@ -24,13 +24,7 @@ from support.e2e.bind_watcher import BindWatcher
 from support.e2e.binder_harness import BinderHarness
 from support.e2e.scheduler_harness import short_backoff_config
 from support.e2e.scheduler_process import crash_at, node_name, wait_until
-from support.e2e.volumes_and_devices import (
-    claim,
-    device_claim,
-    devices,
-    volume,
-    wait_for_first_consumer_class,
-)
+from support.e2e.volumes_and_devices import claim, device_claim, devices, volume, wait_for_first_consumer_class
 from support.e2e.workload_cluster import controllers
 
 FEW, MANY = 3, 200

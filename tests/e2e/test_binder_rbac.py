@@ -64,11 +64,7 @@ profiles:
 """
 
 SELDOM: set[AccessRight] = {
-    (
-        "scheduling.run.ai",
-        "bindrequests",
-        "get",
-    ),  # where a status is refused: whether the request is there
+    ("scheduling.run.ai", "bindrequests", "get"),  # where a status is refused: whether the request is there
     ("", "events", "patch"),  # where an event is repeated
     ("resource.k8s.io", "resourceclaims/binding", "patch"),  # checked within other requests
 }

@@ -11,12 +11,7 @@ import pytest
 
 from cluster.api import Tree
 from cluster.run import Cluster
-from support.e2e.binder_harness import (
-    BY_BINDER,
-    SETTINGS,
-    BinderHarness,
-    is_stopped,
-)
+from support.e2e.binder_harness import BY_BINDER, SETTINGS, BinderHarness, is_stopped
 from support.e2e.scheduler_harness import SHORT_BACKOFF_CONFIG, short_backoff_config
 from support.e2e.scheduler_process import crash_at, node_name, wait_until
 from support.fakes.fault_proxy import ProxyFault, refusal, run_fault_proxy
@@ -328,8 +323,7 @@ def forgotten(corner: BinderHarness, *, edited: bool = False) -> list[str]:
         if edited:
             corner.api.patch("BindRequest", "web", {"metadata": {"annotations": {"example.com/seen": "yes"}}})
         wait_until(
-            lambda: any("no binder has updated" in each for each in corner.event_notes("web")),
-            "somebody complains",
+            lambda: any("no binder has updated" in each for each in corner.event_notes("web")), "somebody complains"
         )
         wait_until(
             lambda: requests(corner).get("web", {}).get("metadata", {}).get("uid", first) != first,

@@ -12,12 +12,7 @@ import pytest
 from cluster.run import Cluster
 from support.e2e.batch_harness import GANGS, BatchSchedulerHarness
 from support.e2e.scheduler_process import condition, node_name, wait_until
-from support.fakes.fault_proxy import (
-    ProxiedRequest,
-    ProxyFault,
-    refusal,
-    run_fault_proxy,
-)
+from support.fakes.fault_proxy import ProxiedRequest, ProxyFault, refusal, run_fault_proxy
 
 
 @pytest.fixture

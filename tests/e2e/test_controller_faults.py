@@ -8,19 +8,8 @@ from pathlib import Path
 import pytest
 
 from cluster.run import Cluster
-from support.e2e.workload_cluster import (
-    WAIT_FLAG,
-    NamespaceKubectl,
-    run_cluster,
-    template,
-    workload,
-)
-from support.fakes.fault_proxy import (
-    ProxiedRequest,
-    ProxyFault,
-    refusal,
-    run_fault_proxy,
-)
+from support.e2e.workload_cluster import WAIT_FLAG, NamespaceKubectl, run_cluster, template, workload
+from support.fakes.fault_proxy import ProxiedRequest, ProxyFault, refusal, run_fault_proxy
 
 CONFLICT = refusal(409, "Conflict", "the object has been modified")
 BROKEN = refusal(500, "InternalError", "the server is ill")

@@ -9,14 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster.run import Cluster
-from support.e2e.workload_cluster import (
-    WAIT_FLAG,
-    NamespaceKubectl,
-    nodes,
-    run_cluster,
-    template,
-    workload,
-)
+from support.e2e.workload_cluster import WAIT_FLAG, NamespaceKubectl, nodes, run_cluster, template, workload
 
 FAILS = {"bayplan.dev/exit-code": "1"}
 ENDS = {"bayplan.dev/runs-for": "0s"}

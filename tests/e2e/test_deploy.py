@@ -38,9 +38,7 @@ MONITORS: Tree = {
                 "name": "v1",
                 "served": True,
                 "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-                },
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
             }
         ],
     },

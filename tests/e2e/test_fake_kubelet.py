@@ -55,10 +55,7 @@ def pod(name: str, **annotations: str) -> dict[str, Any]:
     resources = {"requests": {"cpu": "100m"}, "limits": {"memory": "64Mi"}}
     spec = {
         "containers": [{"name": "c", "image": "none", "resources": resources}],
-        "initContainers": [
-            {"name": "i", "image": "none"},
-            {"name": "s", "image": "none", "restartPolicy": "Always"},
-        ],
+        "initContainers": [{"name": "i", "image": "none"}, {"name": "s", "image": "none", "restartPolicy": "Always"}],
         "restartPolicy": "Never",
         "schedulerName": "nobody",
     }

@@ -205,10 +205,7 @@ def static_pod(manifest: str, cluster: Cluster, folder: Path) -> Iterator[Static
 def kubeconfig(cluster: Cluster) -> dict[str, Any]:
     """The credentials that kubeadm gives to kube-scheduler: a certificate in its name, and the rights that it has."""
     user = cluster.authority.user("system:kube-scheduler")
-    certificates = {
-        "client-certificate-data": _encoded(user.certificate),
-        "client-key-data": _encoded(user.key),
-    }
+    certificates = {"client-certificate-data": _encoded(user.certificate), "client-key-data": _encoded(user.key)}
     server = {"server": cluster.url, "certificate-authority-data": _encoded(cluster.authority.certificate)}
     name = "system:kube-scheduler"
     return {

@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.e2e.kubectl_sessions import (
-    Step,
-    Terminal,
-    compare_output,
-    read_session,
-)
+from support.e2e.kubectl_sessions import Step, Terminal, compare_output, read_session
 
 SESSIONS = sorted((Path(__file__).parent / "sessions").glob("*.txt"))
 

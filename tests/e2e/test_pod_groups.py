@@ -11,12 +11,7 @@ import pytest
 from cluster.api import Tree
 from cluster.run import Cluster
 from support.e2e.scheduler_harness import SchedulerHarness, short_backoff_config
-from support.e2e.scheduler_process import (
-    condition,
-    node_name,
-    run_scheduler,
-    wait_until,
-)
+from support.e2e.scheduler_process import condition, node_name, run_scheduler, wait_until
 
 THEIRS, OURS = "theirs", "ours"
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"

@@ -13,15 +13,7 @@ from typing import Any
 import pytest
 
 from cluster.run import Cluster
-from support.e2e.scheduler_process import (
-    condition,
-    node,
-    node_name,
-    pod,
-    pods,
-    run_scheduler,
-    wait_until,
-)
+from support.e2e.scheduler_process import condition, node, node_name, pod, pods, run_scheduler, wait_until
 from support.harness.deadlines import DEADLINE_S
 
 CONFIG = """

@@ -16,12 +16,7 @@ from bayplan.telemetry.watchdog import EXIT_LOOP_BLOCKED
 from cluster.run import Cluster
 from support.e2e.scheduler_harness import SchedulerHarness, plugin_folder, short_backoff_config
 from support.e2e.scheduler_process import condition, node_name, wait_until
-from support.fakes.fault_proxy import (
-    ProxiedRequest,
-    ProxyFault,
-    refusal,
-    run_fault_proxy,
-)
+from support.fakes.fault_proxy import ProxiedRequest, ProxyFault, refusal, run_fault_proxy
 from support.harness.deadlines import DEADLINE_S
 
 SHIFTED = Path(__file__).parents[1] / "support" / "fakes" / "shifted_clock.py"

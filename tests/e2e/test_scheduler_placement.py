@@ -11,16 +11,7 @@ from pathlib import Path
 import pytest
 
 from cluster.run import Cluster
-from support.e2e.scheduler_process import (
-    condition,
-    events,
-    node,
-    node_name,
-    pod,
-    pods,
-    run_scheduler,
-    wait_until,
-)
+from support.e2e.scheduler_process import condition, events, node, node_name, pod, pods, run_scheduler, wait_until
 from support.fakes.fault_proxy import ProxyFault, run_fault_proxy
 from support.harness.deadlines import DEADLINE_S
 
@@ -100,12 +91,7 @@ def test_weaker_pods_make_room(
     cluster: Cluster, namespace: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     cluster.apply(
-        {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": namespace},
-            "value": 1000,
-        }
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": namespace}, "value": 1000}
     )
     with run_scheduler(cluster, tmp_path, "--no-leader-elect"):
         cluster.apply(*(pod(f"weak-{number}", namespace, cpu="3", **mine(request)) for number in range(3)))

@@ -15,20 +15,9 @@ import yaml
 
 from cluster.api import Tree
 from cluster.run import Cluster, free_ports
-from support.e2e.audit_log import (
-    AccessRight,
-    DeployedFolder,
-    denied_requests,
-    used_rights,
-)
+from support.e2e.audit_log import AccessRight, DeployedFolder, denied_requests, used_rights
 from support.e2e.scheduler_harness import SchedulerHarness
-from support.e2e.scheduler_process import (
-    Endpoint,
-    condition,
-    node_name,
-    run_scheduler,
-    wait_until,
-)
+from support.e2e.scheduler_process import Endpoint, condition, node_name, run_scheduler, wait_until
 from support.e2e.volumes_and_devices import (
     bind_claim,
     claim,
@@ -38,13 +27,7 @@ from support.e2e.volumes_and_devices import (
     volume,
     wait_for_first_consumer_class,
 )
-from support.fakes.fault_proxy import (
-    FaultProxy,
-    ProxiedRequest,
-    ProxyFault,
-    refusal,
-    run_fault_proxy,
-)
+from support.fakes.fault_proxy import FaultProxy, ProxiedRequest, ProxyFault, refusal, run_fault_proxy
 from support.harness.health_server import get
 
 DEPLOYED = DeployedFolder("base", "bayplan-system", "bayplan")

@@ -8,15 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.run import Cluster
-from support.e2e.scheduler_process import (
-    condition,
-    node,
-    node_name,
-    pod,
-    pods,
-    run_scheduler,
-    wait_until,
-)
+from support.e2e.scheduler_process import condition, node, node_name, pod, pods, run_scheduler, wait_until
 
 CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1

@@ -13,13 +13,7 @@ from cluster.run import Cluster
 from support.e2e.binder_harness import BinderHarness
 from support.e2e.scheduler_process import condition, node_name, wait_until
 from support.e2e.volumes_and_devices import device_claim, devices
-from support.fakes.fault_proxy import (
-    FaultProxy,
-    ProxiedRequest,
-    ProxyFault,
-    refusal,
-    run_fault_proxy,
-)
+from support.fakes.fault_proxy import FaultProxy, ProxiedRequest, ProxyFault, refusal, run_fault_proxy
 
 # After the write a 5xx, or nothing; or the write lands 0.3 s or 4 s after the connection was cut.
 FAULTS: dict[str, dict[str, Any]] = {

@@ -38,30 +38,16 @@ from bayplan.controllers.volcano.resources import (
 )
 from cluster.run import Cluster
 from support.builders.volcano_manifests import job, task
-from support.e2e.audit_log import (
-    AccessRight,
-    DeployedFolder,
-    denied_requests,
-    used_rights,
-)
+from support.e2e.audit_log import AccessRight, DeployedFolder, denied_requests, used_rights
 from support.e2e.scheduler_process import wait_until
 from support.fakes.fault_proxy import ProxyFault, refusal, run_fault_proxy
-from support.harness.volcano_controllers import (
-    VolcanoControllersHarness,
-    async_test,
-    phase_of,
-    run_controllers,
-)
+from support.harness.volcano_controllers import VolcanoControllersHarness, async_test, phase_of, run_controllers
 
 Tree = dict[str, Any]
 CONTROLLERS = DeployedFolder("batch-controllers", "volcano-system", "bayplan-batch-controllers")
 ADMISSION = DeployedFolder("batch-admission", "volcano-system", "bayplan-batch-admission")
 QUICKLY = {RUNS_FOR: "100ms"}
-RACES: set[AccessRight] = {
-    ("apps", "replicasets", "get"),
-    ("apps", "statefulsets", "get"),
-    ("", "events", "patch"),
-}
+RACES: set[AccessRight] = {("apps", "replicasets", "get"), ("apps", "statefulsets", "get"), ("", "events", "patch")}
 """Asked where a pod is heard of before its owner, and where an event repeats itself: seldom, and not at will."""
 CHECKED_WITHIN: set[AccessRight] = {
     ("batch.volcano.sh", "jobs/finalizers", "update"),
@@ -129,10 +115,7 @@ def test_the_controllers_are_denied_nothing_and_no_rule_is_idle(tmp_path: Path) 
                 lambda: ("coordination.k8s.io", "leases", "update") in used_rights(CONTROLLERS.log(cluster)),
                 "the lease is renewed",
             )
-        with (
-            older(cluster, CONTROLLERS, tmp_path) as way,
-            running(CONTROLLERS, way, tmp_path, anywhere),
-        ):
+        with older(cluster, CONTROLLERS, tmp_path) as way, running(CONTROLLERS, way, tmp_path, anywhere):
             wait_until(
                 lambda: lists(CONTROLLERS.rights()) <= used_rights(CONTROLLERS.log(cluster)),
                 "everything is listed",

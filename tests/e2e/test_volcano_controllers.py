@@ -14,13 +14,7 @@ import pytest
 
 from bayplan.client import JSON_PATCH, MERGE_PATCH, GroupVersionResource, load_connection_config
 from bayplan.controllers import RUNS_FOR
-from bayplan.controllers.core.api_types import (
-    CONFIG_MAPS,
-    NODES,
-    PODS,
-    REPLICA_SETS,
-    STATEFUL_SETS,
-)
+from bayplan.controllers.core.api_types import CONFIG_MAPS, NODES, PODS, REPLICA_SETS, STATEFUL_SETS
 from bayplan.controllers.volcano.hyper_nodes import CONFIG_KEY, CONFIG_NAME, NAMESPACE
 from bayplan.controllers.volcano.resources import (
     COMMANDS,
@@ -35,18 +29,8 @@ from bayplan.controllers.volcano.resources import (
 from bayplan.objects.meta import format_time
 from cluster.run import Cluster
 from support.builders.volcano_manifests import job, task
-from support.fakes.fault_proxy import (
-    ProxiedRequest,
-    ProxyFault,
-    refusal,
-    run_fault_proxy,
-)
-from support.harness.volcano_controllers import (
-    VolcanoControllersHarness,
-    async_test,
-    phase_of,
-    run_controllers,
-)
+from support.fakes.fault_proxy import ProxiedRequest, ProxyFault, refusal, run_fault_proxy
+from support.harness.volcano_controllers import VolcanoControllersHarness, async_test, phase_of, run_controllers
 
 Tree = dict[str, Any]
 NAMESPACES = GroupVersionResource("", "v1", "namespaces", namespaced=False)
@@ -391,11 +375,7 @@ async def mine(here: VolcanoControllersHarness, keys: list[str], count: int, *, 
 # A server that refuses.
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [(500, "InternalError"), (409, "Conflict")],
-    ids=["fails", "conflicts"],
-)
+@pytest.mark.parametrize("answer", [(500, "InternalError"), (409, "Conflict")], ids=["fails", "conflicts"])
 @async_test
 async def test_refused_writes_lose_nothing(
     cluster: Cluster, namespace: str, tmp_path: Path, answer: tuple[int, str]

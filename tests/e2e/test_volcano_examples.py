@@ -15,12 +15,7 @@ import yaml
 
 from bayplan.client import JSON_PATCH, MERGE_PATCH, GroupVersionResource
 from bayplan.controllers.core.api_types import DEPLOYMENTS, PODS, REPLICA_SETS
-from bayplan.controllers.volcano.resources import (
-    JOB_FLOWS,
-    QUEUES,
-    VC_CRON_JOBS,
-    VC_JOBS,
-)
+from bayplan.controllers.volcano.resources import JOB_FLOWS, QUEUES, VC_CRON_JOBS, VC_JOBS
 from bayplan.errors import NotFound
 from bayplan.objects.meta import format_time
 from cluster.run import Cluster, ClusterError

@@ -9,21 +9,11 @@ import pytest
 
 from bayplan.client import MERGE_PATCH
 from bayplan.controllers.core.api_types import CONFIG_MAPS, PODS, SERVICES
-from bayplan.controllers.volcano.resources import (
-    COMMANDS,
-    POD_GROUPS,
-    QUEUES,
-    VC_JOBS,
-)
+from bayplan.controllers.volcano.resources import COMMANDS, POD_GROUPS, QUEUES, VC_JOBS
 from bayplan.errors import NotFound
 from cluster.run import Cluster
 from support.builders.volcano_manifests import job, task
-from support.harness.volcano_controllers import (
-    VolcanoControllersHarness,
-    async_test,
-    phase_of,
-    run_controllers,
-)
+from support.harness.volcano_controllers import VolcanoControllersHarness, async_test, phase_of, run_controllers
 
 Tree = dict[str, Any]
 
@@ -93,8 +83,7 @@ async def test_enough_successes_complete_a_job(cluster: Cluster, namespace: str)
 
 
 @pytest.mark.parametrize(
-    ("action", "phase"),
-    [("AbortJob", "Aborted"), ("TerminateJob", "Terminated"), ("CompleteJob", "Completed")],
+    ("action", "phase"), [("AbortJob", "Aborted"), ("TerminateJob", "Terminated"), ("CompleteJob", "Completed")]
 )
 @async_test
 async def test_a_failed_pod_ends_the_job_as_the_policy_says(

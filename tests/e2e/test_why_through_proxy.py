@@ -14,13 +14,7 @@ from cluster.api import Api, Tree
 from cluster.run import Cluster, free_ports
 from support.e2e.batch_harness import BatchSchedulerHarness
 from support.e2e.scheduler_harness import short_backoff_config
-from support.e2e.scheduler_process import (
-    condition,
-    node,
-    pod,
-    run_scheduler,
-    wait_until,
-)
+from support.e2e.scheduler_process import condition, node, pod, run_scheduler, wait_until
 from support.fakes.egress_proxy import run_egress_proxy
 from support.harness.deadlines import DEADLINE_S
 

@@ -43,8 +43,7 @@ def test_every_file_holds_one_plugin() -> None:
 
 def team_cluster() -> Harness:
     return Harness(
-        [example("TeamNodes")],
-        nodes=[make_node("pay", labels={"team": "payments"}), make_node("open", cpu=64)],
+        [example("TeamNodes")], nodes=[make_node("pay", labels={"team": "payments"}), make_node("open", cpu=64)]
     )
 
 

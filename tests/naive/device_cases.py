@@ -37,12 +37,7 @@ from support.builders.devices import (
     make_slice,
     subrequest,
 )
-from support.builders.framework import (
-    make_container,
-    make_node,
-    make_pod,
-    replace_fields,
-)
+from support.builders.framework import make_container, make_node, make_pod, replace_fields
 
 NOW, WAIT = datetime(2026, 1, 1, tzinfo=UTC), timedelta(seconds=600)
 IMPLICIT = "deviceclass.resource.kubernetes.io/"
@@ -166,8 +161,7 @@ CLASSES = st.tuples(
     st.just(make_class("plain", EXPRESSIONS[0], created="2025-01-01T00:00:00Z")),
 )
 AMOUNTS = st.fixed_dictionaries(
-    {},
-    optional={GPU: st.sampled_from("1120"), IMPLICIT + "plain": st.sampled_from("12"), "cpu": st.just("1")},
+    {}, optional={GPU: st.sampled_from("1120"), IMPLICIT + "plain": st.sampled_from("12"), "cpu": st.just("1")}
 )
 CONTAINERS = st.lists(AMOUNTS.map(lambda amounts: make_container(requests=amounts)), min_size=1, max_size=2)
 INIT = st.lists(

@@ -11,10 +11,7 @@ from bayplan.devices.device_requests import RequestAlternative, alternatives
 from bayplan.devices.errors import DeviceError
 from bayplan.devices.identity import PoolId
 from bayplan.devices.pools import NodePools, PoolDevice, VisiblePool
-from bayplan.objects.core import (
-    Node,
-    Pod,
-)
+from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.resource import (
     DeviceClaim,
@@ -32,13 +29,7 @@ from naive.device_cases import IMPLICIT, NOW, SPECIAL, WAIT, cases
 from naive.device_search import NaiveSearch, TooManyError
 from naive.twin import Case, Twin, spread_to_100
 from support.builders.devices import SELECTORS
-from support.builders.framework import (
-    FEASIBLE,
-    FilterResult,
-    errored,
-    replace_fields,
-    unresolvable,
-)
+from support.builders.framework import FEASIBLE, FilterResult, errored, replace_fields, unresolvable
 
 
 class Outcome(NamedTuple):

@@ -8,27 +8,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from bayplan.objects.core import (
-    Affinity,
-    Namespace,
-    Node,
-    Pod,
-    PodAffinity,
-    PodAffinityTerm,
-    WeightedPodAffinityTerm,
-)
+from bayplan.objects.core import Affinity, Namespace, Node, Pod, PodAffinity, PodAffinityTerm, WeightedPodAffinityTerm
 from bayplan.objects.meta import LabelSelector, LabelSelectorRequirement, ObjectMeta
 from bayplan.objects.selectors.label_selectors import compile_label_selector
 from bayplan.plugins.inter_pod_affinity.args import InterPodAffinityArgs
 from bayplan.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from naive.twin import Case, Cluster, Twin, fits_unless
-from support.builders.framework import (
-    FilterResult,
-    make_node,
-    make_pod,
-    rejected,
-    unresolvable,
-)
+from support.builders.framework import FilterResult, make_node, make_pod, rejected, unresolvable
 
 ZONE = "zone"
 EMPTY = PodAffinity()

@@ -22,12 +22,7 @@ from bayplan.plugins.node_resources.fit import NodeResourcesFit
 from bayplan.plugins.node_resources.fit_args import NodeResourcesFitArgs, RequestedToCapacityRatioParam, ScoringStrategy
 from bayplan.plugins.node_resources.resource_specs import ResourceSpec, UtilizationShapePoint
 from naive.twin import GPU, Case, Twin, cases
-from support.builders.framework import (
-    FEASIBLE,
-    FilterResult,
-    rejected,
-    unresolvable,
-)
+from support.builders.framework import FEASIBLE, FilterResult, rejected, unresolvable
 
 BASIC = ("cpu", "memory", "ephemeral-storage")
 

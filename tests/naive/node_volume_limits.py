@@ -37,22 +37,8 @@ from naive.storage import (
     some_volumes,
 )
 from naive.twin import Case, Cluster, Twin
-from support.builders.framework import (
-    FEASIBLE,
-    FilterResult,
-    errored,
-    make_node,
-    rejected,
-    unresolvable,
-)
-from support.builders.volumes import (
-    make_attachment,
-    make_claim,
-    make_class,
-    make_csi_node,
-    make_volume,
-    volume_pod,
-)
+from support.builders.framework import FEASIBLE, FilterResult, errored, make_node, rejected, unresolvable
+from support.builders.volumes import make_attachment, make_claim, make_class, make_csi_node, make_volume, volume_pod
 
 CSI = "csi.example.com"
 TRANSLATED = {

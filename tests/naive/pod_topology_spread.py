@@ -28,14 +28,7 @@ from bayplan.plugins.pod_topology_spread import args as arguments
 from bayplan.plugins.pod_topology_spread.go_logarithm import natural_log
 from bayplan.plugins.pod_topology_spread.plugin import PodTopologySpread
 from naive.twin import SOUND_TERMS, Case, Cluster, Twin, fits_unless, node_affinities
-from support.builders.framework import (
-    FilterResult,
-    make_node,
-    make_pod,
-    rejected,
-    taint,
-    unresolvable,
-)
+from support.builders.framework import FilterResult, make_node, make_pod, rejected, taint, unresolvable
 
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 SYSTEM = (

@@ -11,13 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from bayplan.clock import Clock
-from bayplan.framework.api.events import (
-    ActionType,
-    ClusterEvent,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-)
+from bayplan.framework.api.events import ActionType, ClusterEvent, ClusterEventWithHint, EventResource, QueueingHint
 from bayplan.framework.api.status import Status
 from bayplan.framework.runtime.object_changes import pod_update_events
 from bayplan.objects.core import Pod

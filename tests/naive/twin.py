@@ -25,14 +25,7 @@ from bayplan.objects.core import (
 )
 from bayplan.objects.meta import KubeObject, ObjectMeta
 from bayplan.objects.resource import DeviceClass, DeviceClassSpec
-from support.builders.framework import (
-    FEASIBLE,
-    FilterResult,
-    make_container,
-    make_node,
-    make_pod,
-    taint,
-)
+from support.builders.framework import FEASIBLE, FilterResult, make_container, make_node, make_pod, taint
 
 GPU = "example.com/gpu"
 

@@ -40,13 +40,7 @@ from naive.storage import (
     some_volumes,
 )
 from naive.twin import Case, Cluster, Twin
-from support.builders.framework import (
-    FEASIBLE,
-    FilterResult,
-    errored,
-    make_node,
-    unresolvable,
-)
+from support.builders.framework import FEASIBLE, FilterResult, errored, make_node, unresolvable
 from support.builders.volumes import (
     claim_reference,
     make_claim,
@@ -284,8 +278,7 @@ HOST, EBS = "kubernetes.io/hostname", "topology.ebs.csi.aws.com/zone"
 PLACES = ("us-east-a", "us-east-b")
 WHERE = st.sampled_from(PLACES)
 NODE_LABELS = st.fixed_dictionaries(
-    {ZONE: WHERE},
-    optional={BETA_ZONE: WHERE, EBS: WHERE, "topology.gke.io/zone": WHERE, REGION: WHERE},
+    {ZONE: WHERE}, optional={BETA_ZONE: WHERE, EBS: WHERE, "topology.gke.io/zone": WHERE, REGION: WHERE}
 )
 EXPRESSIONS = st.builds(
     NodeSelectorRequirement,

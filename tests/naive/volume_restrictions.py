@@ -9,18 +9,8 @@ from bayplan.objects.volumes import AwsElasticBlockStore, GcePersistentDisk, Isc
 from bayplan.plugins.volume_restrictions import VolumeRestrictions
 from naive.storage import claim_names, find_claim
 from naive.twin import Case, Cluster, Twin, fits_unless
-from support.builders.framework import (
-    FilterResult,
-    make_node,
-    rejected,
-    unresolvable,
-)
-from support.builders.volumes import (
-    claim_volume,
-    ephemeral,
-    make_claim,
-    volume_pod,
-)
+from support.builders.framework import FilterResult, make_node, rejected, unresolvable
+from support.builders.volumes import claim_volume, ephemeral, make_claim, volume_pod
 
 IN_USE = (
     "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"

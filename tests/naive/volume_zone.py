@@ -22,12 +22,7 @@ from naive.storage import (
 )
 from naive.twin import Case, Cluster, Twin, fits_unless
 from support.builders.framework import FilterResult, make_node, unresolvable
-from support.builders.volumes import (
-    make_claim,
-    make_class,
-    make_volume,
-    volume_pod,
-)
+from support.builders.volumes import make_claim, make_class, make_volume, volume_pod
 
 KEYS = (BETA_ZONE, BETA_REGION, ZONE, REGION)
 NEWER = {BETA_ZONE: ZONE, BETA_REGION: REGION}
@@ -82,11 +77,7 @@ PLACES = st.sampled_from(("a", "b", "c"))
 NODE_LABELS = st.just({}) | st.dictionaries(st.sampled_from(KEYS), PLACES) | st.fixed_dictionaries({ZONE: PLACES})
 VALUES = PLACES | st.sampled_from(("a__b", "a__ c", "b__", "", " b "))
 LABELS = st.dictionaries(st.sampled_from(KEYS), VALUES) | st.fixed_dictionaries({BETA_ZONE: VALUES})
-CLASSES = (
-    make_class("wait"),
-    make_class("at-once", mode="Immediate"),
-    make_class("unsaid", mode=None),
-)
+CLASSES = (make_class("wait"), make_class("at-once", mode="Immediate"), make_class("unsaid", mode=None))
 WANTED = st.sampled_from(("wait",) * 12 + ("at-once", "unsaid", "nobody", None))
 BOUND_TO = st.sampled_from(("v0", "v1", "v2") * 4 + ("v3", "", "", ""))
 

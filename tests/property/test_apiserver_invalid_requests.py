@@ -12,20 +12,9 @@ from hypothesis import strategies as st
 from bayplan.apiserver.api_errors import StatusError
 from bayplan.apiserver.schema.crd import definitions
 from bayplan.apiserver.schema.crd.custom_type import CustomResourceType
-from bayplan.apiserver.schema.decoder import (
-    BuiltInReader,
-    ExpectedKind,
-    decode,
-    decode_applied,
-    normalize,
-)
+from bayplan.apiserver.schema.decoder import BuiltInReader, ExpectedKind, decode, decode_applied, normalize
 from bayplan.apiserver.schema.managed_fields.server_side_apply import apply, track
-from bayplan.apiserver.schema.patches import (
-    JSON_PATCH,
-    MERGE_PATCH,
-    STRATEGIC_PATCH,
-    patch_object,
-)
+from bayplan.apiserver.schema.patches import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, patch_object
 from bayplan.apiserver.schema.protobuf import MAGIC, decode_protobuf
 from bayplan.apiserver.schema.types import StructType, built_in_types
 from support.builders.schema_requests import CASES

@@ -20,12 +20,7 @@ from bayplan.apiserver.schema.managed_fields.server_side_apply import apply, is_
 from bayplan.apiserver.schema.managed_fields.typed_merge import compare, merge
 from bayplan.apiserver.schema.patches import json_patch, merge_patch
 from bayplan.apiserver.schema.strategic_merge_patch import strategic_patch
-from bayplan.apiserver.schema.types import (
-    SchemaField,
-    StructType,
-    WireType,
-    built_in_types,
-)
+from bayplan.apiserver.schema.types import SchemaField, StructType, WireType, built_in_types
 
 Tree = dict[str, Any]
 

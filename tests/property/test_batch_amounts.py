@@ -7,14 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.batch.model.amounts import (
-    TOLERANCE,
-    Amounts,
-    DimensionDefault,
-    excess_amounts,
-    max_amounts,
-    min_amounts,
-)
+from bayplan.batch.model.amounts import TOLERANCE, Amounts, DimensionDefault, excess_amounts, max_amounts, min_amounts
 
 NUMBERS = st.sampled_from([0.0, 0.05, 0.1, 0.15, 1.0, 1.05, 1.1, 2.0, 3.0, 1000.0, 2.0**40, -0.05, -2.0])
 NAMES = ["pods", "x", "y", "z"]

@@ -7,12 +7,7 @@ from dataclasses import astuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.batch.devices.vgpus import (
-    ContainerVgpuRequest,
-    GpuCard,
-    VgpuRequest,
-    choose_cards,
-)
+from bayplan.batch.devices.vgpus import ContainerVgpuRequest, GpuCard, VgpuRequest, choose_cards
 
 KINDS = ("NVIDIA-A100", "NVIDIA-T4", "other")
 

@@ -7,12 +7,7 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bayplan.batch.model.amounts import (
-    Amounts,
-    DimensionDefault,
-    excess_amounts,
-    max_amounts,
-)
+from bayplan.batch.model.amounts import Amounts, DimensionDefault, excess_amounts, max_amounts
 from bayplan.batch.model.statuses import HOLDING, TaskStatus
 from bayplan.batch.plugins.drf.hierarchy import ShareTree, is_saturated
 from bayplan.batch.plugins.proportion.water_filling import QueueShareRequest, divide_by_weight
@@ -21,12 +16,7 @@ from bayplan.batch.session.session import Session
 from bayplan.objects.core import Pod
 from bayplan.objects.volcano.types import Guarantee, Queue
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_engine,
-    make_group,
-    make_member,
-    make_queue,
-)
+from support.builders.batch import make_engine, make_group, make_member, make_queue
 from support.builders.batch_engines import build_engine
 
 GPU = "nvidia.com/gpu"

@@ -32,18 +32,8 @@ from bayplan.objects.core import (
 )
 from bayplan.objects.meta import LabelSelector
 from bayplan.testing.builders import make_node, make_pod
-from support.builders.batch import (
-    NOW,
-    make_group,
-    make_member,
-    make_queue,
-)
-from support.builders.batch_engines import (
-    GANGS,
-    account_rows,
-    add_pod,
-    build_engine,
-)
+from support.builders.batch import NOW, make_group, make_member, make_queue
+from support.builders.batch_engines import GANGS, account_rows, add_pod, build_engine
 
 HOST = "kubernetes.io/hostname"
 APPS = ("web", "db")

@@ -9,21 +9,10 @@ from hypothesis import strategies as st
 
 from bayplan.batch.model.amounts import Amounts
 from bayplan.batch.model.tasks import Task
-from bayplan.batch.plugins.task_topology.buckets import (
-    AFFINITY,
-    Bucket,
-    JobBuckets,
-    TaskTopologySpec,
-    role_of,
-)
+from bayplan.batch.plugins.task_topology.buckets import AFFINITY, Bucket, JobBuckets, TaskTopologySpec, role_of
 from bayplan.batch.plugins.task_topology.plugin import TaskTopologyPlugin, count_excluded_tasks
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_group,
-    make_member,
-    open_session,
-    tasks_of,
-)
+from support.builders.batch import make_group, make_member, open_session, tasks_of
 from support.builders.batch_scores import scores
 
 ROLES = ("a", "b", "c")
@@ -72,10 +61,7 @@ def plainly_built(topology: TaskTopologySpec, waiting: list[Task]) -> list[list[
 
 @given(groups, groups, st.permutations(ROLES), tasks)
 def test_buckets_are_those_of_the_plain_rule(
-    together: list[tuple[str, ...]],
-    apart: list[tuple[str, ...]],
-    order: list[str],
-    made: list[tuple[str, str, int]],
+    together: list[tuple[str, ...]], apart: list[tuple[str, ...]], order: list[str], made: list[tuple[str, str, int]]
 ) -> None:
     topology = TaskTopologySpec(tuple(together), tuple(apart), tuple(order[:2]))
     everybody = [task(number, *each) for number, each in enumerate(made)]

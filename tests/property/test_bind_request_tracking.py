@@ -20,12 +20,7 @@ from bayplan.objects.core import (
     ResourceRequirements,
     Toleration,
 )
-from bayplan.objects.kai.bind_request import (
-    BindRequest,
-    manifest,
-    manifest_text,
-    new_request,
-)
+from bayplan.objects.kai.bind_request import BindRequest, manifest, manifest_text, new_request
 from bayplan.objects.meta import Condition, ObjectMeta
 from bayplan.snapshot.pod_info import has_same_row_amounts
 

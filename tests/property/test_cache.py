@@ -35,12 +35,7 @@ from bayplan.objects.meta import Condition, LabelSelector
 from bayplan.objects.ports import HostPort
 from bayplan.snapshot import NamespacedLabels, NodeColumns, NodeTable, PodInfo, Snapshot
 from naive.cache import NaiveCache, NaiveSnapshot, Refused
-from support.builders.framework import (
-    make_node,
-    make_pod,
-    replace_fields,
-    taint,
-)
+from support.builders.framework import make_node, make_pod, replace_fields, taint
 from support.builders.volumes import claim_volume
 
 NODES = ("n0", "n1", "n2", "n3")
@@ -179,13 +174,7 @@ class World:
         getattr(self.cache, verb)(PodInfo(item) if verb == "assume" else item)
 
 
-_OF_CACHE = {
-    "assume": "assume",
-    "add": "add_pod",
-    "update": "update_pod",
-    "forget": "forget",
-    "remove": "remove_pod",
-}
+_OF_CACHE = {"assume": "assume", "add": "add_pod", "update": "update_pod", "forget": "forget", "remove": "remove_pod"}
 
 # what plugins can see -------------------------------------------------------------------------------------------
 

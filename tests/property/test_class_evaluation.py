@@ -19,17 +19,7 @@ from bayplan.framework.equivalence.top_rows import GroupedTopRows
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import convert
 from bayplan.snapshot import Snapshot
-from support.harness.engine_histories import (
-    DEFAULT,
-    HEAD,
-    HOST,
-    PREFERRED,
-    REQUIRED,
-    STEPS,
-    ZONE,
-    History,
-    run_history,
-)
+from support.harness.engine_histories import DEFAULT, HEAD, HOST, PREFERRED, REQUIRED, STEPS, ZONE, History, run_history
 
 SILENT = (
     HEAD

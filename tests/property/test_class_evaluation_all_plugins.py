@@ -23,14 +23,7 @@ from bayplan.objects.resource import ResourceSlice
 from bayplan.plugins.node_declared_features import RESTART_ALL_CONTAINERS, USER_NAMESPACES_WITH_HOST_NETWORK
 from bayplan.plugins.node_unschedulable import UNSCHEDULABLE
 from bayplan.scheduler.engine import ScheduleResult
-from support.builders.devices import (
-    device,
-    exactly,
-    first_of,
-    make_allocation,
-    make_slice,
-    subrequest,
-)
+from support.builders.devices import device, exactly, first_of, make_allocation, make_slice, subrequest
 from support.builders.devices import make_claim as make_device_claim
 from support.builders.devices import make_class as make_device_class
 from support.builders.volumes import (

@@ -18,22 +18,11 @@ from bayplan.objects.kai import gpu_sharing as kai
 from bayplan.plugins.bind_request_binder import BindRequestBinder
 from bayplan.plugins.gpu import gpu_policies
 from bayplan.plugins.gpu.fragmentation_policy import GpuFragmentation
-from bayplan.plugins.gpu.gpu_requests import (
-    GPU_COUNT,
-    GPU_MODEL,
-    GpuMilliRequest,
-    request_annotations,
-)
+from bayplan.plugins.gpu.gpu_requests import GPU_COUNT, GPU_MODEL, GpuMilliRequest, request_annotations
 from bayplan.plugins.gpu_sharing import GpuSharing
 from bayplan.scheduler.engine import ScheduleResult
 from bayplan.snapshot import PodInfo
-from support.harness.engine_histories import (
-    HEAD,
-    STEPS,
-    History,
-    decision_fields,
-    run_history,
-)
+from support.harness.engine_histories import HEAD, STEPS, History, decision_fields, run_history
 
 
 def with_plugin(name: str) -> str:

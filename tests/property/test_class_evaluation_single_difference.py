@@ -19,14 +19,7 @@ from bayplan.objects.core import Node
 from bayplan.objects.kinds import convert
 from bayplan.objects.workloads import ReplicaSet, StatefulSet
 from bayplan.plugins.node_declared_features import RESTART_ALL_CONTAINERS, USER_NAMESPACES_WITH_HOST_NETWORK
-from support.harness.engine_histories import (
-    HOST,
-    PREFERRED,
-    RACK,
-    REQUIRED,
-    ZONE,
-    History,
-)
+from support.harness.engine_histories import HOST, PREFERRED, RACK, REQUIRED, ZONE, History
 
 Tree = dict[str, Any]
 Change = Callable[[Tree, Tree], None]  # of metadata and spec

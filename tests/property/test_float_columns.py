@@ -20,12 +20,7 @@ from bayplan.plugins.node_resources.fit import NodeResourcesFit
 from bayplan.plugins.node_resources.fit_args import NodeResourcesFitArgs, ScoringStrategy
 from bayplan.plugins.node_resources.resource_specs import ResourceSpec
 from bayplan.snapshot import PodInfo, Snapshot
-from support.builders.framework import (
-    FakeHandle,
-    make_node,
-    make_plugin,
-    make_pod,
-)
+from support.builders.framework import FakeHandle, make_node, make_plugin, make_pod
 
 STEPS = 120
 RESOURCES = (ResourceSpec("cpu", 1), ResourceSpec("memory", 3), ResourceSpec("ephemeral-storage", 2))

@@ -48,12 +48,7 @@ from support.builders.framework import (
     make_snapshot,
     taint,
 )
-from support.builders.volumes import (
-    claim_volume,
-    make_claim,
-    make_csi_node,
-    make_volume,
-)
+from support.builders.volumes import claim_volume, make_claim, make_csi_node, make_volume
 
 NOW = CREATED + timedelta(hours=1)
 NAMES = ("a", "b", "c", "d", "e")

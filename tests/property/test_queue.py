@@ -23,13 +23,7 @@ from bayplan.objects.core import DEFAULT_SCHEDULER_NAME, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.plugins.priority_sort import PrioritySort
 from bayplan.plugins.scheduling_gates import SchedulingGates
-from bayplan.queue import (
-    QueueProfile,
-    QueueSettings,
-    SchedulingQueue,
-    SubQueue,
-    unschedulable_pods,
-)
+from bayplan.queue import QueueProfile, QueueSettings, SchedulingQueue, SubQueue, unschedulable_pods
 from bayplan.testing import make_node, make_pod
 from naive.queue import NaiveQueue
 

@@ -28,12 +28,7 @@ from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject, ObjectMeta
 from bayplan.objects.workloads import PriorityClass
 from bayplan.testing.builders import make_node, make_pod
-from support.builders.batch import (
-    NOW,
-    make_group,
-    make_member,
-    make_queue,
-)
+from support.builders.batch import NOW, make_group, make_member, make_queue
 
 CONF = """\
 actions: "enqueue, allocate, preempt, reclaim, backfill"

@@ -13,20 +13,8 @@ from bayplan.snapshot import NodeTable
 from bayplan.volumes.assumptions import VolumeAssumptions
 from bayplan.volumes.binding import AFFINITY_CONFLICT, VOLUME_MISSING, VolumeFinder
 from bayplan.volumes.claims import classify_claims
-from bayplan.volumes.volume_matcher import (
-    CandidateVolumes,
-    reachable,
-    requested_size,
-    volume_size,
-)
-from support.builders.framework import (
-    FakeHandle,
-    make_cycle,
-    make_filtering,
-    make_node,
-    make_plugin,
-    make_snapshot,
-)
+from bayplan.volumes.volume_matcher import CandidateVolumes, reachable, requested_size, volume_size
+from support.builders.framework import FakeHandle, make_cycle, make_filtering, make_node, make_plugin, make_snapshot
 from support.builders.volumes import (
     HOST,
     ZONE,

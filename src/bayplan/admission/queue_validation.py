@@ -11,13 +11,7 @@ from dataclasses import dataclass
 
 from bayplan.codec.quantity import Quantity, QuantityError, parse_quantity
 from bayplan.objects.selectors.label_selectors import invalid
-from bayplan.objects.volcano.constants import (
-    CLOSED,
-    HIERARCHY,
-    HIERARCHY_WEIGHTS,
-    OPEN,
-    Tree,
-)
+from bayplan.objects.volcano.constants import CLOSED, HIERARCHY, HIERARCHY_WEIGHTS, OPEN, Tree
 from bayplan.objects.volcano.types import DEFAULT_QUEUE, ROOT_QUEUE
 
 Quantities = dict[str, Quantity]

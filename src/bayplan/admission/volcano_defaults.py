@@ -9,12 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from bayplan.objects.volcano.constants import (
-    HIERARCHY,
-    HIERARCHY_WEIGHTS,
-    SCHEDULER,
-    Tree,
-)
+from bayplan.objects.volcano.constants import HIERARCHY, HIERARCHY_WEIGHTS, SCHEDULER, Tree
 from bayplan.objects.volcano.types import DEFAULT_QUEUE, ROOT_QUEUE
 
 MAX_RETRY = 3

@@ -14,12 +14,7 @@ from bayplan.admission.job_validation import topology_error
 from bayplan.codec.cron import schedule_error
 from bayplan.objects.name_validation import label_key_problems
 from bayplan.objects.selectors.label_selectors import invalid
-from bayplan.objects.volcano.constants import (
-    JDB_MAX_UNAVAILABLE,
-    JDB_MIN_AVAILABLE,
-    OPEN,
-    Tree,
-)
+from bayplan.objects.volcano.constants import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILABLE, OPEN, Tree
 
 MAX_CRON_NAME = 52
 """A job's name has at most 63 characters; the scheduled time takes eleven of them."""

@@ -25,12 +25,7 @@ from bayplan.admission.volcano_kinds_validation import (
     pod_error,
     pod_group_error,
 )
-from bayplan.objects.volcano.constants import (
-    ALLOCATION_GATE,
-    QUEUE_NAME_OF_PODS,
-    SCHEDULER,
-    Tree,
-)
+from bayplan.objects.volcano.constants import ALLOCATION_GATE, QUEUE_NAME_OF_PODS, SCHEDULER, Tree
 
 log = logging.getLogger(__name__)
 

@@ -46,13 +46,7 @@ class PodStatuses:
     """Writes of pod statuses by a scheduler. `pending`: the pending pods by uid."""
 
     def __init__(
-        self,
-        client: Client,
-        writes: ApiWrites,
-        pending: Mapping[str, Pod],
-        *,
-        clock: LoopClock,
-        chance: random.Random,
+        self, client: Client, writes: ApiWrites, pending: Mapping[str, Pod], *, clock: LoopClock, chance: random.Random
     ) -> None:
         self._client = client
         self._writes = writes

@@ -16,14 +16,7 @@ from bayplan.api_writes import crash_points
 from bayplan.api_writes.bind_request_writes import BindRequestWrites
 from bayplan.api_writes.claim_writes import ClaimRelease, ClaimWrites, UnsupportedIntent
 from bayplan.api_writes.guarded_patches import GuardedPatches
-from bayplan.api_writes.observer import (
-    ERROR,
-    FAILED,
-    SUCCEEDED,
-    TIMED_OUT,
-    NoSchedulerObserver,
-    SchedulerObserver,
-)
+from bayplan.api_writes.observer import ERROR, FAILED, SUCCEEDED, TIMED_OUT, NoSchedulerObserver, SchedulerObserver
 from bayplan.api_writes.pod_status_messages import NORMAL, PodEventRecorder
 from bayplan.client import (
     PODS,
@@ -41,23 +34,12 @@ from bayplan.clock import LoopClock
 from bayplan.devices import claim_intents as devices
 from bayplan.devices.errors import DeviceBindingFailed, DeviceBindingTimeout
 from bayplan.errors import ApiError, Conflict, LeaseLost, NotFound
-from bayplan.intents.pod_intents import (
-    AnnotatePod,
-    BindPod,
-    CreateBindRequest,
-    DeleteBindRequest,
-    DeletePod,
-)
+from bayplan.intents.pod_intents import AnnotatePod, BindPod, CreateBindRequest, DeleteBindRequest, DeletePod
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim
-from bayplan.volumes.volume_intents import (
-    SetSelectedNode,
-    SetVolumeClaimRef,
-    WaitForVolumes,
-    pod_deleted_error,
-)
+from bayplan.volumes.volume_intents import SetSelectedNode, SetVolumeClaimRef, WaitForVolumes, pod_deleted_error
 
 T = TypeVar("T", bound=KubeObject)
 

@@ -14,12 +14,7 @@ from importlib import resources
 
 import msgspec
 
-from bayplan.apiserver.requests import (
-    MASTERS_GROUP,
-    RequestUser,
-    WriteOptions,
-    WriteRequest,
-)
+from bayplan.apiserver.requests import MASTERS_GROUP, RequestUser, WriteOptions, WriteRequest
 from bayplan.apiserver.resources.kinds import ResourceRegistry, Tree
 from bayplan.apiserver.storage.store import Store
 from bayplan.apiserver.writes.writer import ObjectWriter
@@ -95,10 +90,7 @@ def _priority_classes() -> Iterator[Tree]:
 
 def _kubernetes_service(port: int) -> Tree:
     return {
-        "metadata": {
-            "name": "kubernetes",
-            "labels": {"component": "apiserver", "provider": "kubernetes"},
-        },
+        "metadata": {"name": "kubernetes", "labels": {"component": "apiserver", "provider": "kubernetes"}},
         "spec": {
             "type": "ClusterIP",
             "clusterIP": "10.0.0.1",

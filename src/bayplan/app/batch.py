@@ -59,9 +59,7 @@ from bayplan.config.serving_flags import ServingFlags
 from bayplan.explain.engine_dispatch import BinderStatusReader
 from bayplan.framework.runtime.nominator import Nominator
 from bayplan.framework.runtime.plugin_call import plugin_call_of_frame
-from bayplan.framework.runtime.plugin_discovery import (
-    file_versions,
-)
+from bayplan.framework.runtime.plugin_discovery import file_versions
 from bayplan.framework.runtime.registry import Registry as PluginRegistry
 from bayplan.memory import freeze_periodically
 from bayplan.objects import workloads
@@ -136,11 +134,7 @@ class BatchSettings:
         return (_REQUESTS,) if self.bayplan_settings.bind_requests else ()
 
     def build_engine(
-        self,
-        cache: Cache,
-        clock: LoopClock,
-        chance: random.Random | None = None,
-        nominations: Nominator | None = None,
+        self, cache: Cache, clock: LoopClock, chance: random.Random | None = None, nominations: Nominator | None = None
     ) -> BatchEngine:
         engine = build_batch_engine(
             self.conf or load_default_conf(),
@@ -164,10 +158,7 @@ class BatchSettings:
         return BatchPluginReloader(
             engine,
             lambda: file_versions(folders),
-            lambda: (
-                known_batch_plugins(folders, trust_writable=trust),
-                known_actions(folders, trust_writable=trust),
-            ),
+            lambda: (known_batch_plugins(folders, trust_writable=trust), known_actions(folders, trust_writable=trust)),
         )
 
 
@@ -348,10 +339,7 @@ async def batch_process(
         )
         informers = InformerSet(
             clients.client.informer(
-                resource,
-                handle_event,
-                selection=selection,
-                on_undecodable=side.event_recorders.report_unreadable,
+                resource, handle_event, selection=selection, on_undecodable=side.event_recorders.report_unreadable
             )
             for kind in kinds
             if (resource := clients.served_resources.get(kind)) is not None

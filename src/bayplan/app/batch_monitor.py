@@ -17,12 +17,7 @@ from bayplan.clock import LoopClock
 from bayplan.config.feature_gates import RELEASE
 from bayplan.config.model import LeaderElection
 from bayplan.explain.batch_explainer import BatchExplainer
-from bayplan.explain.engine_dispatch import (
-    NOT_LEADING_MESSAGE,
-    BinderStatusReader,
-    Explainer,
-    explain_pod,
-)
+from bayplan.explain.engine_dispatch import NOT_LEADING_MESSAGE, BinderStatusReader, Explainer, explain_pod
 from bayplan.server import NotLeader, ServerViews, election_check, handlers_check, shutdown_check
 from bayplan.telemetry.access_metrics import AccessMetrics
 from bayplan.telemetry.answers import Answer

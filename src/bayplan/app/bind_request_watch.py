@@ -26,13 +26,7 @@ from bayplan.client.informer.informer import Handler
 from bayplan.clock import LoopClock
 from bayplan.errors import ApiError, BayplanError, NotFound, ObjectError
 from bayplan.objects.core import Pod
-from bayplan.objects.kai.bind_request import (
-    FAILED,
-    SCHEDULER_LABEL,
-    BindRequest,
-    decode_readable_fields,
-    label_value,
-)
+from bayplan.objects.kai.bind_request import FAILED, SCHEDULER_LABEL, BindRequest, decode_readable_fields, label_value
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import Api
 from bayplan.scheduler.live.bind_request_handlers import run_request_checks

@@ -40,12 +40,7 @@ from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.framework.runtime.plugin_call import plugin_call_of_frame
 from bayplan.framework.runtime.plugin_discovery import PluginKind, installed_plugins, plugins_in_folder
 from bayplan.objects import core, resource, storage
-from bayplan.objects.kai.bind_request import (
-    BINDER_LEASE_NAME,
-    HANDLED_BY_BAYPLAN,
-    HANDLED_BY_LABEL,
-    BindRequest,
-)
+from bayplan.objects.kai.bind_request import BINDER_LEASE_NAME, HANDLED_BY_BAYPLAN, HANDLED_BY_LABEL, BindRequest
 from bayplan.objects.kai.gpu_sharing import GROUP_LABEL
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject

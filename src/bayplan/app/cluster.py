@@ -31,13 +31,7 @@ from bayplan.apiserver.requests import RequestUser
 from bayplan.apiserver.storage.sqlite_backend import DataSync
 from bayplan.app import freeze_memory
 from bayplan.app.batch import BatchSettings
-from bayplan.app.binder import (
-    BinderProcess,
-    BinderSettings,
-    binder_lease,
-    binder_process,
-    known_binder_plugins,
-)
+from bayplan.app.binder import BinderProcess, BinderSettings, binder_lease, binder_process, known_binder_plugins
 from bayplan.app.combined import combined_process
 from bayplan.app.configuration import configured, plugin_source
 from bayplan.app.process_lifecycle import SchedulerProcess

@@ -17,12 +17,7 @@ from typing import Any
 from bayplan.app.api_clients import ApiClients
 from bayplan.app.batch import BatchComponents, BatchSettings, add_bind_request_metrics, usage_collector, wire_batch
 from bayplan.app.bind_request_watch import BindRequestWatch
-from bayplan.app.binder import (
-    BinderMonitor,
-    BinderProcess,
-    BinderSettings,
-    binder_process,
-)
+from bayplan.app.binder import BinderMonitor, BinderProcess, BinderSettings, binder_process
 from bayplan.app.insecure_serving import InsecureServingOptions, serve_insecure
 from bayplan.app.page_source import PageSource
 from bayplan.app.process_lifecycle import InformerSource, SchedulerProcess

@@ -272,12 +272,7 @@ def _informers(
     matters."""
     selections: dict[type[KubeObject], Sequence[Selection]] = {Pod: (_NOT_ENDED_PODS,), BindRequest: requests}
     return InformerSet(
-        client.informer(
-            resource,
-            handle_event,
-            selection=selection,
-            only_latest=only_latest and kind.struct is Pod,
-        )
+        client.informer(resource, handle_event, selection=selection, only_latest=only_latest and kind.struct is Pod)
         for kind in watched
         if (resource := served.get(kind)) is not None
         for selection in selections.get(kind.struct, (EVERYTHING,))

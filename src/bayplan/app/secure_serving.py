@@ -30,12 +30,7 @@ from bayplan.config.feature_gates import RELEASE
 from bayplan.config.load import dump
 from bayplan.config.model import Configuration
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
-from bayplan.explain.engine_dispatch import (
-    NOT_LEADING_MESSAGE,
-    BinderStatusReader,
-    Explainer,
-    explain_pod,
-)
+from bayplan.explain.engine_dispatch import NOT_LEADING_MESSAGE, BinderStatusReader, Explainer, explain_pod
 from bayplan.explain.live_pod_explainer import LivePodExplainer
 from bayplan.framework.runtime.plugin_call import plugin_call_of_frame
 from bayplan.objects.core import Pod

@@ -14,22 +14,12 @@ if TYPE_CHECKING:
     from bayplan.batch.config.arguments import Arguments
     from bayplan.batch.config.scheduler_conf import BatchConfiguration, PluginOption
     from bayplan.batch.config.volcano_quirk_fixes import QuirkFix
-    from bayplan.batch.evaluation.node_points import (
-        NODE_STATIC,
-        ROW_LOCAL,
-        ScoredRows,
-        same_for_all,
-    )
+    from bayplan.batch.evaluation.node_points import NODE_STATIC, ROW_LOCAL, ScoredRows, same_for_all
     from bayplan.batch.handle import BatchHandle
     from bayplan.batch.model.amounts import Amounts
     from bayplan.batch.model.hypernodes import HyperNode
     from bayplan.batch.model.jobs import Job
-    from bayplan.batch.model.nodes import (
-        FloatVector,
-        Node,
-        Nodes,
-        NodeUsage,
-    )
+    from bayplan.batch.model.nodes import FloatVector, Node, Nodes, NodeUsage
     from bayplan.batch.model.queues import Queue
     from bayplan.batch.model.statuses import TaskStatus
     from bayplan.batch.model.sub_jobs import SubJob

@@ -18,12 +18,7 @@ from bayplan.batch.model.amounts import Amounts
 from bayplan.batch.model.hypernodes import HyperNode
 from bayplan.batch.model.image_counts import ImageNodeCounts
 from bayplan.batch.model.jobs import Job
-from bayplan.batch.model.node_accounts import (
-    NodeAccountChanges,
-    NodeAccounts,
-    ResourceDimensions,
-    offered_amounts,
-)
+from bayplan.batch.model.node_accounts import NodeAccountChanges, NodeAccounts, ResourceDimensions, offered_amounts
 from bayplan.batch.model.pod_templates import PodTemplateIndex
 from bayplan.batch.model.queues import Queue, find_queue_cycles
 from bayplan.batch.model.snapshot_changes import LiveSnapshot

@@ -25,12 +25,7 @@ from bayplan.client.work_queue import is_cancelled_task
 from bayplan.errors import BayplanError, LeaseLost
 from bayplan.intents.pod_intents import BindPod
 from bayplan.objects.core import Node, Pod
-from bayplan.objects.kai.bind_request import (
-    NUMA_ZONES,
-    RECEIVED_TYPE,
-    REGULAR,
-    BindRequest,
-)
+from bayplan.objects.kai.bind_request import NUMA_ZONES, RECEIVED_TYPE, REGULAR, BindRequest
 from bayplan.telemetry.await_timing import TimedAwait
 
 log = logging.getLogger(__name__)

@@ -17,12 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bayplan.binder.informer_cache import InformerCache
-from bayplan.binder.observer import (
-    RESULT_BOUND,
-    RESULT_FAILED,
-    RESULT_RETRIED,
-    BinderObserver,
-)
+from bayplan.binder.observer import RESULT_BOUND, RESULT_FAILED, RESULT_RETRIED, BinderObserver
 from bayplan.client import (
     JSON_PATCH,
     PODS,
@@ -37,14 +32,7 @@ from bayplan.client import (
 from bayplan.clock import LoopClock
 from bayplan.errors import ApiError, BayplanError, Conflict, Invalid, NotFound, ObjectError
 from bayplan.objects.core import Pod
-from bayplan.objects.kai.bind_request import (
-    FAILED,
-    PENDING,
-    SUCCEEDED,
-    BindRequest,
-    BindRequestStatus,
-    retry_delay_s,
-)
+from bayplan.objects.kai.bind_request import FAILED, PENDING, SUCCEEDED, BindRequest, BindRequestStatus, retry_delay_s
 from bayplan.objects.kai.gpu_sharing import share_annotation
 from bayplan.objects.meta import ObjectMeta, format_time
 from bayplan.telemetry.events import NORMAL, WARNING, EventRecorder

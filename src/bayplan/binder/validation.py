@@ -10,19 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from bayplan.binder.binder import pod_annotations_of
-from bayplan.objects.kai.bind_request import (
-    FRACTION,
-    RESOURCE_TYPES,
-    BindRequest,
-    BindRequestSpec,
-    ReceivedGpu,
-)
-from bayplan.objects.kai.gpu_sharing import (
-    MAX_GROUPS,
-    MIN_PORTION,
-    gpu_group_error,
-    parse_portion,
-)
+from bayplan.objects.kai.bind_request import FRACTION, RESOURCE_TYPES, BindRequest, BindRequestSpec, ReceivedGpu
+from bayplan.objects.kai.gpu_sharing import MAX_GROUPS, MIN_PORTION, gpu_group_error, parse_portion
 from bayplan.objects.name_validation import dns_subdomain_problems
 
 MAX_ANNOTATION_BYTES = 256 * 1024

@@ -12,12 +12,7 @@ from typing import Any
 
 from bayplan.cel.checker.checker import NameScope, check_expression
 from bayplan.cel.checker.validators import validate_expression
-from bayplan.cel.errors import (
-    CelError,
-    CompileError,
-    EvaluationAborted,
-    EvaluationError,
-)
+from bayplan.cel.errors import CelError, CompileError, EvaluationAborted, EvaluationError
 from bayplan.cel.evaluator.compiler import Program, compile_tree
 from bayplan.cel.evaluator.frames import Frame
 from bayplan.cel.libraries import functions

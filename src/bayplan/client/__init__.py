@@ -6,13 +6,7 @@ All other packages import from this package, not from its modules.
 from bayplan.client.applier import Applier, ApplyResult
 from bayplan.client.auth.connection_config import ConnectionConfig, in_cluster_config, load_connection_config
 from bayplan.client.auth.secret import Secret
-from bayplan.client.client import (
-    APPLY_PATCH,
-    JSON_PATCH,
-    MERGE_PATCH,
-    STRATEGIC_PATCH,
-    Client,
-)
+from bayplan.client.client import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Client
 from bayplan.client.confirmed_writes import (
     REQUEST_TIMEOUT_S,
     ConfirmedWrite,
@@ -22,12 +16,7 @@ from bayplan.client.confirmed_writes import (
     WriteState,
     worker_slot,
 )
-from bayplan.client.discovery.rest_mapper import (
-    KindMapping,
-    NoKindMatch,
-    RestMapper,
-    discover_rest_mapper,
-)
+from bayplan.client.discovery.rest_mapper import KindMapping, NoKindMatch, RestMapper, discover_rest_mapper
 from bayplan.client.discovery.served_resources import ServedResources
 from bayplan.client.election.leader_address import FORWARDED_TOKEN, leader_annotations, leader_proxy_path
 from bayplan.client.election.leader_elector import ElectionTimings, LeaderElector

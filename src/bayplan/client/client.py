@@ -19,21 +19,10 @@ from bayplan.client.auth.connection_config import ConnectionConfig
 from bayplan.client.discovery.served_resources import ServedResources, discover
 from bayplan.client.error_log_throttle import SERVER_TOPIC, ErrorLogThrottle
 from bayplan.client.http.connection_pool import MAX_CONNECTIONS, WARM_CONNECTIONS
-from bayplan.client.http.transport import (
-    TIMEOUT_S,
-    Observer,
-    Transport,
-    WriteGuard,
-)
+from bayplan.client.http.transport import TIMEOUT_S, Observer, Transport, WriteGuard
 from bayplan.client.informer.backoff import RetryBackoff
 from bayplan.client.informer.decoder import UndecodableObject, decoder_of
-from bayplan.client.informer.informer import (
-    EVERYTHING,
-    Handler,
-    Informer,
-    Selection,
-    UndecodableHandler,
-)
+from bayplan.client.informer.informer import EVERYTHING, Handler, Informer, Selection, UndecodableHandler
 from bayplan.client.informer.pager import ListResult, list_all
 from bayplan.client.resources import PODS, GroupVersionResource, query, resource_of
 from bayplan.clock import LoopClock

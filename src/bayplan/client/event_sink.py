@@ -20,12 +20,7 @@ from bayplan.client.discovery.served_resources import ServedResources
 from bayplan.client.resources import CORE_EVENTS, EVENTS, GroupVersionResource
 from bayplan.errors import AlreadyExists, ApiError, BayplanError, LeaseLost, NotFound
 from bayplan.telemetry.core_event_correlator import CoreEventCorrelator
-from bayplan.telemetry.event_correlator import (
-    SERIES_FINISH_AFTER,
-    EventCorrelator,
-    EventSeriesCorrelator,
-    EventWrite,
-)
+from bayplan.telemetry.event_correlator import SERIES_FINISH_AFTER, EventCorrelator, EventSeriesCorrelator, EventWrite
 from bayplan.telemetry.events import Event
 
 log = logging.getLogger(__name__)

@@ -17,9 +17,7 @@ _ESCAPES |= {'"': '\\"', "\\": "\\\\"}
 
 # encoding/json escapes these so that its output is safe in HTML, and the line separators so that it is valid
 # JavaScript.
-_HTML_SAFE = str.maketrans(
-    {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"},
-)
+_HTML_SAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
 # encoding/json uses exponents below and above these magnitudes.
 _MIN_PLAIN_FLOAT, _MAX_PLAIN_FLOAT = 1e-6, 1e21

@@ -18,14 +18,7 @@ from typing import Any
 from bayplan.codec import json_text
 from bayplan.codec.go_text import go_syntax, quote
 from bayplan.codec.go_text import json_text as go_json
-from bayplan.codec.yaml_nodes import (
-    MAX_DEPTH,
-    AliasResolver,
-    YamlNode,
-    YamlNodeKind,
-    depth_error,
-    read_nodes,
-)
+from bayplan.codec.yaml_nodes import MAX_DEPTH, AliasResolver, YamlNode, YamlNodeKind, depth_error, read_nodes
 from bayplan.codec.yaml_scalars import json_scalar, key_text
 from bayplan.errors import ObjectError
 

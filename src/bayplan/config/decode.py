@@ -17,12 +17,7 @@ from typing import Any, TypeVar
 from bayplan.codec.go_base64 import Base64Error, decode_base64
 from bayplan.codec.go_duration import GoDuration, parse_duration
 from bayplan.codec.go_text import quote
-from bayplan.codec.json_text import (
-    JsonMember,
-    JsonNumber,
-    JsonObject,
-    JsonValue,
-)
+from bayplan.codec.json_text import JsonMember, JsonNumber, JsonObject, JsonValue
 from bayplan.config.schema import (
     UINT8,
     ConfigField,
@@ -139,9 +134,7 @@ class _StrictDecoder:
     def _member(self, shape: GoStruct, described: ConfigField, member: JsonMember, values: dict[str, Any]) -> None:
         if isinstance(described.shape, GoRawExtension):
             # A raw value accepts anything; null means that it is absent.
-            values[described.attribute] = RawArgs(
-                "" if member.value is None else self.text[member.start : member.end],
-            )
+            values[described.attribute] = RawArgs("" if member.value is None else self.text[member.start : member.end])
             return
         with self._inside(shape.name, described):
             if member.value is not None:

@@ -22,12 +22,7 @@ from bayplan.codec.quantity import Quantity, parse_quantity
 from bayplan.devices.capacity import Amounts
 from bayplan.devices.identity import DeviceId, PoolId
 from bayplan.devices.lookup import DeviceLookup
-from bayplan.objects.resource import (
-    AllocationResult,
-    DeviceRequestAllocationResult,
-    ResourceClaim,
-    ResourceClaimStatus,
-)
+from bayplan.objects.resource import AllocationResult, DeviceRequestAllocationResult, ResourceClaim, ResourceClaimStatus
 
 _NO_CAPACITY: Mapping[str, Quantity] = {}
 

@@ -26,16 +26,7 @@ from bayplan.framework.api.plugin import (
     Rejection,
     row_local,
 )
-from bayplan.framework.api.status import (
-    SKIP,
-    SUCCESS,
-    Code,
-    Status,
-    error,
-    pending,
-    unresolvable,
-    unschedulable,
-)
+from bayplan.framework.api.status import SKIP, SUCCESS, Code, Status, error, pending, unresolvable, unschedulable
 from bayplan.framework.runtime.registry import Registry
 from bayplan.framework.runtime.scoring import default_normalize
 from bayplan.intents.pod_intents import BindPod

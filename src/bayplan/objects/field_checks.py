@@ -17,14 +17,7 @@ import msgspec
 
 from bayplan.codec.quantity import Quantity, QuantityError, QuantityText, parse_quantity
 from bayplan.errors import ObjectError
-from bayplan.objects import (
-    core,
-    meta,
-    resource,
-    storage,
-    volumes,
-    workloads,
-)
+from bayplan.objects import core, meta, resource, storage, volumes, workloads
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano import types as volcano

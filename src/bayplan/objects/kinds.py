@@ -14,12 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bayplan.errors import ObjectError
-from bayplan.objects import (
-    core,
-    resource,
-    storage,
-    workloads,
-)
+from bayplan.objects import core, resource, storage, workloads
 from bayplan.objects.kai import bind_request
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano import types as volcano

@@ -15,12 +15,7 @@ from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import Rejection, row_local
-from bayplan.framework.api.status import (
-    SKIP,
-    Status,
-    error,
-    unresolvable,
-)
+from bayplan.framework.api.status import SKIP, Status, error, unresolvable
 from bayplan.framework.runtime.bind_request_mutation import EXCLUDED_NODE_REASON, REQUEST_FIELDS
 from bayplan.intents.pod_intents import CreateBindRequest
 from bayplan.objects.core import Pod

@@ -8,13 +8,7 @@ from __future__ import annotations
 
 from bayplan.codec.go_text import quote
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.events import (
-    ActionType,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-    queue_hint_if,
-)
+from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint, queue_hint_if
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import PermitWait
 from bayplan.framework.api.status import Status, error, unresolvable

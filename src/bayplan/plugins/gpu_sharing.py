@@ -19,12 +19,7 @@ from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import Rejection, row_local
-from bayplan.framework.api.status import (
-    SKIP,
-    Status,
-    unresolvable,
-    unschedulable,
-)
+from bayplan.framework.api.status import SKIP, Status, unresolvable, unschedulable
 from bayplan.framework.runtime.bind_request_mutation import add_request_fields
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import FRACTION, ReceivedGpu

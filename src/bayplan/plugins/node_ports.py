@@ -10,20 +10,9 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from bayplan.framework.api.cycle import Cycle, StateKey
-from bayplan.framework.api.events import (
-    ActionType,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-    queue_hint_if,
-)
+from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint, queue_hint_if
 from bayplan.framework.api.plugin import Rejection, row_local
-from bayplan.framework.api.status import (
-    SKIP,
-    Status,
-    error,
-    unschedulable,
-)
+from bayplan.framework.api.status import SKIP, Status, error, unschedulable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.ports import HostPort, host_ports, ports_conflict

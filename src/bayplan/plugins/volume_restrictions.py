@@ -13,21 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bayplan.framework.api.cycle import Cycle, StateKey
-from bayplan.framework.api.events import (
-    ActionType,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-    queue_hint_if,
-)
+from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint, queue_hint_if
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import Rejection, row_local
-from bayplan.framework.api.status import (
-    SKIP,
-    Code,
-    Status,
-    unresolvable,
-)
+from bayplan.framework.api.status import SKIP, Code, Status, unresolvable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.storage import PersistentVolumeClaim

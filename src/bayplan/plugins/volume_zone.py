@@ -33,12 +33,7 @@ from bayplan.volumes.claims import (
     named_claims,
     storage_class_of_claim,
 )
-from bayplan.volumes.errors import (
-    binding_mode_missing,
-    claim_not_found,
-    class_not_found,
-    volume_not_found,
-)
+from bayplan.volumes.errors import binding_mode_missing, claim_not_found, class_not_found, volume_not_found
 from bayplan.volumes.lookup import claim_key
 from bayplan.volumes.zones import SUCCESSOR, TOPOLOGY_LABELS, ZoneRequirement, zone_requirements
 

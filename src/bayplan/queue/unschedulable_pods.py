@@ -17,13 +17,7 @@ from weakref import WeakValueDictionary
 
 from bayplan.framework.api.events import HintKeyFunction
 from bayplan.framework.runtime.plugin_call import PLUGIN_EXCEPTIONS
-from bayplan.queue.hints import (
-    HintKey,
-    HintRegistration,
-    HintTable,
-    ObservedEvent,
-    QueueingStrategy,
-)
+from bayplan.queue.hints import HintKey, HintRegistration, HintTable, ObservedEvent, QueueingStrategy
 from bayplan.queue.queued_pod import QueuedPodInfo
 
 log = logging.getLogger(__name__)

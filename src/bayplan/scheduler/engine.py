@@ -43,12 +43,7 @@ from bayplan.objects.resources import has_same_request_inputs
 from bayplan.scheduler.cycle.decision_records import decision_record
 from bayplan.scheduler.cycle.http_extender import HttpExtender
 from bayplan.scheduler.cycle.node_sampling import NodeSampler, SampleSize, sample_size_for
-from bayplan.scheduler.cycle.scheduling_cycle import (
-    CallExtender,
-    SchedulingCycle,
-    SchedulingDecision,
-    TieBreak,
-)
+from bayplan.scheduler.cycle.scheduling_cycle import CallExtender, SchedulingCycle, SchedulingDecision, TieBreak
 from bayplan.scheduler.plugin_handle import EngineHandle, NoWrites, PostFunction
 from bayplan.snapshot import NodeColumns, PodInfo, RowVector, Snapshot
 from bayplan.telemetry.decisions import DecisionRing

@@ -204,11 +204,6 @@ def webhook_configurations(
             metadata["annotations"] = {SCHEDULERS_ANNOTATION: ",".join(sharing)}
         kind = "MutatingWebhookConfiguration" if webhook.mutating else "ValidatingWebhookConfiguration"
         found.append(
-            {
-                "apiVersion": "admissionregistration.k8s.io/v1",
-                "kind": kind,
-                "metadata": metadata,
-                "webhooks": [hook],
-            }
+            {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": metadata, "webhooks": [hook]}
         )
     return found

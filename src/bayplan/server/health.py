@@ -12,12 +12,7 @@ from dataclasses import dataclass
 
 from bayplan.codec.go_text import quote
 from bayplan.server.http.requests import HttpRequest
-from bayplan.server.http.responses import (
-    NOSNIFF,
-    TEXT,
-    HttpServerResponse,
-    text,
-)
+from bayplan.server.http.responses import NOSNIFF, TEXT, HttpServerResponse, text
 from bayplan.telemetry.metrics import Counter, Gauge, MetricsRegistry, Stability
 
 log = logging.getLogger(__name__)

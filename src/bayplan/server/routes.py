@@ -14,13 +14,7 @@ from bayplan.codec.go_text import json_text
 from bayplan.objects.core import Pod
 from bayplan.server.health import Check, Handler, HealthRecords, health_routes
 from bayplan.server.http.requests import HttpRequest
-from bayplan.server.http.responses import (
-    JSON,
-    NOSNIFF,
-    HttpServerResponse,
-    compressed,
-    text,
-)
+from bayplan.server.http.responses import JSON, NOSNIFF, HttpServerResponse, compressed, text
 from bayplan.server.http.why import ExplainFunction
 from bayplan.server.web.page_streams import PageStreams
 from bayplan.server.zpages import ComponentInfo, flagz, statusz

@@ -23,12 +23,7 @@ from bayplan.server.auth.client_authorities import ClientAuthorities
 from bayplan.server.http.connections import MAX_CONNECTIONS, ConnectionHandler
 from bayplan.server.http.listener import Listener, bind_socket
 from bayplan.server.http.requests import HttpRequest
-from bayplan.server.http.responses import (
-    NOT_FOUND,
-    HttpServerResponse,
-    status_object,
-    text,
-)
+from bayplan.server.http.responses import NOT_FOUND, HttpServerResponse, status_object, text
 from bayplan.server.http.serving_tls import ServingTls, TlsOptions
 from bayplan.server.http.why import parse_path, respond
 from bayplan.server.routes import ServerViews, build_routes

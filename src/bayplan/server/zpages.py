@@ -17,12 +17,7 @@ import yaml
 
 from bayplan.clock import Clock
 from bayplan.server.http.requests import HttpRequest
-from bayplan.server.http.responses import (
-    TEXT,
-    HttpServerResponse,
-    json_body,
-    status_object,
-)
+from bayplan.server.http.responses import TEXT, HttpServerResponse, json_body, status_object
 
 GROUP = "config.k8s.io"
 _VERSIONS = {"v1alpha1": True, "v1beta1": False}

@@ -2,13 +2,7 @@
 
 from bayplan.objects.catalog import Catalog
 from bayplan.snapshot.columns import ImageState, NodeColumns
-from bayplan.snapshot.intern_tables import (
-    BoolVector,
-    IdVector,
-    InternTables,
-    IntVector,
-    NamespacedLabels,
-)
+from bayplan.snapshot.intern_tables import BoolVector, IdVector, InternTables, IntVector, NamespacedLabels
 from bayplan.snapshot.labels import LabelColumn
 from bayplan.snapshot.pod_info import FLOAT_EXACT_LIMIT, PodInfo
 from bayplan.snapshot.pods import PodChange, PodColumns

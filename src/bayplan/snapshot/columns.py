@@ -19,12 +19,7 @@ from bayplan.objects.core import Node
 from bayplan.objects.ports import HostPort
 from bayplan.objects.resources import allocatable_amounts
 from bayplan.objects.taints import without_times
-from bayplan.snapshot.intern_tables import (
-    BoolVector,
-    IdVector,
-    InternTables,
-    IntVector,
-)
+from bayplan.snapshot.intern_tables import BoolVector, IdVector, InternTables, IntVector
 from bayplan.snapshot.labels import LabelColumns
 from bayplan.snapshot.pod_info import FLOAT_EXACT_LIMIT, REQUESTS_OFFSET, PodInfo
 

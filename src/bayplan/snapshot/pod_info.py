@@ -28,12 +28,7 @@ from bayplan.objects.resources import (
 )
 from bayplan.objects.selectors.pod_affinity import PodAffinityTerms, affinity_terms
 from bayplan.objects.volumes import Volume
-from bayplan.snapshot.intern_tables import (
-    InternTables,
-    IntVector,
-    NamespacedLabels,
-    shared_namespaced_labels,
-)
+from bayplan.snapshot.intern_tables import InternTables, IntVector, NamespacedLabels, shared_namespaced_labels
 
 T = TypeVar("T")
 

@@ -17,10 +17,7 @@ class BinderMetrics:
     def __init__(self, registry: MetricsRegistry) -> None:
         self.requests = Gauge(f"{_PREFIX}bind_requests", "Bind requests by phase.", ("phase",), stability=_NONE)
         self.attempts = Counter(
-            f"{_PREFIX}bind_attempts_total",
-            "Attempts to bind a pod, by result.",
-            ("result",),
-            stability=_NONE,
+            f"{_PREFIX}bind_attempts_total", "Attempts to bind a pod, by result.", ("result",), stability=_NONE
         )
         self.seconds = Histogram(
             f"{_PREFIX}bind_attempt_seconds", "Duration of attempts.", ("result",), buckets=_SECONDS, stability=_NONE

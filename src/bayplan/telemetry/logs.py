@@ -22,12 +22,7 @@ from pathlib import PurePath
 from typing import Any, TextIO
 
 from bayplan.clock import Clock
-from bayplan.codec.go_text import (
-    go_value,
-    json_string,
-    json_text,
-    quote,
-)
+from bayplan.codec.go_text import go_value, json_string, json_text, quote
 from bayplan.errors import UsageError
 
 TEXT, JSON = "text", "json"

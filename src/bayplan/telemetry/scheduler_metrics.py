@@ -161,9 +161,7 @@ class SchedulerMetrics:
             buckets=PLUGIN_BUCKETS,
         )
         self.cached = Gauge(
-            "scheduler_cache_size",
-            "Number of nodes, pods, and assumed (bound) pods in the scheduler cache.",
-            ("type",),
+            "scheduler_cache_size", "Number of nodes, pods, and assumed (bound) pods in the scheduler cache.", ("type",)
         )
 
     def _framework(self) -> None:

@@ -10,14 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bayplan.testing.batch_builders import (
-        Gang,
-        make_gang,
-        make_hyper_node,
-        make_option,
-        make_pod_group,
-        make_queue,
-    )
+    from bayplan.testing.batch_builders import Gang, make_gang, make_hyper_node, make_option, make_pod_group, make_queue
     from bayplan.testing.batch_harness import BatchHarness, BatchResult
     from bayplan.testing.builders import (
         make_affinity,

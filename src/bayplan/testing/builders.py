@@ -54,12 +54,7 @@ from bayplan.objects.storage import (
     TopologySelectorTerm,
     VolumeNodeAffinity,
 )
-from bayplan.objects.volumes import (
-    PersistentVolumeClaimStatus,
-    PersistentVolumeClaimVolume,
-    Volume,
-    VolumeResources,
-)
+from bayplan.objects.volumes import PersistentVolumeClaimStatus, PersistentVolumeClaimVolume, Volume, VolumeResources
 from bayplan.volumes.claims import BIND_COMPLETED
 
 T = TypeVar("T")
@@ -154,12 +149,7 @@ def make_toleration(taint: str = "", **fields: Any) -> Toleration:
 
 
 def make_spread(
-    topology_key: str = ZONE,
-    *,
-    labels: Labels | None = None,
-    max_skew: int = 1,
-    required: bool = True,
-    **fields: Any,
+    topology_key: str = ZONE, *, labels: Labels | None = None, max_skew: int = 1, required: bool = True, **fields: Any
 ) -> TopologySpreadConstraint:
     """Make a topology spread constraint for pods with these labels; `required=False` means ScheduleAnyway."""
     return check_field_types(

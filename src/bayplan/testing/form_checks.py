@@ -14,12 +14,7 @@ import numpy as np
 
 from bayplan.clock import ManualClock
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.extension_points import (
-    FILTER,
-    PRE_FILTER,
-    PRE_SCORE,
-    SCORE,
-)
+from bayplan.framework.api.extension_points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
 from bayplan.framework.api.status import Code, Status
 from bayplan.framework.runtime.filtering import FilterPoints
 from bayplan.framework.runtime.nominator import Nominator

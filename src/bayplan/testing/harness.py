@@ -37,12 +37,7 @@ from bayplan.scheduler.engine import PodEngine, ScheduleResult
 from bayplan.snapshot import NodeTable
 from bayplan.telemetry.decision_text import decision_sentence
 from bayplan.testing.builders import CREATED, as_list
-from bayplan.testing.profile_config import (
-    ConfigInput,
-    config_text,
-    config_text_for,
-    registry_with,
-)
+from bayplan.testing.profile_config import ConfigInput, config_text, config_text_for, registry_with
 from bayplan.testing.recorded_writes import RecordedWrites, with_recorded_writes
 
 OK: Literal["ok"] = "ok"

@@ -11,12 +11,7 @@ from functools import cache
 from typing import Any
 
 from bayplan.batch.actions import default_actions
-from bayplan.batch.config.scheduler_conf import (
-    BatchConfiguration,
-    PluginOption,
-    Tier,
-    load_default_conf,
-)
+from bayplan.batch.config.scheduler_conf import BatchConfiguration, PluginOption, Tier, load_default_conf
 from bayplan.batch.plugins import default_batch_plugins
 from bayplan.batch.registry import ActionSet, BatchPluginSet
 from bayplan.errors import UsageError

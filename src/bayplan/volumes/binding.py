@@ -17,13 +17,7 @@ from bayplan.volumes.claims import SELECTED_NODE, PodClaims, storage_class_of_cl
 from bayplan.volumes.csi import translated_affinity, volume_plugin
 from bayplan.volumes.errors import VolumeError
 from bayplan.volumes.lookup import VolumeLookup
-from bayplan.volumes.volume_matcher import (
-    CandidateVolumes,
-    Labels,
-    ProvisioningCheck,
-    requested_size,
-    required_nodes,
-)
+from bayplan.volumes.volume_matcher import CandidateVolumes, Labels, ProvisioningCheck, requested_size, required_nodes
 
 AFFINITY_CONFLICT = "node(s) didn't match PersistentVolume's node affinity"
 BIND_CONFLICT = "node(s) didn't find available persistent volumes to bind"

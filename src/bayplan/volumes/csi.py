@@ -15,13 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from bayplan.objects.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from bayplan.objects.storage import (
-    CsiNode,
-    CsiVolumeSource,
-    PersistentVolume,
-    PersistentVolumeSpec,
-    VolumeNodeAffinity,
-)
+from bayplan.objects.storage import CsiNode, CsiVolumeSource, PersistentVolume, PersistentVolumeSpec, VolumeNodeAffinity
 from bayplan.objects.volumes import AzureDisk, Volume
 from bayplan.volumes.errors import VolumeError
 from bayplan.volumes.zones import BETA_REGION, BETA_ZONE, DELIMITER, REGION, ZONE

@@ -46,13 +46,7 @@ NOT_REFUSED = ("pod-delete", "lease")
 """A refused victim is replaced by another one, which the check of evictions would take for a needless eviction."""
 OF_READS = (Way.ERROR_BEFORE_WRITE, Way.THROTTLED, Way.DELAYED, Way.CUT, Way.CUT_ANSWER)
 OF_WATCHES = (Way.SILENT_WATCH, Way.GONE, Way.CUT)
-LEAVES_UNKNOWN = (
-    Way.ERROR_AFTER_WRITE,
-    Way.ANSWER_LOST,
-    Way.LATE_WRITE,
-    Way.REFUSED_AFTER_WRITE,
-    Way.RETRY_AFTER,
-)
+LEAVES_UNKNOWN = (Way.ERROR_AFTER_WRITE, Way.ANSWER_LOST, Way.LATE_WRITE, Way.REFUSED_AFTER_WRITE, Way.RETRY_AFTER)
 """Ways after which the sender cannot know from the answer what became of its write."""
 
 

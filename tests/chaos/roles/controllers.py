@@ -12,18 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from chaos.client import ApiClient, ApiError, Away
 from chaos.invariants.base import World
 from chaos.invariants.volumes import claim_uid, volume_of
-from chaos.objects import (
-    Tree,
-    is_deleted,
-    is_terminal,
-    name,
-    namespace,
-    owner_uids,
-    reserved_for,
-    spec,
-    status,
-    uid,
-)
+from chaos.objects import Tree, is_deleted, is_terminal, name, namespace, owner_uids, reserved_for, spec, status, uid
 
 _TURN_S = 0.5
 _UNKNOWN_OWNER_S = 10.0

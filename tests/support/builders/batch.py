@@ -22,14 +22,7 @@ from bayplan.clock import ManualClock
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Node, Pod, PodSchedulingGate, PodSpec, PodStatus
 from bayplan.objects.meta import Condition, KubeObject, ObjectMeta, ResourceList
-from bayplan.objects.volcano.types import (
-    PodGroup,
-    PodGroupSpec,
-    PodGroupStatus,
-    Queue,
-    QueueSpec,
-    QueueStatus,
-)
+from bayplan.objects.volcano.types import PodGroup, PodGroupSpec, PodGroupStatus, Queue, QueueSpec, QueueStatus
 from bayplan.testing.builders import make_container
 
 NOW = datetime(2024, 6, 1, 12, 0, tzinfo=UTC)

@@ -20,12 +20,7 @@ from bayplan.clock import ManualClock
 from bayplan.devices import DeviceAssumptions
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis
-from bayplan.framework.api.extension_points import (
-    FILTER,
-    PRE_FILTER,
-    PRE_SCORE,
-    SCORE,
-)
+from bayplan.framework.api.extension_points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
 from bayplan.framework.api.status import Code, Status
 from bayplan.framework.runtime.bind_request_factory import BindRequestFactory
 from bayplan.framework.runtime.filtering import FilterPoints
@@ -247,12 +242,7 @@ def make_scoring(*plugins: Any) -> ScorePoints:
 
 
 def run_filter(
-    plugin: Any,
-    pod: Pod,
-    *nodes: Node,
-    pods: Iterable[Pod] = (),
-    objects: Iterable[KubeObject] = (),
-    args: Any = None,
+    plugin: Any, pod: Pod, *nodes: Node, pods: Iterable[Pod] = (), objects: Iterable[KubeObject] = (), args: Any = None
 ) -> dict[str, FilterResult]:
     """PreFilter and Filter of one plugin: each node's code and reasons."""
     snapshot = make_snapshot(nodes, pods, objects)
@@ -268,12 +258,7 @@ def diagnose(plugin: Any, pod: Pod, snapshot: Snapshot, *, args: Any = None) -> 
 
 
 def run_score(
-    plugin: Any,
-    pod: Pod,
-    *nodes: Node,
-    pods: Iterable[Pod] = (),
-    objects: Iterable[KubeObject] = (),
-    args: Any = None,
+    plugin: Any, pod: Pod, *nodes: Node, pods: Iterable[Pod] = (), objects: Iterable[KubeObject] = (), args: Any = None
 ) -> dict[str, int]:
     """PreScore, Score and normalising of one plugin over all nodes; nothing where it skips the pod."""
     snapshot = make_snapshot(nodes, pods, objects)

@@ -10,12 +10,7 @@ from bayplan.objects.core import Node, Pod, PodStatus
 from bayplan.objects.meta import Condition, LabelSelector, ObjectMeta
 from bayplan.objects.workloads import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
 from bayplan.snapshot import Snapshot
-from support.builders.framework import (
-    CREATED,
-    make_node,
-    make_pod,
-    make_snapshot,
-)
+from support.builders.framework import CREATED, make_node, make_pod, make_snapshot
 
 NOW = CREATED + timedelta(hours=1)
 

@@ -27,11 +27,7 @@ from bayplan.objects.storage import (
     VolumeNodeAffinity,
     VolumeNodeResources,
 )
-from bayplan.objects.volumes import (
-    EphemeralVolume,
-    PersistentVolumeClaimVolume,
-    Volume,
-)
+from bayplan.objects.volumes import EphemeralVolume, PersistentVolumeClaimVolume, Volume
 from bayplan.snapshot import Catalog
 from bayplan.testing import builders as kit
 from bayplan.testing.builders import make_pv, make_pvc, make_storage_class

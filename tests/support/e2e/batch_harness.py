@@ -15,13 +15,7 @@ from typing import Any
 from cluster.api import Api, Refused, Tree
 from cluster.run import Cluster
 from support.e2e.scheduler_harness import SchedulerHarness
-from support.e2e.scheduler_process import (
-    bayplan_program,
-    condition,
-    node_name,
-    run_process,
-    wait_until,
-)
+from support.e2e.scheduler_process import bayplan_program, condition, node_name, run_process, wait_until
 from support.harness.deadlines import DEADLINE_S
 
 GROUP_NAME_ANNOTATION = "scheduling.k8s.io/group-name"

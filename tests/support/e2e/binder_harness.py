@@ -17,21 +17,8 @@ from support.e2e.batch_harness import BatchSchedulerHarness
 from support.e2e.bind_watcher import RECORDING_PLUGIN, RESERVATIONS, BindWatcher
 from support.e2e.binder_invariants import ClusterState, pod_uid
 from support.e2e.scheduler_harness import short_backoff_config
-from support.e2e.scheduler_process import (
-    bayplan_program,
-    condition,
-    crash_at,
-    node_name,
-    run_process,
-    wait_until,
-)
-from support.e2e.volumes_and_devices import (
-    claim,
-    device_claim,
-    pod_with_claim,
-    volume,
-    wait_for_first_consumer_class,
-)
+from support.e2e.scheduler_process import bayplan_program, condition, crash_at, node_name, run_process, wait_until
+from support.e2e.volumes_and_devices import claim, device_claim, pod_with_claim, volume, wait_for_first_consumer_class
 
 REQUESTS = "scheduling.run.ai/v1alpha2"
 BY_BINDER = """

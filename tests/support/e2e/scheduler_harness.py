@@ -19,14 +19,7 @@ from typing import Any
 from bayplan.codec.quantity import parse_quantity
 from cluster.api import Api, Refused, Tree
 from cluster.run import Cluster
-from support.e2e.scheduler_process import (
-    condition,
-    node,
-    node_name,
-    pod,
-    run_scheduler,
-    wait_until,
-)
+from support.e2e.scheduler_process import condition, node, node_name, pod, run_scheduler, wait_until
 from support.harness.deadlines import DEADLINE_S
 
 SHORT_BACKOFF_CONFIG = """
@@ -115,12 +108,7 @@ class SchedulerHarness:
     # objects ----------------------------------------------------------------------------------------------------
 
     def add_nodes(
-        self,
-        count: int,
-        *,
-        cpu: str = "4",
-        labels: dict[str, str] | None = None,
-        room: dict[str, str] | None = None,
+        self, count: int, *, cpu: str = "4", labels: dict[str, str] | None = None, room: dict[str, str] | None = None
     ) -> list[str]:
         """`room`: what they have beside processors, if not what is usual."""
         names = [f"{self.label[:45]}-{len(self.nodes) + number}" for number in range(count)]

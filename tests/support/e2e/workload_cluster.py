@@ -91,11 +91,7 @@ class NamespaceKubectl:
         return sorted(each["metadata"]["name"] for each in self.items(*what))
 
     def until(self, so: Callable[[], Any], what: str) -> None:
-        wait_until(
-            lambda: bool(so()),
-            what,
-            why=lambda: self("get", "all,pvc,events", "-o", "wide")[-4000:],
-        )
+        wait_until(lambda: bool(so()), what, why=lambda: self("get", "all,pvc,events", "-o", "wide")[-4000:])
 
 
 def template(

@@ -188,12 +188,7 @@ class FaultProxy:
             writer.transport.abort()
             upstream.abort()
 
-    async def _pass_one(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        upstream: _Upstream,
-    ) -> bool:
+    async def _pass_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upstream: _Upstream) -> bool:
         head = await reader.readuntil(b"\r\n\r\n")
         if writer in self._swallowed:
             await reader.read()

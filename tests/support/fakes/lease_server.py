@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.fakes.http_server import (
-    Reply,
-    Request,
-    ServerAnswer,
-    status,
-)
+from support.fakes.http_server import Reply, Request, ServerAnswer, status
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 

@@ -6,12 +6,7 @@ import random
 from copy import deepcopy
 from typing import Any
 
-from bayplan.apiserver.requests import (
-    MASTERS_GROUP,
-    RequestUser,
-    WriteOptions,
-    WriteRequest,
-)
+from bayplan.apiserver.requests import MASTERS_GROUP, RequestUser, WriteOptions, WriteRequest
 from bayplan.apiserver.resources.kinds import ResourceRegistry, ServedResource
 from bayplan.apiserver.storage.selection_predicate import field_extractor
 from bayplan.apiserver.storage.store import CommittedObjects, Store

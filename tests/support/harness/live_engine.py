@@ -9,12 +9,7 @@ from bayplan.client import Client
 from bayplan.clock import ManualClock
 from bayplan.objects.meta import KubeObject
 from support.builders.framework import replace_fields
-from support.fakes.http_server import (
-    FakeHttpServer,
-    Reply,
-    Request,
-    ServerAnswer,
-)
+from support.fakes.http_server import FakeHttpServer, Reply, Request, ServerAnswer
 
 
 class EventConsumer(Protocol):

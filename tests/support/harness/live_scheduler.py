@@ -180,10 +180,7 @@ def run_with_bind_requests(
 ) -> AbstractAsyncContextManager[LiveSchedulerHarness]:
     """Run a live scheduler that tracks the bind requests of its pods."""
     return run_live_scheduler(
-        *objects,
-        config=config,
-        prepare=lambda live: track_bind_requests(live, live.clock, stale_s=600.0),
-        **options,
+        *objects, config=config, prepare=lambda live: track_bind_requests(live, live.clock, stale_s=600.0), **options
     )
 
 

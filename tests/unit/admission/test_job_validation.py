@@ -6,19 +6,9 @@ from typing import Any
 
 import pytest
 
-from bayplan.admission.job_validation import (
-    argument_value,
-    job_errors,
-    job_queue_error,
-    job_update_error,
-)
+from bayplan.admission.job_validation import argument_value, job_errors, job_queue_error, job_update_error
 from bayplan.admission.volcano_defaults import with_job_defaults
-from support.builders.volcano_manifests import (
-    container,
-    job,
-    queue,
-    task,
-)
+from support.builders.volcano_manifests import container, job, queue, task
 
 VALID = (
     "valid events are [* JobUpdated PodEvicted PodFailed PodPending TaskCompleted TaskFailed Unknown], valid actions "

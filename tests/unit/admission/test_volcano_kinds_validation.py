@@ -59,10 +59,7 @@ def run(
         ({"queue": "default"}, ""),
         ({}, ""),
         ({"queue": "none"}, 'unable to find queue: queue.scheduling.volcano.sh "none" not found'),
-        (
-            {"queue": "shut"},
-            "can only submit PodGroup to queue with state `Open`, queue `shut` status is `Closed`. ",
-        ),
+        ({"queue": "shut"}, "can only submit PodGroup to queue with state `Open`, queue `shut` status is `Closed`. "),
         (
             {"subGroupPolicy": [{"name": "s", "networkTopology": {"highestTierAllowed": 1, "highestTierName": "r"}}]},
             (

@@ -13,18 +13,8 @@ from bayplan.api_writes.bind_request_writes import BindRequestWrites
 from bayplan.errors import ApiError, Conflict, NotFound, ObjectError
 from bayplan.intents.pod_intents import CreateBindRequest, DeleteBindRequest
 from bayplan.objects.core import Pod
-from bayplan.objects.kai.bind_request import (
-    HANDLED_BY_BAYPLAN,
-    HANDLED_BY_LABEL,
-    BindRequest,
-    new_request,
-)
-from support.harness.reconciler import (
-    PODS,
-    REQUESTS,
-    ReconcilerHarness,
-    run_with_reconciler,
-)
+from bayplan.objects.kai.bind_request import HANDLED_BY_BAYPLAN, HANDLED_BY_LABEL, BindRequest, new_request
+from support.harness.reconciler import PODS, REQUESTS, ReconcilerHarness, run_with_reconciler
 
 KEY = "noting.kai.scheduler/x"
 

@@ -18,12 +18,7 @@ from bayplan.devices import claim_intents as devices
 from bayplan.errors import ApiError, BayplanError, Conflict
 from bayplan.intents.pod_intents import AnnotatePod, BindPod
 from bayplan.objects.meta import ObjectMeta
-from bayplan.objects.resource import (
-    AllocationResult,
-    ResourceClaim,
-    ResourceClaimConsumer,
-    ResourceClaimStatus,
-)
+from bayplan.objects.resource import AllocationResult, ResourceClaim, ResourceClaimConsumer, ResourceClaimStatus
 from bayplan.objects.storage import ClaimReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec
 from bayplan.volumes.claims import SELECTED_NODE
 from bayplan.volumes.volume_intents import SetSelectedNode, SetVolumeClaimRef, WaitForVolumes
@@ -54,11 +49,7 @@ async def run_writes(*answers: ServerAnswer, claims: bool = True) -> AsyncIterat
     clock, events, exists = ManualClock(), RecordedEvents(), {"p": True}
     async with FakeHttpServer(script=answers) as server, server.client(clock) as client:
         writes = ApiWrites(
-            client,
-            events,
-            clock=clock,
-            claims=CLAIMS if claims else None,
-            exists=lambda pod: exists[pod.name],
+            client, events, clock=clock, claims=CLAIMS if claims else None, exists=lambda pod: exists[pod.name]
         )
         yield World(server, clock, writes, events, exists)
 

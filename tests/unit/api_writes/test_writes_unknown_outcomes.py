@@ -50,20 +50,9 @@ from bayplan.devices.extended_resources import find_special_claim, new_special_c
 from bayplan.errors import ApiError, Forbidden, Invalid, NotFound, ServerError, TooManyRequests, Unreachable
 from bayplan.framework.api.status import SUCCESS, unschedulable
 from bayplan.framework.runtime.bind_request_factory import BindRequestFactory
-from bayplan.intents.pod_intents import (
-    AnnotatePod,
-    BindPod,
-    CreateBindRequest,
-    DeleteBindRequest,
-    DeletePod,
-)
+from bayplan.intents.pod_intents import AnnotatePod, BindPod, CreateBindRequest, DeleteBindRequest, DeletePod
 from bayplan.objects.core import ContainerExtendedResourceRequest, Node, Pod
-from bayplan.objects.kai.bind_request import (
-    HANDLED_BY_BAYPLAN,
-    HANDLED_BY_LABEL,
-    BindRequest,
-    BindRequestStatus,
-)
+from bayplan.objects.kai.bind_request import HANDLED_BY_BAYPLAN, HANDLED_BY_LABEL, BindRequest, BindRequestStatus
 from bayplan.objects.kai.gpu_sharing import DEVICE_INDEX_ANNOTATION as DEVICE_ID
 from bayplan.objects.kai.gpu_sharing import GROUP_LABEL
 from bayplan.objects.meta import KubeObject
@@ -74,12 +63,7 @@ from bayplan.objects.volcano.definitions import volcano_definitions
 from bayplan.objects.workloads import PodGroup
 from bayplan.scheduler.pod_groups.group_statuses import GroupStatuses
 from bayplan.volumes.claims import SELECTED_NODE
-from bayplan.volumes.volume_intents import (
-    SetSelectedNode,
-    SetVolumeClaimRef,
-    WaitForVolumes,
-    with_claim_ref,
-)
+from bayplan.volumes.volume_intents import SetSelectedNode, SetVolumeClaimRef, WaitForVolumes, with_claim_ref
 from support.builders.batch_engines import GANGS
 from support.harness.live_batch import RecordedBatchEvents
 from support.harness.live_scheduler import RecordedEvents

@@ -19,13 +19,7 @@ from typing import Any
 import yaml
 
 from cluster.run import BENCHMARK_FLAGS, Cluster
-from unit.apiserver.record_rules import (
-    HERE,
-    Server,
-    manifests,
-    path_of,
-    resource_of,
-)
+from unit.apiserver.record_rules import HERE, Server, manifests, path_of, resource_of
 
 RECORDING = HERE / "tables.json.xz"
 Tree = dict[str, Any]

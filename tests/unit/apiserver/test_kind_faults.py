@@ -39,15 +39,7 @@ TABLES: dict[str, list[tuple[str, Any, list[str]]]] = {
             {"pathType": "ImplementationSpecific", "path": "a", "backend": BUCKET},
             ["paths[0].path: must be an absolute path"],
         ),
-        (
-            P,
-            {
-                "pathType": "ImplementationSpecific",
-                "path": "/a//b",
-                "backend": BUCKET,
-            },
-            [],
-        ),
+        (P, {"pathType": "ImplementationSpecific", "path": "/a//b", "backend": BUCKET}, []),
         (f"{P}.pathType", "Odd", ["paths[0].pathType: Unsupported value"]),
         (f"{P}.backend", {}, ["paths[0].backend: resource or service backend is required"]),
         (f"{P}.backend.resource", {"kind": "K", "name": "n"}, ["cannot set both resource and service backends"]),
@@ -173,11 +165,7 @@ TABLES: dict[str, list[tuple[str, Any, list[str]]]] = {
         ("spec.internalTrafficPolicy", "Odd", ["spec.internalTrafficPolicy: Unsupported value"]),
         ("spec.trafficDistribution", "PreferClose", []),
         ("spec.trafficDistribution", "Odd", ["spec.trafficDistribution: Unsupported value"]),
-        (
-            "spec.healthCheckNodePort",
-            30000,
-            ["spec.healthCheckNodePort: may only be set when `type`"],
-        ),
+        ("spec.healthCheckNodePort", 30000, ["spec.healthCheckNodePort: may only be set when `type`"]),
     ],
     "Service/balanced": [
         ("spec.externalTrafficPolicy", "Local", []),
@@ -218,11 +206,7 @@ TABLES: dict[str, list[tuple[str, Any, list[str]]]] = {
         ("spec.volumeMode", "Odd", ["spec.volumeMode: Unsupported value"]),
         ("spec.dataSource", {"kind": "PersistentVolumeClaim", "name": "c"}, []),
         ("spec.dataSourceRef", {"kind": "Odd", "name": "c"}, ["when referencing the default apiGroup"]),
-        (
-            "spec.dataSourceRef",
-            {"kind": "K", "name": "", "apiGroup": "a.io"},
-            ["Source.name: Req", "Ref.name: Req"],
-        ),
+        ("spec.dataSourceRef", {"kind": "K", "name": "", "apiGroup": "a.io"}, ["Source.name: Req", "Ref.name: Req"]),
     ],
     "PersistentVolume/vol": [
         ("spec.nodeAffinity", {}, ["spec.nodeAffinity.required: must specify required node constraints"]),
@@ -302,11 +286,7 @@ TABLES: dict[str, list[tuple[str, Any, list[str]]]] = {
             ["taints[1]: taints must be unique by key and effect pair"],
         ),
         ("spec.taints", [{"key": "a", "effect": "NoSchedule"}, {"key": "a", "effect": "NoExecute"}], []),
-        (
-            "status.capacity.pods",
-            "1500m",
-            ["capacity.pods: must be an integer", "allocatable.pods: must"],
-        ),
+        ("status.capacity.pods", "1500m", ["capacity.pods: must be an integer", "allocatable.pods: must"]),
     ],
     "DeviceClass/gpu": [
         ("spec.extendedResourceName", "example.com/gpu", []),

@@ -116,11 +116,7 @@ TABLE: list[tuple[str, Any, list[str]]] = [
         [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}],
         ["must not be set to 'RestartContainer' for non-sidecar initContainers"],
     ),
-    (
-        "spec.initContainers.1.resizePolicy",
-        [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}],
-        [],
-    ),
+    ("spec.initContainers.1.resizePolicy", [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}], []),
     # The pod
     ("spec.hostNetwork", True, ["sysctls[0].name: may not be"]),
     (f"{C}.ports.1.hostPort", 9091, []),
@@ -222,17 +218,12 @@ TABLE: list[tuple[str, Any, list[str]]] = [
         {"bad key!": "b"},
         ["volumeClaimTemplate.metadata.annotations: name part", "Not found"],
     ),
-    (
-        "spec.schedulingGates",
-        [{"name": "a.io/b"}, {"name": "a.io/b"}],
-        ["schedulingGates[1]: Duplicate value"],
-    ),
+    ("spec.schedulingGates", [{"name": "a.io/b"}, {"name": "a.io/b"}], ["schedulingGates[1]: Duplicate value"]),
 ]
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "expected"),
-    [pytest.param(*each, id=f"{number}-{each[0]}") for number, each in enumerate(TABLE)],
+    ("path", "value", "expected"), [pytest.param(*each, id=f"{number}-{each[0]}") for number, each in enumerate(TABLE)]
 )
 def test_errors_of_a_changed_pod_field(path: str, value: Any, expected: list[str]) -> None:
     assert_faults("Pod/rich", path, value, expected)

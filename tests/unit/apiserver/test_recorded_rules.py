@@ -13,15 +13,7 @@ import pytest
 
 from bayplan.apiserver.defaulting.kind_defaults import set_defaults
 from support.builders.manifest_mutations import apply_mutation, copy_tree
-from support.builders.recorded_objects import (
-    create,
-    identity_of,
-    plain,
-    read,
-    recorded,
-    resource_of,
-    update,
-)
+from support.builders.recorded_objects import create, identity_of, plain, read, recorded, resource_of, update
 
 GENERATED_FIELDS = ("uid", "creationTimestamp", "resourceVersion", "managedFields")
 

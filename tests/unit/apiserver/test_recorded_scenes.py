@@ -11,15 +11,7 @@ import pytest
 
 from support.harness.async_tests import async_test
 from support.harness.embedded_cluster import run_embedded_cluster
-from unit.apiserver.record_scenes import (
-    RECORDING,
-    Step,
-    body_of,
-    comparable,
-    content_of,
-    path_of,
-    scenes,
-)
+from unit.apiserver.record_scenes import RECORDING, Step, body_of, comparable, content_of, path_of, scenes
 
 _RECORDED: dict[str, list[Any]] = json.loads(lzma.decompress(RECORDING.read_bytes()))
 

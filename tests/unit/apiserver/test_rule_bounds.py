@@ -121,14 +121,10 @@ BOUNDS: dict[str, list[Any]] = {
         ("spec.strategy.rollingUpdate.maxUnavailable", "100%", "101%", "must not be greater than 100%"),
     ],
     "DaemonSet/agent": [
-        ("spec.updateStrategy.rollingUpdate.maxUnavailable", "100%", "101%", "must not be greater than 100%"),
+        ("spec.updateStrategy.rollingUpdate.maxUnavailable", "100%", "101%", "must not be greater than 100%")
     ],
-    "StatefulSet/db": [
-        ("spec.ordinals.start", 0, -1, NATURAL),
-    ],
-    "ControllerRevision/rev": [
-        ("revision", 0, -1, NATURAL),
-    ],
+    "StatefulSet/db": [("spec.ordinals.start", 0, -1, NATURAL)],
+    "ControllerRevision/rev": [("revision", 0, -1, NATURAL)],
     "Job/rich": [
         ("spec.parallelism", 100_000, 100_001, "must be less than or equal to 100000"),
         ("spec.maxFailedIndexes", 5, 6, "must be less than or equal to completions"),
@@ -190,32 +186,19 @@ BOUNDS: dict[str, list[Any]] = {
         ),
         ("spec.scaleTargetRef.apiVersion", "apps/v1", "apps/v1/x", "unexpected GroupVersion string"),
     ],
-    "PriorityClass/high": [
-        ("value", 1_000_000_000, 1_000_000_001, "maximum allowed value of a user defined priority"),
-    ],
-    "Lease/leader": [
-        ("spec.leaseDurationSeconds", 1, 0, GREATER_0),
-        ("spec.leaseTransitions", 0, -1, NATURAL),
-    ],
+    "PriorityClass/high": [("value", 1_000_000_000, 1_000_000_001, "maximum allowed value of a user defined priority")],
+    "Lease/leader": [("spec.leaseDurationSeconds", 1, 0, GREATER_0), ("spec.leaseTransitions", 0, -1, NATURAL)],
     "CSIDriver/disk.example.com": [
         ("spec.tokenRequests.0.expirationSeconds", 600, 599, TOKEN_SHORT),
         ("spec.tokenRequests.0.expirationSeconds", 1 << 32, (1 << 32) + 1, TOKEN_LONG),
     ],
-    "CSINode/n1": [
-        ("spec.drivers.0.allocatable.count", 0, -1, NATURAL),
-    ],
+    "CSINode/n1": [("spec.drivers.0.allocatable.count", 0, -1, NATURAL)],
     "PersistentVolumeClaim/data": [
-        ("spec.resources.requests.storage", "1", "0", GREATER_ZERO, "spec.resources[storage]"),
+        ("spec.resources.requests.storage", "1", "0", GREATER_ZERO, "spec.resources[storage]")
     ],
-    "PersistentVolume/vol": [
-        ("spec.capacity.storage", "1", "0", GREATER_ZERO, "spec.capacity[storage]"),
-    ],
-    "NetworkPolicy/guard": [
-        ("spec.ingress.0.ports.1.endPort", 8000, 7999, "must be greater than or equal to `port`"),
-    ],
-    "ResourceClaim/shared": [
-        ("spec.devices.requests.0.exactly.count", 1, -1, GREATER_ZERO),
-    ],
+    "PersistentVolume/vol": [("spec.capacity.storage", "1", "0", GREATER_ZERO, "spec.capacity[storage]")],
+    "NetworkPolicy/guard": [("spec.ingress.0.ports.1.endPort", 8000, 7999, "must be greater than or equal to `port`")],
+    "ResourceClaim/shared": [("spec.devices.requests.0.exactly.count", 1, -1, GREATER_ZERO)],
     "ResourceSlice/slice": [
         ("spec.pool.resourceSliceCount", 1, 0, GREATER_ZERO),
         ("spec.pool.generation", 0, -1, "must be greater than or equal to zero"),

@@ -56,9 +56,7 @@ BOUNDS: dict[str, list[Any]] = {
         ),
         ("spec.dnsConfig.searches", copies(32, "s{}"), copies(33, "s{}"), "must not have more than 32 search paths"),
     ],
-    "CronJob/nightly": [
-        ("metadata.name", label(52), label(53), "must be no more than 52 characters"),
-    ],
+    "CronJob/nightly": [("metadata.name", label(52), label(53), "must be no more than 52 characters")],
     "Job/rich": [
         ("spec.managedBy", f"a.io/{label(58)}", f"a.io/{label(59)}", "may not be more than 63 bytes"),
         ("spec.podFailurePolicy.rules", copies(20, IGNORE), copies(21, IGNORE), "must have at most 20 items"),
@@ -70,7 +68,7 @@ BOUNDS: dict[str, list[Any]] = {
         ),
     ],
     "IngressClass/nginx": [
-        ("spec.controller", f"a.io/{label(245)}", f"a.io/{label(246)}", "may not be more than 250 bytes"),
+        ("spec.controller", f"a.io/{label(245)}", f"a.io/{label(246)}", "may not be more than 250 bytes")
     ],
     "Event/newer": [
         ("reportingInstance", label(128), label(129), "can have at most 128 characters"),
@@ -128,7 +126,7 @@ BOUNDS: dict[str, list[Any]] = {
             {"a": "v" * (1024 * 1024 - 4)},
             "may not be more than 1048576 bytes",
             "data",
-        ),
+        )
     ],
     "MutatingWebhookConfiguration/changing": [
         ("webhooks.0.matchConditions", copies(64, CONDITION), copies(65, CONDITION), "must have at most 64 items"),

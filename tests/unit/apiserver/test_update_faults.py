@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from bayplan.apiserver.resources.lookup import built_in
-from bayplan.apiserver.validation import (
-    jobs,
-    metadata,
-    services,
-    statuses,
-    storage,
-    workloads,
-)
+from bayplan.apiserver.validation import jobs, metadata, services, statuses, storage, workloads
 from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.pods import pod_spec, pod_updates
 from bayplan.apiserver.warnings.pods import pod_warnings

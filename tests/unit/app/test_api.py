@@ -16,12 +16,7 @@ from support.harness.async_tests import async_test
 
 def pod(name: str, cpu: str = "1", **spec: Any) -> dict[str, Any]:
     container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu}}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {"containers": [container], **spec},
-    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container], **spec}}
 
 
 def gang(name: str, size: int) -> dict[str, Any]:

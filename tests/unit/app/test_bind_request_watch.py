@@ -39,12 +39,7 @@ from bayplan.scheduler.live.bind_request_handlers import (
     read_lost_pods,
 )
 from bayplan.testing import make_node
-from support.harness.reconciler import (
-    REQUESTS,
-    ReconcilerHarness,
-    run_reconciler,
-    run_with_reconciler,
-)
+from support.harness.reconciler import REQUESTS, ReconcilerHarness, run_reconciler, run_with_reconciler
 
 NAMES = ("default-scheduler", "gpus")
 FAILURES = Selection(

@@ -9,12 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.app.binder import (
-    BinderMonitor,
-    BinderSettings,
-    binder_lease,
-    binder_process,
-)
+from bayplan.app.binder import BinderMonitor, BinderSettings, binder_lease, binder_process
 from bayplan.client import ConnectionConfig
 from bayplan.clock import SystemClock
 from bayplan.objects.kai.bind_request_definition import bind_request_definition

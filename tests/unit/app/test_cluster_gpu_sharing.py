@@ -14,12 +14,7 @@ from bayplan.apiserver.embedded import credentials_for
 from bayplan.app.cluster import ClusterOptions, InProcessCluster, SchedulerSetup
 from bayplan.client import Client, GroupVersionResource, Selection
 from bayplan.controllers import NodePool, PodBehavior, nodes_of
-from bayplan.controllers.core.api_types import (
-    CONFIG_MAPS,
-    NAMESPACES,
-    PODS,
-    SERVICE_ACCOUNTS,
-)
+from bayplan.controllers.core.api_types import CONFIG_MAPS, NAMESPACES, PODS, SERVICE_ACCOUNTS
 from bayplan.errors import ApiError, NotFound
 from support.harness.async_tests import async_test
 

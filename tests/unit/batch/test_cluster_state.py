@@ -17,13 +17,7 @@ from bayplan.objects.core import Pod
 from bayplan.objects.workloads import PriorityClass
 from bayplan.snapshot import PodInfo
 from bayplan.testing.builders import make_node, make_pod
-from support.builders.batch import (
-    make_engine,
-    make_group,
-    make_member,
-    make_queue,
-    tasks_of,
-)
+from support.builders.batch import make_engine, make_group, make_member, make_queue, tasks_of
 from support.builders.batch_engines import account_rows, add_pod, build_engine
 
 

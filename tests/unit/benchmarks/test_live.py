@@ -48,12 +48,7 @@ def test_pods_of_earlier_operations_are_on_nodes_and_those_to_be_measured_wait(t
 
 def test_what_happens_at_a_rate_is_left_for_later(tmp_path: Path) -> None:
     churn = {"opcode": "churn", "mode": "create", "templatePaths": ["pod.yaml"], "intervalMilliseconds": 200}
-    gone = {
-        "opcode": "deletePods",
-        "namespace": "namespace-1",
-        "deletePodsPerSecond": 50,
-        "skipWaitToCompletion": True,
-    }
+    gone = {"opcode": "deletePods", "namespace": "namespace-1", "deletePodsPerSecond": 50, "skipWaitToCompletion": True}
     stage = stage_of(tmp_path, NODES, BEFORE, churn, gone, MEASURED)
     churned, deleted = stage.beside
     assert isinstance(churned, Churn)

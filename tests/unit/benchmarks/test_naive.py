@@ -17,12 +17,7 @@ from bayplan.framework.runtime.scoring import TotalScores
 from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
 from bayplan.snapshot import NodeTable
 from naive import image_locality, inter_pod_affinity, pod_topology_spread
-from support.builders.framework import (
-    FEASIBLE,
-    make_node,
-    make_pod,
-    make_snapshot,
-)
+from support.builders.framework import FEASIBLE, make_node, make_pod, make_snapshot
 
 few = settings(max_examples=40)
 

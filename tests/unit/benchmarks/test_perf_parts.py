@@ -7,13 +7,7 @@ from typing import Any
 from benchmarks.perf.background import Background
 from benchmarks.perf.waiting import WaitingLine
 
-from bayplan.framework.api.events import (
-    ActionType,
-    ClusterEvent,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-)
+from bayplan.framework.api.events import ActionType, ClusterEvent, ClusterEventWithHint, EventResource, QueueingHint
 from bayplan.objects.core import Pod
 from bayplan.snapshot import PodInfo
 from support.builders.framework import make_node, make_pod

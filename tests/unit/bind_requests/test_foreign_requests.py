@@ -13,12 +13,7 @@ from bayplan.cache import Cache
 from bayplan.clock import ManualClock
 from bayplan.devices.identity import DeviceId
 from bayplan.objects.core import Pod, PodResourceClaim
-from bayplan.objects.kai.bind_request import (
-    BindRequest,
-    BindRequestStatus,
-    ClaimAllocation,
-    new_request,
-)
+from bayplan.objects.kai.bind_request import BindRequest, BindRequestStatus, ClaimAllocation, new_request
 from bayplan.snapshot import PodInfo
 from bayplan.testing import make_node, make_pod
 from support.builders.devices import DRIVER, make_allocation, make_claim

@@ -20,12 +20,7 @@ from bayplan.framework.api.status import Status
 from bayplan.framework.runtime.bind_failures import BindFailures
 from bayplan.intents.pod_intents import DeleteBindRequest
 from bayplan.objects.core import Pod, PodResourceClaim
-from bayplan.objects.kai.bind_request import (
-    BindRequest,
-    BindRequestStatus,
-    ClaimAllocation,
-    new_request,
-)
+from bayplan.objects.kai.bind_request import BindRequest, BindRequestStatus, ClaimAllocation, new_request
 from bayplan.snapshot import PodInfo
 from bayplan.testing import make_node, make_pod
 from support.builders.devices import DRIVER, make_allocation, make_claim

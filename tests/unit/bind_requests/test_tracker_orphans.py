@@ -98,9 +98,7 @@ async def test_an_orphan_is_deleted_after_a_delay(only_failures: bool) -> None:
 
 @WATCHED
 @async_test
-async def test_a_request_of_an_earlier_pod_is_deleted_and_one_of_the_current_pod_stays(
-    only_failures: bool,
-) -> None:
+async def test_a_request_of_an_earlier_pod_is_deleted_and_one_of_the_current_pod_stays(only_failures: bool) -> None:
     harness = OrphanHarness(only_failures=only_failures)
     mine = make_pod("mine", uid="u2")
     by_hand = replace(failed(make_pod("by-hand", uid="")), spec=replace(failed().spec, pod_name="by-hand", pod_uid=""))
@@ -117,9 +115,7 @@ async def test_a_request_of_an_earlier_pod_is_deleted_and_one_of_the_current_pod
 
 @WATCHED
 @async_test
-async def test_retried_foreign_and_terminating_requests_are_no_orphans(
-    only_failures: bool,
-) -> None:
+async def test_retried_foreign_and_terminating_requests_are_no_orphans(only_failures: bool) -> None:
     harness = OrphanHarness(only_failures=only_failures)
     theirs = failed(make_pod("theirs", uid="u4"))
     theirs = replace(theirs, metadata=replace(theirs.metadata, labels={}))

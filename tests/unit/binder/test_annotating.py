@@ -13,12 +13,7 @@ from bayplan.cache import Cache
 from bayplan.errors import Conflict, Unreachable
 from bayplan.objects.core import Pod
 from support.harness.live_scheduler import RecordedEvents
-from support.harness.reconciler import (
-    NAMESPACE,
-    PODS,
-    ReconcilerHarness,
-    run_with_reconciler,
-)
+from support.harness.reconciler import NAMESPACE, PODS, ReconcilerHarness, run_with_reconciler
 
 
 def handle(harness: ReconcilerHarness) -> BinderHandle:

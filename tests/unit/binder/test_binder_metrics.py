@@ -11,13 +11,7 @@ import pytest
 from bayplan.errors import BayplanError
 from bayplan.telemetry.binder_metrics import register_stale_requests
 from bayplan.telemetry.metrics import MetricsRegistry
-from support.harness.reconciler import (
-    REQUESTS,
-    FailingPlugin,
-    ReconcilerHarness,
-    RecordingPlugin,
-    run_with_reconciler,
-)
+from support.harness.reconciler import REQUESTS, FailingPlugin, ReconcilerHarness, RecordingPlugin, run_with_reconciler
 
 
 def test_attempts_are_counted_by_result(tmp_path: Path) -> None:

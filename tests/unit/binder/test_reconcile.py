@@ -19,13 +19,7 @@ from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest, new_request
 from bayplan.objects.kai.bind_request_definition import bind_request_definition
 from bayplan.testing import make_pod
-from support.harness.reconciler import (
-    PODS,
-    REQUESTS,
-    ReconcilerHarness,
-    RecordingPlugin,
-    run_with_reconciler,
-)
+from support.harness.reconciler import PODS, REQUESTS, ReconcilerHarness, RecordingPlugin, run_with_reconciler
 
 
 def test_a_pod_is_bound_with_status_condition_and_event(tmp_path: Path) -> None:

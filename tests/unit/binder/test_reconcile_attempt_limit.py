@@ -18,12 +18,7 @@ from bayplan.clock import ManualClock
 from bayplan.errors import BayplanError, Unreachable
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestSpec, BindRequestStatus
 from bayplan.objects.meta import ObjectMeta
-from support.harness.reconciler import (
-    REQUESTS,
-    ReconcilerHarness,
-    RecordingPlugin,
-    run_with_reconciler,
-)
+from support.harness.reconciler import REQUESTS, ReconcilerHarness, RecordingPlugin, run_with_reconciler
 
 KEY: RequestKey = ("default", "web")
 

@@ -18,14 +18,7 @@ from bayplan.errors import BayplanError, LeaseLost
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestSpec, BindRequestStatus
 from bayplan.objects.meta import ObjectMeta
-from support.harness.reconciler import (
-    NODES,
-    PODS,
-    REQUESTS,
-    ReconcilerHarness,
-    RecordingPlugin,
-    run_with_reconciler,
-)
+from support.harness.reconciler import NODES, PODS, REQUESTS, ReconcilerHarness, RecordingPlugin, run_with_reconciler
 
 HELD = {"finalizers": ["example.com/held"]}
 

@@ -12,13 +12,7 @@ from bayplan.binder.informer_cache import RequestKey
 from bayplan.binder.status_updater import ATTEMPT_IN_PROGRESS, ROLLBACK_IN_PROGRESS
 from bayplan.errors import NotFound, Unreachable
 from bayplan.objects.kai.bind_request import BindRequest
-from support.harness.reconciler import (
-    REQUESTS,
-    FailingPlugin,
-    ReconcilerHarness,
-    RecordingPlugin,
-    run_with_reconciler,
-)
+from support.harness.reconciler import REQUESTS, FailingPlugin, ReconcilerHarness, RecordingPlugin, run_with_reconciler
 
 KEY: RequestKey = ("default", "web")
 

@@ -13,13 +13,7 @@ from bayplan.binder.plugins.gpu_sharing import portion_of
 from bayplan.binder.validation import request_error
 from bayplan.errors import ApiError
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestSpec
-from support.harness.reconciler import (
-    PODS,
-    REQUESTS,
-    ReconcilerHarness,
-    RecordingPlugin,
-    run_with_reconciler,
-)
+from support.harness.reconciler import PODS, REQUESTS, ReconcilerHarness, RecordingPlugin, run_with_reconciler
 
 NAMES = [".", "..", "%2e%2e", "web%", "a b", "WEB", "web/log", "a" * 254]
 

@@ -82,18 +82,10 @@ def test_transitions(start: Callable[[], Cache], event: Event, pod: Pod, end: st
     ("start", "event", "pod", "text"),
     [
         pytest.param(
-            assumed,
-            assume,
-            POD,
-            "pod default/web (u1) is in the cache, so can't be assumed",
-            id="assumed-assume",
+            assumed, assume, POD, "pod default/web (u1) is in the cache, so can't be assumed", id="assumed-assume"
         ),
         pytest.param(
-            confirmed,
-            assume,
-            POD,
-            "pod default/web (u1) is in the cache, so can't be assumed",
-            id="confirmed-assume",
+            confirmed, assume, POD, "pod default/web (u1) is in the cache, so can't be assumed", id="confirmed-assume"
         ),
         pytest.param(
             confirmed, Cache.add_pod, POD, "pod default/web (u1) was already in added state", id="confirmed-add"

@@ -10,13 +10,7 @@ from chaos.fitting import fitting_pods
 from chaos.invariants.devices import RESERVATIONS
 from chaos.objects import Tree, uid
 from chaos.workload import shapes
-from support.builders.chaos_histories import (
-    POOL,
-    EventHistory,
-    claim,
-    node,
-    pod,
-)
+from support.builders.chaos_histories import POOL, EventHistory, claim, node, pod
 
 GPU = "nvidia.com/gpu"
 SPREAD = [

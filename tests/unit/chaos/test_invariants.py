@@ -16,15 +16,7 @@ from chaos.invariants.server import Durability, Requests
 from chaos.invariants.volumes import ExclusiveClaims, VolumesOfBoundPods, VolumesOnce
 from chaos.objects import Tree, uid
 from chaos.workload import shapes
-from support.builders.chaos_histories import (
-    POOL,
-    EventHistory,
-    allocate,
-    bind_request,
-    claim,
-    node,
-    pod,
-)
+from support.builders.chaos_histories import POOL, EventHistory, allocate, bind_request, claim, node, pod
 
 GPU = "nvidia.com/gpu"
 ANTI = {

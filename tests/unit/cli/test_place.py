@@ -65,10 +65,7 @@ def test_the_tables_of_pods_and_nodes(run: CommandRunner, files: Files) -> None:
 
 def test_pods_that_fit_no_node_are_pending(run: CommandRunner, files: Files) -> None:
     found = lines(run, "-f", files(node("a"), pod("p"), pod("big", "9")))
-    assert [line.split()[:3] for line in found[1:3]] == [
-        ["default/p", "0", "a"],
-        ["default/big", "0", "pending"],
-    ]
+    assert [line.split()[:3] for line in found[1:3]] == [["default/p", "0", "a"], ["default/big", "0", "pending"]]
     assert found[4] == "1 of 2 pods placed"
 
 

@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from bayplan.cli.commands.simulation.cluster_source import ClusterSource
-from bayplan.cli.commands.simulation.record import (
-    _seconds,
-    _summary,
-    anonymise_recording,
-    record_snapshot,
-)
+from bayplan.cli.commands.simulation.record import _seconds, _summary, anonymise_recording, record_snapshot
 from bayplan.errors import UsageError
 from bayplan.objects.core import PodStatus
 from bayplan.objects.meta import Condition, KubeObject

@@ -213,11 +213,7 @@ def test_equally_full_nodes_are_sorted_by_name() -> None:
     assert [
         node.name
         for node in sort_nodes([node_requests("b", cpu=5), node_requests("c", cpu=9), node_requests("a", cpu=5)], "cpu")
-    ] == [
-        "c",
-        "a",
-        "b",
-    ]
+    ] == ["c", "a", "b"]
 
 
 @pytest.mark.parametrize(

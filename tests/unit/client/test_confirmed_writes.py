@@ -122,9 +122,7 @@ async def test_the_refusal_is_raised_after_the_request_timeout() -> None:
     ],
 )
 @async_test
-async def test_a_lookup_sent_before_the_request_timeout_is_inconclusive(
-    answers: list[ApiError | str],
-) -> None:
+async def test_a_lookup_sent_before_the_request_timeout_is_inconclusive(answers: list[ApiError | str]) -> None:
     sends = len(answers) if len(answers) > 1 else 4
     slow = [0.0] * (sends - 1) if len(answers) == 1 else []
     server = Server([*answers], lands_s=30.0, lookup_delays_s=[*slow, REQUEST_TIMEOUT_S + 5.0])

@@ -220,12 +220,7 @@ class ReleasingWork(Work):
         self.waiting: list[str] = []
         self.limit = asyncio.timeout(None)
         self.queue = WorkQueue(
-            "thing",
-            self.wait,
-            clock=self.clock,
-            chance=random.Random(0),
-            workers=workers,
-            max_released=max_released,
+            "thing", self.wait, clock=self.clock, chance=random.Random(0), workers=workers, max_released=max_released
         )
 
     async def wait(self, key: str) -> float | None:

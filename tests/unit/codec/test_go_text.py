@@ -4,13 +4,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.codec.go_text import (
-    go_syntax,
-    go_value,
-    json_float,
-    json_text,
-    quote,
-)
+from bayplan.codec.go_text import go_syntax, go_value, json_float, json_text, quote
 
 
 @pytest.mark.parametrize(

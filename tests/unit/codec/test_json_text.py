@@ -4,13 +4,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.codec.json_text import (
-    JsonNumber,
-    JsonObject,
-    JsonSyntaxError,
-    parse,
-    to_plain,
-)
+from bayplan.codec.json_text import JsonNumber, JsonObject, JsonSyntaxError, parse, to_plain
 
 
 @pytest.mark.parametrize(

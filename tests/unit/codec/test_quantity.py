@@ -196,8 +196,7 @@ def test_larger_widens_the_winner_over_a_wide_quantity() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sign", "negated"),
-    [("1Gi", 1, "-1Gi"), ("-500m", -1, "500m"), ("0", 0, "0"), ("-1.5Gi", -1, "1536Mi")],
+    ("text", "sign", "negated"), [("1Gi", 1, "-1Gi"), ("-500m", -1, "500m"), ("0", 0, "0"), ("-1.5Gi", -1, "1536Mi")]
 )
 def test_sign(text: str, sign: int, negated: str) -> None:
     quantity = Quantity.parse(text)

@@ -6,13 +6,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.codec.yaml import (
-    is_json,
-    read_document,
-    read_documents,
-    read_manifests,
-    to_json,
-)
+from bayplan.codec.yaml import is_json, read_document, read_documents, read_manifests, to_json
 from bayplan.errors import ObjectError
 
 

@@ -92,10 +92,7 @@ def test_invalid_settings_are_refused(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (
-            "namspace: a",
-            'unknown key "resourceReservation.namspace"; did you mean "resourceReservation.namespace"?',
-        ),
+        ("namspace: a", 'unknown key "resourceReservation.namspace"; did you mean "resourceReservation.namespace"?'),
         ("namespace: A_b", "namespace: a lowercase RFC 1123 label must consist of"),
         ("namespace: 3", "namespace: expected `str`, got `int`; the value is 3"),
         ("serviceAccountName: ''", "serviceAccountName: a lowercase RFC 1123 subdomain must consist of"),

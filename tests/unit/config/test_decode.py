@@ -87,10 +87,7 @@ def into(where: str, go_type: str, found: str = "string") -> str:
             into("KubeSchedulerConfiguration.podMaxBackoffSeconds", "int64", "number 9223372036854775808"),
         ),
         ({"delayCacheUntilActive": 1}, into("KubeSchedulerConfiguration.delayCacheUntilActive", "bool", "number")),
-        (
-            {"enableProfiling": "x"},
-            into("KubeSchedulerConfiguration.DebuggingConfiguration.enableProfiling", "bool"),
-        ),
+        ({"enableProfiling": "x"}, into("KubeSchedulerConfiguration.DebuggingConfiguration.enableProfiling", "bool")),
         (
             {"leaderElection": []},
             into("KubeSchedulerConfiguration.leaderElection", "v1alpha1.LeaderElectionConfiguration", "array"),
@@ -107,10 +104,7 @@ def into(where: str, go_type: str, found: str = "string") -> str:
         ({"profiles": ["x"]}, into("KubeSchedulerConfiguration.profiles", "v1.KubeSchedulerProfile")),
         ({"profiles": [{"schedulerName": 5}]}, into("KubeSchedulerProfile.profiles.schedulerName", "string", "number")),
         ({"profiles": [{"plugins": 5}]}, into("KubeSchedulerProfile.profiles.plugins", "v1.Plugins", "number")),
-        (
-            {"profiles": [{"plugins": {"filter": []}}]},
-            into("Plugins.profiles.plugins.filter", "v1.PluginSet", "array"),
-        ),
+        ({"profiles": [{"plugins": {"filter": []}}]}, into("Plugins.profiles.plugins.filter", "v1.PluginSet", "array")),
         (
             {"profiles": [{"plugins": {"filter": {"enabled": ["x"]}}}]},
             into("PluginSet.profiles.plugins.filter.enabled", "v1.Plugin"),
@@ -153,10 +147,7 @@ def into(where: str, go_type: str, found: str = "string") -> str:
             {"profiles": 5, "parallelism": "x"},
             into("KubeSchedulerConfiguration.profiles", "[]v1.KubeSchedulerProfile", "number"),
         ),
-        (
-            {"parallelism": "x", "leaderElection": {"leaseDuration": "abc"}, "nope": 1},
-            'time: invalid duration "abc"',
-        ),
+        ({"parallelism": "x", "leaderElection": {"leaseDuration": "abc"}, "nope": 1}, 'time: invalid duration "abc"'),
         ({"nope": 1, "parallelism": "x"}, into("KubeSchedulerConfiguration.parallelism", "int32")),
     ],
     ids=lambda value: None if isinstance(value, dict) else str(value).removeprefix("json: cannot unmarshal ")[:60],
@@ -230,11 +221,7 @@ def test_arguments_of_another_plugin(refusal: Callable[..., str], kind: str) -> 
                 "object",
             ),
         ),
-        (
-            "VolumeBinding",
-            {"shape": [{"score": "x"}]},
-            into("UtilizationShapePoint.shape.score", "int32"),
-        ),
+        ("VolumeBinding", {"shape": [{"score": "x"}]}, into("UtilizationShapePoint.shape.score", "int32")),
         ("NodeResourcesFit", {"ignoredResources": "x"}, into("NodeResourcesFitArgs.ignoredResources", "[]string")),
         (
             "NodeResourcesFit",

@@ -147,10 +147,7 @@ FIELD = f"{REQUIRED}.matchFields[0]"
         (
             "NodeResourcesBalancedAllocation",
             {"resources": [{"name": "a"}, {"name": "a", "weight": 2}]},
-            [
-                'resources[1].name: Duplicate value: "a"',
-                "resources[1].weight: Invalid value: 2: must be 1",
-            ],
+            ['resources[1].name: Duplicate value: "a"', "resources[1].weight: Invalid value: 2: must be 1"],
         ),
         (
             "VolumeBinding",
@@ -300,10 +297,7 @@ SHAPE = "scoringStrategy.requestedToCapacityRatio.shape"
     ("args", "errors"),
     [
         (NodeResourcesFitArgs(scoring_strategy=ScoringStrategy(RATIO, (), shape((0, 0), (100, 10)))), []),
-        (
-            NodeResourcesFitArgs(("not a name", "a/b")),
-            [f'ignoredResources[0]: Invalid value: "not a name": {NAME}'],
-        ),
+        (NodeResourcesFitArgs(("not a name", "a/b")), [f'ignoredResources[0]: Invalid value: "not a name": {NAME}']),
         (
             NodeResourcesFitArgs((), ("example.com", "a/b", "x y")),
             [

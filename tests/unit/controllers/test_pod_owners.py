@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 
 from bayplan.clock import ManualClock
-from bayplan.controllers.core.api_types import (
-    REPLICA_SETS,
-    PodFields,
-    Tree,
-    UntypedObject,
-)
+from bayplan.controllers.core.api_types import REPLICA_SETS, PodFields, Tree, UntypedObject
 from bayplan.controllers.core.controller import raise_first_error, slow_start_batch
 from bayplan.controllers.core.expectations import EXPECTATIONS_TIMEOUT_S, Expectations
 from bayplan.controllers.core.owner_refs import (

@@ -186,8 +186,7 @@ def test_devices_come_from_other_pools_while_one_is_incomplete() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "expected"),
-    [pytest.param(1, ["r0=a"], id="enough"), pytest.param(9, INVALID_POOLS, id="too-few")],
+    ("count", "expected"), [pytest.param(1, ["r0=a"], id="enough"), pytest.param(9, INVALID_POOLS, id="too-few")]
 )
 def test_invalid_pools_are_reported_only_if_devices_are_missing(count: int, expected: list[str] | str) -> None:
     invalid = make_slice(device("z"), device("z"), node="n", pool="broken")

@@ -11,12 +11,7 @@ from bayplan.devices.errors import AllocationError
 from bayplan.devices.pools import PoolDevice
 from bayplan.devices.selectors import DeviceSelectors, device_view
 from bayplan.objects.resource import Device, DeviceAttribute
-from support.builders.devices import (
-    DRIVER,
-    device,
-    make_class,
-    make_slice,
-)
+from support.builders.devices import DRIVER, device, make_class, make_slice
 
 
 def published(item: Device) -> PoolDevice:

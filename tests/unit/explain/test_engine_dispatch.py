@@ -20,12 +20,7 @@ from bayplan.objects.meta import format_micro_time
 from bayplan.telemetry.answers import Answer, BindRequestProgress
 from support.fakes.http_server import FakeHttpServer, status
 from support.harness.async_tests import async_test
-from support.harness.reconciler import (
-    REQUESTS,
-    FailingPlugin,
-    ReconcilerHarness,
-    run_with_reconciler,
-)
+from support.harness.reconciler import REQUESTS, FailingPlugin, ReconcilerHarness, run_with_reconciler
 
 ASKED = BindRequestProgress(name="default/web", node="n1", phase="Pending", is_ours=True)
 ANSWER = Answer(pod="default/web", state="binding", node="n1", waits_for="something", request=ASKED)

@@ -32,11 +32,7 @@ BIG = make_node("big", cpu="8", memory="16Gi", taints=["gpu=true:NoSchedule", "o
     [
         pytest.param(make_pod(cpu="2500m"), [SMALL], [], ["ask for 500m less CPU"], id="cpu"),
         pytest.param(
-            make_pod(cpu="3", memory="5Gi"),
-            [SMALL],
-            [],
-            ["ask for 1 less CPU and 1Gi less memory"],
-            id="two-resources",
+            make_pod(cpu="3", memory="5Gi"), [SMALL], [], ["ask for 1 less CPU and 1Gi less memory"], id="two-resources"
         ),
         pytest.param(
             make_pod(requests={"nvidia.com/gpu": 1}), [SMALL], [], ["ask for no nvidia.com/gpu"], id="whole-request"
@@ -155,7 +151,7 @@ def test_on_many_nodes_only_a_complete_search_reports_that_nothing_helps() -> No
     answer = explain(make_pod(cpu="1", node_selector={"disk": "ssd"}), many, other_pods)
     assert answer.no_change == NO_CHANGE_HELPS
     assert {each.text: each.nodes for each in answer.reasons} == {
-        "node(s) didn't match Pod's node affinity/selector": 40,
+        "node(s) didn't match Pod's node affinity/selector": 40
     }
 
 

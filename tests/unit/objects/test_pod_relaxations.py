@@ -19,8 +19,7 @@ from bayplan.objects.resources import filter_requests
 from bayplan.testing import make_pod
 
 amounts = st.fixed_dictionaries(
-    {},
-    optional={"cpu": st.sampled_from(["250m", "1", "2500m"]), "memory": st.sampled_from(["100Mi", "1Gi"])},
+    {}, optional={"cpu": st.sampled_from(["250m", "1", "2500m"]), "memory": st.sampled_from(["100Mi", "1Gi"])}
 )
 requests = st.builds(ResourceRequirements, requests=amounts)
 running = st.builds(Container, name=st.just("main"), resources=requests)

@@ -214,10 +214,7 @@ def test_the_incoming_pods_requests_ignore_a_resize() -> None:
 
 def test_exact_requests() -> None:
     case = pod(container(memory="1.5Gi"), container(memory="1n"), level=needs(cpu="1"), overhead={"cpu": "1m"})
-    assert pod_requests(case) == {
-        "memory": Quantity.parse("1610612736000000001n"),
-        "cpu": Quantity.parse("1001m"),
-    }
+    assert pod_requests(case) == {"memory": Quantity.parse("1610612736000000001n"), "cpu": Quantity.parse("1001m")}
     assert pod_requests(case, skip_pod_level=True)["cpu"] == Quantity.parse("1m")
     assert pod_requests(case, non_missing={"x.io/gpu": Quantity.of(3)})["x.io/gpu"] == Quantity.of(6)
 

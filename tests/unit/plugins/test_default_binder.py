@@ -7,13 +7,7 @@ import asyncio
 from bayplan.errors import BayplanError
 from bayplan.intents.pod_intents import BindPod
 from bayplan.plugins.default_binder import DefaultBinder
-from support.builders.framework import (
-    FakeHandle,
-    errored,
-    filter_result,
-    make_cycle,
-    make_pod,
-)
+from support.builders.framework import FakeHandle, errored, filter_result, make_cycle, make_pod
 
 
 def test_it_writes_one_binding() -> None:

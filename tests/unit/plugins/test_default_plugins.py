@@ -7,13 +7,7 @@ import pytest
 from bayplan.config.defaults import DEFAULT_PLUGINS
 from bayplan.config.load import load_default
 from bayplan.config.model import MULTI_POINT
-from bayplan.framework.api.extension_points import (
-    FILTER,
-    PERMIT,
-    PRE_ENQUEUE,
-    PRE_FILTER,
-    RESERVE,
-)
+from bayplan.framework.api.extension_points import FILTER, PERMIT, PRE_ENQUEUE, PRE_FILTER, RESERVE
 from bayplan.framework.runtime.profile import Profile, build_profile
 from bayplan.plugins import default_plugins
 from bayplan.plugins.args_kinds import ARGS_KINDS

@@ -7,13 +7,7 @@ import pytest
 from bayplan.objects.core import Pod
 from bayplan.objects.volumes import ImageVolume, Volume
 from bayplan.plugins.image_locality import ImageLocality
-from support.builders.framework import (
-    from_api,
-    make_container,
-    make_node,
-    make_pod,
-    run_score,
-)
+from support.builders.framework import from_api, make_container, make_node, make_pod, run_score
 
 MIB = 1024 * 1024
 

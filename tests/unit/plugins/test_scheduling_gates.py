@@ -7,12 +7,7 @@ import pytest
 from bayplan.framework.api.events import ActionType, ClusterEvent, EventResource
 from bayplan.objects.core import PodSchedulingGate
 from bayplan.plugins.scheduling_gates import SchedulingGates
-from support.builders.framework import (
-    evaluate_hints,
-    filter_result,
-    make_pod,
-    unresolvable,
-)
+from support.builders.framework import evaluate_hints, filter_result, make_pod, unresolvable
 
 
 def gated(*names: str) -> tuple[PodSchedulingGate, ...]:

@@ -13,14 +13,7 @@ from bayplan.objects.workloads import PodGroup
 from bayplan.plugins.pod_group_pods_count import NOTHING_ASSIGNED, PodGroupPodsCount
 from bayplan.plugins.topology_placement_generator import TopologyPlacementGenerator
 from bayplan.snapshot import Catalog
-from support.builders.framework import (
-    FakeHandle,
-    from_api,
-    make_cycle,
-    make_node,
-    make_pod,
-    make_snapshot,
-)
+from support.builders.framework import FakeHandle, from_api, make_cycle, make_node, make_pod, make_snapshot
 
 NODES = [
     make_node("a", labels={"zone": "x"}),

@@ -22,14 +22,7 @@ from support.builders.framework import (
     run_filter,
     unresolvable,
 )
-from support.builders.volumes import (
-    claim_volume,
-    ephemeral,
-    make_claim,
-    make_class,
-    make_volume,
-    volume_pod,
-)
+from support.builders.volumes import claim_volume, ephemeral, make_claim, make_class, make_volume, volume_pod
 
 POD = volume_pod(claim_volume("claim"))
 BOUND = make_claim(volume="pv")

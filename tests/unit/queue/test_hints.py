@@ -18,13 +18,7 @@ from bayplan.framework.api.events import (
 )
 from bayplan.framework.runtime.object_changes import ASSIGNED_POD_DELETE, NODE_ADD
 from bayplan.objects.core import Pod
-from bayplan.queue import (
-    HintTable,
-    ObservedEvent,
-    QueueCounters,
-    QueuedPodInfo,
-    QueueingStrategy,
-)
+from bayplan.queue import HintTable, ObservedEvent, QueueCounters, QueuedPodInfo, QueueingStrategy
 from bayplan.queue.hints import HintKey
 from bayplan.snapshot import PodInfo
 from support.builders.framework import make_node, make_pod
@@ -44,10 +38,7 @@ def table(**plugins: tuple[ClusterEventWithHint, ...]) -> HintTable:
 
 def rejected(*plugins: str, pending: tuple[str, ...] = ()) -> QueuedPodInfo:
     return QueuedPodInfo(
-        PodInfo(make_pod()),
-        CLOCK.now(),
-        unschedulable_plugins=frozenset(plugins),
-        pending_plugins=frozenset(pending),
+        PodInfo(make_pod()), CLOCK.now(), unschedulable_plugins=frozenset(plugins), pending_plugins=frozenset(pending)
     )
 
 

@@ -15,25 +15,14 @@ import pytest
 from bayplan.app import known_plugins
 from bayplan.framework import Cycle, PreBindPreFlightResult, unschedulable
 from bayplan.framework.api.status import Status
-from support.builders.devices import (
-    device,
-    make_class,
-    make_slice,
-    protected_claim,
-    using_claim,
-)
+from support.builders.devices import device, make_class, make_slice, protected_claim, using_claim
 from support.builders.framework import make_node, make_pod
 from support.fakes.http_server import Reply, Request, ServerAnswer
 from support.harness.async_tests import async_test, wait_until
 from support.harness.live_scheduler import LiveSchedulerHarness, run_live_scheduler
 
 NODE = make_node("n", cpu="4")
-DEVICES = (
-    make_slice(device("gpu-0"), node="n"),
-    make_class("gpu"),
-    protected_claim("a"),
-    protected_claim("b"),
-)
+DEVICES = (make_slice(device("gpu-0"), node="n"), make_class("gpu"), protected_claim("a"), protected_claim("b"))
 
 
 FIRST = using_claim(make_pod("first", cpu="3", priority=1), "a")

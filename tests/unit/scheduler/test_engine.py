@@ -16,13 +16,7 @@ from bayplan.config.load import load
 from bayplan.errors import ConfigError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.plugin import PermitWait, PostFilterResult
-from bayplan.framework.api.status import (
-    SUCCESS,
-    Code,
-    Status,
-    error,
-    unschedulable,
-)
+from bayplan.framework.api.status import SUCCESS, Code, Status, error, unschedulable
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod, PodSchedulingGroup
 from bayplan.objects.meta import ObjectMeta
@@ -107,10 +101,7 @@ def last_by_name(columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:
 
 
 def test_a_tie_break_can_be_given() -> None:
-    one = engine(
-        *(make_node(name) for name in "abc"),
-        tie_break=last_by_name,
-    )
+    one = engine(*(make_node(name) for name in "abc"), tie_break=last_by_name)
     assert one.place(make_pod()).node == "c"
 
 

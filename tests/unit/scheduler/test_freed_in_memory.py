@@ -10,13 +10,7 @@ import pytest
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.queue.queued_pod import SubQueue
-from support.builders.devices import (
-    device,
-    make_class,
-    make_slice,
-    protected_claim,
-    using_claim,
-)
+from support.builders.devices import device, make_class, make_slice, protected_claim, using_claim
 from support.builders.framework import make_node, make_pod, replace_fields
 from support.builders.volumes import claim_volume, make_claim, make_volume
 from support.builders.volumes import make_class as make_storage_class

@@ -11,12 +11,7 @@ import aiohttp
 import pytest
 
 from bayplan.admission.gpu_sharing import match_conditions
-from bayplan.admission.webhooks import (
-    GPU_WEBHOOKS,
-    WEBHOOKS,
-    AdmissionSettings,
-    webhooks_for,
-)
+from bayplan.admission.webhooks import GPU_WEBHOOKS, WEBHOOKS, AdmissionSettings, webhooks_for
 from bayplan.clock import SystemClock
 from bayplan.server.admission_webhooks import (
     AdmissionHandler,

@@ -11,13 +11,7 @@ import pytest
 from bayplan.clock import ManualClock
 from bayplan.server.auth.ttl_cache import TtlCache
 from bayplan.server.health import Check, HealthRecords, election_check, health_routes
-from bayplan.server.http.requests import (
-    MAX_BODY,
-    MAX_HEAD,
-    BadRequest,
-    HttpRequest,
-    RequestParser,
-)
+from bayplan.server.http.requests import MAX_BODY, MAX_HEAD, BadRequest, HttpRequest, RequestParser
 from bayplan.server.http.responses import (
     HttpServerResponse,
     bad_request_response,

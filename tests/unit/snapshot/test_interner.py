@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.snapshot.intern_tables import (
-    IdPredicate,
-    InternTables,
-    NamespacedLabels,
-    ResourceNumbers,
-)
+from bayplan.snapshot.intern_tables import IdPredicate, InternTables, NamespacedLabels, ResourceNumbers
 from bayplan.snapshot.interner import Interner
 
 

@@ -11,12 +11,7 @@ from bayplan.objects.ports import HostPort
 from bayplan.objects.storage import StorageClass
 from bayplan.snapshot import Catalog, ImageState, InternTables, NodeColumns, NodeTable, PodInfo, Snapshot
 from bayplan.snapshot.labels import LabelColumns
-from support.builders.framework import (
-    make_node,
-    make_pod,
-    make_snapshot,
-    taint,
-)
+from support.builders.framework import make_node, make_pod, make_snapshot, taint
 from support.builders.volumes import claim_volume
 
 GPU = "x.io/gpu"

@@ -33,9 +33,7 @@ SIDECAR = container(cpu="1", restartPolicy="Always")
         pytest.param([HALF, HALF], [], id="full"),
         pytest.param([HALF, pod(container(cpu="1001m"))], ["2001 of 2000 cpu"], id="processors"),
         pytest.param(
-            [HALF, pod(container(memory="513Mi"))],
-            [f"{1025 * 2**20 * 1000} of {2**30 * 1000} memory"],
-            id="memory",
+            [HALF, pod(container(memory="513Mi"))], [f"{1025 * 2**20 * 1000} of {2**30 * 1000} memory"], id="memory"
         ),
         pytest.param(
             [HALF, HALF, pod(container(**{"ephemeral-storage": "1"}))],
@@ -53,16 +51,12 @@ SIDECAR = container(cpu="1", restartPolicy="Always")
             id="beside a sidecar that started before",
         ),
         pytest.param(
-            [pod(container(), initContainers=[container(cpu="2"), SIDECAR])],
-            [],
-            id="before a sidecar starts",
+            [pod(container(), initContainers=[container(cpu="2"), SIDECAR])], [], id="before a sidecar starts"
         ),
         pytest.param([pod(container(cpu="2"), initContainers=[SIDECAR])], ["3000 of 2000 cpu"], id="sidecars go on"),
         pytest.param([pod(container(cpu="2"), overhead={"cpu": "1m"})], ["2001 of 2000 cpu"], id="overhead"),
         pytest.param(
-            [pod(container(cpu="1"), resources={"requests": {"cpu": "3"}})],
-            ["3000 of 2000 cpu"],
-            id="the whole pod",
+            [pod(container(cpu="1"), resources={"requests": {"cpu": "3"}})], ["3000 of 2000 cpu"], id="the whole pod"
         ),
         pytest.param([HALF, HALF, {**HALF, "status": {"phase": "Succeeded"}}], [], id="finished"),
         pytest.param([HALF, HALF, pod(container(cpu="1"), nodeName="")], [], id="waiting"),

@@ -49,8 +49,7 @@ def test_the_size_of_a_text_is_its_size_in_utf8(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "kept"),
-    [(1000, 3), (129, 3), (128, 2), (86, 2), (85, 1), (43, 1), (42, 0), (0, 0)],
+    ("budget", "kept"), [(1000, 3), (129, 3), (128, 2), (86, 2), (85, 1), (43, 1), (42, 0), (0, 0)]
 )
 def test_a_ranking_has_the_nodes_that_fit_its_budget(budget: int, kept: int) -> None:
     scores = array(INTEGERS, [9, 9, 8, 8, 7, 7]).tobytes()

@@ -78,12 +78,7 @@ def test_severities() -> None:
         LOG.error(None, "Leaderelection lost")
         PLAIN.critical("the end")
         lines = [f"{line[0]} {line.partition('] ')[2]}" for line in err.getvalue().splitlines()]
-        assert lines == [
-            'W "Careful" a=1',
-            'E "Failed" err="broken" pod="a/b"',
-            'E "Leaderelection lost"',
-            "F the end",
-        ]
+        assert lines == ['W "Careful" a=1', 'E "Failed" err="broken" pod="a/b"', 'E "Leaderelection lost"', "F the end"]
 
 
 def test_plain_messages_and_tracebacks() -> None:

@@ -18,13 +18,7 @@ READY = Condition(type="Ready", status="True")
 
 @pytest.mark.parametrize(
     ("item", "table"),
-    [
-        (make_node(), NODES),
-        (make_pod(), PODS),
-        (make_pod_group(), GROUPS),
-        (make_queue(), QUEUES),
-        (make_pvc("c"), ""),
-    ],
+    [(make_node(), NODES), (make_pod(), PODS), (make_pod_group(), GROUPS), (make_queue(), QUEUES), (make_pvc("c"), "")],
     ids=["node", "pod", "group", "queue", "another kind"],
 )
 def test_a_row_has_the_columns_of_its_table(item: KubeObject, table: str) -> None:

@@ -58,11 +58,7 @@ def test_the_stability_levels_are_upstreams() -> None:
         ),
         (
             "SchedulerAsyncAPICalls",
-            {
-                "async_api_call_execution_total",
-                "async_api_call_execution_duration_seconds",
-                "pending_async_api_calls",
-            },
+            {"async_api_call_execution_total", "async_api_call_execution_duration_seconds", "pending_async_api_calls"},
         ),
         ("DRAExtendedResource", {"resourceclaim_creates_total"}),
         (

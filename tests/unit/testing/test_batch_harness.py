@@ -345,9 +345,7 @@ def test_sessions_see_added_and_removed_objects() -> None:
     ("options", "message"),
     [
         pytest.param(
-            {"tiers": [[Racked, "gangg"]]},
-            'there is no plugin "gangg"; add its class to `plugins`',
-            id="unknown",
+            {"tiers": [[Racked, "gangg"]]}, 'there is no plugin "gangg"; add its class to `plugins`', id="unknown"
         ),
         pytest.param({"tiers": [["gang"]]}, 'no tier of the configuration has "racked"; add it to one', id="idle"),
         pytest.param({"config": "actions: allocate"}, 'no tier of the configuration has "racked"', id="idle-in-file"),
@@ -464,12 +462,7 @@ def test_queues_have_limits_and_parents() -> None:
             queue_in_session.parent,
             queue_in_session.capability.milli_cpu,
             queue_in_session.guarantee.milli_cpu,
-        ) == (
-            3,
-            "root",
-            4000,
-            1000,
-        )
+        ) == (3, "root", 4000, 1000)
         assert (queue_in_session.reclaimable, queue_in_session.is_open) == (False, True)
         assert "default" in session.queues
 

@@ -400,8 +400,7 @@ def test_other_objects_and_pending_pods_are_added_and_removed() -> None:
 
 def test_claims_and_volumes_are_part_of_the_cluster() -> None:
     cluster = Harness(
-        nodes=[RACK_A, RACK_B],
-        objects=[make_pvc("data", volume="disk"), make_pv("disk", near={"rack": "2"})],
+        nodes=[RACK_A, RACK_B], objects=[make_pvc("data", volume="disk"), make_pv("disk", near={"rack": "2"})]
     )
     assert cluster.place(make_pod(claims=["data"])) == "b"
 

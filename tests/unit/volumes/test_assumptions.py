@@ -8,13 +8,7 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.storage import PersistentVolumeClaim
 from bayplan.volumes.assumptions import VolumeAssumptions
 from bayplan.volumes.errors import VolumeError
-from support.builders.volumes import (
-    at_version,
-    catalog,
-    claim_reference,
-    make_claim,
-    make_volume,
-)
+from support.builders.volumes import at_version, catalog, claim_reference, make_claim, make_volume
 
 STORED = make_volume("pv", version="7")
 ASSUMED = make_volume("pv", version="7", phase="Bound")

@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from bayplan.objects.core import Pod
-from bayplan.objects.volumes import (
-    AwsElasticBlockStore,
-    AzureDisk,
-    AzureFile,
-    GcePersistentDisk,
-    IscsiVolume,
-    Volume,
-)
+from bayplan.objects.volumes import AwsElasticBlockStore, AzureDisk, AzureFile, GcePersistentDisk, IscsiVolume, Volume
 from bayplan.volumes.errors import VolumeError
 from bayplan.volumes.limits import (
     MissingClaimError,

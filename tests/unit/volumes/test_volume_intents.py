@@ -24,15 +24,7 @@ from bayplan.volumes.volume_intents import (
     revert_assumed_pod_volumes,
     with_claim_ref,
 )
-from support.builders.volumes import (
-    ZONE,
-    at_version,
-    catalog,
-    claim_reference,
-    make_claim,
-    make_volume,
-    volume_pod,
-)
+from support.builders.volumes import ZONE, at_version, catalog, claim_reference, make_claim, make_volume, volume_pod
 
 CLAIM = make_claim("mine", version="5")
 OTHER = make_claim("other", version="6")

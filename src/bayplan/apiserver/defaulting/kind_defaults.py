@@ -9,12 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bayplan.apiserver.defaulting import (
-    other_kinds,
-    pods,
-    volumes,
-    workloads,
-)
+from bayplan.apiserver.defaulting import other_kinds, pods, volumes, workloads
 from bayplan.apiserver.resources.kinds import ServedResource, Tree
 
 _DEFAULTERS: Mapping[tuple[str, str], Callable[[Tree], None]] = {

@@ -9,12 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
-from bayplan.apiserver.resources.kinds import (
-    ResourceRegistry,
-    ServedResource,
-    Subresource,
-    Tree,
-)
+from bayplan.apiserver.resources.kinds import ResourceRegistry, ServedResource, Subresource, Tree
 from bayplan.apiserver.storage.stored_objects import encode
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -103,12 +98,7 @@ class Discovery:
             for group, versions in self._resources.groups().items()
             if (not group) is core
         ]
-        return {
-            "kind": "APIGroupDiscoveryList",
-            "apiVersion": "apidiscovery.k8s.io/v2",
-            "metadata": {},
-            "items": items,
-        }
+        return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
 
     def _aggregated_version(self, group: str, version: str) -> Tree:
         found = sorted(self._resources.of_group(group, version), key=lambda each: each.plural)

@@ -10,12 +10,7 @@ from collections.abc import Sequence
 
 from bayplan.apiserver.http.responses import ApiResponse, json_response, not_found_response
 from bayplan.apiserver.resources.kinds import ResourceRegistry, ServedResource
-from bayplan.apiserver.schema.openapi import (
-    V2,
-    document,
-    etag,
-    index,
-)
+from bayplan.apiserver.schema.openapi import V2, document, etag, index
 from bayplan.apiserver.storage.stored_objects import encode
 
 _V2_JSON = {"swagger": "2.0", "info": {"title": "Kubernetes", "version": "1.36"}, "paths": {}}

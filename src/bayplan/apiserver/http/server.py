@@ -19,13 +19,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from bayplan.apiserver import api_errors
-from bayplan.apiserver.http.responses import (
-    ApiResponse,
-    WatchResponse,
-    error_response,
-    format_response,
-    warning_header,
-)
+from bayplan.apiserver.http.responses import ApiResponse, WatchResponse, error_response, format_response, warning_header
 
 LOG = logging.getLogger(__name__)
 

@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from bayplan.apiserver import api_errors
-from bayplan.apiserver.resources.autoscaler_conversion import (
-    AUTOSCALERS,
-    AUTOSCALING_V1,
-    to_v1,
-    to_v2,
-)
+from bayplan.apiserver.resources.autoscaler_conversion import AUTOSCALERS, AUTOSCALING_V1, to_v1, to_v2
 from bayplan.apiserver.resources.kinds import ServedResource, Subresource, Tree
 from bayplan.apiserver.schema.decoder import (
     BuiltInReader,
@@ -26,12 +21,7 @@ from bayplan.apiserver.schema.decoder import (
     decode_applied,
 )
 from bayplan.apiserver.schema.managed_fields.server_side_apply import Convert, object_text
-from bayplan.apiserver.schema.patches import (
-    JSON_PATCH,
-    MERGE_PATCH,
-    STRATEGIC_PATCH,
-    patch_object,
-)
+from bayplan.apiserver.schema.patches import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, patch_object
 from bayplan.apiserver.schema.types import StructType, built_in_types
 
 if TYPE_CHECKING:

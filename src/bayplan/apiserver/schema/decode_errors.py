@@ -16,12 +16,7 @@ from bayplan.apiserver.schema.scalars import (
     canonical_quantity,
     canonical_time,
 )
-from bayplan.apiserver.schema.types import (
-    FieldType,
-    SchemaField,
-    StructType,
-    WireType,
-)
+from bayplan.apiserver.schema.types import FieldType, SchemaField, StructType, WireType
 from bayplan.codec.go_text import json_float, quote
 from bayplan.codec.json_text import JsonNumber, JsonObject, JsonValue
 from bayplan.codec.quantity import FORMAT_ERROR

@@ -19,12 +19,7 @@ from bayplan.apiserver.schema.scalars import (
     canonical_quantity,
     canonical_time,
 )
-from bayplan.apiserver.schema.types import (
-    FieldType,
-    SchemaField,
-    StructType,
-    WireType,
-)
+from bayplan.apiserver.schema.types import FieldType, SchemaField, StructType, WireType
 
 ReadFunction = Callable[[Any], Any]
 

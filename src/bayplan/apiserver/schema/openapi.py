@@ -15,14 +15,7 @@ import msgspec
 
 from bayplan.apiserver.resources.kinds import ServedResource, Subresource
 from bayplan.apiserver.schema.crd.structural_schema import OBJECT_META_FIELDS, meta_type
-from bayplan.apiserver.schema.types import (
-    UNSET,
-    FieldType,
-    SchemaField,
-    StructType,
-    WireType,
-    built_in_types,
-)
+from bayplan.apiserver.schema.types import UNSET, FieldType, SchemaField, StructType, WireType, built_in_types
 
 Tree = dict[str, Any]
 

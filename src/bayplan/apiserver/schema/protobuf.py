@@ -16,13 +16,7 @@ from typing import Any
 import msgspec
 
 from bayplan.apiserver.api_errors import StatusError, bad_request
-from bayplan.apiserver.schema.types import (
-    FieldType,
-    SchemaField,
-    StructType,
-    TypeTable,
-    WireType,
-)
+from bayplan.apiserver.schema.types import FieldType, SchemaField, StructType, TypeTable, WireType
 from bayplan.codec.quantity import int64
 
 Tree = dict[str, Any]

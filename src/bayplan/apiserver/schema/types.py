@@ -105,7 +105,7 @@ _CAN_BE_EMPTY = frozenset(
         WireType.BYTES,
         WireType.LIST,
         WireType.MAP,
-    },
+    }
 )
 
 

@@ -51,12 +51,7 @@ def list_text(items: Sequence[str], limit: int, *, total: int | None = None, emp
     return f"{text} + {count - limit} more..." if count > limit else text or empty
 
 
-_SHORT = {
-    "ReadWriteOnce": "RWO",
-    "ReadOnlyMany": "ROX",
-    "ReadWriteMany": "RWX",
-    "ReadWriteOncePod": "RWOP",
-}
+_SHORT = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
 
 
 def access_modes_text(modes: Iterable[str] | None) -> str:

@@ -12,13 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import ServedResource, Tree
-from bayplan.apiserver.tables import (
-    core_kinds,
-    custom_resources,
-    network_storage_kinds,
-    object_parts,
-    workloads,
-)
+from bayplan.apiserver.tables import core_kinds, custom_resources, network_storage_kinds, object_parts, workloads
 from bayplan.apiserver.tables.pods import pod_cells, pod_row_conditions
 
 Cells = Callable[[Tree, datetime], list[Any]]

@@ -8,14 +8,7 @@ from typing import Any
 from bayplan.apiserver.resources.autoscaler_conversion import to_v2
 from bayplan.apiserver.resources.kinds import Tree
 from bayplan.apiserver.tables.ages import age_cell, format_age, parse_timestamp
-from bayplan.apiserver.tables.cell_text import (
-    NONE,
-    UNSET,
-    containers_cells,
-    labels_text,
-    selector_cell,
-    selector_text,
-)
+from bayplan.apiserver.tables.cell_text import NONE, UNSET, containers_cells, labels_text, selector_cell, selector_text
 from bayplan.apiserver.tables.object_parts import name_of, object_age_cell, spec_and_status
 
 

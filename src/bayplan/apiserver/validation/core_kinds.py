@@ -15,13 +15,7 @@ from bayplan.apiserver.validation.metadata import (
     check_metadata,
     check_metadata_update,
 )
-from bayplan.apiserver.validation.names import (
-    cidr,
-    config_key,
-    dns_label,
-    dns_subdomain,
-    label_key,
-)
+from bayplan.apiserver.validation.names import cidr, config_key, dns_label, dns_subdomain, label_key
 from bayplan.apiserver.validation.pods.pod_spec import check_template
 from bayplan.apiserver.validation.pods.scheduling import check_taints, check_tolerations
 from bayplan.apiserver.validation.resource_quantities import (

@@ -18,12 +18,7 @@ from bayplan.apiserver.validation.metadata import (
     selector_matches,
     sorted_map,
 )
-from bayplan.apiserver.validation.names import (
-    dns_label,
-    dns_subdomain,
-    label_key,
-    pattern_problem,
-)
+from bayplan.apiserver.validation.names import dns_label, dns_subdomain, label_key, pattern_problem
 from bayplan.apiserver.validation.pods.pod_spec import check_template
 from bayplan.apiserver.validation.workloads import check_non_negative
 from bayplan.codec.cron import schedule_error, time_zone_error

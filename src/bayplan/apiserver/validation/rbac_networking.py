@@ -8,12 +8,7 @@ from typing import Any
 from bayplan.apiserver.resources.kinds import Tree
 from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.jobs import check_domain_path
-from bayplan.apiserver.validation.metadata import (
-    check_immutable,
-    check_metadata,
-    check_metadata_update,
-    check_selector,
-)
+from bayplan.apiserver.validation.metadata import check_immutable, check_metadata, check_metadata_update, check_selector
 from bayplan.apiserver.validation.names import (
     address,
     cidr,

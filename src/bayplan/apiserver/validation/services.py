@@ -7,12 +7,7 @@ from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
 from bayplan.apiserver.validation.field_errors import FieldErrorList
-from bayplan.apiserver.validation.metadata import (
-    check_immutable,
-    check_labels,
-    check_metadata,
-    check_metadata_update,
-)
+from bayplan.apiserver.validation.metadata import check_immutable, check_labels, check_metadata, check_metadata_update
 from bayplan.apiserver.validation.names import (
     address,
     cidr,

@@ -17,12 +17,7 @@ from bayplan.apiserver.validation.metadata import (
     normalize_selector,
     sorted_map,
 )
-from bayplan.apiserver.validation.names import (
-    dns_label,
-    dns_subdomain,
-    label_key,
-    no_backsteps,
-)
+from bayplan.apiserver.validation.names import dns_label, dns_subdomain, label_key, no_backsteps
 from bayplan.apiserver.validation.pods.scheduling import check_node_selector
 from bayplan.apiserver.validation.pods.volumes import check_driver_name, check_source
 from bayplan.apiserver.validation.resource_quantities import NEGATIVE, NOT_POSITIVE, check_quantity

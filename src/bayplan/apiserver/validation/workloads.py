@@ -19,12 +19,7 @@ from bayplan.apiserver.validation.metadata import (
     selector_matches,
     sorted_map,
 )
-from bayplan.apiserver.validation.names import (
-    dns_label,
-    dns_subdomain,
-    path_segment,
-    percent,
-)
+from bayplan.apiserver.validation.names import dns_label, dns_subdomain, path_segment, percent
 from bayplan.apiserver.validation.pods.pod_spec import check_template
 from bayplan.apiserver.validation.resource_quantities import NEGATIVE
 from bayplan.apiserver.validation.storage import check_claim_spec

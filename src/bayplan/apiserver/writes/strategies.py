@@ -85,11 +85,7 @@ _STATUS_METADATA_FIELDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("apps", "Deployment"): ("labels",),
 }
 _ALL_METADATA = ("labels", "annotations", "finalizers", "ownerReferences")
-_NO_METADATA_BY_STATUS = (
-    "resource.k8s.io",
-    "storage.k8s.io",
-    "flowcontrol.apiserver.k8s.io",
-)
+_NO_METADATA_BY_STATUS = ("resource.k8s.io", "storage.k8s.io", "flowcontrol.apiserver.k8s.io")
 
 
 def prepare_create(resource: ServedResource, item: Tree, *, lookup: ObjectLookup | None = None) -> None:

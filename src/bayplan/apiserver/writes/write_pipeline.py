@@ -28,9 +28,7 @@ _CSR_RESOURCE = ("certificates.k8s.io", "certificatesigningrequests")
 
 
 def _validate_crd(tree: Tree, old: Tree | None = None) -> Sequence[api_errors.FieldCause]:
-    from bayplan.apiserver.schema.crd import (
-        definitions,  # imports CEL; other starts do not load it
-    )
+    from bayplan.apiserver.schema.crd import definitions  # imports CEL; other starts do not load it
 
     return definitions.validate_crd(tree, old)
 

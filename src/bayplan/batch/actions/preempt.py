@@ -18,13 +18,7 @@ import numpy as np
 from bayplan.batch.actions.allocate import PREDICATE_ERROR_CACHE
 from bayplan.batch.actions.preempt_dry_run import PreemptionDryRun
 from bayplan.batch.actions.row_orders import rows_by_score
-from bayplan.batch.actions.victim_search import (
-    EvictableTasks,
-    ExhaustedRows,
-    SearchAccepts,
-    VictimSearch,
-    fits_without,
-)
+from bayplan.batch.actions.victim_search import EvictableTasks, ExhaustedRows, SearchAccepts, VictimSearch, fits_without
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.config.arguments import Arguments
 from bayplan.batch.evaluation.task_class_evaluation import TaskClassEvaluation

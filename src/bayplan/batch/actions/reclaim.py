@@ -10,13 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from bayplan.batch.actions.row_orders import first_rows, rows_in_order
-from bayplan.batch.actions.victim_search import (
-    EvictableTasks,
-    ExhaustedRows,
-    SearchAccepts,
-    VictimSearch,
-    fits_without,
-)
+from bayplan.batch.actions.victim_search import EvictableTasks, ExhaustedRows, SearchAccepts, VictimSearch, fits_without
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.nodes import Node

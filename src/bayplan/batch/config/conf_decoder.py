@@ -18,14 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bayplan.codec.go_text import go_syntax
-from bayplan.codec.yaml_nodes import (
-    MAX_DEPTH,
-    AliasResolver,
-    YamlNode,
-    YamlNodeKind,
-    depth_error,
-    read_nodes,
-)
+from bayplan.codec.yaml_nodes import MAX_DEPTH, AliasResolver, YamlNode, YamlNodeKind, depth_error, read_nodes
 from bayplan.codec.yaml_scalars import resolve_scalar
 from bayplan.errors import ObjectError
 

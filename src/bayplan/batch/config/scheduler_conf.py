@@ -15,15 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bayplan.batch.config.arguments import Arguments
-from bayplan.batch.config.conf_decoder import (
-    ANY,
-    FLAG,
-    TEXT,
-    ConfListShape,
-    ConfMapShape,
-    ConfStructShape,
-    decode_conf,
-)
+from bayplan.batch.config.conf_decoder import ANY, FLAG, TEXT, ConfListShape, ConfMapShape, ConfStructShape, decode_conf
 from bayplan.codec.go_text import go_value
 from bayplan.errors import ConfigError, ObjectError
 
@@ -43,16 +35,7 @@ tiers:
 """
 """The configuration in force until a file is loaded."""
 
-BUILT_IN_ACTIONS = (
-    "enqueue",
-    "allocate",
-    "backfill",
-    "preempt",
-    "reclaim",
-    "shuffle",
-    "gangpreempt",
-    "gangreclaim",
-)
+BUILT_IN_ACTIONS = ("enqueue", "allocate", "backfill", "preempt", "reclaim", "shuffle", "gangpreempt", "gangreclaim")
 
 ENABLE_HIERARCHY = "enableHierarchy"
 ENABLED_CLUSTER_ORDER = "EnabledClusterOrder"

@@ -17,19 +17,9 @@ from bayplan.batch.config.arguments import TRUE_TEXTS
 from bayplan.batch.devices.numa import BEST_EFFORT, RESTRICTED, SINGLE_NUMA_NODE
 from bayplan.batch.devices.shared_gpus import GPU_INDEX, UNHEALTHY
 from bayplan.batch.devices.vgpus import REGISTER, parse_card_annotation
-from bayplan.batch.model.jobs import (
-    JDB_MAX_UNAVAILABLE,
-    JDB_MIN_AVAILABLE,
-    OLD_SLA_WAITING_TIME,
-    SLA_WAITING_TIME,
-)
+from bayplan.batch.model.jobs import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILABLE, OLD_SLA_WAITING_TIME, SLA_WAITING_TIME
 from bayplan.batch.model.node_accounts import OVERSUBSCRIPTION_CPU, OVERSUBSCRIPTION_MEMORY
-from bayplan.batch.model.tasks import (
-    PREEMPTABLE,
-    REVOCABLE_ZONE,
-    TASK_PRIORITY,
-    parse_int,
-)
+from bayplan.batch.model.tasks import PREEMPTABLE, REVOCABLE_ZONE, TASK_PRIORITY, parse_int
 from bayplan.codec.go_duration import DurationError, parse_duration
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject

@@ -27,20 +27,9 @@ from bayplan.batch.model.nodes import FloatVector
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session.session import Session
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.extension_points import (
-    FILTER,
-    PRE_FILTER,
-    PRE_SCORE,
-    SCORE,
-)
+from bayplan.framework.api.extension_points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
 from bayplan.framework.api.plugin import PreFilterResult, amounts_local, row_local
-from bayplan.framework.api.status import (
-    SKIP,
-    Code,
-    Status,
-    error,
-    unschedulable,
-)
+from bayplan.framework.api.status import SKIP, Code, Status, error, unschedulable
 from bayplan.framework.runtime.plugin_call import PLUGIN_EXCEPTIONS, to_status
 from bayplan.objects.core import ReplicationController, Service
 from bayplan.objects.workloads import ReplicaSet, StatefulSet
@@ -417,13 +406,7 @@ class FrameworkScores:
             return True
 
     def _refresh_column(
-        self,
-        number: int,
-        column: ScoreColumn,
-        candidates: BoolVector,
-        touched: Sequence[int] | None,
-        *,
-        same: bool,
+        self, number: int, column: ScoreColumn, candidates: BoolVector, touched: Sequence[int] | None, *, same: bool
     ) -> bool:
         """Update one plugin's scores. True when more than the touched rows may have changed."""
         stale = number not in self._dependency_values or (

@@ -12,12 +12,7 @@ from datetime import datetime
 
 from bayplan.batch.model.amounts import Amounts, excess_amounts
 from bayplan.batch.model.fit_errors import FitErrors
-from bayplan.batch.model.statuses import (
-    IS_HOLDING,
-    READY,
-    VALID,
-    TaskStatus,
-)
+from bayplan.batch.model.statuses import IS_HOLDING, READY, VALID, TaskStatus
 from bayplan.batch.model.sub_jobs import (
     ResolvedNetworkTopology,
     SubJob,
@@ -27,13 +22,7 @@ from bayplan.batch.model.sub_jobs import (
     match_values,
     sub_job_id,
 )
-from bayplan.batch.model.tasks import (
-    EARLIEST_TIME,
-    PREEMPTABLE,
-    Task,
-    parse_bool,
-    revocable_zone,
-)
+from bayplan.batch.model.tasks import EARLIEST_TIME, PREEMPTABLE, Task, parse_bool, revocable_zone
 from bayplan.codec.go_duration import DurationError, parse_duration
 from bayplan.objects.meta import ResourceList
 from bayplan.objects.volcano.types import PodGroup, PodGroupCondition

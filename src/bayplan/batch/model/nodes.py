@@ -13,12 +13,7 @@ from typing import Any
 import numpy as np
 
 from bayplan.batch.model.amounts import Amounts
-from bayplan.batch.model.node_accounts import (
-    FloatMatrix,
-    FloatVector,
-    NodeAccounts,
-    capacity_of,
-)
+from bayplan.batch.model.node_accounts import FloatMatrix, FloatVector, NodeAccounts, capacity_of
 from bayplan.batch.model.tasks import Task
 from bayplan.objects.core import Node as NodeObject
 from bayplan.snapshot import BoolVector, NodeInfo, NodeTable, RowVector, Snapshot

@@ -15,12 +15,7 @@ from bayplan.batch.model.tasks import Task, parse_int
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import NAME_SUFFIX_ALPHABET
 from bayplan.objects.selectors.label_selectors import SelectorError, compile_label_selector
-from bayplan.objects.volcano.types import (
-    HARD,
-    SOFT,
-    NetworkTopology,
-    SubGroupPolicy,
-)
+from bayplan.objects.volcano.types import HARD, SOFT, NetworkTopology, SubGroupPolicy
 
 _LONGEST_SUFFIX = 128
 _NO_TASKS: dict[str, Task] = {}

@@ -98,10 +98,7 @@ class DeviceSharePlugin:
         session.add_predicate_factory(self.name, lambda task: CardPredicateResults(pool, count), signature)  # noqa: ARG005
         if self._weight > 0:
             session.add_node_order_nodes_fn(
-                self.name,
-                lambda task, nodes: self._score(pool, task, nodes),
-                signature=signature,
-                depends_on=ROW_LOCAL,
+                self.name, lambda task, nodes: self._score(pool, task, nodes), signature=signature, depends_on=ROW_LOCAL
             )
 
     def on_session_close(self, session: Session) -> None:

@@ -266,10 +266,7 @@ def _weight(arguments: Arguments, key: str) -> int:
 
 
 def _resource_weights(arguments: Arguments) -> dict[str, int]:
-    weights = {
-        CPU: _weight(arguments, "hypernode.binpack.cpu"),
-        MEMORY: _weight(arguments, "hypernode.binpack.memory"),
-    }
+    weights = {CPU: _weight(arguments, "hypernode.binpack.cpu"), MEMORY: _weight(arguments, "hypernode.binpack.memory")}
     for name in _listed(arguments):
         weights.setdefault(name, _weight(arguments, f"{RESOURCES}.{name}"))
     return weights

@@ -9,35 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from bayplan.batch.devices.claimed_devices import (
-    COUNT_PREFIX,
-    ByClass,
-    ClaimedDeviceRequests,
-    sum_claims,
-)
+from bayplan.batch.devices.claimed_devices import COUNT_PREFIX, ByClass, ClaimedDeviceRequests, sum_claims
 from bayplan.batch.model.amounts import Amounts
 from bayplan.batch.model.fit_errors import ALL_NODES_UNAVAILABLE
-from bayplan.batch.model.jobs import (
-    COMPLETED_PHASE,
-    INQUEUE_PHASE,
-    PENDING_PHASE,
-    RUNNING_PHASE,
-    UNKNOWN_PHASE,
-    Job,
-)
-from bayplan.batch.model.statuses import (
-    COMPLETED,
-    HOLDING,
-    SCHEDULED,
-    TaskStatus,
-)
+from bayplan.batch.model.jobs import COMPLETED_PHASE, INQUEUE_PHASE, PENDING_PHASE, RUNNING_PHASE, UNKNOWN_PHASE, Job
+from bayplan.batch.model.statuses import COMPLETED, HOLDING, SCHEDULED, TaskStatus
 from bayplan.batch.model.tasks import Task
-from bayplan.batch.session.outcome import (
-    GroupEvent,
-    GroupOutcome,
-    PodMessage,
-    SessionResult,
-)
+from bayplan.batch.session.outcome import GroupEvent, GroupOutcome, PodMessage, SessionResult
 from bayplan.batch.session.session import Session
 from bayplan.codec.quantity import Quantity, parse_quantity
 from bayplan.objects.resource import ResourceClaim

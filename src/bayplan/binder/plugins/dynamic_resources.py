@@ -70,12 +70,7 @@ class DynamicResourcesBinderPlugin(BindTimeoutPlugin):
     # internal
 
     async def _reserve_claim(
-        self,
-        ctx: BinderHandle,
-        pod: Pod,
-        node: Node,
-        claim: ResourceClaim,
-        requested: AllocationResult | None,
+        self, ctx: BinderHandle, pod: Pod, node: Node, claim: ResourceClaim, requested: AllocationResult | None
     ) -> ResourceClaim:
         """Reserve a claim and return it. An allocation that the claim already has is used if the node can reach it: the
         pod gets the claim's devices, and never both."""

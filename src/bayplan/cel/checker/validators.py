@@ -10,22 +10,9 @@ from bayplan.cel.checker.checker import CheckedExpression
 from bayplan.cel.errors import CelError
 from bayplan.cel.libraries import conversions, string_format
 from bayplan.cel.parser.source import ExpressionSource
-from bayplan.cel.parser.syntax import (
-    Call,
-    Expr,
-    ListExpr,
-    Literal,
-    MapExpr,
-    children,
-)
+from bayplan.cel.parser.syntax import Call, Expr, ListExpr, Literal, MapExpr, children
 from bayplan.cel.regex.regex import compile_regex
-from bayplan.cel.types.types import (
-    DYN,
-    CelType,
-    TypeKind,
-    is_optional,
-    short_name,
-)
+from bayplan.cel.types.types import DYN, CelType, TypeKind, is_optional, short_name
 from bayplan.cel.values import go_format
 from bayplan.cel.values.values import Uint
 

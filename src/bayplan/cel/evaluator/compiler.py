@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayplan.cel.checker.checker import CheckedExpression
-from bayplan.cel.errors import (
-    COST_EXCEEDED,
-    CelError,
-    CompileError,
-    EvaluationAborted,
-    EvaluationError,
-)
+from bayplan.cel.errors import COST_EXCEEDED, CelError, CompileError, EvaluationAborted, EvaluationError
 from bayplan.cel.evaluator import calls, predicates
 from bayplan.cel.evaluator.attributes import (
     AttributeChain,
@@ -31,27 +25,11 @@ from bayplan.cel.evaluator.attributes import (
 from bayplan.cel.evaluator.folds import growable, run_comprehension
 from bayplan.cel.evaluator.frames import Frame, Run
 from bayplan.cel.libraries.conversions import CONVERSIONS
-from bayplan.cel.parser.syntax import (
-    Call,
-    Comprehension,
-    Expr,
-    Ident,
-    ListExpr,
-    Literal,
-    MapExpr,
-    Select,
-)
+from bayplan.cel.parser.syntax import Call, Comprehension, Expr, Ident, ListExpr, Literal, MapExpr, Select
 from bayplan.cel.regex.regex import compile_regex
 from bayplan.cel.types.declarations import Functions
 from bayplan.cel.types.types import TypeKind, mentions_dyn
-from bayplan.cel.values.cost import (
-    LIMIT,
-    LIST_COST,
-    MAP_COST,
-    ONE,
-    Cost,
-    cost_of,
-)
+from bayplan.cel.values.cost import LIMIT, LIST_COST, MAP_COST, ONE, Cost, cost_of
 from bayplan.cel.values.device_view import DeviceView
 from bayplan.cel.values.values import OptionalValue, TypeValue
 

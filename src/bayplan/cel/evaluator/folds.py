@@ -12,12 +12,7 @@ from typing import Any
 from bayplan.cel.errors import COST_EXCEEDED, CelError, EvaluationAborted
 from bayplan.cel.evaluator.frames import UNSET, Frame, Run
 from bayplan.cel.values.cost import LIMIT
-from bayplan.cel.values.values import (
-    CelMap,
-    GrowableMap,
-    go_type,
-    is_list,
-)
+from bayplan.cel.values.values import CelMap, GrowableMap, go_type, is_list
 
 
 def growable(value: Any) -> Any:

@@ -13,25 +13,10 @@ from bayplan.cel.errors import CelError, EvaluationAborted, no_such_overload
 from bayplan.cel.evaluator.calls import evaluate_all
 from bayplan.cel.evaluator.frames import Frame, Run
 from bayplan.cel.types.declarations import Implementation
-from bayplan.cel.values.cost import (
-    MAX_TABLE,
-    TRAVERSE,
-    comparison,
-    size,
-)
+from bayplan.cel.values.cost import MAX_TABLE, TRAVERSE, comparison, size
 from bayplan.cel.values.operators import equal
 from bayplan.cel.values.semver import Semver
-from bayplan.cel.values.values import (
-    INT_MAX,
-    INT_MIN,
-    UINT_MAX,
-    Cidr,
-    Ip,
-    NamedFormat,
-    Uint,
-    go_type,
-    lossless_int,
-)
+from bayplan.cel.values.values import INT_MAX, INT_MIN, UINT_MAX, Cidr, Ip, NamedFormat, Uint, go_type, lossless_int
 
 
 def conjunction(terms: list[Run]) -> Run:

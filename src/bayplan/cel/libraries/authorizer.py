@@ -9,12 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.cel.types.declarations import Overload
-from bayplan.cel.types.types import (
-    BOOL,
-    STRING,
-    CelType,
-    struct,
-)
+from bayplan.cel.types.types import BOOL, STRING, CelType, struct
 
 _PREFIX = "kubernetes.authorization."
 AUTHORIZER, PATH, GROUP, RESOURCE, DECISION = (

@@ -7,12 +7,7 @@ from collections.abc import Callable
 from datetime import date
 
 from bayplan.cel.types.declarations import Overload, function, method
-from bayplan.cel.types.types import (
-    FORMAT,
-    STRING,
-    list_of,
-    optional_of,
-)
+from bayplan.cel.types.types import FORMAT, STRING, list_of, optional_of
 from bayplan.cel.values.urls import parse_request_uri
 from bayplan.cel.values.values import NONE, NamedFormat, OptionalValue
 

@@ -6,18 +6,8 @@ from collections.abc import Callable
 from functools import cmp_to_key
 from typing import Any
 
-from bayplan.cel.errors import (
-    COST_EXCEEDED,
-    CelError,
-    EvaluationAborted,
-    no_such_overload,
-)
-from bayplan.cel.types.declarations import (
-    Implementation,
-    Overload,
-    function,
-    method,
-)
+from bayplan.cel.errors import COST_EXCEEDED, CelError, EvaluationAborted, no_such_overload
+from bayplan.cel.types.declarations import Implementation, Overload, function, method
 from bayplan.cel.types.types import (
     BOOL,
     BYTES,
@@ -34,13 +24,7 @@ from bayplan.cel.types.types import (
 )
 from bayplan.cel.values import operators
 from bayplan.cel.values.cost import LIMIT
-from bayplan.cel.values.values import (
-    CelDuration,
-    CelTimestamp,
-    Uint,
-    is_list,
-    type_name,
-)
+from bayplan.cel.values.values import CelDuration, CelTimestamp, Uint, is_list, type_name
 
 A, T = param("A"), param("T")
 LIST_A, LIST_T, LIST_DYN = list_of(A), list_of(T), list_of(DYN)

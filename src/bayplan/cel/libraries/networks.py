@@ -6,13 +6,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from bayplan.cel.errors import CelError, no_such_overload
 from bayplan.cel.types.declarations import Overload, function, method
-from bayplan.cel.types.types import (
-    BOOL,
-    CIDR,
-    INT,
-    IP,
-    STRING,
-)
+from bayplan.cel.types.types import BOOL, CIDR, INT, IP, STRING
 from bayplan.cel.values.addresses import parse_address, parse_prefix
 from bayplan.cel.values.go_format import quote
 from bayplan.cel.values.values import Cidr, Ip

@@ -6,16 +6,7 @@ from typing import Any
 
 from bayplan.cel.errors import CelError
 from bayplan.cel.types.declarations import Overload, function, method
-from bayplan.cel.types.types import (
-    BOOL,
-    DYN,
-    INT,
-    STRING,
-    list_of,
-    map_of,
-    optional_of,
-    param,
-)
+from bayplan.cel.types.types import BOOL, DYN, INT, STRING, list_of, map_of, optional_of, param
 from bayplan.cel.values.values import (
     MISSING,
     NONE,

@@ -5,19 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.cel.errors import CelError
-from bayplan.cel.types.declarations import (
-    Implementation,
-    Overload,
-    function,
-    method,
-)
-from bayplan.cel.types.types import (
-    BOOL,
-    DOUBLE,
-    INT,
-    QUANTITY,
-    STRING,
-)
+from bayplan.cel.types.declarations import Implementation, Overload, function, method
+from bayplan.cel.types.types import BOOL, DOUBLE, INT, QUANTITY, STRING
 from bayplan.cel.values.quantities import DerivedQuantity, ParseQuantity, QuantityValue
 from bayplan.errors import BayplanError
 

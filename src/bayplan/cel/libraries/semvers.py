@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from bayplan.cel.errors import CelError
 from bayplan.cel.types.declarations import Overload, function, method
-from bayplan.cel.types.types import (
-    BOOL,
-    INT,
-    SEMVER,
-    STRING,
-)
+from bayplan.cel.types.types import BOOL, INT, SEMVER, STRING
 from bayplan.cel.values.semver import Semver
 
 PAIR = (SEMVER, SEMVER)

@@ -24,12 +24,7 @@ from bayplan.cel.types.types import (
     param,
 )
 from bayplan.cel.values import operators
-from bayplan.cel.values.values import (
-    CelMap,
-    GrowableMap,
-    go_text,
-    is_list,
-)
+from bayplan.cel.values.values import CelMap, GrowableMap, go_text, is_list
 
 A, B, K, V = param("A"), param("B"), param("K"), param("V")
 LIST_A, MAP_AB, MAP_KV = list_of(A), map_of(A, B), map_of(K, V)

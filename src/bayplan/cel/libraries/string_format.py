@@ -13,15 +13,7 @@ from bayplan.cel.types.declarations import Overload, method
 from bayplan.cel.types.types import DYN, STRING, list_of
 from bayplan.cel.values.go_format import parse_float
 from bayplan.cel.values.go_format import quote as quoted
-from bayplan.cel.values.values import (
-    CelDuration,
-    CelMap,
-    CelTimestamp,
-    TypeValue,
-    Uint,
-    is_list,
-    type_name,
-)
+from bayplan.cel.values.values import CelDuration, CelMap, CelTimestamp, TypeValue, Uint, is_list, type_name
 
 DEFAULT_PRECISION = 6
 MAX_PRECISION_DIGITS = 4
@@ -201,6 +193,4 @@ def _go_double(value: float) -> str:
     return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")
 
 
-OVERLOADS: list[Overload] = [
-    method("format", "string_format", (STRING, list_of(DYN)), STRING, format_text),
-]
+OVERLOADS: list[Overload] = [method("format", "string_format", (STRING, list_of(DYN)), STRING, format_text)]

@@ -10,12 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from bayplan.cel.errors import CelError
 from bayplan.cel.types.declarations import Overload, method
-from bayplan.cel.types.types import (
-    DURATION,
-    INT,
-    STRING,
-    TIMESTAMP,
-)
+from bayplan.cel.types.types import DURATION, INT, STRING, TIMESTAMP
 from bayplan.cel.values.go_format import NANOS, civil_time, quote
 from bayplan.cel.values.values import CelDuration, CelTimestamp
 

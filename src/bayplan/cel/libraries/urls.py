@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from bayplan.cel.errors import CelError
 from bayplan.cel.types.declarations import Overload, function, method
-from bayplan.cel.types.types import (
-    BOOL,
-    STRING,
-    URL,
-    list_of,
-    map_of,
-)
+from bayplan.cel.types.types import BOOL, STRING, URL, list_of, map_of
 from bayplan.cel.values.urls import (
     escaped_path,
     host_and_port,

@@ -6,12 +6,7 @@ no character).
 
 from __future__ import annotations
 
-from bayplan.cel.values.values import (
-    INT_MAX,
-    INT_MIN,
-    UINT_MAX,
-    Uint,
-)
+from bayplan.cel.values.values import INT_MAX, INT_MIN, UINT_MAX, Uint
 
 _SIMPLE = {
     "a": "\a",

@@ -11,14 +11,7 @@ import re
 from functools import lru_cache
 
 from bayplan.cel.regex.char_sets import CharSet
-from bayplan.cel.regex.syntax import (
-    Alternation,
-    Assertion,
-    Node,
-    Repeat,
-    Sequence,
-    parse,
-)
+from bayplan.cel.regex.syntax import Alternation, Assertion, Node, Repeat, Sequence, parse
 
 # If `re` might try more ways than this through a text, the machine is used.
 _STEP_BUDGET = 20_000_000

@@ -10,14 +10,7 @@ import string
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from bayplan.cel.regex.char_sets import (
-    PERL,
-    POSIX,
-    CharSet,
-    Ranges,
-    named_property,
-    union,
-)
+from bayplan.cel.regex.char_sets import PERL, POSIX, CharSet, Ranges, named_property, union
 
 MAX_REPEAT = 1000
 MAX_NESTING = 250

@@ -10,12 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from bayplan.cel.errors import (
-    COST_EXCEEDED,
-    CelError,
-    EvaluationAborted,
-    no_such_overload,
-)
+from bayplan.cel.errors import COST_EXCEEDED, CelError, EvaluationAborted, no_such_overload
 from bayplan.cel.values.go_format import NANOS
 from bayplan.cel.values.quantities import DerivedQuantity
 from bayplan.cel.values.semver import Semver

@@ -13,20 +13,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from bayplan.cel.errors import CelError, EvaluationAborted
-from bayplan.cel.types.types import (
-    BOOL,
-    BYTES,
-    CIDR,
-    DOUBLE,
-    INT,
-    IP,
-    SEMVER,
-    STRING,
-    UINT,
-    URL,
-    CelType,
-    TypeKind,
-)
+from bayplan.cel.types.types import BOOL, BYTES, CIDR, DOUBLE, INT, IP, SEMVER, STRING, UINT, URL, CelType, TypeKind
 from bayplan.cel.values.go_format import format_general
 from bayplan.cel.values.quantities import DerivedQuantity
 from bayplan.cel.values.semver import Semver

@@ -14,14 +14,7 @@ import click
 from bayplan.cli.flags.go_command import IGNORED_SECTION, Flag, GoCommand
 from bayplan.clock import SystemClock
 from bayplan.codec.go_duration import GoDuration
-from bayplan.codec.go_flags import (
-    go_bool,
-    go_duration,
-    go_int,
-    go_level,
-    go_strings,
-    go_vmodule,
-)
+from bayplan.codec.go_flags import go_bool, go_duration, go_int, go_level, go_strings, go_vmodule
 from bayplan.config.volcano_feature_gates import ignored_gate_messages, parse_volcano_gates
 from bayplan.telemetry.logs import LogOptions, start_logs
 

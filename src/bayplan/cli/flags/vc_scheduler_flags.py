@@ -7,16 +7,7 @@ from typing import Any
 from bayplan.batch.live.options import LOCK_NAMESPACE
 from bayplan.cli.flags.go_command import IGNORED_SECTION, Flag, Reader
 from bayplan.codec.go_duration import GoDuration
-from bayplan.codec.go_flags import (
-    go_bool,
-    go_duration,
-    go_float32,
-    go_int,
-    go_int32,
-    go_level,
-    go_strings,
-    go_vmodule,
-)
+from bayplan.codec.go_flags import go_bool, go_duration, go_float32, go_int, go_int32, go_level, go_strings, go_vmodule
 from bayplan.config.volcano_feature_gates import parse_volcano_gates
 
 _SCHEDULING, _NODES, _CLUSTER = "Scheduling", "Nodes", "The API server"
@@ -42,13 +33,7 @@ VC_SCHEDULER_FLAGS = (
         bare=True,
     ),
     _flag(_SCHEDULING, "scheduler-conf", str, "", "A volcano-scheduler.conf; it is read again when it changes."),
-    _flag(
-        _SCHEDULING,
-        "disable-default-scheduler-config",
-        go_bool,
-        False,
-        "Refuse to start without a valid file.",
-    ),
+    _flag(_SCHEDULING, "disable-default-scheduler-config", go_bool, False, "Refuse to start without a valid file."),
     _flag(_SCHEDULING, "schedule-period", go_duration, _seconds(1), "Pause between two sessions."),
     _flag(_SCHEDULING, "default-queue", str, "default", "The queue of pod groups without one."),
     _flag(
@@ -124,13 +109,7 @@ VC_SCHEDULER_FLAGS = (
     _flag(IGNORED_SECTION, "gate-removal-worker-num", go_int, 5, "Bayplan has no worker threads."),
     _flag(IGNORED_SECTION, "priority-class", go_bool, True, "PriorityClasses are always used."),
     _flag(IGNORED_SECTION, "csi-storage", go_bool, False, "Storage capacity is always used if the API server has it."),
-    _flag(
-        IGNORED_SECTION,
-        "ca-cert-file",
-        str,
-        "",
-        "--healthz-address and --listen-address have no TLS.",
-    ),
+    _flag(IGNORED_SECTION, "ca-cert-file", str, "", "--healthz-address and --listen-address have no TLS."),
     _flag(IGNORED_SECTION, "tls-cert-file", str, "", "Used for --secure-port only."),
     _flag(IGNORED_SECTION, "tls-private-key-file", str, "", "Used for --secure-port only."),
 )

@@ -26,14 +26,7 @@ from bayplan.client.error_log_throttle import SERVER_TOPIC, ErrorLogThrottle
 from bayplan.client.http.api_status import ApiStatus, is_version_too_large, status_error
 from bayplan.client.http.transport import Transport
 from bayplan.client.informer.backoff import RetryBackoff
-from bayplan.client.informer.decoder import (
-    Decoder,
-    Key,
-    ListMeta,
-    UndecodableObject,
-    WatchEvent,
-    is_initial_events_end,
-)
+from bayplan.client.informer.decoder import Decoder, Key, ListMeta, UndecodableObject, WatchEvent, is_initial_events_end
 from bayplan.client.informer.pager import list_all
 from bayplan.client.informer.watcher import watch, watch_timeout_s
 from bayplan.client.resources import GroupVersionResource, query
@@ -287,10 +280,7 @@ class Informer:
             is_quiet, is_cut = True, True
             is_brief = self._wanted is not None and not with_initial
             try:
-                async with (
-                    self._interruptible(),
-                    aclosing(self._events(with_initial=with_initial)) as events,
-                ):
+                async with self._interruptible(), aclosing(self._events(with_initial=with_initial)) as events:
                     self._receives_initial = with_initial
                     async for event in events:
                         is_quiet = False

@@ -19,12 +19,7 @@ from bayplan.controllers.core.api_types import Tree, UntypedObject
 from bayplan.controllers.core.shared_informers import SharedIndexInformer
 from bayplan.errors import NotFound
 from bayplan.objects.meta import KubeObject, LabelSelector
-from bayplan.objects.selectors.label_selectors import (
-    NOTHING,
-    LabelMatcher,
-    SelectorError,
-    compile_label_selector,
-)
+from bayplan.objects.selectors.label_selectors import NOTHING, LabelMatcher, SelectorError, compile_label_selector
 
 T = TypeVar("T", bound=KubeObject)
 

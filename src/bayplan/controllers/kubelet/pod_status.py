@@ -13,12 +13,7 @@ from typing import Any
 import msgspec
 
 from bayplan.codec.go_duration import GoDuration
-from bayplan.controllers.core.api_types import (
-    ContainerStateTerminated,
-    ContainerStatusFields,
-    PodFields,
-    Tree,
-)
+from bayplan.controllers.core.api_types import ContainerStateTerminated, ContainerStatusFields, PodFields, Tree
 from bayplan.controllers.kubelet.node_template import ADDRESS
 from bayplan.objects.core import Container, Pod, ResourceRequirements
 from bayplan.objects.meta import format_time

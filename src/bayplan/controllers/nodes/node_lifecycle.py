@@ -11,13 +11,7 @@ from collections import Counter
 from contextlib import suppress
 
 from bayplan.client import STRATEGIC_PATCH
-from bayplan.controllers.core.api_types import (
-    NODE_LEASES,
-    NODES,
-    PODS,
-    PodFields,
-    UntypedObject,
-)
+from bayplan.controllers.core.api_types import NODE_LEASES, NODES, PODS, PodFields, UntypedObject
 from bayplan.controllers.core.controller import Controller
 from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
 from bayplan.controllers.kubelet.node_pools import REGION_LABEL, ZONE_LABEL

@@ -183,9 +183,6 @@ async def _add_disruption_target(controller: Controller, pod: PodFields, reason:
     now: datetime = controller.clock.now()
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
     condition["lastTransitionTime"] = format_time(now)
-    patch = {
-        "metadata": {"uid": pod.uid},
-        "status": {"conditions": [condition]},
-    }
+    patch = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
     with suppress(NotFound):
         await controller.client.patch(PODS, patch, namespace=pod.namespace, name=pod.name, subresource="status")

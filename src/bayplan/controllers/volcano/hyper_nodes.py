@@ -15,12 +15,7 @@ from dataclasses import dataclass
 import yaml
 
 from bayplan.client import Selection
-from bayplan.controllers.core.api_types import (
-    NODES,
-    ConfigMap,
-    Tree,
-    UntypedObject,
-)
+from bayplan.controllers.core.api_types import NODES, ConfigMap, Tree, UntypedObject
 from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
 from bayplan.controllers.volcano.controller import VolcanoController, run_concurrently
 from bayplan.controllers.volcano.resources import CONFIG_MAPS, HYPER_NODES

@@ -13,12 +13,7 @@ from bayplan.controllers.core.api_types import Tree, UntypedObject
 from bayplan.controllers.core.owner_refs import owner_reference
 from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
 from bayplan.controllers.volcano.controller import VolcanoController
-from bayplan.controllers.volcano.resources import (
-    JOB_FLOWS,
-    JOB_TEMPLATES,
-    VC_JOBS,
-    object_to_dict,
-)
+from bayplan.controllers.volcano.resources import JOB_FLOWS, JOB_TEMPLATES, VC_JOBS, object_to_dict
 from bayplan.objects.meta import format_time
 from bayplan.objects.volcano.constants import (
     COMPLETED,
@@ -148,10 +143,7 @@ class JobTemplateController(VolcanoController):
 
 def flow_job(flow: UntypedObject, template: UntypedObject, name: str) -> Tree:
     """Build the job of a step."""
-    labels = {
-        TEMPLATE_LABEL: f"{flow.namespace}.{template.name}",
-        FLOW_LABEL: f"{flow.namespace}.{flow.name}",
-    }
+    labels = {TEMPLATE_LABEL: f"{flow.namespace}.{template.name}", FLOW_LABEL: f"{flow.namespace}.{flow.name}"}
     metadata = {
         "name": name,
         "labels": labels,

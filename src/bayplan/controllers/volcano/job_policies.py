@@ -15,13 +15,7 @@ from bayplan.admission.job_validation import policy_events
 from bayplan.admission.volcano_defaults import MAX_RETRY, replicas
 from bayplan.codec.go_duration import DurationError, parse_duration
 from bayplan.controllers.core.api_types import PodFields, Tree
-from bayplan.controllers.volcano.job_view import (
-    JobView,
-    is_out_of_sync,
-    partition_of,
-    task_of,
-    version_of,
-)
+from bayplan.controllers.volcano.job_view import JobView, is_out_of_sync, partition_of, task_of, version_of
 from bayplan.objects.volcano.constants import (
     ANY_EVENT,
     JOB_UNKNOWN,

@@ -12,12 +12,7 @@ from collections.abc import Callable
 from bayplan.admission.volcano_defaults import min_available
 from bayplan.client import GroupVersionResource
 from bayplan.codec.quantity import QuantityError, parse_quantity
-from bayplan.controllers.core.api_types import (
-    CONFIG_MAPS,
-    PERSISTENT_VOLUME_CLAIMS,
-    Tree,
-    UntypedObject,
-)
+from bayplan.controllers.core.api_types import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, Tree, UntypedObject
 from bayplan.controllers.core.owner_refs import owner_reference
 from bayplan.controllers.core.shared_informers import SharedIndexInformer
 from bayplan.controllers.volcano.controller import VolcanoController

@@ -9,22 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from bayplan.admission.volcano_defaults import (
-    MAX_RETRY,
-    min_available,
-    replicas,
-    with_job_defaults,
-)
+from bayplan.admission.volcano_defaults import MAX_RETRY, min_available, replicas, with_job_defaults
 from bayplan.controllers.core.api_types import PodFields, Tree, UntypedObject
 from bayplan.controllers.volcano.resources import object_to_dict
-from bayplan.objects.volcano.constants import (
-    JOB_VERSION,
-    OUT_OF_SYNC,
-    PARTITION_ID,
-    PENDING,
-    TASK_SPEC,
-    pod_name,
-)
+from bayplan.objects.volcano.constants import JOB_VERSION, OUT_OF_SYNC, PARTITION_ID, PENDING, TASK_SPEC, pod_name
 
 
 @dataclass(frozen=True)

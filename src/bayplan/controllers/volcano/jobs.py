@@ -18,12 +18,7 @@ from bayplan.admission.volcano_defaults import min_available, replicas
 from bayplan.client import STRATEGIC_PATCH, resource_of
 from bayplan.client.work_queue import WorkQueue
 from bayplan.codec.go_duration import GoDuration
-from bayplan.controllers.core.api_types import (
-    PODS,
-    PodFields,
-    Tree,
-    UntypedObject,
-)
+from bayplan.controllers.core.api_types import PODS, PodFields, Tree, UntypedObject
 from bayplan.controllers.core.owner_refs import owner_reference
 from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
 from bayplan.controllers.volcano.controller import VolcanoController, run_concurrently
@@ -41,20 +36,8 @@ from bayplan.controllers.volcano.job_policies import (
 )
 from bayplan.controllers.volcano.job_resources import JobResources
 from bayplan.controllers.volcano.job_states import FINISHED, JobTransition, transition_for
-from bayplan.controllers.volcano.job_view import (
-    JobView,
-    PodPhaseCounts,
-    is_out_of_sync,
-    partition_of,
-    task_of,
-)
-from bayplan.controllers.volcano.resources import (
-    COMMANDS,
-    POD_GROUPS,
-    QUEUES,
-    VC_JOBS,
-    Command,
-)
+from bayplan.controllers.volcano.job_view import JobView, PodPhaseCounts, is_out_of_sync, partition_of, task_of
+from bayplan.controllers.volcano.resources import COMMANDS, POD_GROUPS, QUEUES, VC_JOBS, Command
 from bayplan.errors import AlreadyExists, ApiError, NotFound
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import format_time

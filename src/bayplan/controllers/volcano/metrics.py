@@ -11,12 +11,7 @@ from typing import Any
 
 from bayplan.controllers.core.api_types import PODS, PodFields, UntypedObject
 from bayplan.controllers.core.shared_informers import SharedInformerFactory
-from bayplan.controllers.volcano.resources import (
-    JOB_FLOWS,
-    POD_GROUPS,
-    QUEUES,
-    VC_JOBS,
-)
+from bayplan.controllers.volcano.resources import JOB_FLOWS, POD_GROUPS, QUEUES, VC_JOBS
 from bayplan.objects.volcano.types import DEFAULT_QUEUE
 from bayplan.telemetry.metrics import Counter, Gauge, Histogram, MetricsRegistry, Stability, exponential_range
 

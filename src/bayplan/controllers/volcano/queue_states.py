@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from bayplan.objects.volcano.constants import (
-    CLOSE_QUEUE,
-    CLOSED,
-    CLOSING,
-    OPEN,
-    OPEN_QUEUE,
-    UNKNOWN,
-)
+from bayplan.objects.volcano.constants import CLOSE_QUEUE, CLOSED, CLOSING, OPEN, OPEN_QUEUE, UNKNOWN
 
 SYNC_QUEUE = "SyncQueue"
 CLOSED_STATES = (CLOSED, CLOSING)

@@ -16,20 +16,9 @@ from bayplan.controllers.core.api_types import Tree, UntypedObject
 from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
 from bayplan.controllers.volcano.controller import VolcanoController
 from bayplan.controllers.volcano.queue_states import CLOSED_STATES, SYNC_QUEUE, state_after
-from bayplan.controllers.volcano.resources import (
-    COMMANDS,
-    POD_GROUPS,
-    QUEUES,
-    Command,
-)
+from bayplan.controllers.volcano.resources import COMMANDS, POD_GROUPS, QUEUES, Command
 from bayplan.errors import NotFound, ObjectError
-from bayplan.objects.volcano.constants import (
-    CLOSE_QUEUE,
-    CLOSED_BY_PARENT,
-    COMMAND_ISSUED,
-    OPEN,
-    OPEN_QUEUE,
-)
+from bayplan.objects.volcano.constants import CLOSE_QUEUE, CLOSED_BY_PARENT, COMMAND_ISSUED, OPEN, OPEN_QUEUE
 from bayplan.objects.volcano.types import DEFAULT_QUEUE, ROOT_QUEUE
 
 _DEFAULT_QUEUES = (

@@ -10,12 +10,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from bayplan.client import MERGE_PATCH, Client, GroupVersionResource
-from bayplan.controllers.core.api_types import (
-    CONTROLLER_REVISIONS,
-    ControllerRevision,
-    Tree,
-    UntypedObject,
-)
+from bayplan.controllers.core.api_types import CONTROLLER_REVISIONS, ControllerRevision, Tree, UntypedObject
 from bayplan.controllers.core.owner_refs import owner_reference
 from bayplan.controllers.workloads.template_hash import short_hash
 from bayplan.errors import AlreadyExists

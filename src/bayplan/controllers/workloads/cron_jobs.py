@@ -12,18 +12,8 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from bayplan.codec.cron import (
-    CronSchedule,
-    CronScheduleError,
-    parse_cron_schedule,
-    time_zone_error,
-)
-from bayplan.controllers.core.api_types import (
-    CRON_JOBS,
-    JOBS,
-    Tree,
-    UntypedObject,
-)
+from bayplan.codec.cron import CronSchedule, CronScheduleError, parse_cron_schedule, time_zone_error
+from bayplan.controllers.core.api_types import CRON_JOBS, JOBS, Tree, UntypedObject
 from bayplan.controllers.core.controller import Controller
 from bayplan.controllers.core.owner_refs import owner_reference
 from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory

@@ -11,13 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from bayplan.controllers.core.api_types import (
-    DAEMON_SETS,
-    PodFields,
-    PodSpecFields,
-    Tree,
-    UntypedObject,
-)
+from bayplan.controllers.core.api_types import DAEMON_SETS, PodFields, PodSpecFields, Tree, UntypedObject
 from bayplan.controllers.core.owner_refs import generated_prefix, owner_reference, pod_from_template
 from bayplan.controllers.workloads.controller_revisions import HASH_LABEL
 from bayplan.errors import ObjectError

@@ -10,14 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from bayplan.controllers.core.api_types import (
-    DEPLOYMENTS,
-    PODS,
-    REPLICA_SETS,
-    PodFields,
-    Tree,
-    UntypedObject,
-)
+from bayplan.controllers.core.api_types import DEPLOYMENTS, PODS, REPLICA_SETS, PodFields, Tree, UntypedObject
 from bayplan.controllers.core.controller import Controller
 from bayplan.controllers.core.owner_refs import claim_objects, owner_reference, selector_of
 from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory, merge_patch

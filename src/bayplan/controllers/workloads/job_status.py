@@ -6,12 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from bayplan.controllers.core.api_types import (
-    ContainerStatusFields,
-    PodFields,
-    Tree,
-    UntypedObject,
-)
+from bayplan.controllers.core.api_types import ContainerStatusFields, PodFields, Tree, UntypedObject
 from bayplan.objects.meta import format_time
 
 TRACKING = "batch.kubernetes.io/job-tracking"

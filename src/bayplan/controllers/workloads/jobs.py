@@ -13,13 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from bayplan.client.work_queue import WorkQueue
-from bayplan.controllers.core.api_types import (
-    JOBS,
-    PODS,
-    PodFields,
-    Tree,
-    UntypedObject,
-)
+from bayplan.controllers.core.api_types import JOBS, PODS, PodFields, Tree, UntypedObject
 from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory, merge_patch
 from bayplan.controllers.workloads import job_status
 from bayplan.controllers.workloads.job_pods import job_pod

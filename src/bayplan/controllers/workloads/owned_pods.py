@@ -12,12 +12,7 @@ from typing import ClassVar
 import msgspec
 
 from bayplan.client import GroupVersionResource
-from bayplan.controllers.core.api_types import (
-    PODS,
-    PodFields,
-    Tree,
-    UntypedObject,
-)
+from bayplan.controllers.core.api_types import PODS, PodFields, Tree, UntypedObject
 from bayplan.controllers.core.controller import Controller, raise_first_error, slow_start_batch
 from bayplan.controllers.core.expectations import Expectations
 from bayplan.controllers.core.owner_refs import claim_objects, selector_of

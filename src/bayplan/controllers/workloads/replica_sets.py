@@ -12,18 +12,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from bayplan.controllers.core.api_types import (
-    REPLICA_SETS,
-    PodFields,
-    Tree,
-    UntypedObject,
-)
-from bayplan.controllers.core.owner_refs import (
-    count_where,
-    generated_prefix,
-    owner_reference,
-    pod_from_template,
-)
+from bayplan.controllers.core.api_types import REPLICA_SETS, PodFields, Tree, UntypedObject
+from bayplan.controllers.core.owner_refs import count_where, generated_prefix, owner_reference, pod_from_template
 from bayplan.controllers.core.shared_informers import Key
 from bayplan.controllers.workloads.owned_pods import OwnedPodsController
 from bayplan.errors import ApiError

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.controllers.core.api_types import (
-    STATEFUL_SETS,
-    ControllerRevision,
-    PodFields,
-    Tree,
-    UntypedObject,
-)
+from bayplan.controllers.core.api_types import STATEFUL_SETS, ControllerRevision, PodFields, Tree, UntypedObject
 from bayplan.controllers.core.owner_refs import owner_reference, pod_from_template
 from bayplan.controllers.workloads.controller_revisions import HASH_LABEL, template_of
 

@@ -24,12 +24,7 @@ from bayplan.controllers.core.controller import Controller
 from bayplan.controllers.core.owner_refs import claim_objects, selector_of
 from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
 from bayplan.controllers.workloads.controller_revisions import HASH_LABEL, latest_revision, revisions_to_delete
-from bayplan.controllers.workloads.stateful_plan import (
-    CreateSetPod,
-    DeleteSetPod,
-    StatefulSetPlan,
-    plan,
-)
+from bayplan.controllers.workloads.stateful_plan import CreateSetPod, DeleteSetPod, StatefulSetPlan, plan
 from bayplan.controllers.workloads.stateful_pods import (
     claim_owner_patch,
     claims_of,

@@ -21,12 +21,7 @@ from bayplan.framework.equivalence.plugin_evaluation import (
     PluginEvaluation,
     needs_full_evaluation,
 )
-from bayplan.framework.equivalence.rejections import (
-    RejectionCount,
-    RejectorVector,
-    build_diagnosis,
-    count_rejections,
-)
+from bayplan.framework.equivalence.rejections import RejectionCount, RejectorVector, build_diagnosis, count_rejections
 from bayplan.framework.equivalence.score_terms import ActiveScoreTerms, IncrementalPlan, ScoreTerm
 from bayplan.framework.equivalence.top_rows import GroupedTopRows, Rows, TopRows
 from bayplan.framework.equivalence.weighted_scores import NO_WEIGHTED_SCORES, GroupScores

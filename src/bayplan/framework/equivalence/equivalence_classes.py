@@ -20,14 +20,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.extension_points import (
-    DEPENDS_ON,
-    FILTER,
-    PRE_FILTER,
-    PRE_SCORE,
-    SCORE,
-    SIGNATURE,
-)
+from bayplan.framework.api.extension_points import DEPENDS_ON, FILTER, PRE_FILTER, PRE_SCORE, SCORE, SIGNATURE
 from bayplan.framework.api.plugin_error import PluginFault, exception_text
 from bayplan.framework.api.status import Code, Status
 from bayplan.framework.equivalence.bounded_cache import BoundedCache, CacheSlot, EvaluationSlots

@@ -9,12 +9,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.extension_points import (
-    FILTER,
-    PRE_FILTER,
-    PRE_SCORE,
-    SCORE,
-)
+from bayplan.framework.api.extension_points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
 from bayplan.framework.api.plugin import amounts_local, row_local
 
 _SHIPPED_PACKAGE = "bayplan.plugins."

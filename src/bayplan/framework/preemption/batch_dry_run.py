@@ -23,13 +23,7 @@ from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.handle import FilterRunner
 from bayplan.framework.api.status import Code, Status, unresolvable
 from bayplan.framework.preemption.go_sort import INSERTION_SORT_MAX, go_sort
-from bayplan.framework.preemption.victims import (
-    NO_VICTIMS,
-    CompiledBudget,
-    Victims,
-    more_important,
-    no_victims_status,
-)
+from bayplan.framework.preemption.victims import NO_VICTIMS, CompiledBudget, Victims, more_important, no_victims_status
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, PodInfo, RowVector
 from bayplan.snapshot.preemption_columns import NOT_STARTED, PreemptionColumns, to_microseconds
 

@@ -24,12 +24,7 @@ from bayplan.framework.api.extension_points import (
 )
 from bayplan.framework.api.plugin import PermitWait, PreBindPreFlightResult
 from bayplan.framework.api.plugin_error import PluginFault
-from bayplan.framework.api.status import (
-    SUCCESS,
-    Code,
-    Status,
-    error,
-)
+from bayplan.framework.api.status import SUCCESS, Code, Status, error
 from bayplan.framework.runtime.plugin_call import PluginCaller, status_text, to_status
 
 MAX_PERMIT_WAIT_S = 15 * 60.0

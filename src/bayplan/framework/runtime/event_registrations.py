@@ -12,13 +12,7 @@ from typing import Any
 
 from bayplan.errors import PluginError
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
-from bayplan.framework.api.extension_points import (
-    FILTER,
-    PERMIT,
-    PRE_ENQUEUE,
-    PRE_FILTER,
-    RESERVE,
-)
+from bayplan.framework.api.extension_points import FILTER, PERMIT, PRE_ENQUEUE, PRE_FILTER, RESERVE
 
 _CAN_REJECT = (PRE_ENQUEUE, PRE_FILTER, FILTER, RESERVE, PERMIT)
 

@@ -14,28 +14,12 @@ from typing import Any
 import numpy as np
 
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.diagnosis import (
-    NOT_EVALUATED,
-    Diagnosis,
-    FilterReasonRows,
-    FilterResults,
-)
-from bayplan.framework.api.extension_points import (
-    ADD_POD,
-    FILTER,
-    PRE_FILTER,
-    REMOVE_POD,
-)
+from bayplan.framework.api.diagnosis import NOT_EVALUATED, Diagnosis, FilterReasonRows, FilterResults
+from bayplan.framework.api.extension_points import ADD_POD, FILTER, PRE_FILTER, REMOVE_POD
 from bayplan.framework.api.handle import PodNominator
 from bayplan.framework.api.plugin import PreFilterResult, Rejection
 from bayplan.framework.api.plugin_error import PluginFault
-from bayplan.framework.api.status import (
-    SUCCESS,
-    Code,
-    Status,
-    error,
-    unresolvable,
-)
+from bayplan.framework.api.status import SUCCESS, Code, Status, error, unresolvable
 from bayplan.framework.runtime.plugin_call import PluginCaller, invalid_status_error, status_text, to_status
 from bayplan.snapshot import BoolVector, NodeColumns, NodeInfo, NodeTable, PodInfo, RowVector
 

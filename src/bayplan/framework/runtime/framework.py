@@ -25,12 +25,7 @@ from bayplan.framework.api.extension_points import (
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import PostFilterResult
 from bayplan.framework.api.plugin_error import PluginFault
-from bayplan.framework.api.status import (
-    SUCCESS,
-    Code,
-    Status,
-    error,
-)
+from bayplan.framework.api.status import SUCCESS, Code, Status, error
 from bayplan.framework.preemption.extenders import ExtenderAnswer, ExtenderQuestion, run_steps
 from bayplan.framework.runtime.binding_points import BindingPoints
 from bayplan.framework.runtime.filtering import FilterPoints

@@ -32,12 +32,7 @@ from typing import Any
 from zlib import crc32
 
 from bayplan.errors import PluginError, UsageError
-from bayplan.framework.api.extension_points import (
-    ATTEMPT_ORDER,
-    POST_BIND,
-    PRE_BIND,
-    ExtensionPoint,
-)
+from bayplan.framework.api.extension_points import ATTEMPT_ORDER, POST_BIND, PRE_BIND, ExtensionPoint
 from bayplan.framework.api.plugin_error import exception_text
 from bayplan.framework.runtime.plugin_call import PLUGIN_EXCEPTIONS
 from bayplan.framework.runtime.plugin_contract import (

@@ -16,12 +16,7 @@ from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.extension_points import NORMALIZE, PRE_SCORE, SCORE
 from bayplan.framework.api.plugin import MAX_SCORE
 from bayplan.framework.api.plugin_error import PluginFault
-from bayplan.framework.api.status import (
-    SUCCESS,
-    Code,
-    Status,
-    error,
-)
+from bayplan.framework.api.status import SUCCESS, Code, Status, error
 from bayplan.framework.runtime.plugin_call import PluginCaller, status_text
 from bayplan.snapshot import IntVector, NodeTable
 

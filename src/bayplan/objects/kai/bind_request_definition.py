@@ -56,8 +56,7 @@ _SPEC = _object(
     podUID=_describe("The uid of the pod; if it is missing, the owner reference has it.", _STRING),
     selectedNode=_describe("The node to bind the pod to.", _STRING),
     receivedResourceType=_describe(
-        "How the pod gets devices: Regular, Fraction or MigInstance. The bound pod is annotated with it.",
-        _STRING,
+        "How the pod gets devices: Regular, Fraction or MigInstance. The bound pod is annotated with it.", _STRING
     ),
     receivedGPU=_describe("The GPUs that the pod gets.", _GPU),
     selectedGPUGroups=_describe("The GPU groups that the pod joins; for Fraction only.", _array_of(_STRING)),

@@ -12,12 +12,7 @@ from dataclasses import dataclass
 
 from bayplan.objects.core import Pod, PodAffinity, PodAffinityTerm
 from bayplan.objects.meta import LabelSelector
-from bayplan.objects.selectors.label_selectors import (
-    NOTHING,
-    LabelMatcher,
-    SelectorError,
-    compile_label_selector,
-)
+from bayplan.objects.selectors.label_selectors import NOTHING, LabelMatcher, SelectorError, compile_label_selector
 
 NamespaceLabels = Callable[[str], Mapping[str, str]]
 """The labels of a namespace by its name; empty for an unknown one."""

@@ -64,16 +64,7 @@ COMPLETE_JOB, RESUME_JOB, SYNC_JOB = "CompleteJob", "ResumeJob", "SyncJob"
 RESTART_TASK, RESTART_POD, RESTART_PARTITION = "RestartTask", "RestartPod", "RestartPartition"
 OPEN_QUEUE, CLOSE_QUEUE = "OpenQueue", "CloseQueue"
 
-POLICY_EVENTS = (
-    ANY_EVENT,
-    JOB_UPDATED,
-    POD_EVICTED,
-    POD_FAILED,
-    POD_PENDING,
-    TASK_COMPLETED,
-    TASK_FAILED,
-    JOB_UNKNOWN,
-)
+POLICY_EVENTS = (ANY_EVENT, JOB_UPDATED, POD_EVICTED, POD_FAILED, POD_PENDING, TASK_COMPLETED, TASK_FAILED, JOB_UNKNOWN)
 """Events and actions that a policy may name; the rest is internal to the controllers."""
 POLICY_ACTIONS = (
     ABORT_JOB,

@@ -16,24 +16,11 @@ from bayplan.config.field_errors import FieldPath, aggregate
 from bayplan.errors import ConfigError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis
-from bayplan.framework.api.events import (
-    ActionType,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-    no_hint_key,
-)
+from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint, no_hint_key
 from bayplan.framework.api.handle import Handle, PodNominator
 from bayplan.framework.api.plugin import PostFilterResult
 from bayplan.framework.api.preemption_extender import PreemptionExtender
-from bayplan.framework.api.status import (
-    SUCCESS,
-    Code,
-    Status,
-    error,
-    unresolvable,
-    unschedulable,
-)
+from bayplan.framework.api.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
 from bayplan.framework.preemption.dry_run import (
     DryRun,
     PreemptionSearchResult,

@@ -42,20 +42,9 @@ from bayplan.framework.api.events import (
     queue_hint_if,
 )
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import (
-    PostFilterResult,
-    PreBindPreFlightResult,
-    Rejection,
-    row_local,
-)
+from bayplan.framework.api.plugin import PostFilterResult, PreBindPreFlightResult, Rejection, row_local
 from bayplan.framework.api.plugin_error import PluginFault
-from bayplan.framework.api.status import (
-    SKIP,
-    Status,
-    error,
-    unresolvable,
-    unschedulable,
-)
+from bayplan.framework.api.status import SKIP, Status, error, unresolvable, unschedulable
 from bayplan.framework.runtime.bind_request_mutation import add_request_fields
 from bayplan.framework.runtime.scoring import default_normalize
 from bayplan.objects.core import Pod

@@ -6,13 +6,7 @@ from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.plugin import MAX_SCORE
 from bayplan.plugins.gpu.gpu_columns import GpuColumns
 from bayplan.plugins.gpu.gpu_requests import GpuMilliRequest
-from bayplan.plugins.gpu.shared_gpu_policy import (
-    MAX_CPU_MILLI,
-    MAX_GPU_MILLI,
-    BasicGpuPolicy,
-    free_cpu,
-    requested_cpu,
-)
+from bayplan.plugins.gpu.shared_gpu_policy import MAX_CPU_MILLI, MAX_GPU_MILLI, BasicGpuPolicy, free_cpu, requested_cpu
 from bayplan.snapshot import IntVector, NodeTable, RowVector
 
 _GPU_SCALE = (MAX_CPU_MILLI // MAX_GPU_MILLI) ** 2

@@ -18,27 +18,12 @@ from bayplan.errors import BayplanError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import (
-    MAX_SCORE,
-    PreBindPreFlightResult,
-    Rejection,
-    row_local,
-)
-from bayplan.framework.api.status import (
-    Code,
-    Status,
-    error,
-    unresolvable,
-)
+from bayplan.framework.api.plugin import MAX_SCORE, PreBindPreFlightResult, Rejection, row_local
+from bayplan.framework.api.status import Code, Status, error, unresolvable
 from bayplan.intents.pod_intents import AnnotatePod
 from bayplan.objects.core import Pod
 from bayplan.objects.resources import CPU, filter_requests
-from bayplan.plugins.gpu.gpu_columns import (
-    GpuColumns,
-    clear_assigned_devices,
-    set_assigned_devices,
-    tightest_devices,
-)
+from bayplan.plugins.gpu.gpu_columns import GpuColumns, clear_assigned_devices, set_assigned_devices, tightest_devices
 from bayplan.plugins.gpu.gpu_requests import (
     DEVICE_MILLI,
     GPU_INDEX,

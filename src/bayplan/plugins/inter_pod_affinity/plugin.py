@@ -17,12 +17,7 @@ from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import MAX_SCORE, Rejection
-from bayplan.framework.api.status import (
-    SKIP,
-    Code,
-    Status,
-    error,
-)
+from bayplan.framework.api.status import SKIP, Code, Status, error
 from bayplan.objects.core import Namespace, Pod
 from bayplan.objects.selectors.pod_affinity import (
     AffinityTerm,

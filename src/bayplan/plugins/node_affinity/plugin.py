@@ -11,21 +11,10 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from bayplan.framework.api.cycle import Cycle, StateKey
-from bayplan.framework.api.events import (
-    ActionType,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-    queue_hint_if,
-)
+from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint, queue_hint_if
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import PreFilterResult, Rejection, row_local
-from bayplan.framework.api.status import (
-    SKIP,
-    Status,
-    error,
-    unresolvable,
-)
+from bayplan.framework.api.status import SKIP, Status, error, unresolvable
 from bayplan.framework.runtime.scoring import default_normalize
 from bayplan.objects import core
 from bayplan.objects.core import Node, NodeSelectorTerm, Pod

@@ -15,13 +15,7 @@ from bayplan.config.field_errors import FieldPath, aggregate
 from bayplan.devices.classes import ExtendedResourceClasses
 from bayplan.errors import ConfigError
 from bayplan.framework.api.cycle import Cycle, StateKey
-from bayplan.framework.api.events import (
-    ActionType,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-    queue_hint_if,
-)
+from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint, queue_hint_if
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import Placement, Rejection, amounts_local
 from bayplan.framework.api.status import Code, Status, error

@@ -104,10 +104,7 @@ class FloatColumns:
     """
 
     def __init__(
-        self,
-        numbers: Sequence[int],
-        use_default_requests: Sequence[bool],
-        changed: RowsChanged | None = None,
+        self, numbers: Sequence[int], use_default_requests: Sequence[bool], changed: RowsChanged | None = None
     ) -> None:
         self._sources = tuple(zip(numbers, use_default_requests, strict=True))
         self._on_change = changed

@@ -14,12 +14,7 @@ from typing import Self
 import numpy as np
 
 from bayplan.framework.api.cycle import Cycle, StateKey
-from bayplan.framework.api.events import (
-    ActionType,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-)
+from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import Rejection, ScoreGroups
 from bayplan.framework.api.status import SKIP, Status, error
@@ -47,12 +42,7 @@ from bayplan.plugins.pod_topology_spread.hints import (
     hint_on_other_pod_change,
     hint_on_own_update,
 )
-from bayplan.plugins.pod_topology_spread.scoring import (
-    DomainCount,
-    HostCount,
-    SoftState,
-    domain_sums,
-)
+from bayplan.plugins.pod_topology_spread.scoring import DomainCount, HostCount, SoftState, domain_sums
 from bayplan.snapshot import BoolVector, Catalog, IntVector, NamespacedLabels, NodeInfo, NodeTable, PodInfo, Snapshot
 from bayplan.snapshot.selector_masks import required_affinity_mask
 

@@ -25,13 +25,7 @@ from bayplan.framework.api.events import (
 )
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import PreBindPreFlightResult, Rejection, row_local
-from bayplan.framework.api.status import (
-    SKIP,
-    Code,
-    Status,
-    error,
-    unresolvable,
-)
+from bayplan.framework.api.status import SKIP, Code, Status, error, unresolvable
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.storage import CsiDriver, CsiNode, CsiStorageCapacity, PersistentVolumeClaim, StorageClass

@@ -17,13 +17,7 @@ from bayplan.framework.api.status import Code
 from bayplan.objects.selectors.label_selectors import Requirement
 from bayplan.objects.selectors.node_selectors import NodeSelectorMatcher, TopologyMatcher
 from bayplan.snapshot import BoolVector, IntVector, NodeInfo, NodeTable
-from bayplan.volumes.binding import (
-    AFFINITY_CONFLICT,
-    BIND_CONFLICT,
-    NOT_ENOUGH_SPACE,
-    VOLUME_MISSING,
-    VolumeFinder,
-)
+from bayplan.volumes.binding import AFFINITY_CONFLICT, BIND_CONFLICT, NOT_ENOUGH_SPACE, VOLUME_MISSING, VolumeFinder
 from bayplan.volumes.errors import VolumeError
 from bayplan.volumes.volume_matcher import CandidateVolumes, ProvisioningCheck
 

@@ -16,38 +16,17 @@ import numpy as np
 from bayplan.errors import UsageError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis
-from bayplan.framework.api.extension_points import (
-    FILTER,
-    POST_FILTER,
-    PRE_FILTER,
-    PRE_SCORE,
-    SCORE,
-)
+from bayplan.framework.api.extension_points import FILTER, POST_FILTER, PRE_FILTER, PRE_SCORE, SCORE
 from bayplan.framework.api.plugin import PostFilterResult
-from bayplan.framework.api.status import (
-    SUCCESS,
-    Code,
-    Status,
-    unresolvable,
-)
+from bayplan.framework.api.status import SUCCESS, Code, Status, unresolvable
 from bayplan.framework.equivalence.class_evaluation import ClassEvaluation
 from bayplan.framework.equivalence.equivalence_classes import EquivalenceClasses
 from bayplan.framework.runtime.event_registrations import EXTENDER_REJECTOR
 from bayplan.framework.runtime.filtering import PreFilterSummary
 from bayplan.framework.runtime.framework import Framework
 from bayplan.framework.runtime.scoring import TotalScores
-from bayplan.scheduler.cycle.http_extender import (
-    ExtenderCall,
-    ExtenderError,
-    ExtenderReply,
-    HttpExtender,
-)
-from bayplan.scheduler.cycle.node_sampling import (
-    SAMPLE_ALL_NODES,
-    NodeSampler,
-    SampleSize,
-    num_feasible_nodes_to_find,
-)
+from bayplan.scheduler.cycle.http_extender import ExtenderCall, ExtenderError, ExtenderReply, HttpExtender
+from bayplan.scheduler.cycle.node_sampling import SAMPLE_ALL_NODES, NodeSampler, SampleSize, num_feasible_nodes_to_find
 from bayplan.snapshot import IntVector, NodeColumns, NodeTable, RowVector
 
 _PRE_FILTER, _FILTER, _PRE_SCORE, _SCORE = (

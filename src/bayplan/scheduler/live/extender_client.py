@@ -19,12 +19,7 @@ from bayplan.errors import ApiError, ConfigError, KubeconfigError, LeaseLost
 from bayplan.framework.api.status import SUCCESS, Status, error
 from bayplan.intents.pod_intents import BindPod
 from bayplan.objects.core import Pod
-from bayplan.scheduler.cycle.http_extender import (
-    ExtenderCall,
-    ExtenderError,
-    ExtenderReply,
-    HttpExtender,
-)
+from bayplan.scheduler.cycle.http_extender import ExtenderCall, ExtenderError, ExtenderReply, HttpExtender
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,7 @@ from typing import TypeVar
 
 from bayplan.clock import Clock
 from bayplan.framework.api.extension_points import QUEUE_SORT
-from bayplan.queue import (
-    QueueProfile,
-    QueueRecorder,
-    QueueSettings,
-    SchedulingQueue,
-    queue_order,
-)
+from bayplan.queue import QueueProfile, QueueRecorder, QueueSettings, SchedulingQueue, queue_order
 from bayplan.queue.heap import SortKey
 from bayplan.scheduler.engine import PodEngine
 

@@ -14,13 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bayplan.api_writes.observer import (
-    ERROR,
-    SCHEDULED,
-    UNSCHEDULABLE,
-    NoSchedulerObserver,
-    SchedulerObserver,
-)
+from bayplan.api_writes.observer import ERROR, SCHEDULED, UNSCHEDULABLE, NoSchedulerObserver, SchedulerObserver
 from bayplan.api_writes.pod_status_messages import PodEventRecorder, record_scheduled, record_skipped
 from bayplan.api_writes.writes import ApiWrites
 from bayplan.bind_requests.tracker import BindRequestTracker

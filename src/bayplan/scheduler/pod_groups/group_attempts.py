@@ -13,12 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.status import (
-    SUCCESS,
-    Code,
-    Status,
-    error,
-)
+from bayplan.framework.api.status import SUCCESS, Code, Status, error
 from bayplan.framework.runtime.framework import Framework
 from bayplan.objects.core import Pod
 from bayplan.queue import QueuedPodInfo, SchedulingQueue

@@ -9,12 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bayplan.api_writes.observer import (
-    ERROR,
-    SCHEDULED,
-    UNSCHEDULABLE,
-    SchedulerObserver,
-)
+from bayplan.api_writes.observer import ERROR, SCHEDULED, UNSCHEDULABLE, SchedulerObserver
 from bayplan.clock import LoopClock
 from bayplan.framework.api.status import Code, Status
 from bayplan.objects.workloads import PodGroup
@@ -22,12 +17,7 @@ from bayplan.queue import QueuedPodInfo
 from bayplan.scheduler.binding.failure_handler import FailureHandler
 from bayplan.scheduler.binding.preemption_executor import PreemptionExecutor, PreemptionTask
 from bayplan.scheduler.engine import PodEngine, ScheduleResult
-from bayplan.scheduler.pod_groups.group_attempts import (
-    UNSCHEDULABLE_GROUP,
-    GroupAttemptResult,
-    GroupAttempts,
-    PodTrial,
-)
+from bayplan.scheduler.pod_groups.group_attempts import UNSCHEDULABLE_GROUP, GroupAttemptResult, GroupAttempts, PodTrial
 from bayplan.scheduler.pod_groups.group_preemption import GroupPreemption
 from bayplan.scheduler.pod_groups.group_statuses import GroupStatuses
 

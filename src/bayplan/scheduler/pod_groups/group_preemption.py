@@ -17,13 +17,7 @@ from functools import partial
 
 from bayplan.clock import LoopClock
 from bayplan.codec.go_text import quote
-from bayplan.framework.api.status import (
-    SUCCESS,
-    Status,
-    error,
-    unresolvable,
-    unschedulable,
-)
+from bayplan.framework.api.status import SUCCESS, Status, error, unresolvable, unschedulable
 from bayplan.framework.preemption.dry_run import EvictVictim
 from bayplan.framework.preemption.victims import CompiledBudget, compile_budgets
 from bayplan.objects.workloads import PodDisruptionBudget, PodGroup

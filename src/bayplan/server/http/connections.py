@@ -16,18 +16,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Protocol
 
 from bayplan.clock import LoopClock
-from bayplan.server.http.requests import (
-    BadRequest,
-    HttpRequest,
-    Peer,
-    RequestParser,
-)
-from bayplan.server.http.responses import (
-    HttpServerResponse,
-    bad_request_response,
-    response_head,
-    text,
-)
+from bayplan.server.http.requests import BadRequest, HttpRequest, Peer, RequestParser
+from bayplan.server.http.responses import HttpServerResponse, bad_request_response, response_head, text
 
 log = logging.getLogger(__name__)
 
@@ -187,11 +177,7 @@ class ConnectionHandler:
         return None
 
     async def _request(
-        self,
-        connection: _Connection,
-        parser: RequestParser,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        self, connection: _Connection, parser: RequestParser, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> HttpRequest | None:
         """The next request; None when the client has disconnected. A request that has has_begun has a deadline."""
         self._wait(connection, HEAD_S if parser.has_partial_request else IDLE_S)

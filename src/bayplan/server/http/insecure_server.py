@@ -19,12 +19,7 @@ from bayplan.clock import LoopClock
 from bayplan.errors import ServingError, UsageError
 from bayplan.server.http.connections import ConnectionHandler
 from bayplan.server.http.listener import Listener, bind_socket
-from bayplan.server.http.requests import (
-    BadRequest,
-    HttpRequest,
-    Peer,
-    RequestParser,
-)
+from bayplan.server.http.requests import BadRequest, HttpRequest, Peer, RequestParser
 from bayplan.server.http.responses import NOT_FOUND, HttpServerResponse, response_head
 
 log = logging.getLogger(__name__)

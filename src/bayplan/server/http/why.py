@@ -10,13 +10,7 @@ from msgspec.structs import replace
 
 from bayplan.objects.pod_relaxations import SuggestedChange
 from bayplan.server.http.requests import HttpRequest
-from bayplan.server.http.responses import (
-    JSON,
-    NOSNIFF,
-    TRUE_VALUES,
-    HttpServerResponse,
-    status_object,
-)
+from bayplan.server.http.responses import JSON, NOSNIFF, TRUE_VALUES, HttpServerResponse, status_object
 from bayplan.telemetry.answers import Answer
 
 PREFIX = "/why/"

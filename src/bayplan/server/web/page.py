@@ -27,19 +27,8 @@ from bayplan.errors import ApiError
 from bayplan.server.auth.authentication import TOKEN_COOKIE, UserInfo
 from bayplan.server.auth.authorization import ResourceAttributes
 from bayplan.server.http.requests import HttpRequest
-from bayplan.server.http.responses import (
-    NOSNIFF,
-    NOT_FOUND,
-    HttpServerResponse,
-    text,
-)
-from bayplan.server.web.page_streams import (
-    EVERYTHING,
-    NOTHING,
-    NamespaceVisibility,
-    PageStreams,
-    VisibilityCheck,
-)
+from bayplan.server.http.responses import NOSNIFF, NOT_FOUND, HttpServerResponse, text
+from bayplan.server.web.page_streams import EVERYTHING, NOTHING, NamespaceVisibility, PageStreams, VisibilityCheck
 
 log = logging.getLogger(__name__)
 

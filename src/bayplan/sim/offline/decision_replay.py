@@ -33,13 +33,7 @@ from bayplan.sim.offline.offline_cluster import (
 )
 from bayplan.sim.offline.pod_placement import PlacementOutcome
 from bayplan.sim.recordings.observed_decisions import CONCURRENT_WINDOW
-from bayplan.sim.recordings.recording_file import (
-    BATCH_ENGINE,
-    OBSERVED,
-    RecordedChange,
-    RecordedDecision,
-    Recording,
-)
+from bayplan.sim.recordings.recording_file import BATCH_ENGINE, OBSERVED, RecordedChange, RecordedDecision, Recording
 
 MAX_CONCURRENT_DECISIONS = 64
 """At most this many bindings are assumed to be in flight; the replay looks this far ahead for reordered decisions."""

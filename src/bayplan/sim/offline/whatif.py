@@ -16,13 +16,7 @@ from typing import Any
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resources import accounted_requests, allocatable_amounts
-from bayplan.sim.offline.offline_cluster import (
-    ENDED_PHASES,
-    EngineSetup,
-    OfflineCluster,
-    pending_pods,
-    without_node,
-)
+from bayplan.sim.offline.offline_cluster import ENDED_PHASES, EngineSetup, OfflineCluster, pending_pods, without_node
 from bayplan.sim.offline.whatif_file import Prices, WhatIfChange
 from bayplan.sim.recordings.recording_file import RecordedDecision
 

@@ -16,12 +16,7 @@ from msgspec.structs import replace
 
 from bayplan.objects.kinds import convert, kind_of
 from bayplan.objects.meta import KubeObject
-from bayplan.plugins.gpu.gpu_requests import (
-    GPU_COUNT,
-    GPU_INDEX,
-    GPU_MILLI,
-    GPU_MODEL,
-)
+from bayplan.plugins.gpu.gpu_requests import GPU_COUNT, GPU_INDEX, GPU_MILLI, GPU_MODEL
 from bayplan.sim.recordings.recording_file import RecordedDecision, object_manifest
 
 _KEPT_WORDS = frozenset(

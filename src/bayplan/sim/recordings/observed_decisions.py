@@ -16,12 +16,7 @@ from bayplan.batch.model.tasks import Task
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.meta import KubeObject
-from bayplan.sim.recordings.recording_file import (
-    BATCH_ENGINE,
-    POD_ENGINE,
-    RecordedChange,
-    RecordedDecision,
-)
+from bayplan.sim.recordings.recording_file import BATCH_ENGINE, POD_ENGINE, RecordedChange, RecordedDecision
 
 CONCURRENT_WINDOW = timedelta(seconds=2)
 """Decisions this close may have been made in another order; the time of a condition is truncated to seconds."""

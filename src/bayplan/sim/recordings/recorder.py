@@ -20,12 +20,7 @@ from bayplan.client.informer.informer_set import InformerSet
 from bayplan.objects.core import Node, Pod, PodStatus
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.volcano.types import (
-    PodGroup,
-    PodGroupStatus,
-    Queue,
-    QueueStatus,
-)
+from bayplan.objects.volcano.types import PodGroup, PodGroupStatus, Queue, QueueStatus
 from bayplan.sim.recordings.cluster_reader import read_cluster
 from bayplan.sim.recordings.observed_decisions import DecisionLog, is_scheduler_managed
 from bayplan.sim.recordings.recording_file import RecordedChange, RecordedDecision

@@ -383,9 +383,7 @@ def _object(path: Path, number: int, key: str, raw: Any) -> KubeObject:
         kind = find_kind(api_version, name)
         if kind is None:
             raise RecordingError(
-                path,
-                number,
-                f"{key}.kind: no scheduler reads {name} of {api_version}; expected a kind that it reads",
+                path, number, f"{key}.kind: no scheduler reads {name} of {api_version}; expected a kind that it reads"
             )
         return convert(raw, kind.struct)
     except ObjectError as fault:

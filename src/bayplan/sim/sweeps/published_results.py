@@ -14,12 +14,7 @@ from importlib.resources import as_file, files
 from typing import Any
 
 from bayplan.sim.sweeps.openb_experiment import LOADS, RunSummary
-from bayplan.sim.traces.csv_table import (
-    CsvColumn,
-    float_column,
-    read_rows,
-    text_column,
-)
+from bayplan.sim.traces.csv_table import CsvColumn, float_column, read_rows, text_column
 from bayplan.sim.traces.trace_files import TraceNode, read_nodes
 from bayplan.sim.virtual_time.policies import PUBLISHED_NAMES
 

@@ -16,26 +16,9 @@ from typing import Any
 
 from bayplan import __version__
 from bayplan.errors import UsageError
-from bayplan.sim.sweeps.openb_experiment import (
-    LOADS,
-    OpenbRun,
-    OpenbWorkload,
-    run_experiment,
-)
-from bayplan.sim.traces.csv_table import (
-    CsvColumn,
-    TraceError,
-    float_column,
-    integer_column,
-    read_rows,
-    text_column,
-)
-from bayplan.sim.traces.trace_files import (
-    TraceNode,
-    gpu_capacity,
-    read_nodes,
-    read_openb_pods,
-)
+from bayplan.sim.sweeps.openb_experiment import LOADS, OpenbRun, OpenbWorkload, run_experiment
+from bayplan.sim.traces.csv_table import CsvColumn, TraceError, float_column, integer_column, read_rows, text_column
+from bayplan.sim.traces.trace_files import TraceNode, gpu_capacity, read_nodes, read_openb_pods
 
 RESULT_FIELDS = (
     "workload",

@@ -12,14 +12,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from bayplan.plugins.gpu.gpu_requests import DEVICE_MILLI, GpuMilliRequest
-from bayplan.sim.traces.csv_table import (
-    CsvRow,
-    TraceError,
-    float_column,
-    integer_column,
-    read_rows,
-    text_column,
-)
+from bayplan.sim.traces.csv_table import CsvRow, TraceError, float_column, integer_column, read_rows, text_column
 
 MAX_DEVICES = 64
 

@@ -89,11 +89,7 @@ def default_manifest() -> dict[str, Any]:
 
 
 def _manifest(profile: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "profiles": [profile],
-    }
+    return {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration", "profiles": [profile]}
 
 
 def _typical_pods(pods: Iterable[TracePod]) -> list[dict[str, Any]]:

@@ -17,12 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bayplan.app.batch import build_batch_engine
-from bayplan.batch.config.scheduler_conf import (
-    BatchConfiguration,
-    conf_to_dict,
-    load_conf,
-    load_default_conf,
-)
+from bayplan.batch.config.scheduler_conf import BatchConfiguration, conf_to_dict, load_conf, load_default_conf
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.model.fit_errors import REJECTING_ALLOCATE, rejects
 from bayplan.batch.model.jobs import Job

@@ -15,12 +15,7 @@ from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import convert, kinds_by_name
 from bayplan.objects.meta import KubeObject
-from bayplan.queue import (
-    HintTable,
-    QueuedPodInfo,
-    SchedulingQueue,
-    SubQueue,
-)
+from bayplan.queue import HintTable, QueuedPodInfo, SchedulingQueue, SubQueue
 from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.live.event_handlers import EventHandlers

@@ -27,12 +27,7 @@ from bayplan.objects.kinds import convert
 from bayplan.objects.meta import KubeObject
 from bayplan.plugins.priority_sort import PrioritySort
 from bayplan.plugins.scheduling_gates import SchedulingGates
-from bayplan.queue import (
-    QueueProfile,
-    SchedulingQueue,
-    SubQueue,
-    hints,
-)
+from bayplan.queue import QueueProfile, SchedulingQueue, SubQueue, hints
 from bayplan.snapshot import PodInfo
 
 HOLD_LABEL = "Hold"

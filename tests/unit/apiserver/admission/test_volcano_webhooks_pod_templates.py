@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.admission.webhooks import (
-    WEBHOOKS,
-    AdmissionRequest,
-    AdmissionSettings,
-    run_webhook,
-)
+from bayplan.admission.webhooks import WEBHOOKS, AdmissionRequest, AdmissionSettings, run_webhook
 from bayplan.apiserver.admission.volcano_webhooks import template_errors
 
 Tree = dict[str, Any]

@@ -16,12 +16,7 @@ from bayplan.apiserver.schema.crd.formats import has_format
 from bayplan.apiserver.schema.decoder import ExpectedKind, decode, normalize
 from bayplan.apiserver.schema.managed_fields import field_sets
 from bayplan.apiserver.schema.managed_fields.managers import ManagedFieldSet, Manager, cap_update_managers
-from bayplan.apiserver.schema.managed_fields.server_side_apply import (
-    LAST_APPLIED,
-    apply,
-    is_no_op,
-    track,
-)
+from bayplan.apiserver.schema.managed_fields.server_side_apply import LAST_APPLIED, apply, is_no_op, track
 from bayplan.apiserver.schema.patches import json_patch, merge_patch
 from bayplan.apiserver.schema.protobuf import decode_protobuf
 from bayplan.apiserver.schema.scalars import (

@@ -9,12 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.apiserver.storage.sqlite_backend import (
-    DataSync,
-    SqliteBackend,
-    StorageBackendError,
-    delete_files,
-)
+from bayplan.apiserver.storage.sqlite_backend import DataSync, SqliteBackend, StorageBackendError, delete_files
 from bayplan.apiserver.storage.store import CommitError, Store, StoredObject
 from bayplan.apiserver.storage.watch_cache import WatchCacheEvent
 from support.harness.async_tests import async_test

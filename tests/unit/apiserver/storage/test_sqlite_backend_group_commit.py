@@ -9,15 +9,7 @@ from typing import Any
 import pytest
 
 from bayplan.apiserver.storage.sqlite_backend import DataSync
-from support.fakes.held_journal import (
-    CONFIG_MAPS,
-    CORE,
-    JSON,
-    listed,
-    post,
-    run_held_cluster,
-    watched,
-)
+from support.fakes.held_journal import CONFIG_MAPS, CORE, JSON, listed, post, run_held_cluster, watched
 from support.harness.apiserver_store import config_map, pod
 from support.harness.async_tests import async_test, wait_until
 from support.harness.embedded_cluster import UNKNOWN_TOKEN

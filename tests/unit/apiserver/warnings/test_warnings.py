@@ -57,11 +57,7 @@ def volume(**source: Any) -> list[Tree]:
             id="spread without selector over old labels",
         ),
         pytest.param(
-            {
-                "affinity": {
-                    "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "z"}]},
-                }
-            },
+            {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "z"}]}}},
             [f"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].labelSelector: {NULL}"],
             id="affinity without selector",
         ),

@@ -209,9 +209,7 @@ def test_another_order_of_times_uses_another_template(
     assert twins.templated.states.counts["status"] == 4
 
 
-def test_managers_are_sorted_by_time_after_the_clock_was_set_back(
-    credentials: ClusterCredentials,
-) -> None:
+def test_managers_are_sorted_by_time_after_the_clock_was_set_back(credentials: ClusterCredentials) -> None:
     twins = Twins(credentials)
     orders = set()
     for number in range(10):

@@ -13,13 +13,7 @@ from bayplan.objects.core import Pod
 from bayplan.objects.meta import LabelSelector
 from bayplan.objects.volcano.types import SubGroupPolicy
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_group,
-    make_member,
-    open_session,
-    task_names,
-    tasks_of,
-)
+from support.builders.batch import make_group, make_member, open_session, task_names, tasks_of
 
 NODES = [make_node("n")]
 

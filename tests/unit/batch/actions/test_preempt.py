@@ -18,12 +18,7 @@ from bayplan.objects.meta import Condition, KubeObject, ObjectMeta
 from bayplan.objects.volcano.types import NetworkTopology
 from bayplan.objects.workloads import PriorityClass
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    NOW,
-    make_group,
-    make_member,
-    make_queue,
-)
+from support.builders.batch import NOW, make_group, make_member, make_queue
 from support.builders.batch_engines import build_engine
 
 CONF = """\

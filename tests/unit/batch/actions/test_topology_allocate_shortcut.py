@@ -109,10 +109,7 @@ def plugin_with(**fields: Any) -> type[ScoresHyperNodes]:
 
 
 HALVES = volcano.SubGroupPolicy(
-    name="halves",
-    match_label_keys=("half",),
-    sub_group_size=1,
-    network_topology=volcano.NetworkTopology("hard", 1),
+    name="halves", match_label_keys=("half",), sub_group_size=1, network_topology=volcano.NetworkTopology("hard", 1)
 )
 
 

@@ -128,11 +128,7 @@ UNUSED = [
         "'tdm.revocable-zones.rz1' is not an argument and is ignored; did you mean tdm.revocable-zone.rz1?",
     ),
     ("sla", {"sla-waiting-time": "1"}, 'sla-waiting-time: time: missing unit in duration "1"; write it like 1h30m'),
-    (
-        "predicates",
-        {"volumebinding.weight": 2},
-        "volumebinding.weight has no effect: volumes are not scored",
-    ),
+    ("predicates", {"volumebinding.weight": 2}, "volumebinding.weight has no effect: volumes are not scored"),
     (
         "usage",
         {"thresholds": {"cpu": 80, "memo": 1}},

@@ -2,13 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.batch.devices.numa import (
-    ContainerCpuRequest,
-    NumaTopology,
-    bit_set,
-    bits,
-    parse_cpus,
-)
+from bayplan.batch.devices.numa import ContainerCpuRequest, NumaTopology, bit_set, bits, parse_cpus
 from bayplan.objects.volcano.types import CpuLocation, NumatopologySpec
 
 

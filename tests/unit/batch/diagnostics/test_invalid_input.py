@@ -364,14 +364,10 @@ def test_an_invalid_hypernode_is_reported_once(place: KubeObject, words: str) ->
     ("place", "words"),
     [
         pytest.param(
-            make_hyper_node("x", nodes=["a", "gone"]),
-            "1 member(s) do not exist: gone; they match no node",
-            id="node",
+            make_hyper_node("x", nodes=["a", "gone"]), "1 member(s) do not exist: gone; they match no node", id="node"
         ),
         pytest.param(
-            make_hyper_node("x", tier=2, children=["y"]),
-            "1 member(s) do not exist: y; they match no node",
-            id="place",
+            make_hyper_node("x", tier=2, children=["y"]), "1 member(s) do not exist: y; they match no node", id="place"
         ),
         pytest.param(
             make_hyper_node("x", nodes=[f"n{number}" for number in range(9)]),
@@ -848,8 +844,7 @@ def test_a_failing_signature_or_dependency_is_reported(name: str, promise: dict[
 def test_a_failing_event_handler_is_reported(handlers: dict[str, Any], words: str) -> None:
     large = make_gang("large", 5, cpu=3)  # its first tasks are placed, and undone
     done = run_session(
-        odd(register=staticmethod(lambda session: session.add_event_handler("odd", **handlers))),
-        gangs=(large,),
+        odd(register=staticmethod(lambda session: session.add_event_handler("odd", **handlers))), gangs=(large,)
     )
     assert done.faults[0].startswith(f'plugin "odd" {words}')
     assert is_placed(done)

@@ -141,8 +141,7 @@ MAKES = [
 
 @pytest.mark.parametrize(("make", "words"), MAKES)
 @pytest.mark.parametrize(
-    ("add", "point"),
-    [("add_predicate_factory", "predicate"), ("add_batch_node_order_factory", "batch_node_order")],
+    ("add", "point"), [("add_predicate_factory", "predicate"), ("add_batch_node_order_factory", "batch_node_order")]
 )
 def test_a_failing_object_of_a_plugin_is_reported(add: str, point: str, make: Any, words: str) -> None:
     done = run_session(plugin_with_factory(add, make))

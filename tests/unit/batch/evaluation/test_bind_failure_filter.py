@@ -17,12 +17,7 @@ from bayplan.framework.runtime.bind_request_factory import BindRequestFactory
 from bayplan.framework.runtime.bind_request_mutation import EXCLUDED_NODE_REASON
 from bayplan.objects.core import Pod
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_group,
-    make_member,
-    make_queue,
-    tasks_of,
-)
+from support.builders.batch import make_group, make_member, make_queue, tasks_of
 
 WITH = "tiers: [{plugins: [{name: gang}, {name: predicates}]}]"
 WITHOUT = "tiers: [{plugins: [{name: gang}]}]"

@@ -35,11 +35,7 @@ def on_a(**more: Any) -> dict[str, Any]:
 
 
 def bound_after_change(
-    change: Callable[[BatchEngine], None],
-    pods: Iterable[Pod],
-    *,
-    objects: Iterable[KubeObject] = (),
-    conf: str = GANGS,
+    change: Callable[[BatchEngine], None], pods: Iterable[Pod], *, objects: Iterable[KubeObject] = (), conf: str = GANGS
 ) -> set[str]:
     """The members of the second gang that are bound when the cluster changes after the first gang's statement."""
     pods = list(pods)

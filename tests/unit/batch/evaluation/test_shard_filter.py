@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.batch.evaluation.shard_filter import (
-    NOT_IN_SHARD,
-    NOT_SELECTED,
-    Shard,
-    ShardStatus,
-    usable_nodes,
-)
+from bayplan.batch.evaluation.shard_filter import NOT_IN_SHARD, NOT_SELECTED, Shard, ShardStatus, usable_nodes
 from bayplan.batch.session.outcome import SessionResult
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.volcano.types import NodeShard, NodeShardSpec, NodeShardStatus

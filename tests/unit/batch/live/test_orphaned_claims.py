@@ -17,20 +17,8 @@ from bayplan.objects.kai.bind_request import new_request
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim, ResourceClaimConsumer
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    CREATED,
-    make_group,
-    make_member,
-    make_queue,
-)
-from support.builders.devices import (
-    device,
-    exactly,
-    make_allocation,
-    make_claim,
-    make_class,
-    make_slice,
-)
+from support.builders.batch import CREATED, make_group, make_member, make_queue
+from support.builders.devices import device, exactly, make_allocation, make_claim, make_class, make_slice
 from support.builders.framework import replace_fields
 from support.fakes.http_server import status
 from support.harness.async_tests import async_test

@@ -4,22 +4,10 @@ from typing import Any
 
 import pytest
 
-from bayplan.batch.model.hypernodes import (
-    TOP_HYPERNODE,
-    build_hypernode_tree,
-    missing_members,
-    unreadable_members,
-)
+from bayplan.batch.model.hypernodes import TOP_HYPERNODE, build_hypernode_tree, missing_members, unreadable_members
 from bayplan.objects.core import Node
 from bayplan.objects.meta import LabelSelector, ObjectMeta
-from bayplan.objects.volcano.types import (
-    ExactMatch,
-    HyperNode,
-    HyperNodeSpec,
-    MemberSelector,
-    MemberSpec,
-    RegexMatch,
-)
+from bayplan.objects.volcano.types import ExactMatch, HyperNode, HyperNodeSpec, MemberSelector, MemberSpec, RegexMatch
 from bayplan.testing.builders import make_node
 from support.builders.batch import open_session
 

@@ -7,12 +7,7 @@ from msgspec.structs import replace
 
 from bayplan.batch.model.pod_templates import PodTemplateIndex
 from bayplan.batch.model.statuses import TaskStatus, status_of
-from bayplan.batch.model.tasks import (
-    QUEUE_ALLOCATION_GATE,
-    Task,
-    default_task_order,
-    parse_int,
-)
+from bayplan.batch.model.tasks import QUEUE_ALLOCATION_GATE, Task, default_task_order, parse_int
 from bayplan.objects.core import Pod, PodStatus
 from bayplan.snapshot import InternTables
 from support.builders.batch import make_member

@@ -80,8 +80,7 @@ def test_invalid_sections(metrics: dict[str, str], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("1m", 60.0), ("500ms", 0.5), ("", 30.0), ("0s", 30.0), ("-5s", 30.0), ("soon", 30.0)],
+    ("text", "expected"), [("1m", 60.0), ("500ms", 0.5), ("", 30.0), ("0s", 30.0), ("-5s", 30.0), ("soon", 30.0)]
 )
 def test_interval(text: str, expected: float) -> None:
     assert interval_s({"interval": text}) == expected

@@ -8,14 +8,7 @@ from bayplan.batch.plugins.cdp import CdpPlugin
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import Condition
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    NOW,
-    make_group,
-    make_member,
-    open_session,
-    task_names,
-    tasks_of,
-)
+from support.builders.batch import NOW, make_group, make_member, open_session, task_names, tasks_of
 
 COOLDOWN = "volcano.sh/cooldown-time"
 PLACED = Condition(type="PodScheduled", status="True", last_transition_time=NOW - timedelta(minutes=10))

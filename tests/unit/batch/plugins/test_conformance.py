@@ -5,13 +5,7 @@ from msgspec.structs import replace
 from bayplan.batch.plugins.conformance import ConformancePlugin
 from bayplan.batch.session.registration import EvictionContext, EvictionKind
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_group,
-    make_member,
-    open_session,
-    task_names,
-    tasks_of,
-)
+from support.builders.batch import make_group, make_member, open_session, task_names, tasks_of
 
 
 def test_critical_pods_are_no_victims() -> None:

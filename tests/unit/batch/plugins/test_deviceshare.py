@@ -26,12 +26,7 @@ from bayplan.batch.session.simulation import Simulation
 from bayplan.objects.core import Container, Node, Pod, ResourceRequirements
 from bayplan.objects.meta import ResourceList
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_group,
-    make_member,
-    open_session,
-    tasks_of,
-)
+from support.builders.batch import make_group, make_member, open_session, tasks_of
 from support.builders.batch_engines import build_engine
 
 BY_MEMORY = {"deviceshare.GPUSharingEnable": True}
@@ -273,10 +268,7 @@ def test_queue_usage_counts_the_annotations_of_running_pods() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("policy", "scores"),
-    [("binpack", [500.0, 130.0]), ("spread", [0.0, 0.0]), ("", [0.0, 0.0])],
-)
+@pytest.mark.parametrize(("policy", "scores"), [("binpack", [500.0, 130.0]), ("spread", [0.0, 0.0]), ("", [0.0, 0.0])])
 def test_scores(policy: str, scores: list[float]) -> None:
     arguments = {**VGPU, "deviceshare.SchedulePolicy": policy, "deviceshare.ScheduleWeight": 10}
     nodes = [vgpu_node("a", cards=1, memory=8000), vgpu_node("b", cards=1, memory=16000)]

@@ -8,13 +8,7 @@ from bayplan.batch.session.registration import EvictionContext, EvictionKind
 from bayplan.objects.core import Pod
 from bayplan.objects.volcano.types import SubGroupPolicy
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_group,
-    make_member,
-    open_session,
-    task_names,
-    tasks_of,
-)
+from support.builders.batch import make_group, make_member, open_session, task_names, tasks_of
 
 NODE = make_node("n")
 RUNNING = [make_member(f"job-w-{number}", node="n") for number in range(3)]

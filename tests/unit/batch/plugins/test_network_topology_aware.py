@@ -20,12 +20,7 @@ from bayplan.objects.volcano.types import (
     NetworkTopology,
 )
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_group,
-    make_member,
-    open_session,
-    tasks_of,
-)
+from support.builders.batch import make_group, make_member, open_session, tasks_of
 
 GIB = 1 << 30
 

@@ -9,13 +9,7 @@ from bayplan.batch.plugins.nodegroup import GROUP_LABEL, NO_AFFINITY, NO_LABEL, 
 from bayplan.framework.api.status import Code
 from bayplan.objects.volcano.types import NodeGroupAffinity, Queue, QueueAffinity
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_engine,
-    make_group,
-    make_member,
-    make_queue,
-    open_session,
-)
+from support.builders.batch import make_engine, make_group, make_member, make_queue, open_session
 from support.builders.batch_scores import predicate_rejections, scores
 
 NODES = [
@@ -44,10 +38,7 @@ def queue(name: str = "q", *, near: Any = None, away: Any = None, parent: str = 
             queue(), {}, {"a": NO_AFFINITY, "b": NO_AFFINITY, "c": NO_AFFINITY, "none": NO_LABEL}, id="no-affinity"
         ),
         pytest.param(
-            queue(),
-            {"strict": False},
-            {"a": NO_AFFINITY, "b": NO_AFFINITY, "c": NO_AFFINITY},
-            id="not-strict",
+            queue(), {"strict": False}, {"a": NO_AFFINITY, "b": NO_AFFINITY, "c": NO_AFFINITY}, id="not-strict"
         ),
         pytest.param(
             queue(near=((), ())),

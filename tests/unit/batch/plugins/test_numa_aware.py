@@ -12,20 +12,9 @@ from bayplan.batch.session.session import Session
 from bayplan.framework.api.status import Code
 from bayplan.objects.core import Container, Pod, ResourceRequirements
 from bayplan.objects.meta import ObjectMeta
-from bayplan.objects.volcano.types import (
-    CpuLocation,
-    NumaResource,
-    Numatopology,
-    NumatopologySpec,
-)
+from bayplan.objects.volcano.types import CpuLocation, NumaResource, Numatopology, NumatopologySpec
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_engine,
-    make_group,
-    make_member,
-    open_session,
-    tasks_of,
-)
+from support.builders.batch import make_engine, make_group, make_member, open_session, tasks_of
 from support.builders.batch_scores import predicate_rejections, scores
 
 NODES = [make_node("n1", cpu="16"), make_node("n2", cpu="16")]

@@ -7,12 +7,7 @@ import pytest
 from bayplan.batch.plugins.overcommit import OvercommitPlugin
 from bayplan.objects.meta import ResourceList
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_group,
-    make_member,
-    open_session,
-    pod_group_messages,
-)
+from support.builders.batch import make_group, make_member, open_session, pod_group_messages
 
 GPU = "nvidia.com/gpu"
 NODE = make_node("n", allocatable={"cpu": "10", "memory": "10Gi", "pods": "10"})

@@ -6,14 +6,7 @@ from bayplan.batch.plugins.pdb import PdbPlugin
 from bayplan.objects.meta import LabelSelector, ObjectMeta
 from bayplan.objects.workloads import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    NOW,
-    make_group,
-    make_member,
-    open_session,
-    task_names,
-    tasks_of,
-)
+from support.builders.batch import NOW, make_group, make_member, open_session, task_names, tasks_of
 
 WEB = LabelSelector(match_labels={"app": "web"})
 

@@ -8,14 +8,7 @@ from msgspec.structs import replace
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session.session import Session
 from bayplan.batch.session.simulation import Simulation
-from bayplan.objects.core import (
-    Affinity,
-    ContainerPort,
-    Pod,
-    PodAffinity,
-    PodAffinityTerm,
-    TopologySpreadConstraint,
-)
+from bayplan.objects.core import Affinity, ContainerPort, Pod, PodAffinity, PodAffinityTerm, TopologySpreadConstraint
 from bayplan.objects.meta import LabelSelector
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member
@@ -71,8 +64,7 @@ def test_a_full_node_is_filtered_further_and_an_unresolvable_one_is_not() -> Non
 
 def test_an_argument_disables_a_filter() -> None:
     conf = ONLY.replace(
-        "  - name: predicates\n",
-        "  - name: predicates\n    arguments:\n      predicate.TaintTolerationEnable: false\n",
+        "  - name: predicates\n", "  - name: predicates\n    arguments:\n      predicate.TaintTolerationEnable: false\n"
     )
     cluster: dict[str, Any] = {"nodes": hosts("a", taints=["gpu:NoSchedule"]), "pods": [make_member("p")]}
     assert not build_engine(conf=ONLY, **cluster, objects=[make_group()]).run_session().binds

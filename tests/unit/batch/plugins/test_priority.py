@@ -8,13 +8,7 @@ from bayplan.objects.core import Pod
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.workloads import PriorityClass
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_group,
-    make_member,
-    open_session,
-    task_names,
-    tasks_of,
-)
+from support.builders.batch import make_group, make_member, open_session, task_names, tasks_of
 
 
 def ranked(name: str, group: str, priority: int, node: str = "") -> Pod:

@@ -8,12 +8,7 @@ import pytest
 from bayplan.batch.plugins.sla import SlaPlugin
 from bayplan.batch.session.combine_rules import Vote
 from bayplan.batch.session.session import Session
-from support.builders.batch import (
-    CREATED,
-    NOW,
-    make_group,
-    open_session,
-)
+from support.builders.batch import CREATED, NOW, make_group, open_session
 
 WAITING = "volcano.sh/sla-waiting-time"
 AGE = NOW - CREATED

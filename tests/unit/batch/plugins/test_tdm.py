@@ -9,14 +9,7 @@ from bayplan.batch.plugins.tdm import TdmPlugin
 from bayplan.batch.session.session import Session
 from bayplan.framework.api.status import Code
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_engine,
-    make_group,
-    make_member,
-    open_session,
-    task_names,
-    tasks_of,
-)
+from support.builders.batch import make_engine, make_group, make_member, open_session, task_names, tasks_of
 
 NOON = datetime(2024, 6, 1, 12, 0).astimezone()  # the plugin's hours are local
 PREEMPTABLE = "volcano.sh/preemptable"

@@ -9,13 +9,7 @@ from bayplan.batch.queue_accounts.queue_limits import is_within_limit, set_queue
 from bayplan.batch.queue_accounts.queue_usage import QueueUsageCache, job_usage
 from bayplan.objects.meta import ResourceList
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_engine,
-    make_group,
-    make_member,
-    make_queue,
-    open_session,
-)
+from support.builders.batch import make_engine, make_group, make_member, make_queue, open_session
 
 GPU = "nvidia.com/gpu"
 NODE = make_node("n", allocatable={"cpu": "10", "memory": "10Gi", "pods": "10", GPU: "4"})

@@ -14,12 +14,7 @@ from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.workloads import PriorityClass
 from bayplan.snapshot import PodInfo
 from bayplan.testing.builders import make_node, make_pod
-from support.builders.batch import (
-    NOW,
-    make_group,
-    make_member,
-    make_queue,
-)
+from support.builders.batch import NOW, make_group, make_member, make_queue
 from support.builders.batch_engines import GANGS, add_pod, build_engine
 
 PREEMPTING = GANGS.replace("enqueue, allocate, backfill", "allocate, preempt").replace(

@@ -21,12 +21,7 @@ from bayplan.clock import ManualClock
 from bayplan.framework.runtime.bind_request_factory import BindRequestFactory
 from bayplan.framework.runtime.bind_request_mutation import Mutator
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_engine,
-    make_group,
-    make_member,
-    tasks_of,
-)
+from support.builders.batch import make_engine, make_group, make_member, tasks_of
 
 ASKED: list[tuple[str, str, str]] = []
 

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 
 from bayplan.batch.config.scheduler_conf import PluginOption
-from bayplan.batch.evaluation.node_points import (
-    NODE_STATIC,
-    ROW_LOCAL,
-    ScoredRows,
-    same_for_all,
-)
+from bayplan.batch.evaluation.node_points import NODE_STATIC, ROW_LOCAL, ScoredRows, same_for_all
 from bayplan.batch.model.nodes import Node, Nodes
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.plugins import default_batch_plugins
@@ -20,21 +15,9 @@ from bayplan.batch.session import extension_points
 from bayplan.batch.session.session import Session
 from bayplan.errors import PluginError
 from bayplan.framework.api.plugin import Rejection
-from bayplan.framework.api.status import (
-    Status,
-    error,
-    unresolvable,
-    unschedulable,
-)
+from bayplan.framework.api.status import Status, error, unresolvable, unschedulable
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_engine,
-    make_group,
-    make_member,
-    make_queue,
-    open_session,
-    tasks_of,
-)
+from support.builders.batch import make_engine, make_group, make_member, make_queue, open_session, tasks_of
 from support.builders.batch_engines import GANGS, build_engine
 
 

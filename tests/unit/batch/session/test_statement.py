@@ -13,12 +13,7 @@ from bayplan.batch.session.session import Session
 from bayplan.batch.session.statement import save_operations
 from bayplan.framework.api.status import Status, error
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_engine,
-    make_group,
-    make_member,
-    tasks_of,
-)
+from support.builders.batch import make_engine, make_group, make_member, tasks_of
 from support.builders.batch_engines import account_rows
 
 

@@ -2,12 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.batch.session.victim_hints import (
-    VictimDependence,
-    VictimHints,
-    is_cacheable,
-    is_final,
-)
+from bayplan.batch.session.victim_hints import VictimDependence, VictimHints, is_cacheable, is_final
 
 J, S, A = VictimHints(VictimDependence.JOBS), VictimHints(VictimDependence.SHRINKING), VictimHints()
 

@@ -11,12 +11,7 @@ from bayplan.binder.plugins.gpu_sharing import GpuSharingBinderPlugin
 from bayplan.client import GroupVersionResource
 from bayplan.config.bayplan_settings import load_settings
 from bayplan.objects.kai.bind_request import BindRequest
-from support.harness.reconciler import (
-    PODS,
-    ReconcilerHarness,
-    Tree,
-    run_with_reconciler,
-)
+from support.harness.reconciler import PODS, ReconcilerHarness, Tree, run_with_reconciler
 
 SETTINGS = """
 apiVersion: bayplan.dev/v1alpha1

@@ -11,13 +11,7 @@ from bayplan.binder.gpu.reservations import reservation_name
 from bayplan.binder.plugins.gpu_sharing import GpuSharingBinderPlugin
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.gpu_sharing import DEVICE_INDEX_ANNOTATION
-from support.harness.reconciler import (
-    PODS,
-    RESERVATIONS,
-    ReconcilerHarness,
-    pod_tree,
-    run_with_reconciler,
-)
+from support.harness.reconciler import PODS, RESERVATIONS, ReconcilerHarness, pod_tree, run_with_reconciler
 
 FOR_EVER_S = 3600.0
 ENOUGH_S = 30.0

@@ -13,12 +13,7 @@ from bayplan.binder.plugins.dynamic_resources import DynamicResourcesBinderPlugi
 from bayplan.objects.core import Pod
 from bayplan.objects.resource import ResourceClaim
 from support.e2e.volumes_and_devices import device_claim
-from support.harness.reconciler import (
-    CLAIMS,
-    ReconcilerHarness,
-    Tree,
-    run_with_reconciler,
-)
+from support.harness.reconciler import CLAIMS, ReconcilerHarness, Tree, run_with_reconciler
 
 FINALIZERS = {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}}
 

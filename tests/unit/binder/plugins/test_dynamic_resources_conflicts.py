@@ -13,13 +13,7 @@ from bayplan.binder.plugins.dynamic_resources import DynamicResourcesBinderPlugi
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.resource import ResourceClaim
 from support.e2e.volumes_and_devices import device_claim
-from support.harness.reconciler import (
-    CLAIMS,
-    NAMESPACE,
-    ReconcilerHarness,
-    Tree,
-    run_with_reconciler,
-)
+from support.harness.reconciler import CLAIMS, NAMESPACE, ReconcilerHarness, Tree, run_with_reconciler
 
 DEVICE = {"request": "gpu", "driver": "gpu.example.com", "pool": "n1", "device": "gpu-0"}
 SHARE = {"shareID": "11111111-1111-4111-8111-111111111111"}

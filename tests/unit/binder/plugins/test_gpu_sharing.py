@@ -190,9 +190,7 @@ def test_several_devices_have_a_label_each(tmp_path: Path) -> None:
     run_with_reconciler(tmp_path, test, GpuSharingBinderPlugin())
 
 
-def test_a_failure_removes_labels_and_config_maps_and_keeps_the_device_for_the_retry(
-    tmp_path: Path,
-) -> None:
+def test_a_failure_removes_labels_and_config_maps_and_keeps_the_device_for_the_retry(tmp_path: Path) -> None:
     async def test(harness: ReconcilerHarness) -> None:
         await shared(harness)
         assert await attempt(harness, "web", (GROUP, "GPU-7")) is not None

@@ -10,12 +10,7 @@ import pytest
 from rich.console import Console
 
 from bayplan.cli.cluster_monitor import ClusterMonitor, NodeRequests, PendingCounts
-from bayplan.cli.commands.objects.top import (
-    as_data,
-    render_screen,
-    sort_nodes,
-    usage_bar,
-)
+from bayplan.cli.commands.objects.top import as_data, render_screen, sort_nodes, usage_bar
 from bayplan.cli.demo import workloads
 from bayplan.cli.demo.scenario import split_reasons
 from bayplan.cli.demo.screen import Screen

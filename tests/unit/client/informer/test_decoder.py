@@ -12,23 +12,13 @@ import pytest
 from bayplan.client import GroupVersionResource, UndecodableObject, resource_of
 from bayplan.client.http.api_status import ApiStatus
 from bayplan.client.informer import decoder as decoder_module
-from bayplan.client.informer.decoder import (
-    Decoder,
-    ListPage,
-    is_initial_events_end,
-    read_page,
-)
+from bayplan.client.informer.decoder import Decoder, ListPage, is_initial_events_end, read_page
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import DeviceClass, ResourceClaim, ResourceSlice
 from bayplan.objects.workloads import StatefulSet
-from support.fakes.http_server import (
-    added,
-    bookmark,
-    error,
-    node,
-)
+from support.fakes.http_server import added, bookmark, error, node
 
 NODES = Decoder(resource_of(kind_of(Node)))
 

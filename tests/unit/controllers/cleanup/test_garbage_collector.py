@@ -10,14 +10,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.controllers.core.api_types import (
-    CONFIG_MAPS,
-    NAMESPACES,
-    PODS,
-    REPLICA_SETS,
-    SERVICE_ACCOUNTS,
-    Tree,
-)
+from bayplan.controllers.core.api_types import CONFIG_MAPS, NAMESPACES, PODS, REPLICA_SETS, SERVICE_ACCOUNTS, Tree
 from support.harness.async_tests import async_test
 from support.harness.controllers import ControllersHarness, run_controllers
 

@@ -6,12 +6,7 @@ from collections import Counter
 
 import pytest
 
-from bayplan.controllers.kubelet.node_pools import (
-    POOL_LABEL,
-    ZONE_LABEL,
-    NodePool,
-    nodes_of,
-)
+from bayplan.controllers.kubelet.node_pools import POOL_LABEL, ZONE_LABEL, NodePool, nodes_of
 from bayplan.errors import UsageError
 
 
@@ -20,11 +15,7 @@ def test_a_pool_has_a_name_a_count_and_capacities() -> None:
     assert pool == NodePool("gpu", 20, (("cpu", "96"), ("memory", "1Ti"), ("nvidia.com/gpu", "8")))
     first = next(pool.nodes())
     assert first["metadata"]["name"] == "gpu-0"
-    assert first["status"]["allocatable"] == {
-        **dict(pool.amounts),
-        "ephemeral-storage": "1Ti",
-        "pods": "110",
-    }
+    assert first["status"]["allocatable"] == {**dict(pool.amounts), "ephemeral-storage": "1Ti", "pods": "110"}
     assert first["metadata"]["labels"][POOL_LABEL] == "gpu"
 
 

@@ -235,16 +235,11 @@ def test_labels_of_a_slice(labels: Tree, address: str, expected: Tree) -> None:
 
 
 async def sync(
-    harness: ControllerRig[EndpointSliceController],
-    service: UntypedObject,
-    *items: PodFields | EndpointSliceFields,
+    harness: ControllerRig[EndpointSliceController], service: UntypedObject, *items: PodFields | EndpointSliceFields
 ) -> list[Any]:
     harness.hear(harness.controller.services, service)
     for item in items:
-        harness.hear(
-            harness.controller.pods if isinstance(item, PodFields) else harness.controller.slices,
-            item,
-        )
+        harness.hear(harness.controller.pods if isinstance(item, PodFields) else harness.controller.slices, item)
     harness.queued()
     assert await harness.controller.sync(WEB) is None
     return harness.requests
@@ -252,10 +247,7 @@ async def sync(
 
 @pytest.mark.parametrize(
     "spec",
-    [
-        pytest.param({"selector": None}, id="no-selector"),
-        pytest.param({"type": "ExternalName"}, id="external-name"),
-    ],
+    [pytest.param({"selector": None}, id="no-selector"), pytest.param({"type": "ExternalName"}, id="external-name")],
 )
 @async_test
 async def test_services_without_slices(spec: Tree) -> None:
@@ -339,9 +331,7 @@ async def test_services_enqueued_by_pod_events(old: PodFields | None, new: PodFi
     async with rig_of(EndpointSliceController) as harness:
         harness.hear(harness.controller.services, a_service())
         harness.hear(
-            harness.controller.services,
-            a_service("other", selector=None),
-            a_service("two", selector={"b": "1"}),
+            harness.controller.services, a_service("other", selector=None), a_service("two", selector={"b": "1"})
         )
         if old is not None:
             harness.hear(harness.controller.pods, old)

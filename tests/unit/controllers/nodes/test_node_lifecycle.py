@@ -13,14 +13,7 @@ import pytest
 from bayplan.client import CORE_EVENTS, Client
 from bayplan.clock import LoopClock, ManualClock
 from bayplan.controllers import ControllerManager, NodePool
-from bayplan.controllers.core.api_types import (
-    NODE_LEASES,
-    NODES,
-    PODS,
-    PodFields,
-    PodSpecFields,
-    Tree,
-)
+from bayplan.controllers.core.api_types import NODE_LEASES, NODES, PODS, PodFields, PodSpecFields, Tree
 from bayplan.controllers.kubelet.node_status import conditions, new_lease
 from bayplan.controllers.nodes.node_health import unknown_conditions, wanted_taints, with_taints
 from bayplan.controllers.nodes.taint_eviction import toleration_s

@@ -19,13 +19,7 @@ from bayplan.controllers.core.api_types import (
     Tree,
     UntypedObject,
 )
-from bayplan.controllers.policy.quota_usage import (
-    add_known,
-    claim_usage,
-    in_scopes,
-    pod_usage,
-    service_usage,
-)
+from bayplan.controllers.policy.quota_usage import add_known, claim_usage, in_scopes, pod_usage, service_usage
 from bayplan.controllers.policy.resource_quotas import BATCH_PERIOD_S, ResourceQuotaController
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import KubeObject

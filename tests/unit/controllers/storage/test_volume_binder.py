@@ -23,12 +23,7 @@ from bayplan.controllers.core.api_types import (
     Tree,
 )
 from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
-from bayplan.controllers.storage.volume_binder import (
-    DEFAULT_CLASS,
-    Claim,
-    PersistentVolumeBinder,
-    make_default_class,
-)
+from bayplan.controllers.storage.volume_binder import DEFAULT_CLASS, Claim, PersistentVolumeBinder, make_default_class
 from bayplan.objects.kinds import convert
 from support.harness.async_tests import async_test
 from support.harness.controllers import deliver_event, run_controllers

@@ -17,12 +17,7 @@ from bayplan.clock import ManualClock
 from bayplan.codec.quantity import parse_quantity
 from bayplan.controllers.core.api_types import PodFields, UntypedObject
 from bayplan.controllers.core.shared_informers import SharedInformerFactory
-from bayplan.controllers.volcano.job_plugins import (
-    hosts_data,
-    plugin_error,
-    plugin_objects,
-    ssh_data,
-)
+from bayplan.controllers.volcano.job_plugins import hosts_data, plugin_error, plugin_objects, ssh_data
 from bayplan.controllers.volcano.job_pods import claims_of, job_pod
 from bayplan.controllers.volcano.job_policies import (
     JobAction,

@@ -12,12 +12,7 @@ from bayplan.client import MERGE_PATCH, Client, GroupVersionResource
 from bayplan.controllers.core.api_types import PODS, Tree
 from bayplan.controllers.volcano import VolcanoControllers
 from bayplan.controllers.volcano.crds import create_crds, missing_crds
-from bayplan.controllers.volcano.resources import (
-    JOB_FLOWS,
-    POD_GROUPS,
-    QUEUES,
-    VC_JOBS,
-)
+from bayplan.controllers.volcano.resources import JOB_FLOWS, POD_GROUPS, QUEUES, VC_JOBS
 from bayplan.telemetry.metrics import MetricsRegistry
 from support.harness.async_tests import async_test, wait_until
 from support.harness.embedded_cluster import run_embedded_cluster

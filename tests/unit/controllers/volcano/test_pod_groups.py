@@ -11,12 +11,7 @@ from bayplan.client import MERGE_PATCH
 from bayplan.controllers.core.api_types import PODS, STATEFUL_SETS
 from bayplan.controllers.volcano.resources import POD_GROUPS
 from support.harness.embedded_cluster import run_embedded_cluster
-from support.harness.volcano_controllers import (
-    NAMESPACES,
-    VolcanoControllersHarness,
-    async_test,
-    run_controllers,
-)
+from support.harness.volcano_controllers import NAMESPACES, VolcanoControllersHarness, async_test, run_controllers
 
 Tree = dict[str, Any]
 ONLY = ("volcano-podgroup-controller", "volcano-queue-controller")

@@ -10,12 +10,7 @@ import pytest
 
 from bayplan.codec.cron import parse_cron_schedule
 from bayplan.controllers import RUNS_FOR
-from bayplan.controllers.core.api_types import (
-    CRON_JOBS,
-    JOBS,
-    Tree,
-    UntypedObject,
-)
+from bayplan.controllers.core.api_types import CRON_JOBS, JOBS, Tree, UntypedObject
 from bayplan.controllers.workloads.cron_jobs import SCHEDULED, job_body, most_recent_schedule_time
 from bayplan.objects.meta import ObjectMeta
 from support.harness.async_tests import async_test

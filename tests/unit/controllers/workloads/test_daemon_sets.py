@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.controllers.core.api_types import (
-    CONTROLLER_REVISIONS,
-    DAEMON_SETS,
-    NODES,
-    PODS,
-    Tree,
-    UntypedObject,
-)
+from bayplan.controllers.core.api_types import CONTROLLER_REVISIONS, DAEMON_SETS, NODES, PODS, Tree, UntypedObject
 from bayplan.controllers.kubelet.node_template import NodeTemplate
 from bayplan.controllers.workloads.daemon_pods import NodeDecision, NodeDecisions, daemon_pod
 from bayplan.objects.core import Node, NodeSpec, Taint

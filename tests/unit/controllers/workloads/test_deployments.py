@@ -10,12 +10,7 @@ import pytest
 
 from bayplan.clock import ManualClock
 from bayplan.controllers import EXIT_CODE, RUNS_FOR
-from bayplan.controllers.core.api_types import (
-    DEPLOYMENTS,
-    REPLICA_SETS,
-    Tree,
-    UntypedObject,
-)
+from bayplan.controllers.core.api_types import DEPLOYMENTS, REPLICA_SETS, Tree, UntypedObject
 from bayplan.controllers.workloads import deployment_status as deployment_status
 from bayplan.controllers.workloads.template_hash import short_hash
 from bayplan.objects.meta import ObjectMeta, format_time

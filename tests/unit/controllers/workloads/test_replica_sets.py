@@ -11,12 +11,7 @@ import msgspec
 import pytest
 
 from bayplan.clock import ManualClock
-from bayplan.controllers.core.api_types import (
-    PODS,
-    REPLICA_SETS,
-    Tree,
-    UntypedObject,
-)
+from bayplan.controllers.core.api_types import PODS, REPLICA_SETS, Tree, UntypedObject
 from bayplan.controllers.core.shared_informers import SharedInformerFactory
 from bayplan.controllers.workloads.replica_sets import ReplicaSetController
 from bayplan.objects.kinds import convert

@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 
 from bayplan.client import CORE_EVENTS, resource_of
-from bayplan.controllers.core.api_types import (
-    PODS,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
-    Tree,
-    UntypedObject,
-)
+from bayplan.controllers.core.api_types import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Tree, UntypedObject
 from bayplan.controllers.core.shared_informers import SharedInformerFactory
 from bayplan.controllers.workloads.resource_claims import POD_CLAIM_NAME_ANNOTATION, _name_base
 from bayplan.devices.claims import FINALIZER

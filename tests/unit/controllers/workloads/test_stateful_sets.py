@@ -59,10 +59,7 @@ async def test_pods_are_created_in_order_with_their_claims(tmp_path: Path) -> No
         # No controller binds the claims here: the first pod waits for its volume, and the second for the first.
         await harness.make(STATEFUL_SETS, body)
         first = await harness.when(PODS, "db-0", lambda found: found["status"].get("phase") == "Pending")
-        assert first["spec"]["volumes"][0] == {
-            "name": "data",
-            "persistentVolumeClaim": {"claimName": "data-db-0"},
-        }
+        assert first["spec"]["volumes"][0] == {"name": "data", "persistentVolumeClaim": {"claimName": "data-db-0"}}
         assert (first["spec"]["hostname"], first["spec"]["subdomain"]) == ("db-0", "db")
         assert [each["metadata"]["name"] for each in await harness.list(PERSISTENT_VOLUME_CLAIMS)] == ["data-db-0"]
         assert [each["metadata"]["name"] for each in await harness.pods()] == ["db-0"]

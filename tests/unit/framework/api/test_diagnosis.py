@@ -12,15 +12,7 @@ from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis, FilterReasonRows, FilterResults
 from bayplan.framework.api.extension_points import POST_FILTER, PRE_ENQUEUE, ExtensionPoint
 from bayplan.framework.api.plugin import PostFilterResult
-from bayplan.framework.api.status import (
-    SKIP,
-    SUCCESS,
-    Code,
-    Status,
-    error,
-    unresolvable,
-    unschedulable,
-)
+from bayplan.framework.api.status import SKIP, SUCCESS, Code, Status, error, unresolvable, unschedulable
 from bayplan.framework.runtime.framework import Framework
 from bayplan.framework.runtime.plugin_call import PluginCaller
 from bayplan.framework.runtime.profile import Profile

@@ -5,16 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bayplan.framework.api.cycle import Cycle, StateKey
-from bayplan.framework.api.status import (
-    SKIP,
-    SUCCESS,
-    Code,
-    Status,
-    error,
-    pending,
-    unresolvable,
-    unschedulable,
-)
+from bayplan.framework.api.status import SKIP, SUCCESS, Code, Status, error, pending, unresolvable, unschedulable
 from support.builders.framework import make_cycle, make_pod
 
 

@@ -11,18 +11,8 @@ from bayplan.clock import ManualClock
 from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.diagnosis import Diagnosis
 from bayplan.framework.api.plugin import Rejection
-from bayplan.framework.api.status import (
-    Code,
-    Status,
-    error,
-    unschedulable,
-)
-from bayplan.framework.preemption.dry_run import (
-    DryRun,
-    PreemptionSearchResult,
-    candidate_count,
-    resolvable_rows,
-)
+from bayplan.framework.api.status import Code, Status, error, unschedulable
+from bayplan.framework.preemption.dry_run import DryRun, PreemptionSearchResult, candidate_count, resolvable_rows
 from bayplan.framework.preemption.victims import (
     CompiledBudget,
     Victims,
@@ -38,23 +28,8 @@ from bayplan.objects.workloads import PodDisruptionBudget
 from bayplan.plugins.node_resources.fit import NodeResourcesFit
 from bayplan.snapshot import NodeInfo, NodeTable, PodInfo, Snapshot
 from bayplan.telemetry.plugin_timings import PluginTimings
-from support.builders.framework import (
-    FakeNominations,
-    make_cycle,
-    make_filtering,
-    make_plugin,
-    make_pod,
-    make_snapshot,
-)
-from support.builders.preemption import (
-    NOW,
-    app_selector,
-    budget,
-    high_priority_pod,
-    node,
-    nodes_with_pods,
-    running_pod,
-)
+from support.builders.framework import FakeNominations, make_cycle, make_filtering, make_plugin, make_pod, make_snapshot
+from support.builders.preemption import NOW, app_selector, budget, high_priority_pod, node, nodes_with_pods, running_pod
 
 
 def dry_run(
@@ -244,10 +219,7 @@ def test_a_budget_is_compiled_once() -> None:
             id="a violation is counted",
         ),
         pytest.param(
-            [
-                running_pod("covered", priority=1, cpu="3", labels={"app": "web"}),
-                running_pod("free", priority=5),
-            ],
+            [running_pod("covered", priority=1, cpu="3", labels={"app": "web"}), running_pod("free", priority=5)],
             [budget(selector=app_selector("web"))],
             ["covered"],
             1,

@@ -21,12 +21,7 @@ from bayplan.objects.core import Pod
 from bayplan.objects.meta import Condition
 from bayplan.snapshot import PodInfo
 from support.builders.framework import make_pod, replace_fields
-from support.builders.preemption import (
-    NOW,
-    high_priority_pod,
-    nodes_with_pods,
-    running_pod,
-)
+from support.builders.preemption import NOW, high_priority_pod, nodes_with_pods, running_pod
 
 # choice of a node
 
@@ -200,11 +195,7 @@ class FakeExtender:
     """An extender with a configured answer that records its calls."""
 
     def __init__(
-        self,
-        answer: Mapping[str, NamedVictims] | Exception,
-        *,
-        ignorable: bool = False,
-        interested: bool = True,
+        self, answer: Mapping[str, NamedVictims] | Exception, *, ignorable: bool = False, interested: bool = True
     ) -> None:
         self.name, self.ignorable = "http://extender", ignorable
         self.calls: list[Mapping[str, Victims]] = []

@@ -11,25 +11,9 @@ import pytest
 
 from bayplan.clock import ManualClock
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.extension_points import (
-    BIND,
-    PERMIT,
-    POST_BIND,
-    PRE_BIND,
-    RESERVE,
-    ExtensionPoint,
-)
+from bayplan.framework.api.extension_points import BIND, PERMIT, POST_BIND, PRE_BIND, RESERVE, ExtensionPoint
 from bayplan.framework.api.plugin import PermitWait, PreBindPreFlightResult
-from bayplan.framework.api.status import (
-    SKIP,
-    SUCCESS,
-    Code,
-    Status,
-    error,
-    pending,
-    unresolvable,
-    unschedulable,
-)
+from bayplan.framework.api.status import SKIP, SUCCESS, Code, Status, error, pending, unresolvable, unschedulable
 from bayplan.framework.runtime.binding_points import MAX_PERMIT_WAIT_S, BindingPoints
 from bayplan.framework.runtime.nominator import Nominator
 from bayplan.framework.runtime.plugin_call import PluginCaller

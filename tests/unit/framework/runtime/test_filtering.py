@@ -14,30 +14,14 @@ from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.diagnosis import Diagnosis
 from bayplan.framework.api.extension_points import FILTER, PRE_FILTER
 from bayplan.framework.api.plugin import PreFilterResult, Rejection
-from bayplan.framework.api.status import (
-    SKIP,
-    SUCCESS,
-    Code,
-    Status,
-    error,
-    pending,
-    unresolvable,
-    unschedulable,
-)
+from bayplan.framework.api.status import SKIP, SUCCESS, Code, Status, error, pending, unresolvable, unschedulable
 from bayplan.framework.runtime.filtering import FilterPoints, PreFilterSummary
 from bayplan.framework.runtime.plugin_call import PluginCaller
 from bayplan.objects.core import Pod
 from bayplan.plugins.node_resources.fit import NodeResourcesFit
 from bayplan.snapshot import NodeColumns, NodeInfo, NodeTable, PodInfo, Snapshot
 from bayplan.telemetry.plugin_timings import PluginTimings
-from support.builders.framework import (
-    FakeNominations,
-    make_cycle,
-    make_node,
-    make_plugin,
-    make_pod,
-    make_snapshot,
-)
+from support.builders.framework import FakeNominations, make_cycle, make_node, make_plugin, make_pod, make_snapshot
 
 NODES = ("a", "b", "c")
 

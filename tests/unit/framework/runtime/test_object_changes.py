@@ -9,25 +9,12 @@ import pytest
 
 from bayplan.framework.api.events import ActionType, ClusterEvent, EventResource
 from bayplan.framework.runtime.object_changes import cluster_events_of_change
-from bayplan.objects.core import (
-    ContainerStatus,
-    Node,
-    Pod,
-    PodExtendedResourceClaimStatus,
-    ResourceRequirements,
-    Taint,
-)
+from bayplan.objects.core import ContainerStatus, Node, Pod, PodExtendedResourceClaimStatus, ResourceRequirements, Taint
 from bayplan.objects.core import PodResourceClaimStatus as ClaimStatus
 from bayplan.objects.meta import Condition, KubeObject, ObjectMeta
 from bayplan.objects.storage import CsiDriver, StorageClass
 from bayplan.objects.workloads import PodDisruptionBudget
-from support.builders.framework import (
-    make_container,
-    make_node,
-    make_pod,
-    replace_fields,
-    taint,
-)
+from support.builders.framework import make_container, make_node, make_pod, replace_fields, taint
 
 
 def node_with(**fields: Any) -> Node:

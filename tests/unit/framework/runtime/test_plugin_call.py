@@ -12,12 +12,7 @@ import pytest
 from bayplan.clock import ManualClock
 from bayplan.framework.api.extension_points import BIND, FILTER
 from bayplan.framework.api.plugin_error import PluginFault
-from bayplan.framework.api.status import (
-    SUCCESS,
-    Code,
-    Status,
-    unschedulable,
-)
+from bayplan.framework.api.status import SUCCESS, Code, Status, unschedulable
 from bayplan.framework.runtime.plugin_call import SLOW_CALL_S, PluginCaller, to_status
 from bayplan.telemetry.plugin_timings import PluginTimings
 

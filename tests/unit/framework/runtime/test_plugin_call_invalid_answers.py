@@ -91,15 +91,9 @@ NONSENSE = [
         "filter_nodes", yielding(lambda n: Rejection(np.ones(len(n), np.bool_), None)), id="filter-nodes-reason"
     ),  # type: ignore[arg-type]
     pytest.param(
-        "filter_nodes",
-        yielding(lambda all_: Rejection(all_, "x", code=Code.SUCCESS)),
-        id="filter-nodes-success",
+        "filter_nodes", yielding(lambda all_: Rejection(all_, "x", code=Code.SUCCESS)), id="filter-nodes-success"
     ),
-    pytest.param(
-        "filter_nodes",
-        yielding(lambda all_: Rejection(all_, "x", code=Code.WAIT)),
-        id="filter-nodes-wait",
-    ),
+    pytest.param("filter_nodes", yielding(lambda all_: Rejection(all_, "x", code=Code.WAIT)), id="filter-nodes-wait"),
     pytest.param("pre_score", returning(lambda: "no"), id="pre-score-text"),
     pytest.param("score", returning(lambda: 1.5), id="score-fraction"),
     pytest.param("score", returning(lambda: 10**30), id="score-huge"),

@@ -11,14 +11,7 @@ from bayplan.config.model import PluginRef, Plugins, PluginSet
 from bayplan.config.model import ProfileConfig as ProfileConfig
 from bayplan.errors import BayplanError, ConfigError
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
-from bayplan.framework.api.extension_points import (
-    BIND,
-    FILTER,
-    PLACEMENT_SCORE,
-    PRE_FILTER,
-    QUEUE_SORT,
-    SCORE,
-)
+from bayplan.framework.api.extension_points import BIND, FILTER, PLACEMENT_SCORE, PRE_FILTER, QUEUE_SORT, SCORE
 from bayplan.framework.runtime.profile import Profile, build_profile
 from bayplan.framework.runtime.registry import Registry
 from support.builders.framework import FakeHandle

@@ -12,22 +12,12 @@ import pytest
 from bayplan.clock import ManualClock
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.extension_points import PRE_SCORE, SCORE
-from bayplan.framework.api.status import (
-    SKIP,
-    Code,
-    error,
-    unschedulable,
-)
+from bayplan.framework.api.status import SKIP, Code, error, unschedulable
 from bayplan.framework.runtime.plugin_call import PluginCaller
 from bayplan.framework.runtime.scoring import ScorePoints, TotalScores, default_normalize
 from bayplan.snapshot import IntVector, NodeInfo, NodeTable
 from bayplan.telemetry.plugin_timings import PluginTimings
-from support.builders.framework import (
-    make_cycle,
-    make_node,
-    make_pod,
-    make_snapshot,
-)
+from support.builders.framework import make_cycle, make_node, make_pod, make_snapshot
 
 NODES = ("a", "b", "c")
 

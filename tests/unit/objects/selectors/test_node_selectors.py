@@ -161,10 +161,7 @@ def test_a_negative_threshold_is_no_label_value() -> None:
 def test_requirements_are_public_for_columns() -> None:
     matcher = compile_node_selector(selector(labels_term(needs("z", "In", "b", "a"), needs("cores", "Gt", "8"))))
     (term,) = matcher.terms
-    assert term.requirements == (
-        Requirement("cores", "Gt", threshold=8),
-        Requirement("z", "In", frozenset({"a", "b"})),
-    )
+    assert term.requirements == (Requirement("cores", "Gt", threshold=8), Requirement("z", "In", frozenset({"a", "b"})))
     assert matcher == compile_node_selector(
         selector(labels_term(needs("cores", "Gt", "8"), needs("z", "In", "a", "b", "a")))
     )

@@ -13,14 +13,7 @@ from bayplan.errors import ConfigError
 from bayplan.framework.api.diagnosis import Diagnosis
 from bayplan.framework.api.plugin import PostFilterPlugin, PostFilterResult, PreEnqueuePlugin
 from bayplan.framework.api.preemption_extender import NamedVictims
-from bayplan.framework.api.status import (
-    SUCCESS,
-    Code,
-    Status,
-    error,
-    unresolvable,
-    unschedulable,
-)
+from bayplan.framework.api.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
 from bayplan.framework.preemption.dry_run import ClearNomination, EvictVictim
 from bayplan.framework.preemption.victims import Victims
 from bayplan.framework.runtime.filtering import FilterPoints
@@ -32,21 +25,8 @@ from bayplan.plugins.default_preemption.plugin import DefaultPreemption
 from bayplan.plugins.node_resources.fit import NodeResourcesFit
 from bayplan.snapshot import NodeInfo, PodInfo
 from bayplan.telemetry.plugin_timings import PluginTimings
-from support.builders.framework import (
-    FakeHandle,
-    evaluate_hints,
-    make_cycle,
-    make_plugin,
-    make_pod,
-    make_snapshot,
-)
-from support.builders.preemption import (
-    app_selector,
-    budget,
-    high_priority_pod,
-    node,
-    running_pod,
-)
+from support.builders.framework import FakeHandle, evaluate_hints, make_cycle, make_plugin, make_pod, make_snapshot
+from support.builders.preemption import app_selector, budget, high_priority_pod, node, running_pod
 
 LEFT = Condition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
 

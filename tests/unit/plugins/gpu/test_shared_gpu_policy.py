@@ -223,8 +223,7 @@ def test_fragments_of_the_published_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "place"),
-    [(GpuDotProduct, 0), (GpuClustering, 1), (GpuPacking, 2), (GpuBestFit, 3), (GpuFragmentation, 4)],
+    ("kind", "place"), [(GpuDotProduct, 0), (GpuClustering, 1), (GpuPacking, 2), (GpuBestFit, 3), (GpuFragmentation, 4)]
 )
 @pytest.mark.parametrize("requested", list(PUBLISHED))
 def test_scores_are_the_published_ones(kind: type, place: int, requested: tuple[int, int, int]) -> None:

@@ -9,13 +9,7 @@ import yaml
 
 from bayplan import Cluster
 from bayplan.objects.core import Pod
-from bayplan.plugins.gpu.gpu_requests import (
-    GPU_COUNT,
-    GPU_INDEX,
-    GPU_MODEL,
-    GpuMilliRequest,
-    request_annotations,
-)
+from bayplan.plugins.gpu.gpu_requests import GPU_COUNT, GPU_INDEX, GPU_MODEL, GpuMilliRequest, request_annotations
 from bayplan.sim.traces.trace_files import TracePod
 from bayplan.sim.virtual_time.policies import POLICIES, policy_manifest
 from support.harness.async_tests import async_test

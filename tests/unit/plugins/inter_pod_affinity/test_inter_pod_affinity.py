@@ -7,15 +7,7 @@ from typing import Any
 import pytest
 
 from bayplan.framework.api.status import SKIP
-from bayplan.objects.core import (
-    Affinity,
-    Namespace,
-    Node,
-    Pod,
-    PodAffinity,
-    PodAffinityTerm,
-    WeightedPodAffinityTerm,
-)
+from bayplan.objects.core import Affinity, Namespace, Node, Pod, PodAffinity, PodAffinityTerm, WeightedPodAffinityTerm
 from bayplan.objects.meta import LabelSelector, LabelSelectorRequirement, ObjectMeta
 from bayplan.objects.selectors.pod_affinity import affinity_terms
 from bayplan.plugins.inter_pod_affinity.args import InterPodAffinityArgs
@@ -290,10 +282,7 @@ def test_added_pods_do_not_change_the_original_cycle() -> None:
             id="weights-add-up",
         ),
         pytest.param(
-            pod(app="web"),
-            [pod("fan", "db", "b", likes(weighted(7)))],
-            answers(0, 0, 100, 0),
-            id="others-like-us",
+            pod(app="web"), [pod("fan", "db", "b", likes(weighted(7)))], answers(0, 0, 100, 0), id="others-like-us"
         ),
         pytest.param(
             pod(app="web"),

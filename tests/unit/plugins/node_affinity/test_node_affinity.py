@@ -12,12 +12,7 @@ from bayplan.framework.runtime.filtering import PreFilterSummary
 from bayplan.objects import core
 from bayplan.objects.core import Affinity, Node, Pod
 from bayplan.objects.selectors.label_selectors import SelectorError
-from bayplan.plugins.node_affinity.plugin import (
-    CONFLICT,
-    ENFORCED_MISMATCH,
-    POD_MISMATCH,
-    NodeAffinity,
-)
+from bayplan.plugins.node_affinity.plugin import CONFLICT, ENFORCED_MISMATCH, POD_MISMATCH, NodeAffinity
 from support.builders.framework import (
     FEASIBLE,
     FilterResult,

@@ -12,14 +12,7 @@ from bayplan.plugins.node_resources.device_totals import DeviceTotals
 from bayplan.plugins.node_resources.fit import NodeResourcesFit
 from bayplan.plugins.node_resources.fit_args import NodeResourcesFitArgs, ScoringStrategy
 from bayplan.plugins.node_resources.resource_specs import ResourceSpec
-from support.builders.framework import (
-    FakeHandle,
-    from_api,
-    make_node,
-    make_pod,
-    make_snapshot,
-    run_score,
-)
+from support.builders.framework import FakeHandle, from_api, make_node, make_pod, make_snapshot, run_score
 
 GPU = "example.com/gpu"
 NODES = [make_node("a", labels={"disk": "ssd"}), make_node("b")]

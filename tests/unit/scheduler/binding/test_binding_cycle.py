@@ -17,12 +17,7 @@ from bayplan.scheduler.binding.binding_cycle import PreBindTasks
 from support.builders.framework import make_node, make_pod, replace_fields
 from support.fakes.http_server import NoAnswer, Reply, status
 from support.harness.async_tests import async_test, wait_until
-from support.harness.live_scheduler import (
-    LiveSchedulerHarness,
-    RecordedEvent,
-    conditions,
-    run_live_scheduler,
-)
+from support.harness.live_scheduler import LiveSchedulerHarness, RecordedEvent, conditions, run_live_scheduler
 
 NODE = make_node("n", cpu="4")
 POD = make_pod("p", cpu="1")

@@ -14,20 +14,10 @@ from bayplan.framework.api.status import pending, unschedulable
 from bayplan.objects.core import Pod, PodStatus
 from bayplan.objects.meta import Condition
 from bayplan.queue.queued_pod import SubQueue
-from support.builders.framework import (
-    CREATED,
-    make_node,
-    make_pod,
-    replace_fields,
-)
+from support.builders.framework import CREATED, make_node, make_pod, replace_fields
 from support.fakes.http_server import NoAnswer, Request, ServerAnswer, status
 from support.harness.async_tests import async_test, wait_until
-from support.harness.live_scheduler import (
-    LiveSchedulerHarness,
-    RecordedEvent,
-    conditions,
-    run_live_scheduler,
-)
+from support.harness.live_scheduler import LiveSchedulerHarness, RecordedEvent, conditions, run_live_scheduler
 
 FULL = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are available: "
 NO_VICTIMS = FULL + "1 No preemption victims found for incoming pod."

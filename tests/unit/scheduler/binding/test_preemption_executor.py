@@ -17,12 +17,7 @@ from bayplan.queue.queued_pod import SubQueue
 from support.builders.framework import make_node, make_pod, replace_fields
 from support.fakes.http_server import NoAnswer, Reply, Request, status
 from support.harness.async_tests import async_test, wait_until
-from support.harness.live_scheduler import (
-    LiveSchedulerHarness,
-    RecordedEvent,
-    conditions,
-    run_live_scheduler,
-)
+from support.harness.live_scheduler import LiveSchedulerHarness, RecordedEvent, conditions, run_live_scheduler
 
 NODE = make_node("n", cpu="2")
 WEAK = make_pod("weak", cpu="2", node="n", priority=1)

@@ -11,13 +11,7 @@ import numpy as np
 import pytest
 
 from bayplan.framework.api.diagnosis import Diagnosis, FilterReasonRows
-from bayplan.framework.api.status import (
-    SUCCESS,
-    Code,
-    Status,
-    error,
-    unschedulable,
-)
+from bayplan.framework.api.status import SUCCESS, Code, Status, error, unschedulable
 from bayplan.framework.equivalence.rejections import RejectionCount
 from bayplan.framework.runtime.scoring import TotalScores
 from bayplan.scheduler.cycle.decision_records import decision_record

@@ -16,34 +16,17 @@ from bayplan.config.model import ExtenderConfig as ExtenderConfig
 from bayplan.config.model import ExtenderManagedResource
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.extension_points import FILTER, SCORE
-from bayplan.framework.api.status import (
-    Code,
-    Status,
-    unresolvable,
-    unschedulable,
-)
+from bayplan.framework.api.status import Code, Status, unresolvable, unschedulable
 from bayplan.framework.runtime.framework import Framework
 from bayplan.framework.runtime.profile import Profile
 from bayplan.objects.core import Container, Pod, ResourceRequirements
 from bayplan.plugins import default_plugins
-from bayplan.scheduler.cycle.http_extender import (
-    ExtenderCall,
-    ExtenderError,
-    ExtenderReply,
-    HttpExtender,
-)
+from bayplan.scheduler.cycle.http_extender import ExtenderCall, ExtenderError, ExtenderReply, HttpExtender
 from bayplan.scheduler.cycle.node_sampling import NodeSampler
 from bayplan.scheduler.cycle.scheduling_cycle import SchedulingCycle, SchedulingDecision
 from bayplan.snapshot import NodeInfo, NodeTable
 from bayplan.testing.conformance.scenario_cluster import first_by_name
-from support.builders.framework import (
-    FakeHandle,
-    make_container,
-    make_cycle,
-    make_node,
-    make_pod,
-    make_snapshot,
-)
+from support.builders.framework import FakeHandle, make_container, make_cycle, make_node, make_pod, make_snapshot
 from support.builders.preemption import high_priority_pod, node, running_pod
 
 URL = "http://extender:8888/"

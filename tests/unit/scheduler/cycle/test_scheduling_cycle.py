@@ -11,22 +11,9 @@ import pytest
 from bayplan.config.model import ExtenderConfig as ExtenderConfig
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import NOT_EVALUATED, Diagnosis
-from bayplan.framework.api.extension_points import (
-    FILTER,
-    POST_FILTER,
-    PRE_FILTER,
-    PRE_SCORE,
-    SCORE,
-)
+from bayplan.framework.api.extension_points import FILTER, POST_FILTER, PRE_FILTER, PRE_SCORE, SCORE
 from bayplan.framework.api.plugin import PostFilterResult, PreFilterResult, Rejection
-from bayplan.framework.api.status import (
-    SUCCESS,
-    Code,
-    Status,
-    error,
-    unresolvable,
-    unschedulable,
-)
+from bayplan.framework.api.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
 from bayplan.framework.runtime.framework import Framework
 from bayplan.framework.runtime.profile import Profile
 from bayplan.objects.core import Pod
@@ -34,13 +21,7 @@ from bayplan.scheduler.cycle.http_extender import ExtenderError, HttpExtender
 from bayplan.scheduler.cycle.node_sampling import NodeSampler, SampleSize, num_feasible_nodes_to_find
 from bayplan.scheduler.cycle.scheduling_cycle import SchedulingCycle, SchedulingDecision, TieBreak
 from bayplan.snapshot import NodeColumns, NodeInfo, NodeTable, RowVector
-from support.builders.framework import (
-    FakeHandle,
-    make_cycle,
-    make_node,
-    make_pod,
-    make_snapshot,
-)
+from support.builders.framework import FakeHandle, make_cycle, make_node, make_pod, make_snapshot
 
 POINTS = (PRE_FILTER, FILTER, POST_FILTER, PRE_SCORE, SCORE)
 

@@ -19,13 +19,7 @@ from bayplan.queue.queued_pod import SubQueue
 from bayplan.scheduler.live import run_loop as live_module
 from bayplan.scheduler.live.run_loop import SLICE_S, LiveScheduler
 from support.builders.framework import make_node, make_pod
-from support.builders.volumes import (
-    claim_volume,
-    make_claim,
-    make_csi_node,
-    make_volume,
-    volume_pod,
-)
+from support.builders.volumes import claim_volume, make_claim, make_csi_node, make_volume, volume_pod
 from support.fakes.http_server import NoAnswer
 from support.harness.async_tests import async_test, count_loop_turns, wait_until
 from support.harness.live_scheduler import LiveSchedulerHarness, run_live_scheduler

@@ -16,12 +16,7 @@ from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Node, Pod, PodSchedulingGroup
 from bayplan.objects.workloads import PodGroup
 from bayplan.snapshot import NodeTable
-from support.builders.framework import (
-    from_api,
-    make_node,
-    make_pod,
-    replace_fields,
-)
+from support.builders.framework import from_api, make_node, make_pod, replace_fields
 from support.harness.async_tests import async_test
 from support.harness.live_scheduler import LiveSchedulerHarness, run_live_scheduler
 

@@ -27,12 +27,7 @@ from bayplan.server.auth.ttl_cache import TtlCache
 from bayplan.telemetry.metrics import MetricsRegistry
 from support.fakes.certificates import Authority
 from support.harness.async_tests import async_test, wait_until
-from support.harness.health_server import (
-    FakeReviews,
-    client_tls_context,
-    get,
-    run_server,
-)
+from support.harness.health_server import FakeReviews, client_tls_context, get, run_server
 
 JANE = {"username": "jane", "uid": "u1", "groups": ["team"], "extra": {"k": ["v"]}}
 
@@ -315,11 +310,7 @@ class FakeConfigMap:
         self.refusal = "you may not"
 
     async def get_raw(self, resource: GroupVersionResource, namespace: str, name: str) -> dict[str, Any]:
-        assert (resource.plural, namespace, name) == (
-            "configmaps",
-            "kube-system",
-            "extension-apiserver-authentication",
-        )
+        assert (resource.plural, namespace, name) == ("configmaps", "kube-system", "extension-apiserver-authentication")
         if self.refuses:
             raise Forbidden(self.refusal, code=403)
         return {"data": self.data}
@@ -335,8 +326,7 @@ async def test_authorities_of_the_config_map_are_read_again() -> None:
     await reloader.refresh()
     assert reported == [
         ClientAuthorities(
-            client_ca="A",
-            front_proxy=FrontProxy(ca="B", user_headers=("X-User",), group_headers=(), extra_prefixes=()),
+            client_ca="A", front_proxy=FrontProxy(ca="B", user_headers=("X-User",), group_headers=(), extra_prefixes=())
         )
     ]
     running = asyncio.create_task(reloader.run())

@@ -11,22 +11,10 @@ import pytest
 
 from bayplan.clock import ManualClock
 from bayplan.server import Check, SecureServingOptions, ServerViews
-from bayplan.server.http.connections import (
-    HANDSHAKE_S,
-    HEAD_S,
-    IDLE_S,
-    WRITE_S,
-)
+from bayplan.server.http.connections import HANDSHAKE_S, HEAD_S, IDLE_S, WRITE_S
 from bayplan.telemetry.metrics import Gauge, MetricsRegistry
 from support.harness.async_tests import async_test, count_loop_turns, wait_until
-from support.harness.health_server import (
-    client_tls_context,
-    connected,
-    exchange,
-    get,
-    parse_reply,
-    run_server,
-)
+from support.harness.health_server import client_tls_context, connected, exchange, get, parse_reply, run_server
 
 REQUEST = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.server.http.requests import (
-    MAX_BODY,
-    MAX_HEAD,
-    BadRequest,
-    HttpRequest,
-    RequestParser,
-)
+from bayplan.server.http.requests import MAX_BODY, MAX_HEAD, BadRequest, HttpRequest, RequestParser
 
 
 def parse(data: bytes) -> HttpRequest | None:

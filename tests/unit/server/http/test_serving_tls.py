@@ -25,12 +25,7 @@ from bayplan.telemetry.access_metrics import AccessMetrics
 from bayplan.telemetry.metrics import MetricsRegistry
 from support.fakes.certificates import Authority, Pair
 from support.harness.async_tests import async_test
-from support.harness.health_server import (
-    client_tls_context,
-    connected,
-    get,
-    run_server,
-)
+from support.harness.health_server import client_tls_context, connected, get, run_server
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 

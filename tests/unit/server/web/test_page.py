@@ -23,14 +23,7 @@ from bayplan.telemetry.metrics import MetricsRegistry
 from bayplan.telemetry.page_feed import FeedCounters
 from bayplan.testing import make_pod
 from support.harness.async_tests import async_test
-from support.harness.health_server import (
-    FakeReviews,
-    Reply,
-    connected,
-    get,
-    parse_reply,
-    run_server,
-)
+from support.harness.health_server import FakeReviews, Reply, connected, get, parse_reply, run_server
 
 FILES = Path(bayplan.server.__file__).parent / "page_files"
 JANE, TOM = {"username": "jane"}, {"username": "tom"}
@@ -44,11 +37,7 @@ def viewers(clock: ManualClock | None = None) -> PageStreams:
         "pods": [make_pod("web", namespace=name) for name in NAMESPACES],
     }
     views = PageViews(
-        objects=lambda plural: known.get(plural, []),
-        numbers=FeedCounters,
-        queues=dict,
-        decisions=list,
-        about=dict,
+        objects=lambda plural: known.get(plural, []), numbers=FeedCounters, queues=dict, decisions=list, about=dict
     )
     return PageStreams(views, clock or ManualClock())
 

@@ -13,13 +13,7 @@ from bayplan.app import read_objects
 from bayplan.objects.core import Pod
 from bayplan.objects.defaults import with_all_defaults
 from bayplan.objects.meta import KubeObject
-from bayplan.plugins.gpu.gpu_requests import (
-    GPU_COUNT,
-    GPU_INDEX,
-    GPU_MODEL,
-    GpuMilliRequest,
-    request_annotations,
-)
+from bayplan.plugins.gpu.gpu_requests import GPU_COUNT, GPU_INDEX, GPU_MODEL, GpuMilliRequest, request_annotations
 from bayplan.sim.offline.offline_cluster import EngineSetup, OfflineCluster, pending_pods
 from bayplan.sim.recordings.anonymiser import Anonymiser
 from bayplan.sim.recordings.recording_file import RecordedDecision, object_manifest

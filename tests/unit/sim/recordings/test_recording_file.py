@@ -127,10 +127,7 @@ HEADER, NODE, *_, END = list(encode_lines(Recording(recording().header, recordin
         pytest.param([HEADER, "[]"], 2, "it is not a JSON object; expected object, decision, ", id="a list"),
         pytest.param([HEADER, '{"nod": 1}'], 2, "expected object, decision, change or end", id="something else"),
         pytest.param(
-            [HEADER, '{"object": {"kind": "Node"}}'],
-            2,
-            "apiVersion or kind is missing; expected both",
-            id="bare",
+            [HEADER, '{"object": {"kind": "Node"}}'], 2, "apiVersion or kind is missing; expected both", id="bare"
         ),
         pytest.param(
             [HEADER, '{"object": {"apiVersion": "v1", "kind": "Secret"}}'],

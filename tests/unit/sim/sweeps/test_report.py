@@ -14,12 +14,7 @@ from bayplan.sim.sweeps.openb_experiment import OpenbRun
 from bayplan.sim.sweeps.optional_imports import import_optional
 from bayplan.sim.sweeps.parquet import write_parquet
 from bayplan.sim.sweeps.report import render_report, summarise_runs
-from bayplan.sim.sweeps.sweep import (
-    RESULT_FIELDS,
-    SweepJournal,
-    SweepResult,
-    write_csv,
-)
+from bayplan.sim.sweeps.sweep import RESULT_FIELDS, SweepJournal, SweepResult, write_csv
 
 
 def runs(workload: str = "openb_pod_list_default") -> list[OpenbRun]:

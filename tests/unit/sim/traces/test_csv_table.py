@@ -10,13 +10,7 @@ import pytest
 from bayplan.plugins.gpu.gpu_requests import GpuMilliRequest, request_annotations
 from bayplan.plugins.gpu.typical_pods import GpuPodShape
 from bayplan.sim.traces.csv_table import TraceError
-from bayplan.sim.traces.trace_files import (
-    TraceNode,
-    TracePod,
-    read_csv_pods,
-    read_nodes,
-    read_openb_pods,
-)
+from bayplan.sim.traces.trace_files import TraceNode, TracePod, read_csv_pods, read_nodes, read_openb_pods
 from bayplan.sim.virtual_time.policies import pod_shape
 
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec"

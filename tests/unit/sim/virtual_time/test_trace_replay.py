@@ -13,12 +13,7 @@ from bayplan.objects.core import Pod
 from bayplan.plugins.gpu.gpu_requests import GpuMilliRequest
 from bayplan.scheduler.engine import PodEngine
 from bayplan.sim.traces.trace_files import TraceNode, TracePod
-from bayplan.sim.virtual_time.metrics import (
-    Sample,
-    SimulationMetrics,
-    SimulationTotals,
-    WaitTimes,
-)
+from bayplan.sim.virtual_time.metrics import Sample, SimulationMetrics, SimulationTotals, WaitTimes
 from bayplan.sim.virtual_time.pod_engine_simulation import PodEngineSimulation
 from bayplan.sim.virtual_time.policies import policy_configuration
 from bayplan.sim.virtual_time.trace_objects import build_node_cache

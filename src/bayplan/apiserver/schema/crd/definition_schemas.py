@@ -20,11 +20,7 @@ Schema = Mapping[str, Any]
 
 _KINDS = ("array", "boolean", "integer", "number", "object", "string")
 _UNSUPPORTED = ("$ref", "definitions", "dependencies", "patternProperties", "id", "additionalItems", "$schema")
-_LIST_TYPE, _LIST_KEYS, _MAP_TYPE = (
-    "x-kubernetes-list-type",
-    "x-kubernetes-list-map-keys",
-    "x-kubernetes-map-type",
-)
+_LIST_TYPE, _LIST_KEYS, _MAP_TYPE = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type")
 _INT_OR_STRING = "x-kubernetes-int-or-string"
 _REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
 _NUMBER_FORMATS = {"integer": ("int32", "int64"), "number": ("float", "double")}
@@ -54,7 +50,7 @@ def _check_root(schema: Schema, path: str, found: FieldErrorList) -> None:
     if metadata.get("type") != "object":
         found.invalid(f"{path}.properties[metadata].type", metadata.get("type", ""), "must be object")
     elif set(metadata.get("properties", {})) - {"name", "generateName"} or set(metadata) - {
-        *("type", "properties", "description"),
+        *("type", "properties", "description")
     }:
         detail = "must not specify anything other than name and generateName, but metadata is implicitly specified"
         found.forbidden(f"{path}.properties[metadata]", detail)

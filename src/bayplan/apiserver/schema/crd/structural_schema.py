@@ -11,12 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bayplan.apiserver.schema.decode_errors import DecodeErrors
-from bayplan.apiserver.schema.object_reader import (
-    WrongTypeError,
-    deep_copy,
-    reader_of,
-    unknown_field_count,
-)
+from bayplan.apiserver.schema.object_reader import WrongTypeError, deep_copy, reader_of, unknown_field_count
 from bayplan.apiserver.schema.types import StructType, built_in_types
 from bayplan.codec.go_text import json_text
 

@@ -17,14 +17,7 @@ from typing import Any
 from bayplan.apiserver.schema.crd.object_validation import NOWHERE, ListCorrelation
 from bayplan.apiserver.schema.crd.structural_schema import EMBEDDED_RESOURCE
 from bayplan.apiserver.schema.managed_fields.typed_merge import ABSENT
-from bayplan.apiserver.validation.field_errors import (
-    DUPLICATE,
-    FORBIDDEN,
-    INVALID,
-    REQUIRED,
-    FieldError,
-    format_value,
-)
+from bayplan.apiserver.validation.field_errors import DUPLICATE, FORBIDDEN, INVALID, REQUIRED, FieldError, format_value
 from bayplan.cel import CompileError, EvaluationError, ObjectEnvironment, ObjectExpression
 from bayplan.cel.errors import CelError
 from bayplan.cel.libraries.conversions import to_timestamp
@@ -63,10 +56,7 @@ _RESERVED = frozenset(
 )
 _ESCAPES = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__"}
 _REASONS = {"FieldValueForbidden": FORBIDDEN, "FieldValueRequired": REQUIRED, "FieldValueDuplicate": DUPLICATE}
-_META: Schema = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "generateName": {"type": "string"}},
-}
+_META: Schema = {"type": "object", "properties": {"name": {"type": "string"}, "generateName": {"type": "string"}}}
 
 
 def escape_field_name(name: str) -> str | None:

@@ -10,13 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bayplan.apiserver.schema.types import (
-    UNSET,
-    FieldType,
-    SchemaField,
-    StructType,
-    WireType,
-)
+from bayplan.apiserver.schema.types import UNSET, FieldType, SchemaField, StructType, WireType
 
 
 class ListMergeRule:
@@ -46,10 +40,7 @@ class MapMergeRule:
     __slots__ = ("_fields", "_steps", "atomic", "declared", "element")
 
     def __init__(
-        self,
-        declared: Callable[[], dict[str, MergeRule]],
-        element: MergeRule | None = None,
-        atomic: bool = False,
+        self, declared: Callable[[], dict[str, MergeRule]], element: MergeRule | None = None, atomic: bool = False
     ) -> None:
         self.declared = declared
         self.element = element

@@ -12,12 +12,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from bayplan.apiserver.api_errors import (
-    StatusError,
-    apply_conflict,
-    bad_request,
-    internal_error,
-)
+from bayplan.apiserver.api_errors import StatusError, apply_conflict, bad_request, internal_error
 from bayplan.apiserver.schema.managed_fields import field_sets
 from bayplan.apiserver.schema.managed_fields.field_sets import SELF, FieldSet
 from bayplan.apiserver.schema.managed_fields.managers import (

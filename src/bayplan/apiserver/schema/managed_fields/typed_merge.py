@@ -12,18 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from bayplan.apiserver.schema.managed_fields.field_sets import (
-    MEMBER,
-    SELF,
-    FieldSet,
-    path_text,
-)
-from bayplan.apiserver.schema.managed_fields.merge_rules import (
-    LEAF,
-    ListMergeRule,
-    MapMergeRule,
-    MergeRule,
-)
+from bayplan.apiserver.schema.managed_fields.field_sets import MEMBER, SELF, FieldSet, path_text
+from bayplan.apiserver.schema.managed_fields.merge_rules import LEAF, ListMergeRule, MapMergeRule, MergeRule
 from bayplan.codec.go_text import go_value
 
 ABSENT: Any = object()

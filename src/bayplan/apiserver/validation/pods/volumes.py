@@ -10,12 +10,7 @@ from collections.abc import Mapping
 from bayplan.apiserver.resources.kinds import Tree
 from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import check_annotations, check_labels
-from bayplan.apiserver.validation.names import (
-    dns_label,
-    dns_subdomain,
-    local_file_path,
-    no_backsteps,
-)
+from bayplan.apiserver.validation.names import dns_label, dns_subdomain, local_file_path, no_backsteps
 from bayplan.apiserver.validation.pods.containers import check_field_reference, check_resource_reference
 from bayplan.codec.quantity import parse_quantity
 

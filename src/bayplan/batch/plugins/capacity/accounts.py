@@ -8,20 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from bayplan.batch.model.amounts import (
-    Amounts,
-    DimensionDefault,
-    excess_amounts,
-    max_amounts,
-)
+from bayplan.batch.model.amounts import Amounts, DimensionDefault, excess_amounts, max_amounts
 from bayplan.batch.model.queues import Queue
 from bayplan.batch.plugins.capacity.device_quotas import DeviceQuota
-from bayplan.batch.queue_accounts.queue_limits import (
-    capability_of,
-    real_capability,
-    set_queue_gauges,
-    total_guarantee,
-)
+from bayplan.batch.queue_accounts.queue_limits import capability_of, real_capability, set_queue_gauges, total_guarantee
 from bayplan.batch.queue_accounts.queue_usage import QueueUsage
 from bayplan.batch.session.outcome import StalledQueue
 from bayplan.batch.session.session import Session

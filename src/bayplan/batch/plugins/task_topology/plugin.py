@@ -19,13 +19,7 @@ from bayplan.batch.evaluation.node_columns import rows_with_resource
 from bayplan.batch.model.amounts import TOLERANCE
 from bayplan.batch.model.nodes import FloatVector, Nodes
 from bayplan.batch.model.tasks import Task
-from bayplan.batch.plugins.task_topology.buckets import (
-    Bucket,
-    JobBuckets,
-    TaskTopologyError,
-    TaskTopologySpec,
-    role_of,
-)
+from bayplan.batch.plugins.task_topology.buckets import Bucket, JobBuckets, TaskTopologyError, TaskTopologySpec, role_of
 from bayplan.batch.session.session import Session
 from bayplan.framework.api.plugin import MAX_SCORE
 from bayplan.objects.resources import CPU, MEMORY

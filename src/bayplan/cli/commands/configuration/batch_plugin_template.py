@@ -129,12 +129,7 @@ def test_large_gangs_go_first() -> None:
 
 _TEMPLATES = {
     "node": (_ONE_NODE, _IMPORTS_OF_ONE, "Called for one node at a time.", ""),
-    "table": (
-        _ALL_NODES,
-        _IMPORTS_OF_ALL,
-        "Called once for all nodes.",
-        " Cost: one lookup of the column of a label.",
-    ),
+    "table": (_ALL_NODES, _IMPORTS_OF_ALL, "Called once for all nodes.", " Cost: one lookup of the column of a label."),
 }
 
 

@@ -161,10 +161,7 @@ from bayplan.testing import (
     pods,
 )"""
 
-_TEMPLATES = {
-    "node": (_ONE_NODE, _TEST, _IMPORTS),
-    "table": (_ALL_NODES, _TEST + _SHARING_TEST, _MORE_IMPORTS),
-}
+_TEMPLATES = {"node": (_ONE_NODE, _TEST, _IMPORTS), "table": (_ALL_NODES, _TEST + _SHARING_TEST, _MORE_IMPORTS)}
 TEMPLATE_NAMES = tuple(_TEMPLATES)
 
 

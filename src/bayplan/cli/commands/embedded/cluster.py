@@ -190,11 +190,7 @@ class _UpOptions:
 @click.option("--zones", type=click.IntRange(0, 1000), default=0, help="Spread the nodes over this many zones.")
 @kubelet_options
 @click.option("--scheduler/--no-scheduler", default=True, help="Run a scheduler.  [default: scheduler]")
-@click.option(
-    "--controllers/--no-controllers",
-    default=True,
-    help="Run the controllers.  [default: controllers]",
-)
+@click.option("--controllers/--no-controllers", default=True, help="Run the controllers.  [default: controllers]")
 @click.option("--config", type=click.Path(path_type=Path), help="A KubeSchedulerConfiguration for the scheduler.")
 @click.option("--batch", is_flag=True, help="Add Volcano's resource types, and the engine for gangs and queues.")
 @click.option("--scheduler-conf", type=click.Path(path_type=Path), help="A volcano-scheduler.conf for that engine.")
@@ -204,12 +200,7 @@ class _UpOptions:
 @plugin_options
 @page_option("127.0.0.1:0")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a free port.")
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Bind address; any other is open to the network.",
-)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Bind address; any other is open to the network.")
 @click.option(
     "--data",
     type=click.Path(path_type=Path, dir_okay=False),

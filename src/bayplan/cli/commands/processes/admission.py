@@ -15,13 +15,7 @@ import click
 from bayplan import __version__
 from bayplan.admission.gpu_sharing import DEFAULT_SCHEDULER as SHARING
 from bayplan.admission.queue_validation import MAX_DEPTH, QueueValidationRules
-from bayplan.admission.webhooks import (
-    DEFAULT_WEBHOOKS,
-    WEBHOOKS,
-    AdmissionSettings,
-    AdmissionWebhook,
-    webhooks_for,
-)
+from bayplan.admission.webhooks import DEFAULT_WEBHOOKS, WEBHOOKS, AdmissionSettings, AdmissionWebhook, webhooks_for
 from bayplan.app.webhook_manager import (
     DEFAULT_SERVICE_NAME,
     WebhookManagerOptions,

@@ -75,11 +75,7 @@ def config() -> None:
 
 @config.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--strict",
-    is_flag=True,
-    help="Check arguments and metrics, too; exit code 1 if anything is ignored.",
-)
+@click.option("--strict", is_flag=True, help="Check arguments and metrics, too; exit code 1 if anything is ignored.")
 @plugin_options
 def check(file: Path, strict: bool, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
     """Check whether FILE ("-": standard input) is valid; if not, print the reason and exit with code 1.

@@ -28,12 +28,7 @@ from bayplan.cli.flags.plugin_options import plugin_options
 from bayplan.cli.signals import wait_until_stopped
 from bayplan.client import ConnectionConfig, LeaderElector, load_connection_config
 from bayplan.clock import SystemClock
-from bayplan.codec.go_flags import (
-    go_bool,
-    go_float32,
-    go_int32,
-    go_level,
-)
+from bayplan.codec.go_flags import go_bool, go_float32, go_int32, go_level
 from bayplan.config.bayplan_settings import BayplanSettings, load_settings
 from bayplan.config.validation import check_rate
 from bayplan.errors import ConfigError, UsageError

@@ -11,12 +11,7 @@ from typing import Any
 import click
 
 from bayplan import __version__
-from bayplan.app.controllers import (
-    LEASE_NAME,
-    LEASE_NAMESPACE,
-    ControllersProcess,
-    controllers_process,
-)
+from bayplan.app.controllers import LEASE_NAME, LEASE_NAMESPACE, ControllersProcess, controllers_process
 from bayplan.cli.flags.go_command import IGNORED_CHART_WORDS, GoCommand
 from bayplan.cli.flags.kube_controller_manager_flags import KUBE_CONTROLLER_FLAGS, expand_controller_names
 from bayplan.cli.flags.vc_manager_flags import CONTROLLER_MANAGER_FLAGS, start_volcano_logs, warn_about_ignored_flags

@@ -20,8 +20,7 @@ log = logging.getLogger(__name__)
 
 
 async def run_process(
-    process: AbstractAsyncContextManager[SchedulerProcess],
-    dump_file: Callable[[SchedulerProcess], None] | None = None,
+    process: AbstractAsyncContextManager[SchedulerProcess], dump_file: Callable[[SchedulerProcess], None] | None = None
 ) -> int:
     """Run the process; returns its exit code, also if it is stopped while it starts. `dump_file`: handles SIGUSR1."""
     main_task = asyncio.current_task()

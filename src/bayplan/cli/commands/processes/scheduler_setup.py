@@ -101,12 +101,7 @@ def scheduler_command(command: Callable[..., None], other_gates: Container[str] 
 
 
 def _load_setup(
-    flags: dict[str, Any],
-    logs: LogControl,
-    options: ProcessOptions,
-    folders: tuple[Path, ...],
-    *,
-    trust_writable: bool,
+    flags: dict[str, Any], logs: LogControl, options: ProcessOptions, folders: tuple[Path, ...], *, trust_writable: bool
 ) -> ProcessSetup:
     path = Path(flags["config"]) if flags["config"] else None
     text = read_text(path) if path is not None else None

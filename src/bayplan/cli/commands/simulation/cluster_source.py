@@ -23,12 +23,7 @@ from bayplan.objects.manifests import load_manifests
 from bayplan.objects.meta import KubeObject
 from bayplan.sim.offline.offline_cluster import EngineSetup
 from bayplan.sim.recordings.cluster_reader import read_cluster
-from bayplan.sim.recordings.recording_file import (
-    OBSERVED,
-    Recording,
-    is_recording,
-    read_recording,
-)
+from bayplan.sim.recordings.recording_file import OBSERVED, Recording, is_recording, read_recording
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -15,18 +15,8 @@ from bayplan.cli.output.progress_bar import progress_bar
 from bayplan.errors import UsageError
 from bayplan.sim.sweeps.openb_experiment import LOADS, OpenbRun, RunSummary
 from bayplan.sim.sweeps.process_pool import available_cores, run_jobs_in_order
-from bayplan.sim.sweeps.published_results import (
-    PublishedResult,
-    differences,
-    published_result,
-    uses_published_nodes,
-)
-from bayplan.sim.sweeps.sweep import (
-    SweepJob,
-    load_nodes,
-    run_job,
-    workload_name,
-)
+from bayplan.sim.sweeps.published_results import PublishedResult, differences, published_result, uses_published_nodes
+from bayplan.sim.sweeps.sweep import SweepJob, load_nodes, run_job, workload_name
 from bayplan.sim.traces.trace_files import TraceNode, gpu_capacity, read_openb_pods
 from bayplan.sim.virtual_time.policies import POLICIES, policy_manifest
 

@@ -23,14 +23,7 @@ from bayplan.errors import UsageError
 from bayplan.framework.runtime.registry import Registry
 from bayplan.scheduler.engine import PodEngine
 from bayplan.sim.traces.recorded_trace import read_recorded_trace
-from bayplan.sim.traces.trace_files import (
-    CSV_FIELDS,
-    TraceNode,
-    TracePod,
-    gpu_capacity,
-    read_csv_pods,
-    read_nodes,
-)
+from bayplan.sim.traces.trace_files import CSV_FIELDS, TraceNode, TracePod, gpu_capacity, read_csv_pods, read_nodes
 from bayplan.sim.virtual_time.batch_engine_simulation import BatchEngineSimulation
 from bayplan.sim.virtual_time.metrics import Sample, SimulationTotals
 from bayplan.sim.virtual_time.pod_engine_simulation import PodEngineSimulation

@@ -17,15 +17,7 @@ from bayplan.sim.sweeps.process_pool import available_cores, run_jobs
 from bayplan.sim.sweeps.published_results import uses_published_nodes
 from bayplan.sim.sweeps.ray_runner import run_jobs_on_ray
 from bayplan.sim.sweeps.report import render_report
-from bayplan.sim.sweeps.sweep import (
-    SweepJob,
-    SweepJournal,
-    build_jobs,
-    load_nodes,
-    run_job,
-    run_sweep,
-    write_csv,
-)
+from bayplan.sim.sweeps.sweep import SweepJob, SweepJournal, build_jobs, load_nodes, run_job, run_sweep, write_csv
 from bayplan.sim.traces.trace_files import read_openb_pods
 from bayplan.sim.virtual_time.policies import POLICIES, parse_policy
 

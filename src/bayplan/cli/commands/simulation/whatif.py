@@ -20,13 +20,7 @@ from bayplan.cli.connection import ClusterConnection
 from bayplan.cli.flags.connection_options import connection_options
 from bayplan.cli.flags.plugin_options import plugin_options
 from bayplan.cli.output.printers import print_table, print_value
-from bayplan.sim.offline.whatif import (
-    ClusterCost,
-    PodOutcomeChange,
-    WhatIfResult,
-    apply_to_setup,
-    run_whatif,
-)
+from bayplan.sim.offline.whatif import ClusterCost, PodOutcomeChange, WhatIfResult, apply_to_setup, run_whatif
 from bayplan.sim.offline.whatif_file import read_whatif_file
 
 _MAX_ROWS = 20

@@ -24,12 +24,7 @@ from bayplan.cli.output.printers import print_value
 from bayplan.client import MERGE_PATCH, Client
 from bayplan.controllers.volcano.resources import POD_GROUPS, QUEUES
 from bayplan.errors import UsageError
-from bayplan.objects.volcano.constants import (
-    CLOSE_QUEUE,
-    CLOSED,
-    OPEN,
-    OPEN_QUEUE,
-)
+from bayplan.objects.volcano.constants import CLOSE_QUEUE, CLOSED, OPEN, OPEN_QUEUE
 
 _HEADER = ("Name", "Weight", "State", "Parent", *QUEUE_COUNT_PHASES)
 _name_option = click.option("-n", "--name", help="The name of the queue.")

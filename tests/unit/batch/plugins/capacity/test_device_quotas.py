@@ -23,14 +23,7 @@ from bayplan.objects.resource import (
 )
 from bayplan.objects.volcano.types import QueueSpec
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_group,
-    make_member,
-    make_queue,
-    open_session,
-    pod_group_messages,
-    tasks_of,
-)
+from support.builders.batch import make_group, make_member, make_queue, open_session, pod_group_messages, tasks_of
 
 NODE = make_node("n", allocatable={"cpu": "12", "memory": "12Gi", "pods": "100"})
 CLASS = "gpu.example.com"

@@ -9,14 +9,7 @@ from bayplan.batch.plugins.drf.plugin import DrfPlugin
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.volcano.types import Queue, QueueSpec, QueueStatus
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_group,
-    make_member,
-    make_queue,
-    open_session,
-    task_names,
-    tasks_of,
-)
+from support.builders.batch import make_group, make_member, make_queue, open_session, task_names, tasks_of
 from support.builders.batch_engines import build_engine
 
 NODE = make_node("n", allocatable={"cpu": "10", "memory": "10Gi", "pods": "100"})

@@ -16,13 +16,7 @@ from bayplan.framework.api.status import Code
 from bayplan.objects.core import Pod, ResourceQuota, ResourceQuotaStatus
 from bayplan.objects.meta import ObjectMeta
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_engine,
-    make_group,
-    make_member,
-    task_names,
-    tasks_of,
-)
+from support.builders.batch import make_engine, make_group, make_member, task_names, tasks_of
 from support.builders.batch_scores import predicate_rejections, scores
 
 NODES = [make_node("n1"), make_node("n2", labels={"volcano.sh/revocable-zone": "z"})]

@@ -15,13 +15,7 @@ from bayplan.batch.plugins.rescheduling.plugin import ReschedulingPlugin, Resche
 from bayplan.batch.session.session import Session
 from bayplan.objects.core import Node, Pod
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    NOW,
-    make_engine,
-    make_group,
-    make_member,
-    task_names,
-)
+from support.builders.batch import NOW, make_engine, make_group, make_member, task_names
 
 PERIOD = "10m"
 

@@ -10,13 +10,7 @@ from bayplan.batch.plugins.task_topology.plugin import TaskTopologyPlugin
 from bayplan.batch.session.session import Session
 from bayplan.objects.core import Pod
 from bayplan.testing.builders import make_node
-from support.builders.batch import (
-    make_group,
-    make_member,
-    open_session,
-    task_names,
-    tasks_of,
-)
+from support.builders.batch import make_group, make_member, open_session, task_names, tasks_of
 from support.builders.batch_scores import scores
 
 NODES = [make_node(name, allocatable={"cpu": "4", "memory": "8Gi", "pods": "10"}) for name in ("n1", "n2")]

@@ -8,12 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.batch.config.scheduler_conf import (
-    DEFAULTED_FLAGS,
-    load_conf,
-    load_default_conf,
-    to_conf_text,
-)
+from bayplan.batch.config.scheduler_conf import DEFAULTED_FLAGS, load_conf, load_default_conf, to_conf_text
 from support.harness.in_process_commands import CommandResult, CommandRunner, run_command
 
 FULL = """

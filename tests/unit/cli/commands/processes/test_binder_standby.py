@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.app.binder import (
-    BinderProcess,
-    BinderSettings,
-    binder_lease,
-    binder_process,
-)
+from bayplan.app.binder import BinderProcess, BinderSettings, binder_lease, binder_process
 from bayplan.cli.commands.processes import binder
 from bayplan.config.bayplan_settings import BayplanSettings
 from bayplan.objects.kai.bind_request_definition import bind_request_definition

@@ -49,21 +49,11 @@ def job(name: str, queue: str = "default", scheduler: str = "volcano") -> Tree:
     template = {"spec": {"containers": [{"name": "c", "image": "none"}]}}
     tasks = [{"name": name, "replicas": count, "template": template} for name, count in (("head", 1), ("worker", 3))]
     spec = {"queue": queue, "schedulerName": scheduler, "tasks": tasks, "plugins": {"svc": [], "env": []}}
-    return {
-        "apiVersion": "batch.volcano.sh/v1alpha1",
-        "kind": "Job",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
+    return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
 
 
 def scheduling_object(kind: str, name: str, **spec: Any) -> Tree:
-    return {
-        "apiVersion": "scheduling.volcano.sh/v1beta1",
-        "kind": kind,
-        "metadata": {"name": name},
-        "spec": spec,
-    }
+    return {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
 class CommandHarness:
