@@ -323,7 +323,7 @@ def test_a_ledger_equals_one_that_is_made_anew_when_things_happen_while_a_sessio
     """A pod, a row and a change at a time, so that an opening has many turns; some are broken off in the middle."""
     world, steps = before
     followed = World(build_engine(**world), world["pods"])
-    with mock.patch.multiple(ledger_module, _CHANGES_A_TURN=1, _ROWS_A_TURN=1):
+    with mock.patch.multiple(ledger_module, _CHANGES_PER_STEP=1, _ROWS_PER_STEP=1):
         followed.happen("session", 1, 0)
         for step in steps:
             followed.happen(*step)
