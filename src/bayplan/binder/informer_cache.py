@@ -136,7 +136,7 @@ class InformerCache:
         known = self._pods.get(request.pod_key)
         if known is not None and request.is_for(known) and not known.terminating:
             return known
-        return await self.read_pod(request)
+        return await self.read_pod(request) if request.has_valid_pod_name else None
 
     async def read_pod(self, request: BindRequest) -> Pod | None:
         """The same from the API server."""
