@@ -25,6 +25,7 @@ from bayplan.binder.status_updater import (
     BindFailed,
     BindSucceeded,
     StatusUpdater,
+    placeholder_pod,
 )
 from bayplan.binder.validation import annotations_error, request_error
 from bayplan.clock import Clock
@@ -262,12 +263,6 @@ def with_last_attempt_counted(request: BindRequest) -> BindRequest:
 
 def _limit(request: BindRequest) -> int:
     return max(request.spec.backoff_limit or 0, 1)
-
-
-def placeholder_pod(request: BindRequest) -> Pod:
-    """What is known of a deleted pod."""
-    meta = ObjectMeta(name=request.spec.pod_name, namespace=request.namespace, uid=request.pod_uid)
-    return Pod(metadata=meta)
 
 
 def placeholder_node(request: BindRequest) -> Node:
