@@ -45,7 +45,7 @@ _NOT_REPEATED = {
 Result = BindSucceeded | BindFailed
 
 
-class Action(Enum):
+class ReconcileAction(Enum):
     """What is done for a request before its result is written."""
 
     NOTHING = 0
@@ -58,10 +58,10 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReconcileStep:
     """What is done in a state. `result`: what is written afterwards, unless the action finds another result."""
 
-    action: Action
+    action: ReconcileAction
     result: Result
     mark: str = ""
     """The status that is written first if the previous process may have died of this step."""
@@ -69,48 +69,48 @@ class Step:
     """Whether the last allowed attempt killed a process. The failure counts that attempt, and no other."""
 
 
-def classify(request: BindRequest, pod: Pod | None, node: Node | None, *, existed_at_start: bool) -> Step:
+def classify(request: BindRequest, pod: Pod | None, node: Node | None, *, existed_at_start: bool) -> ReconcileStep:
     """The step for the first state that applies. `existed_at_start`: the previous process may have made attempts."""
     if fault := request_error(request):
-        return Step(Action.NOTHING, BindFailed(fault, pending_pod(request, pod), final=True))
+        return ReconcileStep(ReconcileAction.NOTHING, BindFailed(fault, pending_pod(request, pod), final=True))
     if pod is None:
-        return Step(Action.CLEAN_UP, BindFailed(POD_DELETED, final=True), ROLLBACK_IN_PROGRESS)
+        return ReconcileStep(ReconcileAction.CLEAN_UP, BindFailed(POD_DELETED, final=True), ROLLBACK_IN_PROGRESS)
     if not request.is_for(pod):
         fault = f"{POD_DELETED}; another pod has its name"
-        return Step(Action.CLEAN_UP, BindFailed(fault, final=True), ROLLBACK_IN_PROGRESS)
+        return ReconcileStep(ReconcileAction.CLEAN_UP, BindFailed(fault, final=True), ROLLBACK_IN_PROGRESS)
     if pod.spec.node_name:
         return step_of_bound_pod(request, pod)
     if pod.terminating:
         fault = f"{POD_DELETED}: it is being deleted"
-        return Step(Action.CLEAN_UP, BindFailed(fault, pod, final=True), ROLLBACK_IN_PROGRESS)
+        return ReconcileStep(ReconcileAction.CLEAN_UP, BindFailed(fault, pod, final=True), ROLLBACK_IN_PROGRESS)
     if fault := annotations_error(request, pod.metadata.annotations):
-        return Step(Action.CLEAN_UP, BindFailed(fault, pod, final=True), ROLLBACK_IN_PROGRESS)
+        return ReconcileStep(ReconcileAction.CLEAN_UP, BindFailed(fault, pod, final=True), ROLLBACK_IN_PROGRESS)
     node_fault = node_error(request, node)
     if existed_at_start and (fault := crash_limit_error(request)):
         failure = BindFailed(node_fault or fault, pod, final=True)
-        return Step(Action.ROLL_BACK, failure, ROLLBACK_IN_PROGRESS, is_after_limit=True)
+        return ReconcileStep(ReconcileAction.ROLL_BACK, failure, ROLLBACK_IN_PROGRESS, is_after_limit=True)
     if node_fault:
-        return Step(Action.ROLL_BACK, BindFailed(node_fault, pod), ATTEMPT_IN_PROGRESS)
-    return Step(Action.ATTEMPT, BindSucceeded(pod), ATTEMPT_IN_PROGRESS)
+        return ReconcileStep(ReconcileAction.ROLL_BACK, BindFailed(node_fault, pod), ATTEMPT_IN_PROGRESS)
+    return ReconcileStep(ReconcileAction.ATTEMPT, BindSucceeded(pod), ATTEMPT_IN_PROGRESS)
 
 
-def step_of_bound_pod(request: BindRequest, pod: Pod) -> Step:
+def step_of_bound_pod(request: BindRequest, pod: Pod) -> ReconcileStep:
     """An earlier attempt or another client bound the pod. On the request's node PostBind runs, maybe again."""
     if pod.spec.node_name == request.spec.selected_node:
-        return Step(Action.POST_BIND, BindSucceeded(pod), POST_BIND_IN_PROGRESS)
+        return ReconcileStep(ReconcileAction.POST_BIND, BindSucceeded(pod), POST_BIND_IN_PROGRESS)
     fault = f'the pod is bound elsewhere: to node "{pod.spec.node_name}"'
-    return Step(Action.CLEAN_UP, BindFailed(fault, final=True), POST_BIND_IN_PROGRESS)
+    return ReconcileStep(ReconcileAction.CLEAN_UP, BindFailed(fault, final=True), POST_BIND_IN_PROGRESS)
 
 
-def step_after_failure(request: BindRequest, pod: Pod | None, failure: BindFailed) -> Step:
+def step_after_failure(request: BindRequest, pod: Pod | None, failure: BindFailed) -> ReconcileStep:
     """The step after a failed attempt, for the pod as it is then."""
     if pod is None or not request.is_for(pod):
-        return Step(Action.CLEAN_UP, BindFailed(POD_DELETED, final=True))
+        return ReconcileStep(ReconcileAction.CLEAN_UP, BindFailed(POD_DELETED, final=True))
     if pod.spec.node_name:
         return step_of_bound_pod(request, pod)
     if pod.terminating:
-        return Step(Action.CLEAN_UP, BindFailed(POD_DELETED, final=True))
-    return Step(Action.CLEAN_UP, replace(failure, pod=pod))
+        return ReconcileStep(ReconcileAction.CLEAN_UP, BindFailed(POD_DELETED, final=True))
+    return ReconcileStep(ReconcileAction.CLEAN_UP, replace(failure, pod=pod))
 
 
 class BindRequestReconciler:
@@ -164,7 +164,9 @@ class BindRequestReconciler:
 
     # internal
 
-    async def _perform_marked(self, step: Step, pod: Pod, node: Node | None, request: BindRequest) -> Result | None:
+    async def _perform_marked(
+        self, step: ReconcileStep, pod: Pod, node: Node | None, request: BindRequest
+    ) -> Result | None:
         """Perform a step that may kill the process, with a mark in the request's status. A cancelled process removes
         the mark. One that dies cannot, nor one that has lost its lease and may not write."""
         marked = await self._status_updater.mark_in_progress(request, step.mark)
@@ -178,17 +180,18 @@ class BindRequestReconciler:
         return result
 
     async def _perform(
-        self, step: Step, pod: Pod, node: Node | None, request: BindRequest, state: BindingState
+        self, step: ReconcileStep, pod: Pod, node: Node | None, request: BindRequest, state: BindingState
     ) -> Result | None:
         """Perform the action of a step. Returns the result; None if the request was deleted or replaced."""
         match step:
-            case Step(Action.ATTEMPT) if node is not None:
+            case ReconcileStep(ReconcileAction.ATTEMPT) if node is not None:
                 return await self._attempt(pod, node, request, state)
-            case Step(Action.ROLL_BACK, BindFailed() as failure):
+            case ReconcileStep(ReconcileAction.ROLL_BACK, BindFailed() as failure):
                 return await self._roll_back(pod, request, state, failure)
-            case Step(Action.CLEAN_UP):  # also without the node: claims, labels and reservations outlive it
+            case ReconcileStep(ReconcileAction.CLEAN_UP):
+                # Also if the node was deleted: claims, labels and reservations outlive it.
                 await self._binder.roll_back(pod, node or placeholder_node(request), request, state)
-            case Step(Action.POST_BIND) if node is not None:
+            case ReconcileStep(ReconcileAction.POST_BIND) if node is not None:
                 await self._binder.run_post_bind(pod, node, request, state)
         return step.result
 

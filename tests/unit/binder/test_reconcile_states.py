@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.binder.reconcile import Action, classify
+from bayplan.binder.reconcile import ReconcileAction, classify
 from bayplan.binder.status_updater import (
     ATTEMPT_IN_PROGRESS,
     POST_BIND_IN_PROGRESS,
@@ -47,37 +47,37 @@ GONE_MARK, BOUND_MARK, ATTEMPT_MARK = ROLLBACK_IN_PROGRESS, POST_BIND_IN_PROGRES
     [
         pytest.param(
             (request(selected_node=""), pod(), None),
-            Action.NOTHING,
+            ReconcileAction.NOTHING,
             "it names no node; spec.selectedNode must say which one",
             "",
             id="request-invalid",
         ),
-        pytest.param((request(), None, node()), Action.CLEAN_UP, "the pod is gone", GONE_MARK, id="pod-gone"),
+        pytest.param((request(), None, node()), ReconcileAction.CLEAN_UP, "the pod is gone", GONE_MARK, id="pod-gone"),
         pytest.param(
             (request(), pod(uid="new"), node()),
-            Action.CLEAN_UP,
+            ReconcileAction.CLEAN_UP,
             "the pod is gone; another pod has its name",
             GONE_MARK,
             id="pod-replaced",
         ),
         pytest.param(
             (request(), pod("n2", deletion_timestamp=DELETED_AT), node()),
-            Action.CLEAN_UP,
+            ReconcileAction.CLEAN_UP,
             'the pod is bound elsewhere: to node "n2"',
             BOUND_MARK,
             id="pod-bound-elsewhere",
         ),
-        pytest.param((request(), pod("n1"), None), Action.POST_BIND, None, BOUND_MARK, id="pod-bound-here"),
+        pytest.param((request(), pod("n1"), None), ReconcileAction.POST_BIND, None, BOUND_MARK, id="pod-bound-here"),
         pytest.param(
             (request(), pod(deletion_timestamp=DELETED_AT), None),
-            Action.CLEAN_UP,
+            ReconcileAction.CLEAN_UP,
             "the pod is gone: it is being deleted",
             GONE_MARK,
             id="pod-terminating",
         ),
         pytest.param(
             (request(predicted_numa_zones=ZONES), pod(annotations=LARGE), None),
-            Action.CLEAN_UP,
+            ReconcileAction.CLEAN_UP,
             "the pod's annotations would take 262227 bytes with predictedNUMAZones, which is more than the 262144 that "
             "are allowed",
             GONE_MARK,
@@ -85,26 +85,30 @@ GONE_MARK, BOUND_MARK, ATTEMPT_MARK = ROLLBACK_IN_PROGRESS, POST_BIND_IN_PROGRES
         ),
         pytest.param(
             (request(DIED), pod(), node()),
-            Action.ROLL_BACK,
+            ReconcileAction.ROLL_BACK,
             "the binder died during attempt 2 of 2; it is not tried again",
             GONE_MARK,
             id="attempts-used",
         ),
         pytest.param(
-            (request(), pod(), None), Action.ROLL_BACK, 'node "n1" is not there', ATTEMPT_MARK, id="node-missing"
+            (request(), pod(), None),
+            ReconcileAction.ROLL_BACK,
+            'node "n1" is not there',
+            ATTEMPT_MARK,
+            id="node-missing",
         ),
         pytest.param(
             (request(), pod(), node(deletion_timestamp=DELETED_AT)),
-            Action.ROLL_BACK,
+            ReconcileAction.ROLL_BACK,
             'node "n1" is being deleted',
             ATTEMPT_MARK,
             id="node-deleted",
         ),
-        pytest.param((request(), pod(), node()), Action.ATTEMPT, None, ATTEMPT_MARK, id="ready"),
+        pytest.param((request(), pod(), node()), ReconcileAction.ATTEMPT, None, ATTEMPT_MARK, id="ready"),
     ],
 )
 def test_the_first_state_that_applies_decides(
-    state: tuple[BindRequest, Pod | None, Node | None], action: Action, reason: str | None, mark: str
+    state: tuple[BindRequest, Pod | None, Node | None], action: ReconcileAction, reason: str | None, mark: str
 ) -> None:
     step = classify(*state, existed_at_start=True)
     assert (step.action, step.mark) == (action, mark)
@@ -123,4 +127,4 @@ def test_a_missing_node_is_the_reason_of_a_request_without_attempts_left() -> No
 
 
 def test_attempts_of_this_process_do_not_count_as_crashes() -> None:
-    assert classify(request(DIED), pod(), node(), existed_at_start=False).action is Action.ATTEMPT
+    assert classify(request(DIED), pod(), node(), existed_at_start=False).action is ReconcileAction.ATTEMPT
