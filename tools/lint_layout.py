@@ -1,4 +1,4 @@
-"""Checks the layout and the wording of `src/bayplan`: folder sizes, duplicate class names, module names, banned words.
+"""Checks the layout and the wording of `src/bayplan`: folders, modules, import cycles, class names, banned words.
 
 Run by `make lint`. Arguments limit the check of words to some paths: `tools/lint_layout.py src/bayplan/queue`.
 `--count` prints the number of findings of each rule instead of the findings.
@@ -15,6 +15,7 @@ import sys
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ PACKAGE = ROOT / "src/bayplan"
 TEXT_FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs")
 
 MAX_MODULES = 20
+MIN_LINES = 40
+"""A smaller module with one importer is merged into that."""
 ONE_MODULE_PER_PLUGIN = {"plugins", "batch/plugins", "binder/plugins", "contrib"}
 
 ING_MODULES = {
@@ -47,7 +50,8 @@ MAX_SUBJECT = 72
 
 ALLOWED = ROOT / "tools/lint_layout_allowed.txt"
 """One entry a line: `class NAME` for a class name that two modules may define, because upstream has the type in two
-APIs or Bayplan has a model of it; `module NAME` for a name in -ing of upstream; `text TEXT` for a text of upstream."""
+APIs or Bayplan has a model of it; `module NAME` for a name in -ing of upstream; `text TEXT` for a text of upstream;
+`small MODULE REASON` for a small module with one importer that is not merged into it."""
 
 
 class Finding(NamedTuple):
@@ -63,14 +67,21 @@ class Allowed(NamedTuple):
     classes: frozenset[str]
     modules: frozenset[str]
     texts: tuple[str, ...]
+    small: frozenset[str]
 
     @classmethod
     def read(cls, path: Path) -> Allowed:
-        entries: dict[str, list[str]] = {"class": [], "module": [], "text": []}
+        entries: dict[str, list[str]] = {"class": [], "module": [], "text": [], "small": []}
         for line in path.read_text(encoding="utf-8").splitlines():
             kind, _, rest = line.partition(" ")
             entries[kind].append(rest)
-        return cls(frozenset(entries["class"]), frozenset(entries["module"]), tuple(entries["text"]))
+        small = (entry.partition(" ") for entry in entries["small"])
+        return cls(
+            frozenset(entries["class"]),
+            frozenset(entries["module"]),
+            tuple(entries["text"]),
+            frozenset(module for module, _, reason in small if reason),
+        )
 
 
 def relative(path: Path) -> str:
@@ -105,6 +116,64 @@ def check_class_names(package: Path, allowed: Allowed) -> Iterator[Finding]:
     for name, found in sorted(places.items()):
         if len(found) > 1 and name not in allowed.classes:
             yield Finding("class-name", found[1], f"class {name} is defined in {', '.join(found)}")
+
+
+def read_imports(package: Path) -> dict[Path, list[Path]]:
+    """The modules of the package that each of its modules imports when it is loaded."""
+    modules = {module_name(path, package): path for path in sorted(package.rglob("*.py"))}
+    imports: dict[Path, list[Path]] = {}
+    for path in modules.values():
+        names = loaded_names(ast.parse(path.read_text(encoding="utf-8")))
+        found = {modules.get(name) or modules.get(name.rpartition(".")[0], path) for name in names}
+        imports[path] = sorted(found - {path})
+    return imports
+
+
+def module_name(path: Path, package: Path) -> str:
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def loaded_names(tree: ast.AST) -> Iterator[str]:
+    """Names that a module imports when it is loaded: not those in functions or `if TYPE_CHECKING`."""
+    for node in ast.iter_child_nodes(tree):
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom():
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            case ast.If() if "TYPE_CHECKING" in ast.unparse(node.test):
+                yield from loaded_names(ast.Module(node.orelse, []))
+            case ast.stmt() | ast.ExceptHandler() if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield from loaded_names(node)
+
+
+def check_cycles(imports: dict[Path, list[Path]]) -> Iterator[Finding]:
+    """No import cycle of modules of one folder. A folder with several cycles has one finding."""
+    for folder in sorted({path.parent for path in imports}):
+        modules = [path for path in imports if path.parent == folder]
+        try:
+            TopologicalSorter({path: [each for each in imports[path] if each in modules] for path in modules}).prepare()
+        except CycleError as fault:
+            cycle = fault.args[1]
+            yield Finding(
+                "import-cycle", relative(cycle[0]), f"import cycle {' <- '.join(each.stem for each in cycle)}"
+            )
+
+
+def check_small_modules(package: Path, imports: dict[Path, list[Path]], allowed: Allowed) -> Iterator[Finding]:
+    """No module of less than `MIN_LINES` lines with one importer."""
+    importers = defaultdict(list)
+    for path, imported in imports.items():
+        for each in imported:
+            importers[each].append(path)
+    for path in imports:
+        if path.name == "__init__.py" or str(path.parent.relative_to(package)) in ONE_MODULE_PER_PLUGIN:
+            continue
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines < MIN_LINES and len(importers[path]) == 1 and module_name(path, package) not in allowed.small:
+            what = f"{lines} lines and one importer; merge it into {relative(importers[path][0])}"
+            yield Finding("small-module", relative(path), what)
 
 
 def texts_of(source: str) -> Iterator[tuple[int, str]]:
@@ -165,6 +234,9 @@ def main() -> int:
         found += check_folders(PACKAGE)
         found += check_module_names(PACKAGE, allowed)
         found += check_class_names(PACKAGE, allowed)
+        imports = read_imports(PACKAGE)
+        found += check_cycles(imports)
+        found += check_small_modules(PACKAGE, imports, allowed)
         found += check_words(text_files([PACKAGE, *(ROOT / name for name in TEXT_FILES)]), allowed)
         found += check_commits()
     if asked.count:

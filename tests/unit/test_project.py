@@ -40,7 +40,7 @@ def contracts() -> configparser.ConfigParser:
 
 def floors() -> list[list[str]]:
     """The floors of the building from the top, each a list of rooms."""
-    layers = contracts()["importlinter:contract:floors"]["layers"].split("\n")
+    layers = contracts()["importlinter:contract:layers"]["layers"].split("\n")
     return [re.findall(r"bayplan\.(\w+)", layer) for layer in layers if layer.strip()]
 
 
@@ -141,15 +141,21 @@ def test_every_room_has_a_floor() -> None:
 
 
 def test_a_room_that_exists_is_not_optional() -> None:
-    layers = contracts()["importlinter:contract:floors"]["layers"]
+    layers = contracts()["importlinter:contract:layers"]["layers"]
     assert set(re.findall(r"\(bayplan\.(\w+)\)", layers)) & rooms() == set()
 
 
-@pytest.mark.parametrize("contract", ["pure-core", "arrays", "engine-io", "plugins-blind", "kit-stays-out"])
+@pytest.mark.parametrize("contract", ["binder", "pure-core", "arrays", "engine-io", "plugins-blind", "kit-stays-out"])
 def test_a_contract_names_rooms_that_exist(contract: str) -> None:
     named = re.findall(r"bayplan\.(\w+)", contracts()[f"importlinter:contract:{contract}"]["source_modules"])
     assert named
     assert set(named) <= rooms()
+
+
+def test_the_binder_contract_forbids_every_other_package() -> None:
+    allowed = "api_writes client clock codec config devices errors intents objects telemetry volumes"
+    forbidden = re.findall(r"bayplan\.(\w+)", contracts()["importlinter:contract:binder"]["forbidden_modules"])
+    assert rooms() - set(forbidden) == {"binder", *allowed.split()}
 
 
 def test_no_module_is_named_after_nothing() -> None:

@@ -134,7 +134,12 @@ class BatchSettings:
         return (_REQUESTS,) if self.bayplan_settings.bind_requests else ()
 
     def build_engine(
-        self, cache: Cache, clock: LoopClock, chance: random.Random | None = None, nominations: Nominator | None = None
+        self,
+        cache: Cache,
+        clock: LoopClock,
+        chance: random.Random | None = None,
+        nominations: Nominator | None = None,
+        outside: HttpPoster | None = None,
     ) -> BatchEngine:
         engine = build_batch_engine(
             self.conf or load_default_conf(),
@@ -144,6 +149,7 @@ class BatchSettings:
             clock=clock,
             chance=chance,
             nominations=nominations,
+            outside=outside,
             quirk_fixes=self.bayplan_settings.volcano_quirk_fixes,
             scheduler_names=self.options.scheduler_name,
             default_queue=self.options.default_queue,
@@ -233,8 +239,10 @@ def wire_batch(
     freed: Callable[[Pod], None] = ignore_freed_pod,
 ) -> BatchComponents:
     """Build a batch engine on a cache. `writes`: those of the pod engine, if both engines share a process."""
-    engine = settings.build_engine(cache, clock, chance, nominations)
+    http = BlockingHttpService(user_agent=f"bayplan/{__version__}")
+    engine = settings.build_engine(cache, clock, chance, nominations, http)
     clients.stack.callback(engine.close)
+    clients.stack.push_async_callback(http.close_steps)
     recorders = SchedulerEventRecorders(clients.event_sink, settings.options.scheduler_name)
     event_handlers = build_event_handlers(
         engine, settings.options, kinds_handled_elsewhere=shared_kinds, on_pod_released=freed
@@ -258,8 +266,7 @@ def wire_batch(
     assert groups is not None
     assert queues is not None
     writers = ApiWriters(clients.client, writes, statuses, recorders, groups, queues)
-    live = build_run_loop(event_handlers, writers, settings.options, clock, observer)
-    clients.stack.callback(live.blocking_thread.close)
+    live = build_run_loop(event_handlers, writers, settings.options, clock, observer, http)
     if settings.options.is_sharded:
         live.between_sessions.append(_node_shard_updater(settings.options, live, clients).sync)
     if settings.bayplan_settings.bind_requests:

@@ -30,7 +30,6 @@ from bayplan.binder.plugins import default_binder_plugins
 from bayplan.binder.plugins.gpu_sharing import GpuSharingBinderPlugin
 from bayplan.binder.reconcile import BindRequestReconciler
 from bayplan.binder.status_updater import StatusUpdater
-from bayplan.cache import Cache
 from bayplan.client import EVERYTHING, REQUEST_TIMEOUT_S, Client, ConnectionConfig, Informer, InformerSet, Selection
 from bayplan.clock import LoopClock, SystemClock
 from bayplan.config.bayplan_settings import BayplanSettings
@@ -137,7 +136,7 @@ def _validate_plugin_arguments(plugins: BinderPlugins, choices: Mapping[str, Plu
     real client, of a server that does not exist: a factory cannot await responses. It may start tasks on the loop."""
     clock = SystemClock()
     unused_client = Client(ConnectionConfig(server="http://unused.invalid"), clock=clock, chance=random.Random())
-    handle = BinderHandle(unused_client, NoWrites(), clock, Cache())
+    handle = BinderHandle(unused_client, NoWrites(), clock, InformerCache(unused_client))
 
     async def build() -> None:
         plugins.build(handle, choices)
@@ -369,9 +368,9 @@ def _selection(struct: type[KubeObject], settings: BinderSettings) -> Selection:
 def _wire_binder(
     settings: BinderSettings, clients: ApiClients, monitor: BinderMonitor, clock: LoopClock, chance: random.Random
 ) -> BinderController:
-    client, cache = clients.client, Cache()
+    client = clients.client
     claims = clients.served_resources.get(kind_of(resource.ResourceClaim))
-    view = InformerCache(client, cache)
+    view = InformerCache(client)
     waits = CancellableWaits(view.is_current)
     recorder = EventRecorder(
         BINDER_NAME, host=platform.node(), clock=clock, chance=chance, post=clients.event_sink.post_core
@@ -384,7 +383,7 @@ def _wire_binder(
         exists=view.has_pending_pod,
         request_timeout_s=settings.request_timeout_s,
     )
-    handle = BinderHandle(client, CancellableWrites(writes, waits), clock, cache, claims, clients.crash_points, waits)
+    handle = BinderHandle(client, CancellableWrites(writes, waits), clock, view, claims, clients.crash_points, waits)
     reservations = GpuReservations(
         client,
         view,

@@ -11,7 +11,7 @@ import logging
 import random
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Coroutine, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -102,8 +102,6 @@ class BatchEngine:
             nominations=self.handle.nominator,
             ignored_provisioners=ignored_provisioners,
         )
-        self.call_and_wait: Callable[[Callable[[], tuple[int, bytes]]], tuple[int, bytes]] = _call_directly
-        """Runs a blocking HTTP call. The process can replace it to do other work meanwhile."""
         self._has_posted = False
         if outside is not None:
             self.handle.http_post = partial(self._post, outside)
@@ -121,7 +119,7 @@ class BatchEngine:
 
     def _post(self, outside: HttpPoster, url: str, body: bytes, timeout_s: float) -> HttpReply:
         self._has_posted = True
-        return HttpReply(*self.call_and_wait(lambda: outside.post(url, body, timeout_s)))
+        return HttpReply(*outside.post(url, body, timeout_s))
 
     @property
     def calls_http(self) -> bool:
@@ -468,10 +466,6 @@ class BatchEngine:
                 job.saved_hyper_node = job.allocated_hyper_node
             else:
                 job.allocated_hyper_node = job.saved_hyper_node
-
-
-def _call_directly(wait: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:
-    return wait()
 
 
 def _require_no_answer(answer: object) -> None:

@@ -100,31 +100,15 @@ class Binder:
 
     async def run_post_bind(self, pod: Pod, node: Node, request: BindRequest, state: BindingState) -> None:
         """Run PostBind of every plugin. A failure stops no other plugin, and the pod stays bound."""
-        for plugin in self._plugins:
-            if (method := getattr(plugin, POST_BIND, None)) is not None:
-                try:
-                    await self._call_with_timeout(plugin, POST_BIND, method(self._handle, pod, node, request, state))
-                except LeaseLost:
-                    raise
-                except (Exception, SystemExit) as fault:
-                    text = "binder plugin %s failed at post_bind of pod %s: %s"
-                    log.error(text, plugin.name, pod.key, fault, exc_info=not isinstance(fault, BayplanError))
+        text = "binder plugin %s failed at post_bind of pod %s: %s"
+        await self._call_all(self._plugins, POST_BIND, text, pod, node, request, state)
         self._on_crash_point(crash_points.POST_BIND_DONE)
 
     async def roll_back(self, pod: Pod, node: Node, request: BindRequest, state: BindingState) -> None:
         """Undo what an attempt may have done. Failures are logged, and the next attempt repeats the rollback."""
         self._on_crash_point(crash_points.ATTEMPT_FAILED)
-        for plugin in reversed(self._plugins):
-            if (method := getattr(plugin, ROLLBACK, None)) is not None:
-                try:
-                    await self._call_with_timeout(plugin, ROLLBACK, method(self._handle, pod, node, request, state))
-                except LeaseLost:
-                    raise
-                except (Exception, SystemExit) as fault:
-                    self._observer.observe_rollback_failure(plugin.name)
-                    text = "binder plugin %s could not roll back pod %s: %s"
-                    is_bug = not isinstance(fault, BayplanError)  # a failed request needs no stack trace
-                    log.error(text, plugin.name, pod.key, fault, exc_info=is_bug)
+        text = "binder plugin %s could not roll back pod %s: %s"
+        await self._call_all(self._plugins[::-1], ROLLBACK, text, pod, node, request, state)
         if request.is_fraction:
             try:
                 await self._reservations.release(pod, request.spec.selected_gpu_groups)
@@ -136,6 +120,29 @@ class Binder:
         self._on_crash_point(crash_points.ROLLED_BACK)
 
     # internal
+
+    async def _call_all(
+        self,
+        plugins: Sequence[Any],
+        stage: str,
+        text: str,
+        pod: Pod,
+        node: Node,
+        request: BindRequest,
+        state: BindingState,
+    ) -> None:
+        """Call a stage of every plugin. A failure is logged with the text, and stops no other plugin."""
+        for plugin in plugins:
+            if (method := getattr(plugin, stage, None)) is not None:
+                try:
+                    await self._call_with_timeout(plugin, stage, method(self._handle, pod, node, request, state))
+                except LeaseLost:
+                    raise
+                except (Exception, SystemExit) as fault:
+                    if stage == ROLLBACK:
+                        self._observer.observe_rollback_failure(plugin.name)
+                    is_bug = not isinstance(fault, BayplanError)  # a failed request needs no stack trace
+                    log.error(text, plugin.name, pod.key, fault, exc_info=is_bug)
 
     async def _reserve(self, pod: Pod, node: Node, request: BindRequest, state: BindingState) -> None:
         groups = request.spec.selected_gpu_groups
@@ -158,9 +165,8 @@ class Binder:
         except LeaseLost:
             raise
         except (Exception, SystemExit) as fault:
-            self._waits.require_current(
-                request
-            )  # a request that was deleted ends the attempt, whatever the plugin raises
+            # A request that was deleted ends the attempt, whatever the plugin raises.
+            self._waits.require_current(request)
             if not isinstance(fault, BayplanError):
                 log.exception("binder plugin %s failed at pre_bind of pod %s", plugin.name, pod.key)
             text = str(fault) if isinstance(fault, BayplanError) else f"{type(fault).__name__}: {fault}"

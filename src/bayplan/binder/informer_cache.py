@@ -11,9 +11,10 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from bayplan.cache import Cache
 from bayplan.client import Client, Selection, UndecodableObject, resource_of
+from bayplan.devices import DeviceAssumptions
 from bayplan.errors import NotFound
+from bayplan.objects.catalog import Catalog
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kai.bind_request import (
     HANDLED_BY_BAYPLAN,
@@ -24,6 +25,8 @@ from bayplan.objects.kai.bind_request import (
 )
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import ResourceClaim
+from bayplan.volumes import VolumeAssumptions
 
 RequestKey = tuple[str, str]
 READ_AGAIN_AFTER_S = 1.0
@@ -33,13 +36,16 @@ _NOT_HANDLED_BY_BAYPLAN = Selection(label_selector=f"{HANDLED_BY_LABEL}!={HANDLE
 
 
 class InformerCache:
-    """The objects that one binder knows."""
+    """The objects that one binder knows. Plugins use it as `ctx.cache`."""
 
-    def __init__(self, client: Client, cache: Cache) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self.cache = cache
+        self.catalog = Catalog()
+        self.volumes = VolumeAssumptions(self.catalog)
+        self.devices = DeviceAssumptions()
         self.requests: dict[RequestKey, BindRequest] = {}
         self._pods: dict[str, Pod] = {}  # by key: pods without a node
+        self._nodes: dict[str, Node] = {}
 
     def handle_event(self, old: KubeObject | None, new: KubeObject | None) -> None:
         """Handle a watch event."""
@@ -52,54 +58,63 @@ class InformerCache:
             else:
                 self._pods[item.key] = item
         elif isinstance(item, Node):
-            if new is not None:
-                self.cache.add_node(item)
-            elif self.cache.node(item.name) is not None:
-                self.cache.remove_node(item.name)
-        elif item is not None:
-            if new is not None:
-                self.cache.upsert(item)
+            if new is None:
+                self._nodes.pop(item.name, None)
             else:
-                self.cache.delete(item)
+                self._nodes[item.name] = item
+        elif item is not None:
+            self._handle_object(item, is_gone=new is None)
+
+    def _handle_object(self, item: KubeObject, *, is_gone: bool) -> None:
+        """Handle an event of an object that volumes or devices need."""
+        if is_gone:
+            self.catalog.delete(item)
+        else:
+            self.catalog.upsert(item)
+        if isinstance(item, ResourceClaim):
+            revision = self.catalog.revision(ResourceClaim)
+            if is_gone:
+                self.devices.delete(item.key, revision=revision)
+            else:
+                self.devices.observe(item, revision=revision)
+        self.volumes.observe(item)
 
     def _handle_request(self, request: BindRequest, *, is_gone: bool) -> None:
-        key = (request.namespace, request.name)
         if is_gone:
-            known = self.requests.get(key)
-            if known is not None and known.metadata.uid == request.metadata.uid:
-                del self.requests[key]
+            if self._known(request) is not None:
+                del self.requests[_key(request)]
         elif not self.observe(request):
-            self.requests[key] = request
+            self.requests[_key(request)] = request
+
+    def _known(self, request: BindRequest) -> BindRequest | None:
+        """The latest known version of this request, and not of another one of its name."""
+        known = self.requests.get(_key(request))
+        return known if known is not None and known.metadata.uid == request.metadata.uid else None
 
     def observe(self, request: BindRequest) -> bool:
         """Record a request from the API server's response. False if it is not the known one. A response may come after
         the event of the request's deletion or replacement: it restores nothing."""
-        known = self.requests.get((request.namespace, request.name))
-        if known is None or known.metadata.uid != request.metadata.uid:
-            return False
-        if request.version > known.version or not request.version:  # the cached one of the same version may be newer
-            self.requests[request.namespace, request.name] = request
-        return True
+        known = self._known(request)
+        if known is not None and (request.version > known.version or not request.version):
+            self.requests[_key(request)] = request  # the cached one of the same version may be newer
+        return known is not None
 
     def version_of(self, request: BindRequest) -> str:
         """The latest known resourceVersion of a request."""
-        known = self.requests.get((request.namespace, request.name))
-        if known is not None and known.metadata.uid == request.metadata.uid and known.version > request.version:
-            return known.metadata.resource_version
-        return request.metadata.resource_version
+        known = self._known(request)
+        latest = known if known is not None and known.version > request.version else request
+        return latest.metadata.resource_version
 
     def observe_unreadable(self, request: BindRequest) -> None:
         """The same for a request that cannot be decoded as a whole: recorded only if an earlier version is known."""
-        known = self.requests.get((request.namespace, request.name))
-        if known is not None and known.metadata.uid == request.metadata.uid:
-            self.requests[request.namespace, request.name] = request
+        if self._known(request) is not None:
+            self.requests[_key(request)] = request
 
     @contextmanager
     def expect_own_write(self, request: BindRequest, status: BindRequestStatus) -> Iterator[None]:
         """The block writes this status: an event with it, maybe before the response, is the binder's own write."""
-        key = (request.namespace, request.name)
-        known = self.requests.get(key)
-        if known is None or known.metadata.uid != request.metadata.uid:
+        key, known = _key(request), self._known(request)
+        if known is None:
             yield
             return
         expected = self.requests[key] = replace(known, status=status)
@@ -116,7 +131,7 @@ class InformerCache:
 
     def is_current(self, request: BindRequest) -> bool:
         """Whether this request still exists unchanged and active, according to the watch."""
-        known = self.requests.get((request.namespace, request.name))
+        known = self._known(request)
         return known is not None and _is_same_request(known, request) and known.is_active
 
     async def is_still_current(self, request: BindRequest, prepared_s: float) -> bool:
@@ -128,7 +143,7 @@ class InformerCache:
             return False
         if prepared_s < READ_AGAIN_AFTER_S:
             return True
-        found = await self.read_request((request.namespace, request.name))
+        found = await self.read_request(_key(request))
         return found is not None and _is_same_request(found, request) and found.is_active
 
     async def pod(self, request: BindRequest) -> Pod | None:
@@ -136,7 +151,7 @@ class InformerCache:
         known = self._pods.get(request.pod_key)
         if known is not None and request.is_for(known) and not known.terminating:
             return known
-        return await self.read_pod(request)
+        return await self.read_pod(request) if request.has_valid_pod_name else None
 
     async def read_pod(self, request: BindRequest) -> Pod | None:
         """The same from the API server."""
@@ -168,7 +183,11 @@ class InformerCache:
         return known is not None and known.uid == pod.uid
 
     def node(self, name: str) -> Node | None:
-        return self.cache.node(name)
+        return self._nodes.get(name)
+
+
+def _key(request: BindRequest) -> RequestKey:
+    return request.namespace, request.name
 
 
 def _is_same_request(one: BindRequest, other: BindRequest) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from bayplan.api_writes import crash_points
 from bayplan.api_writes.crash_points import CrashPointCallback
-from bayplan.cache import Cache
+from bayplan.binder.informer_cache import InformerCache
 from bayplan.client import Client, GroupVersionResource, Selection
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError, Conflict, NotFound
@@ -63,7 +63,7 @@ class BinderHandle:
     client: Client
     writes: Writes
     clock: LoopClock
-    cache: Cache
+    cache: InformerCache
     claims: GroupVersionResource | None = None
     """The resource of device claims as the API server serves it; None if it does not."""
     crash_point: CrashPointCallback = crash_points.ignore_crash_point

@@ -101,9 +101,8 @@ class StatusUpdater:
 
         The result is written from the request as it was before: a failure then has the number that is already written,
         and success keeps the number of failures."""
-        self._status_before_mark[request.metadata.uid] = (
-            request.status
-        )  # first: a lost response does not tell the outcome
+        # Before the write: a lost response does not tell its outcome.
+        self._status_before_mark[request.metadata.uid] = request.status
         status = BindRequestStatus(PENDING, what, request.status.failed_attempts + 1)
         with self._view.expect_own_write(request, status):
             await self._write_status(request, status)
@@ -143,7 +142,7 @@ class StatusUpdater:
 
     def record_waiting(self, request: BindRequest) -> None:
         """Record an event for a pod whose attempt waits for long."""
-        pod = Pod(metadata=ObjectMeta(name=request.spec.pod_name, namespace=request.namespace, uid=request.pod_uid))
+        pod = placeholder_pod(request)
         what = f"Pod {pod.key} is on its way to node {request.spec.selected_node}"
         self._record_event(pod, NORMAL, "BindingWaits", f"{what}: the binder waits for a volume, a device or a plugin")
 
@@ -294,6 +293,12 @@ class StatusUpdater:
     def _age_s(self, request: BindRequest) -> float:
         created = request.metadata.creation_timestamp
         return 0.0 if created is None else max(0.0, (self._clock.now() - created).total_seconds())
+
+
+def placeholder_pod(request: BindRequest) -> Pod:
+    """What the request says of its pod, without a read."""
+    meta = ObjectMeta(name=request.spec.pod_name, namespace=request.namespace, uid=request.pod_uid)
+    return Pod(metadata=meta)
 
 
 def truncate_reason(text: str) -> str:

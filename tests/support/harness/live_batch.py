@@ -20,6 +20,7 @@ from bayplan.batch.live.run_loop import BatchRunLoop
 from bayplan.batch.live.run_loop_factory import ApiWriters, build_event_handlers, build_run_loop
 from bayplan.batch.session.outcome import SessionResult
 from bayplan.cache import Cache
+from bayplan.client import BlockingHttpService
 from bayplan.client.resources import resource_of
 from bayplan.clock import LoopClock, ManualClock
 from bayplan.objects.core import Node, Pod
@@ -78,13 +79,15 @@ async def run_live_batch(
     manual, options, events = ManualClock(), options or BatchOptions(), RecordedBatchEvents()
     clock = real_clock or manual
     async with FakeHttpServer() as server, server.client(clock) as client:
-        engine = build_batch_engine(load_conf(conf), Cache(), clock=clock, chance=random.Random(0))
+        http = BlockingHttpService(user_agent="bayplan", env={})
+        engine = build_batch_engine(load_conf(conf), Cache(), clock=clock, chance=random.Random(0), outside=http)
         following = build_event_handlers(engine, options)
         claims = resource_of(kind_of(ResourceClaim))
         writes = ApiWrites(client, events, clock=clock, claims=claims)
         statuses = PodStatuses(client, writes, following.waiting, clock=clock, chance=random.Random(0))
         groups, queues = (resource_of(kind_of(kind)) for kind in (volcano.PodGroup, volcano.Queue))
-        live = build_run_loop(following, ApiWriters(client, writes, statuses, events, groups, queues), options, clock)
+        writers = ApiWriters(client, writes, statuses, events, groups, queues)
+        live = build_run_loop(following, writers, options, clock, http=http)
         rig = LiveBatchHarness(server, client, manual, live, events)
         server.route = rig.answer
         rig.deliver(*sorted(objects, key=lambda item: not isinstance(item, Node)))
@@ -92,4 +95,5 @@ async def run_live_batch(
             yield rig
         finally:
             await live.abandon()
+            await http.close_steps()
             engine.close()

@@ -23,7 +23,6 @@ from bayplan.binder.informer_cache import InformerCache
 from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.reconcile import BindRequestReconciler
 from bayplan.binder.status_updater import StatusUpdater
-from bayplan.cache import Cache
 from bayplan.client import MERGE_PATCH, Client, GroupVersionResource, Selection, resource_of
 from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.errors import BayplanError, NotFound
@@ -222,14 +221,14 @@ async def run_reconciler(
         reserving = reserving or ReservationSettings(allocation_timeout=patience_s)
         await client.create(NAMESPACES, {"metadata": {"name": reserving.namespace}})
         await client.create(DEFINITIONS, definition or bind_request_definition())
-        view, steps, events = InformerCache(client, Cache()), CrashPointLog(), list[Event]()
+        view, steps, events = InformerCache(client), CrashPointLog(), list[Event]()
         clock, chance = client.clock, random.Random(0)
         recorder = EventRecorder("binder", host="here", clock=clock, chance=chance, post=events.append)
         writes = ApiWrites(
             client, ProfileEvents({"binder": recorder}), clock=clock, claims=claims, exists=view.has_pending_pod
         )
         waits = CancellableWaits(view.is_current, notice_s=notice_s)
-        handle = BinderHandle(client, CancellableWrites(writes, waits), clock, view.cache, claims, steps, waits)
+        handle = BinderHandle(client, CancellableWrites(writes, waits), clock, view, claims, steps, waits)
         reservations = GpuReservations(
             client, view, reserving, takes_all=takes_all, waiting=waits, on_crash_point=steps
         )

@@ -35,6 +35,7 @@ from bayplan.batch.live.status_updater import SessionStatusUpdater
 from bayplan.batch.model.tasks import QUEUE_ALLOCATION_GATE
 from bayplan.batch.session.outcome import GroupOutcome
 from bayplan.binder.gpu.reservations import DeviceNotReserved
+from bayplan.binder.informer_cache import InformerCache
 from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.plugins import gpu_sharing
 from bayplan.binder.status_updater import BindFailed
@@ -465,7 +466,7 @@ async def _(world: World) -> Prepared:
 @row("ConfigMap of a shared GPU", r"PATCH .*/configmaps/m")
 async def _(world: World) -> Prepared:
     pod = await world.pod()
-    ctx = BinderHandle(world.harness.client, world.writes, world.clock, Cache())
+    ctx = BinderHandle(world.harness.client, world.writes, world.clock, InformerCache(world.harness.client))
     await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "0"})
 
     async def write() -> None:
@@ -481,7 +482,7 @@ async def _(world: World) -> Prepared:
 @row("creation of the ConfigMap of a shared GPU", r"POST .*/configmaps")
 async def _(world: World) -> Prepared:
     pod = await world.pod()
-    ctx = BinderHandle(world.harness.client, world.writes, world.clock, Cache())
+    ctx = BinderHandle(world.harness.client, world.writes, world.clock, InformerCache(world.harness.client))
 
     async def write() -> None:
         await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "1"})
@@ -496,7 +497,7 @@ async def _(world: World) -> Prepared:
 @row("annotation of a pod by a plugin of the binder", r"PATCH .*/pods/web")
 async def _(world: World) -> Prepared:
     pod = await world.pod()
-    ctx = BinderHandle(world.harness.client, world.writes, world.clock, Cache())
+    ctx = BinderHandle(world.harness.client, world.writes, world.clock, InformerCache(world.harness.client))
 
     async def write() -> None:
         await ctx.annotate(pod, {"gpu": "1"})
@@ -661,7 +662,7 @@ async def _(world: World) -> Prepared:
 @row("deletion of the ConfigMap of a shared GPU", r"DELETE .*/configmaps/m")
 async def _(world: World) -> Prepared:
     pod = await world.pod()
-    ctx = BinderHandle(world.harness.client, world.writes, world.clock, Cache())
+    ctx = BinderHandle(world.harness.client, world.writes, world.clock, InformerCache(world.harness.client))
     await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "0"})
 
     async def write() -> None:
@@ -1038,7 +1039,7 @@ def test_a_config_map_that_is_created_late_is_updated_by_the_next_attempt(tmp_pa
         clock = SkippingClock()
         writes = ApiWrites(harness.client, RecordedEvents(), clock=clock)
         pod = await World(harness, writes, clock).pod()
-        ctx = BinderHandle(harness.client, writes, clock, Cache())
+        ctx = BinderHandle(harness.client, writes, clock, InformerCache(harness.client))
         async with Faults(harness, "write lands later", r"POST .*/configmaps") as faults:
             with contextlib.suppress(Unreachable):
                 await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "0"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from bayplan.apiserver.embedded import credentials_for
 from bayplan.app.batch import BatchSettings
 from bayplan.app.cluster import ClusterOptions, InProcessCluster, SchedulerSetup
 from bayplan.app.combined import CombinedEngines
+from bayplan.batch.config.scheduler_conf import load_conf
 from bayplan.binder.gpu.reservations import DEVICE_INDEX_ANNOTATION
 from bayplan.client import MERGE_PATCH, Client, GroupVersionResource, Selection, resource_of
 from bayplan.config.bayplan_settings import BayplanSettings
@@ -25,7 +27,9 @@ from bayplan.errors import AlreadyExists, NotFound
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.kinds import kind_of
 from bayplan.testing import make_pod
+from support.builders.batch_engines import GANGS
 from support.builders.framework import replace_fields
+from support.fakes.http_server import FakeHttpServer, Reply
 from support.harness.async_tests import async_test
 
 Tree = dict[str, Any]
@@ -150,6 +154,34 @@ async def test_sessions_with_bind_requests_get_a_binder(tmp_path: Path) -> None:
             await client.create(VC_JOBS, JOB, namespace="default")
             await wait_running(client, "train-w-0", "train-w-1")
             assert await client.get_raw(REQUESTS, "default", "train-w-0")
+
+
+@async_test
+async def test_sessions_call_an_extender_on_the_loop_of_the_process(tmp_path: Path) -> None:
+    threads = set(threading.enumerate())
+    async with asyncio.timeout(60), FakeHttpServer(lambda _: Reply(200, {"status": "", "code": 0})) as server:
+        extender = f"""
+- plugins:
+  - name: extender
+    arguments:
+      extender.urlPrefix: {server.url}
+      extender.httpTimeout: 60s
+      extender.predicateVerb: predicate
+"""
+        setup = SchedulerSetup.from_text(batch=BatchSettings(conf=load_conf(GANGS + extender.lstrip("\n"))))
+        async with InProcessCluster(cluster_options(tmp_path, setup)) as cluster:
+            await cluster.ready()
+            async with cluster.client() as client:
+                await client.create(VC_JOBS, JOB, namespace="default")
+                await wait_running(client, "train-w-0", "train-w-1")
+            assert "session" in new_threads(threads)
+            assert "blocking-posts" not in new_threads(threads)
+        assert {each.path for each in server.requests} == {"/predicate"}
+        assert "session" not in new_threads(threads)
+
+
+def new_threads(known: set[threading.Thread]) -> set[str]:
+    return {each.name for each in threading.enumerate() if each not in known}
 
 
 @pytest.mark.parametrize("config", [None, BY_BINDER], ids=["sessions alone", "both engines"])

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bayplan.api_writes.writes import ApiWrites
+from bayplan.binder.informer_cache import InformerCache
 from bayplan.binder.plugin import BinderHandle
-from bayplan.cache import Cache
 from bayplan.errors import Conflict, Unreachable
 from bayplan.objects.core import Pod
 from support.harness.live_scheduler import RecordedEvents
@@ -18,7 +18,8 @@ from support.harness.reconciler import NAMESPACE, PODS, ReconcilerHarness, run_w
 
 def handle(harness: ReconcilerHarness) -> BinderHandle:
     clock = harness.client.clock
-    return BinderHandle(harness.client, ApiWrites(harness.client, RecordedEvents(), clock=clock), clock, Cache())
+    writes = ApiWrites(harness.client, RecordedEvents(), clock=clock)
+    return BinderHandle(harness.client, writes, clock, InformerCache(harness.client))
 
 
 async def read(harness: ReconcilerHarness) -> Pod:

@@ -126,7 +126,7 @@ def test_the_wait_for_a_volume_ends_when_the_request_is_deleted(tmp_path: Path) 
             await harness.client.delete(REQUESTS, name="web", namespace="default")
             while "rolled-back" not in harness.steps.reached:
                 await asyncio.sleep(0.01)
-        known = harness.view.cache.volumes.claims.get("default/data")
+        known = harness.view.volumes.claims.get("default/data")
         assert known is not None
         assert known.metadata.annotations == {}  # the assumption for the pod is reverted
         assert (harness.attempts, harness.reasons) == ([], [])

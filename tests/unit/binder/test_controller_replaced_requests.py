@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from bayplan.binder.cancellable_waits import CancellableWaits
 from bayplan.binder.controller import BinderController
 from bayplan.binder.informer_cache import InformerCache, RequestKey
-from bayplan.cache import Cache
 from bayplan.clock import ManualClock
 from bayplan.errors import BayplanError
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestSpec, BindRequestStatus
@@ -132,7 +131,7 @@ def test_a_cancelled_attempt_is_not_counted(tmp_path: Path) -> None:
 
 def test_groups_of_a_deleted_request_are_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     unused: Any = None
-    view, groups = InformerCache(unused, Cache()), list[str]()
+    view, groups = InformerCache(unused), list[str]()
     live = BinderController(
         view, unused, unused, waits=CancellableWaits(view.is_current), clock=ManualClock(), chance=random.Random(0)
     )

@@ -13,7 +13,6 @@ from bayplan.binder.cancellable_waits import CancellableWaits
 from bayplan.binder.controller import BinderController
 from bayplan.binder.informer_cache import InformerCache, RequestKey
 from bayplan.binder.plugin import RejectBind
-from bayplan.cache import Cache
 from bayplan.clock import ManualClock
 from bayplan.errors import BayplanError, Unreachable
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestSpec, BindRequestStatus
@@ -36,7 +35,7 @@ class ControllerHarness:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         unused: Any = None
-        self.view = InformerCache(unused, Cache())
+        self.view = InformerCache(unused)
         self._live = BinderController(
             self.view,
             unused,

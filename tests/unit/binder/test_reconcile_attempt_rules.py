@@ -13,7 +13,6 @@ from bayplan.binder.informer_cache import InformerCache
 from bayplan.binder.observer import NoBinderObserver
 from bayplan.binder.plugin import RejectBind
 from bayplan.binder.status_updater import StatusUpdater, truncate_reason
-from bayplan.cache import Cache
 from bayplan.errors import BayplanError, LeaseLost
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestSpec, BindRequestStatus
@@ -347,7 +346,7 @@ def request_of(uid: str, version: int, phase: str = "") -> BindRequest:
 
 def new_view() -> InformerCache:
     unused: Any = None
-    return InformerCache(unused, Cache())
+    return InformerCache(unused)
 
 
 def test_an_older_version_of_a_request_does_not_overwrite_a_newer_one() -> None:

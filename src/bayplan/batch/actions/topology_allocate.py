@@ -1,16 +1,16 @@
 """Allocation of jobs with a network topology or sub-groups: tries every hypernode of a gradient and keeps the best.
 
 A trial places the tasks, saves its operations and undoes them. Gradients come from plugins, closest hypernodes first.
-Without any gradient there is one trial, on all nodes. If the scores are known in advance (`hypernode_ranking`), most
+Without any gradient there is one trial, on all nodes. If the scores are known in advance (`rank_hypernodes`), most
 trials are skipped. Skipped trials leave no fit errors, so only gangs that are placed completely use the shortcut.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from bayplan.batch.actions.hypernode_ranking import rank_hypernodes
 from bayplan.batch.model.hypernodes import TOP_HYPERNODE, HyperNode
 from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.sub_jobs import SubJob
@@ -268,6 +268,26 @@ class TopologyAllocator:
                 return None
             plan.append((task, name))
         return plan
+
+
+def rank_hypernodes(session: Session, sub_job: SubJob, gradient: Sequence[HyperNode]) -> list[HyperNode] | None:
+    """Return the hypernodes that can win, best first; None if only trials can decide.
+
+    Trying the best hypernode first finds the winner with two trials instead of hundreds. The scores that compare the
+    hypernodes do not depend on the trials. Cost: one gradient call and one score call for each hypernode."""
+    scores: dict[str, float] = {}
+    for place in gradient:
+        below = session.hyper_node_gradient_for_sub_job(sub_job, place, SearchPurpose.ALLOCATE)
+        if not below:
+            continue
+        if len(below) > 1 or len(below[0]) != 1:
+            return None  # which of them the sub-job gets depends on where it fits
+        name = below[0][0].name
+        score = session.hyper_node_scores(sub_job, {name: session.hyper_nodes.nodes_of(name)})[name]
+        if not math.isfinite(score):
+            return None
+        scores[place.name] = score
+    return sorted((place for place in gradient if place.name in scores), key=lambda place: -scores[place.name])
 
 
 __all__ = ["TOP_HYPERNODE", "TopologyAllocator"]

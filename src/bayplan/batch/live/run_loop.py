@@ -31,7 +31,7 @@ from bayplan.batch.live.status_updater import SessionStatusUpdater
 from bayplan.batch.live.write_interfaces import IntentWriter
 from bayplan.batch.session.outcome import SessionResult
 from bayplan.batch.session.verbose_log import DECISIONS, TRACE
-from bayplan.client.step_thread import StepThread
+from bayplan.client import BlockingHttpService
 from bayplan.clock import LoopClock
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -67,8 +67,8 @@ class BatchRunLoop:
     period_s: float = PERIOD_S
     slice_s: float = SLICE_S
     observer: BatchObserver = field(default_factory=NoBatchObserver)
-    blocking_thread: StepThread = field(default_factory=StepThread)
-    """The thread in which sessions make blocking calls."""
+    http: BlockingHttpService | None = None
+    """The service by which the engine posts; the event loop runs while it waits for a response."""
     prepare: Callable[[], Awaitable[None]] = _nothing_to_prepare
     """Run before the first session, by the leader only."""
     between_sessions: list[Callable[[], None]] = field(default_factory=list)
@@ -220,13 +220,12 @@ class BatchRunLoop:
         return outcome
 
     async def _iterate_session(self, steps: Iterator[None]) -> AsyncIterator[None]:
-        """Iterate over a session. One that may make blocking calls runs in a thread, so that the event loop is not
-        blocked."""
-        if not self.engine.calls_http:
+        """Iterate over a session. One that may post runs in a thread, so that the event loop is not blocked."""
+        if self.http is None or not self.engine.calls_http:
             for _ in steps:
                 yield
             return
-        while await self.blocking_thread.run_step(lambda: next(steps, _END_OF_SESSION)) is not _END_OF_SESSION:
+        while await self.http.run_step(lambda: next(steps, _END_OF_SESSION)) is not _END_OF_SESSION:
             yield
 
     def _report_session(self, outcome: SessionResult, seconds: float, open_s: float) -> None:

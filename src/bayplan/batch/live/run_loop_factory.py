@@ -19,8 +19,7 @@ from bayplan.batch.live.run_loop import BatchRunLoop
 from bayplan.batch.live.status_updater import SessionStatusUpdater
 from bayplan.batch.live.write_interfaces import IntentWriter, ObjectEventRecorder, PodStatusWriter
 from bayplan.batch.session.last_choices import LastChoices
-from bayplan.client import Client, GroupVersionResource
-from bayplan.client.step_thread import StepThread
+from bayplan.client import BlockingHttpService, Client, GroupVersionResource
 from bayplan.clock import LoopClock
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
@@ -67,16 +66,17 @@ def build_run_loop(
     options: BatchOptions,
     clock: LoopClock,
     observer: BatchObserver | None = None,
+    http: BlockingHttpService | None = None,
 ) -> BatchRunLoop:
-    """Build the run loop of an engine that follows the API server and writes the decisions of its sessions."""
+    """Build the run loop of an engine that follows the API server and writes the decisions of its sessions.
+
+    `http`: the service by which the engine posts."""
     engine, observer = event_handlers.engine, observer or NoBatchObserver()
     engine.handle.writes = writers.writes
     engine.handle.node_sampling = options.node_sampling
     engine.handle.queue_admission = options.queue_admission
     engine.handle.last_choices = LastChoices()
     common = (event_handlers, writers.writes, writers.statuses, writers.event_recorder)
-    blocking_thread = StepThread()
-    engine.call_and_wait = blocking_thread.wait_outside
     return BatchRunLoop(
         engine,
         event_handlers,
@@ -97,7 +97,7 @@ def build_run_loop(
         period_s=options.schedule_period.seconds,
         slice_s=options.slice_s,
         observer=observer,
-        blocking_thread=blocking_thread,
+        http=http,
         after_session=[OrphanedClaims(event_handlers, writers.writes, clock).release_orphaned],
         prepare=partial(
             ensure_default_queues,

@@ -17,7 +17,6 @@ from bayplan.client.auth.credentials import make_credentials
 from bayplan.client.http.api_status import response_error, retry_after
 from bayplan.client.http.connection import NEVER, HttpConnection, HttpResponse
 from bayplan.client.http.connection_pool import MAX_CONNECTIONS, ConnectionPool
-from bayplan.client.http.rate_limiter import RateLimiter
 from bayplan.client.http.response_parser import ResponseHead
 from bayplan.client.http.tls import TlsContextCache
 from bayplan.clock import LoopClock
@@ -35,6 +34,34 @@ Observer = Callable[[str, int, float], None]
 
 
 _BEARER = "Authorization: Bearer "
+
+
+class RateLimiter:
+    """Token bucket as in client-go's flowcontrol: `qps` requests per second on average, `burst` at once.
+
+    A negative rate means no limit."""
+
+    def __init__(self, clock: LoopClock, *, qps: float = 50.0, burst: int = 100) -> None:
+        self._clock = clock
+        self._qps = qps
+        self._burst = max(burst, 1)
+        self._tokens = float(self._burst)
+        self._counted_at = clock.monotonic_s()
+
+    async def take(self) -> None:
+        """Wait for a token. Earlier callers are served first."""
+        wait_s = self.reserve()
+        if wait_s > 0:
+            await self._clock.sleep(wait_s)
+
+    def reserve(self) -> float:
+        """Take a token, in advance if there is none, and return the seconds until it exists."""
+        if self._qps <= 0:
+            return 0.0
+        now = self._clock.monotonic_s()
+        self._tokens = min(self._burst, self._tokens + (now - self._counted_at) * self._qps) - 1
+        self._counted_at = now
+        return max(0.0, -self._tokens / self._qps)
 
 
 class _Request(NamedTuple):

@@ -15,12 +15,22 @@ from bayplan.client.work_queue import WorkQueue
 from bayplan.controllers.core.api_types import Tree, UntypedObject
 from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
 from bayplan.controllers.volcano.controller import VolcanoController
-from bayplan.controllers.volcano.queue_states import CLOSED_STATES, SYNC_QUEUE, state_after
 from bayplan.controllers.volcano.resources import COMMANDS, POD_GROUPS, QUEUES, Command
 from bayplan.errors import NotFound, ObjectError
-from bayplan.objects.volcano.constants import CLOSE_QUEUE, CLOSED_BY_PARENT, COMMAND_ISSUED, OPEN, OPEN_QUEUE
+from bayplan.objects.volcano.constants import (
+    CLOSE_QUEUE,
+    CLOSED,
+    CLOSED_BY_PARENT,
+    CLOSING,
+    COMMAND_ISSUED,
+    OPEN,
+    OPEN_QUEUE,
+    UNKNOWN,
+)
 from bayplan.objects.volcano.types import DEFAULT_QUEUE, ROOT_QUEUE
 
+SYNC_QUEUE = "SyncQueue"
+CLOSED_STATES = (CLOSED, CLOSING)
 _DEFAULT_QUEUES = (
     (ROOT_QUEUE, {"reclaimable": False, "weight": 1}),
     (DEFAULT_QUEUE, {"reclaimable": True, "weight": 1}),
@@ -215,3 +225,17 @@ def _state(queue: UntypedObject) -> str:
 
 def _parent(queue: UntypedObject) -> str:
     return str(queue.spec.get("parent") or ("" if queue.name == ROOT_QUEUE else ROOT_QUEUE))
+
+
+def state_after(state: str, action: str, groups: int) -> str:
+    """State after an action, as in Volcano's state machine. `groups`: number of the queue's pod groups."""
+    if action == OPEN_QUEUE:
+        return OPEN
+    closing = CLOSING if groups else CLOSED
+    if action == CLOSE_QUEUE:
+        return CLOSED if state == CLOSED else closing
+    if state in ("", OPEN):
+        return OPEN
+    if state == CLOSED:
+        return CLOSED
+    return closing if state == CLOSING else UNKNOWN

@@ -101,7 +101,7 @@ def test_an_assumed_volume_is_reverted_when_the_write_fails(tmp_path: Path) -> N
         await harness.patch(VOLUMES, "v", {"metadata": {"labels": {"changed": "meanwhile"}}})  # so that the write fails
         assert await harness.sync() is None
         assert "the object has been modified" in (await harness.status())["reason"]
-        known = harness.view.cache.volumes.volumes.get("v")
+        known = harness.view.volumes.volumes.get("v")
         assert known is not None
         assert known.spec.claim_ref is None
 
@@ -120,7 +120,7 @@ def test_the_selected_node_of_a_claim_is_reverted_when_the_volume_is_not_provisi
         assert "binding volumes: context deadline exceeded" in (await harness.status())["reason"]
         written = await harness.get(VOLUME_CLAIMS, "data")
         assert written["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] == "n1"
-        known = harness.view.cache.volumes.claims.get("default/data")
+        known = harness.view.volumes.claims.get("default/data")
         assert known is not None
         assert known.metadata.annotations == {}
 

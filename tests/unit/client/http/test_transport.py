@@ -13,7 +13,7 @@ from bayplan import errors
 from bayplan.client import PODS
 from bayplan.client.http.connection import HIGH_WATER
 from bayplan.client.http.connection_pool import WARM_CONNECTIONS
-from bayplan.client.http.rate_limiter import RateLimiter
+from bayplan.client.http.transport import RateLimiter
 from bayplan.client.informer.backoff import BackoffConfig, RetryBackoff
 from bayplan.clock import ManualClock
 from bayplan.errors import ApiError, LeaseLost, TimedOut, Unreachable

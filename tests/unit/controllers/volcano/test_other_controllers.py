@@ -23,7 +23,7 @@ from bayplan.controllers.volcano.cron_jobs import cron_job_run
 from bayplan.controllers.volcano.hyper_nodes import discover_hypernodes, label_networks, node_count
 from bayplan.controllers.volcano.job_flows import flow_phase, flow_status
 from bayplan.controllers.volcano.pod_groups import group_for
-from bayplan.controllers.volcano.queue_states import state_after
+from bayplan.controllers.volcano.queues import state_after
 from bayplan.controllers.volcano.resources import QUEUES
 from bayplan.controllers.volcano.ttl_after_finished import remaining_ttl_s
 from bayplan.errors import NotFound, UsageError
