@@ -147,7 +147,7 @@ _ASSERTIONS = {
     "begin_line": r"(?m:^)",
     "end_line": r"(?m:$)",
     "word": r"(?a:\b)",
-    "not_word": r"(?a:\B)",
+    "not_word": r"(?a:(?!\b))",  # before Python 3.14, \B does not match an empty text
 }
 
 

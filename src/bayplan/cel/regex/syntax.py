@@ -95,9 +95,7 @@ class _RegexParser:
             self._step(self._text[self._at])
         if len(self._stack) > 1:
             raise _error("missing closing )", self._text)
-        tree = self._stack[0].close()
-        _check_size(tree, MAX_REPEAT, self._text)
-        return tree
+        return self._stack[0].close()
 
     def _step(self, c: str) -> None:
         group = self._stack[-1]
@@ -176,7 +174,9 @@ class _RegexParser:
                 return
             else:
                 raise _error("invalid or unsupported Perl syntax", self._text[start:at])
-        raise _error("missing argument to repetition operator" if at == start + 2 else "missing closing )", self._text)
+        if self._text[start:] in ("(?", "(?-"):
+            raise _error("invalid or unsupported Perl syntax", self._text[start:])
+        raise _error("missing closing )", self._text)
 
     def _close(self) -> None:
         if len(self._stack) == 1:
@@ -197,19 +197,21 @@ class _RegexParser:
         low, high = bounds
         begin = self._at
         end = begin + (self._text.index("}", begin) - begin + 1 if c == "{" else 1)
+        if low > MAX_REPEAT or (high is not None and (high > MAX_REPEAT or low > high)):
+            raise _error("invalid repeat count", self._text[begin:end])
         greedy = not self._flags.U
         if self._text.startswith("?", end):
             end += 1
             greedy = not greedy
-        operator = self._text[begin:end]
-        if low > MAX_REPEAT or (high is not None and (high > MAX_REPEAT or low > high)):
-            raise _error("invalid repeat count", operator)
         parts = self._stack[-1].parts
         if not parts:
-            raise _error("missing argument to repetition operator", operator)
+            raise _error("missing argument to repetition operator", self._text[begin:end])
         if self._repeat_ended == begin:
             raise _error("invalid nested repetition operator", self._text[self._repeated_at : end])
-        parts.append(Repeat(parts.pop(), low, high, greedy))
+        repeat = Repeat(parts.pop(), low, high, greedy)
+        if max(low, high or 0) >= 2 and not _is_valid_repeat(repeat, MAX_REPEAT):
+            raise _error("invalid repeat count", self._text[begin:end])
+        parts.append(repeat)
         self._repeated_at, self._repeat_ended, self._at = begin, end, end
 
     def _braces(self) -> tuple[int, int | None] | None:
@@ -361,19 +363,15 @@ def _is_count(digits: str) -> bool:
     return digits.isascii() and digits.isdigit() and len(digits) < 9 and (digits == "0" or digits[0] != "0")
 
 
-def _check_size(node: Node, budget: int, pattern: str) -> None:
-    """Nested repetitions multiply; RE2 refuses more than a thousand copies."""
+def _is_valid_repeat(node: Node, budget: int) -> bool:
+    """Whether nested repetitions make at most `budget` copies: they multiply."""
     match node:
         case Repeat():
             count = node.low if node.high is None else node.high
-            if count > budget:
-                raise _error("invalid repeat count", f"{{{node.low},{'' if node.high is None else node.high}}}")
-            _check_size(node.body, budget // max(count, 1), pattern)
+            return node.high == 0 or (count <= budget and _is_valid_repeat(node.body, budget // max(count, 1)))
         case Sequence():
-            for part in node.parts:
-                _check_size(part, budget, pattern)
+            return all(_is_valid_repeat(part, budget) for part in node.parts)
         case Alternation():
-            for option in node.options:
-                _check_size(option, budget, pattern)
+            return all(_is_valid_repeat(option, budget) for option in node.options)
         case _:
-            return
+            return True

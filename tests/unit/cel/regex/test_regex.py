@@ -34,6 +34,7 @@ MATCHES = [
     ("ab", "^(?P<x>a)(?<y>b)$", True),
     ("", "", True),
     ("b", "(a*)+b", True),
+    ("", r"\B", True),
 ]
 
 
@@ -51,6 +52,12 @@ REFUSED = {
     "*": "missing argument to repetition operator: `*`",
     "a**": "invalid nested repetition operator: `**`",
     "a{1001}": "invalid repeat count: `{1001}`",
+    "a{1001}?": "invalid repeat count: `{1001}`",
+    "(a{500}){500}": "invalid repeat count: `{500}`",
+    "(a{500,}){3}?)": "invalid repeat count: `{3}?`",
+    "a(?": "invalid or unsupported Perl syntax: `(?`",
+    "a(?-": "invalid or unsupported Perl syntax: `(?-`",
+    "(?i": "missing closing ): `(?i`",
     "a{2,1}": "invalid repeat count: `{2,1}`",
     r"\1": r"invalid escape sequence: `\1`",
     r"\Z": r"invalid escape sequence: `\Z`",
