@@ -200,7 +200,7 @@ class LiveScheduler:
             queued = self.queue.pop()
             if queued is None:
                 return not self.event_queue.is_empty
-            await self._attempt(queued)
+            await self._schedule_one(queued)
             if self.event_queue.waiting or self.clock.monotonic_s() > self._slice_ends_s:
                 return True
         return not self.event_queue.is_empty
@@ -283,7 +283,8 @@ class LiveScheduler:
 
     # attempts
 
-    async def _attempt(self, queued: QueuedPodInfo) -> None:
+    async def _schedule_one(self, queued: QueuedPodInfo) -> None:
+        """Try a popped pod, or with it the pods of its group."""
         pod = queued.pod
         in_group = self.pod_group_cycle is not None and pod.spec.scheduling_group is not None
         if not in_group and self.failure_handler.skip_pod(queued):
@@ -292,26 +293,25 @@ class LiveScheduler:
             if self.pod_group_cycle is not None and in_group:
                 await self.pod_group_cycle.attempt(queued)
             else:
-                await self._schedule_one(queued)
+                await self._schedule_one_pod(queued)
         except Exception as fault:  # a bug costs the pod one attempt, and never stops the process
             log.exception("a scheduling attempt for pod %s failed", pod.key)
             self.failure_handler.handle(queued, error(f"{type(fault).__name__}: {fault}"), "")
 
-    async def _schedule_one(self, queued: QueuedPodInfo) -> None:
+    async def _schedule_one_pod(self, queued: QueuedPodInfo) -> None:
+        """Run the scheduling cycle. The pod then starts its binding cycle, or goes back to the queue."""
         queued.attempt_started_s = self.clock.monotonic_s()
-        placed = await self._place(queued)
+        if self.call_extender is None:
+            placed = self.engine.place(queued.info)
+        else:
+            placed = await self.engine.place_with_extenders(queued.info, self.call_extender)
         self.observer.observe_decision(self.clock.monotonic_s() - queued.attempt_started_s)
         if placed.assumed is None:
-            self._handle_failure(queued, placed)
+            self._handle_scheduling_failure(queued, placed)
         else:
             self.bindings.start(queued, placed)
 
-    async def _place(self, queued: QueuedPodInfo) -> ScheduleResult:
-        if self.call_extender is None:
-            return self.engine.place(queued.info)
-        return await self.engine.place_with_extenders(queued.info, self.call_extender)
-
-    def _handle_failure(self, queued: QueuedPodInfo, placed: ScheduleResult) -> None:
+    def _handle_scheduling_failure(self, queued: QueuedPodInfo, placed: ScheduleResult) -> None:
         decision = placed.decision
         was_refused = decision.node is not None  # by Reserve or Permit
         preemption = (
