@@ -27,13 +27,13 @@ from bayplan.admission.webhooks import (
 )
 from bayplan.apiserver.admission.volcano_webhooks import template_errors
 from bayplan.app.health_server import health_server
+from bayplan.certificates import self_signed
 from bayplan.client import Client, ConnectionConfig, GroupVersionResource, Informer, InformerSet, resource_of
 from bayplan.clock import SystemClock
 from bayplan.errors import AlreadyExists, ConfigError, NotFound, ServingError
 from bayplan.objects.kinds import Kind
 from bayplan.objects.meta import KubeObject
 from bayplan.server.admission_webhooks import AdmissionHandler, WebhookServer, webhook_configurations
-from bayplan.server.http.self_signed import self_signed
 from bayplan.server.http.serving_tls import ServingTls, TlsOptions
 
 log = logging.getLogger(__name__)

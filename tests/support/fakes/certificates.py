@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bayplan.server.http.self_signed import (
+from bayplan.certificates import (
     CLIENT_AUTH,
     SERVER_AUTH,
     EcPrivateKey,

@@ -19,12 +19,12 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from bayplan.certificates import CertificatePair, self_signed
 from bayplan.client.auth.secret import Secret
 from bayplan.client.http.tls import file_stamp, load_pair
 from bayplan.clock import Clock
 from bayplan.errors import ServingError
 from bayplan.server.http.requests import Peer
-from bayplan.server.http.self_signed import CertificatePair, self_signed
 
 log = logging.getLogger(__name__)
 
