@@ -15,6 +15,7 @@ from bayplan.framework import (
     Cycle,
     NodeInfo,
     NodeTable,
+    PluginTraits,
     PreFilterResult,
     Rejection,
     StateKey,
@@ -93,7 +94,7 @@ class ManyReasons:
     """One node at a time; its reasons, their order and their number follow from the pods there."""
 
     name = "Wordy"
-    depends_on = row_local
+    traits = PluginTraits(depends_on=row_local)
 
     def signature(self, pod: Pod) -> Hashable:
         return None if pod_number(pod) % 7 == 0 else pod.labels.get("app")
@@ -111,7 +112,7 @@ class InPlaceNormalize:
     """Both forms, and a normalize that works in place."""
 
     name = "InPlace"
-    depends_on = row_local
+    traits = PluginTraits(depends_on=row_local)
 
     def signature(self, pod: Pod) -> Hashable:
         return pod.labels.get("app")
@@ -142,13 +143,10 @@ class ComparesCandidates:
     """Looks at who the candidates are, and has no opinion about few."""
 
     name = "Compares"
-    compares_candidates = True
+    traits = PluginTraits(depends_on=lambda _plugin, cycle: len(cycle.snapshot.nodes.pods[0]), compares_candidates=True)
 
     def signature(self, pod: Pod) -> Hashable:
         return pod.labels.get("app")
-
-    def depends_on(self, cycle: Cycle) -> Hashable:
-        return len(cycle.snapshot.nodes.pods[0])
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
         return SKIP if len(nodes) < 4 else None
@@ -165,8 +163,7 @@ class ScoresSomeCandidates:
     """Compares candidates, and speaks of some sets of them only: of an odd number, and where one has two pods."""
 
     name = "Reticent"
-    depends_on = row_local
-    compares_candidates = True
+    traits = PluginTraits(depends_on=row_local, compares_candidates=True)
 
     def signature(self, pod: Pod) -> Hashable:
         return pod.labels.get("app")
@@ -216,11 +213,13 @@ class FailsForSomePods:
             raise KeyError("no signature")
         return pod.labels.get("app")
 
-    def depends_on(self, cycle: Cycle) -> Hashable:
+    def crowds(self, cycle: Cycle) -> Hashable:
         first, last = (len(cycle.snapshot.nodes.pods[row]) for row in (0, -1))
         if first == 4 and last > 1:
             raise ValueError("four on the first node")
         return first, last
+
+    traits = PluginTraits(depends_on=crowds)
 
     def pre_filter(self, cycle: Cycle) -> None:
         if len(cycle.snapshot.nodes.pods[-1]) == 3 and cycle.pod.labels.get("app") == "a1":
