@@ -21,8 +21,8 @@ Plugins = frozenset[str]
 class WaitingLine:
     """Pods to be tried, the most important first; and pods that wait for something to happen."""
 
-    def __init__(self, cures: Mapping[str, tuple[ClusterEventWithHint, ...]]) -> None:
-        self._cures = cures
+    def __init__(self, registrations: Mapping[str, tuple[ClusterEventWithHint, ...]]) -> None:
+        self._registrations = registrations
         self._order = count()
         self._heap: list[tuple[int, int, str]] = []
         self._ready: dict[str, PodInfo] = {}
@@ -74,19 +74,29 @@ class WaitingLine:
     def _helped(
         self, plugins: Plugins, event: ClusterEvent, old: KubeObject | None, new: KubeObject | None
     ) -> Iterator[PodInfo]:
-        matching = [cure for name in plugins for cure in self._cures.get(name, ()) if cure.matches(event)]
+        matching = [
+            registration
+            for name in plugins
+            for registration in self._registrations.get(name, ())
+            if registration.matches(event)
+        ]
         if not matching and plugins:
             return
         for info in self._parked[plugins].values():
-            if not plugins or any(_helps(cure, info.pod, old, new) for cure in matching):
+            if not plugins or any(_helps(registration, info.pod, old, new) for registration in matching):
                 yield info
 
     def helps(self, uid: str, event: ClusterEvent, old: Pod, new: Pod) -> bool:
         """Whether a change of the pod itself may help it."""
         plugins = self._refused_by.get(uid, frozenset())
-        cures = [cure for name in plugins for cure in self._cures.get(name, ()) if cure.matches(event)]
-        return any(_helps(cure, new, old, new) for cure in cures)
+        registrations = [
+            registration
+            for name in plugins
+            for registration in self._registrations.get(name, ())
+            if registration.matches(event)
+        ]
+        return any(_helps(registration, new, old, new) for registration in registrations)
 
 
-def _helps(cure: ClusterEventWithHint, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> bool:
-    return cure.hint is None or cure.hint(pod, old, new) is QueueingHint.QUEUE
+def _helps(registration: ClusterEventWithHint, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> bool:
+    return registration.hint is None or registration.hint(pod, old, new) is QueueingHint.QUEUE

@@ -29,7 +29,7 @@ class TeamNodes:
     """Nodes with a team take only that team's pods, and the team's pods like them best."""
 
     name = "TeamNodes"
-    cured_by = (
+    events_to_register = (
         ClusterEventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),
         ClusterEventWithHint(EventResource.UNSCHEDULABLE_POD, ActionType.UPDATE_POD_LABEL),
     )

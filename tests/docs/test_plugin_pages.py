@@ -1,4 +1,4 @@
-"""Every shipped plugin has a page, and the page tells the truth about points, weights, arguments, words and cures."""
+"""Every shipped plugin has a page with its points, weights, arguments, messages and registered events."""
 
 from __future__ import annotations
 
@@ -115,8 +115,11 @@ def test_a_page_quotes_the_texts_of_its_plugin(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_tells_about_every_kind_of_object_that_wakes_a_pod(name: str) -> None:
     told = section(name, "What wakes a pod").lower()
-    cures = getattr(make_plugin(entry_of(name).plugin), "cured_by", ())
-    kinds = {WORDS.get(cure.resource, str(cure.resource).rpartition("/")[2]).lower() for cure in cures}
+    registrations = getattr(make_plugin(entry_of(name).plugin), "events_to_register", ())
+    kinds = {
+        WORDS.get(registration.resource, str(registration.resource).rpartition("/")[2]).lower()
+        for registration in registrations
+    }
     assert {kind for kind in kinds if kind not in told} == set()
 
 

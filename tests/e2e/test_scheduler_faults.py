@@ -213,7 +213,7 @@ from bayplan.framework import PermitWait
 
 class Holds:
     name = "Holds"
-    cured_by = ()
+    events_to_register = ()
 
     def permit(self, cycle, node_name):
         return PermitWait(600) if cycle.pod.labels.get("held") else None
@@ -267,7 +267,7 @@ import time
 
 class Stuck:
     name = "Stuck"
-    cured_by = ()
+    events_to_register = ()
 
     def filter(self, cycle, node):
         while cycle.pod.labels.get("stuck"):

@@ -30,7 +30,7 @@ from bayplan.framework import SKIP, PreBindPreFlightResult, PermitWait, unschedu
 
 class Spy:
     name = "Spy"
-    cured_by = ()
+    events_to_register = ()
 
     def __init__(self, handle):
         self._handle = handle
@@ -153,7 +153,7 @@ from bayplan.framework import SKIP, ActionType, ClusterEventWithHint, EventResou
 
 class Breaks:
     name = "Breaks"
-    cured_by = (ClusterEventWithHint(EventResource.POD, ActionType.UPDATE_POD_LABEL),)
+    events_to_register = (ClusterEventWithHint(EventResource.POD, ActionType.UPDATE_POD_LABEL),)
 
     def _at(self, point, pod):
         if pod.labels.get("breaks") == point:

@@ -23,7 +23,7 @@ from bayplan.framework.api.status import unschedulable
 
 class Mine:
     name = "Mine"
-    cured_by = ()
+    events_to_register = ()
 
     def filter(self, cycle, node):
         return unschedulable("not in this version")

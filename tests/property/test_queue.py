@@ -105,7 +105,7 @@ def gate(pod: Pod, first: str) -> Status:
     return SUCCESS
 
 
-def any_cures(chance: random.Random) -> tuple[ClusterEventWithHint, ...]:
+def any_registrations(chance: random.Random) -> tuple[ClusterEventWithHint, ...]:
     found = []
     for _ in range(chance.randint(0, 3)):
         event = chance.choice(EVENTS[:-1])
@@ -271,8 +271,8 @@ def slices(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_the_queue_does_what_a_plain_one_does(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(4):
-        table = {plugin: any_cures(chance) for plugin in PLUGINS}
-        both = Both({**table, "SchedulingGates": SchedulingGates.cured_by}, early=chance.random() < 0.7)
+        table = {plugin: any_registrations(chance) for plugin in PLUGINS}
+        both = Both({**table, "SchedulingGates": SchedulingGates.events_to_register}, early=chance.random() < 0.7)
         for _ in range(150):
             both.take(any_step(chance))
         counts = both.queue.counts()

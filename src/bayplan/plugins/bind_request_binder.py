@@ -31,7 +31,7 @@ class BindRequestBinder:
     binds_every_pod = True
     filters_where_it_binds = True  # otherwise a binding that is always refused would be requested repeatedly
     signs_anew = True  # a failed binding changes the signature of a pod that has not changed
-    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
+    events_to_register = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
 
     def __init__(self, handle: Handle) -> None:
         self._writes = handle.writes

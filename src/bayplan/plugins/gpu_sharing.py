@@ -82,7 +82,7 @@ class GpuSharing:
 
     name = "GpuSharing"
     depends_on = row_local
-    cured_by = (
+    events_to_register = (
         ClusterEventWithHint(
             EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE | ActionType.UPDATE_NODE_LABEL
         ),

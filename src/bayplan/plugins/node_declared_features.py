@@ -61,7 +61,7 @@ class NodeDeclaredFeatures:
     name = "NodeDeclaredFeatures"
     looks_at_pods = False
     depends_on = row_local
-    cured_by = (
+    events_to_register = (
         ClusterEventWithHint(
             EventResource.NODE,
             ActionType.ADD | ActionType.UPDATE_NODE_DECLARED_FEATURE,

@@ -22,7 +22,7 @@ class NodeName:
     name = "NodeName"
     looks_at_pods = False
     depends_on = row_local
-    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
+    events_to_register = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
 
     def signature(self, pod: Pod) -> Hashable | None:
         return pod.spec.node_name

@@ -35,7 +35,7 @@ class NodePorts:
 
     name = "NodePorts"
     depends_on = row_local
-    cured_by = (
+    events_to_register = (
         ClusterEventWithHint.with_hint_key(EventResource.POD, ActionType.DELETE, host_ports, hint_on_pod_delete),
         ClusterEventWithHint(EventResource.NODE, ActionType.ADD),
     )

@@ -44,7 +44,7 @@ class NodeUnschedulable:
     name = "NodeUnschedulable"
     looks_at_pods = False
     depends_on = row_local
-    cured_by = (
+    events_to_register = (
         ClusterEventWithHint(
             EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_TAINT, hint_on_node_change, hint_key=no_hint_key
         ),

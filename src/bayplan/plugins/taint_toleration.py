@@ -78,7 +78,7 @@ class TaintToleration:
     name = "TaintToleration"
     looks_at_pods = False
     depends_on = row_local
-    cured_by = (
+    events_to_register = (
         ClusterEventWithHint.with_hint_key(
             EventResource.NODE,
             ActionType.ADD | ActionType.UPDATE_NODE_TAINT,

@@ -78,7 +78,7 @@ class VolumeRestrictions:
     looks_at_pods = False
     depends_on = row_local
     per_row = True
-    cured_by = (
+    events_to_register = (
         ClusterEventWithHint(EventResource.POD, ActionType.DELETE, hint_on_pod_delete, hint_key=claims_hint_key),
         ClusterEventWithHint(EventResource.NODE, ActionType.ADD),
         ClusterEventWithHint.with_hint_key(

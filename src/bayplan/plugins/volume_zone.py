@@ -66,7 +66,7 @@ class VolumeZone:
     name = "VolumeZone"
     looks_at_pods = False
     depends_on = row_local
-    cured_by = (
+    events_to_register = (
         ClusterEventWithHint(
             EventResource.STORAGE_CLASS, ActionType.ADD, hint_on_storage_class_change, hint_key=no_hint_key
         ),

@@ -300,6 +300,9 @@ def errored(*reasons: str) -> FilterResult:
 
 
 def evaluate_hints(plugin: Any, resource: str, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> list[str]:
-    """What each of the plugin's cures about a kind of object says of an event; "Queue" where it has no hint."""
-    cures = [cure for cure in plugin.cured_by if cure.resource == resource]
-    return [cure.hint(pod, old, new).value if cure.hint is not None else "Queue" for cure in cures]
+    """Return the hint of each registration for a kind of object; "Queue" where it has no hint."""
+    registrations = [registration for registration in plugin.events_to_register if registration.resource == resource]
+    return [
+        registration.hint(pod, old, new).value if registration.hint is not None else "Queue"
+        for registration in registrations
+    ]

@@ -22,7 +22,7 @@ A profile that has it at Bind also has it at PreFilter and Filter, whatever the 
 `binds_every_pod = True`: the plugin never returns Skip at Bind. The scheduler warns about Bind plugins listed behind
 it.
 
-Optional everywhere: `cured_by` (events after which a rejected pod may fit; without it every event counts),
+Optional everywhere: `events_to_register` (events after which a rejected pod may fit; without it every event counts),
 `signature(pod)` (what the answers depend on in the pod; None: the pod shares no answers), `close()` (release
 resources). A factory gets `(args, handle)`; see `registry`. The framework calls `signature` once for each pod.
 `signs_anew = True`: the signature may change later although the pod has not changed.

@@ -34,7 +34,7 @@ TRAIT_FLAGS = (
 )
 """Boolean declarations of a plugin."""
 
-_OTHER_DATA = ("ARGS", "cured_by", "on_mutate_error")
+_OTHER_DATA = ("ARGS", "events_to_register", "on_mutate_error")
 MUTATE_BIND_REQUEST = "mutate_bind_request"
 """A method that belongs to no extension point: it is called on every plugin of a profile that has it."""
 

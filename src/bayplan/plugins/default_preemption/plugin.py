@@ -67,7 +67,9 @@ class DefaultPreemption:
 
     name = "DefaultPreemption"
     ARGS = default_preemption_args.ARGS
-    cured_by = (ClusterEventWithHint(EventResource.POD, ActionType.DELETE, never_queue, hint_key=no_hint_key),)
+    events_to_register = (
+        ClusterEventWithHint(EventResource.POD, ActionType.DELETE, never_queue, hint_key=no_hint_key),
+    )
 
     def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
         self.extenders: Sequence[PreemptionExtender] = ()  # set by the scheduler

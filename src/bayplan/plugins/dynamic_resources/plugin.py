@@ -95,7 +95,7 @@ class DynamicResources:
         self._released_reservations: set[str] = set()
         self._index = PoolIndex(())
         self._index_revision = -1
-        self.cured_by = (
+        self.events_to_register = (
             ClusterEventWithHint(
                 EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL | ActionType.UPDATE_NODE_ALLOCATABLE
             ),

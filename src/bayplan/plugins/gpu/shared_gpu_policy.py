@@ -57,7 +57,7 @@ class SharedGpuPolicy(Generic[C]):
 
     name = ""
     depends_on = row_local
-    cured_by = (
+    events_to_register = (
         ClusterEventWithHint(EventResource.POD, ActionType.DELETE),
         ClusterEventWithHint(
             EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE | ActionType.UPDATE_NODE_LABEL

@@ -184,7 +184,7 @@ class InterPodAffinity:
     """Places pods near some pods and away from other pods."""
 
     name = "InterPodAffinity"
-    cured_by = (
+    events_to_register = (
         ClusterEventWithHint(
             EventResource.POD,
             ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.DELETE,

@@ -60,7 +60,7 @@ class NodeAffinity:
         self._prefers = bool(preferred)
 
     @property
-    def cured_by(self) -> tuple[ClusterEventWithHint, ...]:
+    def events_to_register(self) -> tuple[ClusterEventWithHint, ...]:
         changes = ActionType.ADD | ActionType.UPDATE_NODE_LABEL
         return (
             ClusterEventWithHint.with_hint_key(

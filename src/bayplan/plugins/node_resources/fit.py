@@ -84,7 +84,7 @@ class NodeResourcesFit:
         self._last_change: NodeCapacityChange | None = None  # the change of the last node event
 
     @property
-    def cured_by(self) -> tuple[ClusterEventWithHint, ...]:
+    def events_to_register(self) -> tuple[ClusterEventWithHint, ...]:
         return (
             ClusterEventWithHint(
                 EventResource.POD,

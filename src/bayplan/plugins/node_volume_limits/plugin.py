@@ -97,7 +97,7 @@ class NodeVolumeLimits:
     looks_at_pods = False
     depends_on = row_local
     per_row = True
-    cured_by = (
+    events_to_register = (
         ClusterEventWithHint(EventResource.CSI_NODE, ActionType.ADD),
         ClusterEventWithHint(EventResource.CSI_NODE, ActionType.UPDATE, hint_on_csi_node_change, hint_key=no_hint_key),
         ClusterEventWithHint(EventResource.POD, ActionType.DELETE, hint_on_pod_delete, hint_key=no_hint_key),

@@ -102,7 +102,7 @@ class PodTopologySpread:
         self._catalog = catalog
         pods = ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.UPDATE_POD_TOLERATION | ActionType.DELETE
         nodes = ActionType.ADD | ActionType.DELETE | ActionType.UPDATE_NODE_LABEL | ActionType.UPDATE_NODE_TAINT
-        self.cured_by = (
+        self.events_to_register = (
             ClusterEventWithHint(
                 EventResource.POD, pods, self._hint_on_pod_change, self._hint_input, hint_on_other_pod_change
             ),

@@ -117,7 +117,7 @@ class VolumeBinding:
     ARGS = volume_binding_args.ARGS
     per_row = True
     reserves_what_it_filters = True
-    cured_by = (
+    events_to_register = (
         ClusterEventWithHint(
             EventResource.STORAGE_CLASS,
             ActionType.ADD | ActionType.UPDATE,

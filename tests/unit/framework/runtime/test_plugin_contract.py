@@ -46,7 +46,11 @@ MISSPELT = [
     pytest.param(
         plugin_class(compare_candidates=True), "compare_candidates; is compares_candidates meant?", id="compares"
     ),
-    pytest.param(plugin_class(cure_by=()), "has an attribute cure_by; is cured_by meant?", id="cures"),
+    pytest.param(
+        plugin_class(event_to_register=()),
+        "has an attribute event_to_register; is events_to_register meant?",
+        id="events",
+    ),
     pytest.param(plugin_class(depend_on=row_local), "has a method depend_on; is depends_on meant?", id="depends"),
     pytest.param(plugin_class(signatur=anything), "has a method signatur; is signature meant?", id="signature"),
     pytest.param(plugin_class(filter=None, flter=one_node), "has filter = None; it takes a method", id="none"),

@@ -283,15 +283,17 @@ def test_an_unlisted_plugin_is_not_built() -> None:
 
 
 def test_registered_events_are_completed_when_the_profile_is_built() -> None:
-    waiting = plugin("Waiting", "filter", cured_by=(ClusterEventWithHint(EventResource.NODE, ActionType.ADD),))
+    waiting = plugin(
+        "Waiting", "filter", events_to_register=(ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
+    )
     profile = build(config("Sort Binder Waiting"), REGISTRY.with_plugins(waiting))
     assert profile.registered_events["Waiting"] == (
         ClusterEventWithHint(EventResource.NODE, ActionType.ADD),
         ClusterEventWithHint(EventResource.NODE, ActionType.UPDATE_NODE_TAINT),
     )
     assert profile.registered_events["Sort"] == ()
-    wrong = plugin("Wrong", "filter", cured_by=("Node",))
-    with pytest.raises(ConfigError, match='plugin "Wrong": cured_by holds'):
+    wrong = plugin("Wrong", "filter", events_to_register=("Node",))
+    with pytest.raises(ConfigError, match='plugin "Wrong": events_to_register holds'):
         build(config("Sort Binder Wrong"), REGISTRY.with_plugins(wrong))
 
 

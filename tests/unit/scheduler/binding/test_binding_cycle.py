@@ -13,7 +13,7 @@ from bayplan.framework import SKIP, Cycle, PermitWait, PreBindPreFlightResult, p
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod
 from bayplan.queue.queued_pod import SubQueue
-from bayplan.scheduler.binding.binding_cycle import PreBindTasks
+from bayplan.scheduler.binding.pre_bind_tasks import PreBindTasks
 from support.builders.framework import make_node, make_pod, replace_fields
 from support.fakes.http_server import NoAnswer, Reply, status
 from support.harness.async_tests import async_test, wait_until
@@ -38,7 +38,7 @@ class Spy:
     name = "Spy"
     log: list[str]
     answers: dict[str, Any]
-    cured_by = ()
+    events_to_register = ()
 
     def _record(self, point: str) -> Any:
         self.log.append(f"{point} {self.name}")
@@ -565,7 +565,7 @@ async def test_pods_that_a_plugin_activates_are_tried_when_the_cycle_ends_and_wh
 
     class Opens:
         name = "Opens"
-        cured_by = ()
+        events_to_register = ()
         opened: list[str] = []
 
         def filter(self, cycle: Cycle, node: Any) -> Any:  # noqa: ARG002

@@ -34,7 +34,7 @@ class $name:
     """Pods with the label run only on nodes with the same value; pods without it avoid those nodes."""
 
     name = "$name"
-    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),)
+    events_to_register = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),)
 
     def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         """Filter: None if the pod may run on this node."""
@@ -79,7 +79,7 @@ class $name:
     """Pods with the label run only on nodes with the same value; pods without it avoid those nodes."""
 
     name = "$name"
-    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),)
+    events_to_register = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),)
     depends_on = row_local  # results for a node depend only on the pod and that node,
     looks_at_pods = False  # and not on the pods on it
 
