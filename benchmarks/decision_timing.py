@@ -27,7 +27,8 @@ from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import KubeObject
-from bayplan.scheduler.engine import PodEngine, ScheduleResult
+from bayplan.scheduler.cycle.schedule_result import ScheduleResult
+from bayplan.scheduler.engine import PodEngine
 from bayplan.snapshot import PodInfo
 from benchmarks import clusters
 from benchmarks.calibration import pace

@@ -27,7 +27,7 @@ from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.status import SKIP, Code, Status
 from bayplan.framework.runtime.registry import RegisteredPlugin, Registry
 from bayplan.objects.core import Node, Pod
-from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
+from bayplan.scheduler.cycle.schedule_result import SchedulingDecision
 from bayplan.scheduler.engine import PodEngine
 from bayplan.snapshot import IntVector, NodeInfo, NodeTable
 from benchmarks.decision_timing import Latencies, engine_on

@@ -23,14 +23,13 @@ from bayplan.clock import SystemClock
 from bayplan.errors import BayplanError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.status import Status
-from bayplan.framework.runtime.framework import Framework
 from bayplan.framework.runtime.object_changes import cluster_events_of_change
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.defaults import with_defaults, with_identity, with_priority
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceSlice
-from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
-from bayplan.scheduler.engine import PodEngine, ScheduleResult
+from bayplan.scheduler.cycle.schedule_result import ScheduleResult
+from bayplan.scheduler.engine import PodEngine
 from bayplan.snapshot import PodInfo
 from bayplan.testing.recorded_writes import with_recorded_writes
 from benchmarks.perf.controllers import ClaimController, PerformedWrites, TaintController
@@ -60,9 +59,10 @@ class _Engine(PodEngine):
 
     last_cycle: Cycle | None = None
 
-    def commit(self, framework: Framework, cycle: Cycle, decision: SchedulingDecision) -> ScheduleResult:
-        self.last_cycle = cycle
-        return super().commit(framework, cycle, decision)
+    def place(self, pod: Pod | PodInfo) -> ScheduleResult:
+        placed = super().place(pod)
+        self.last_cycle = placed.assumed.cycle if placed.assumed is not None else None
+        return placed
 
 
 class World:

@@ -21,8 +21,8 @@ from bayplan.clock import ManualClock
 from bayplan.objects.core import Namespace, Node, Pod, Service
 from bayplan.objects.kinds import convert
 from bayplan.objects.workloads import ReplicaSet
-from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
-from bayplan.scheduler.engine import PodEngine, ScheduleResult
+from bayplan.scheduler.cycle.schedule_result import ScheduleResult, SchedulingDecision
+from bayplan.scheduler.engine import PodEngine
 from bayplan.snapshot import PodInfo
 from bayplan.testing.conformance.scenario_cluster import first_by_name
 from support.fakes.third_party_plugins import THIRD_PARTY_PLUGINS

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bayplan.config.defaults import DEFAULT_PLUGINS
 from bayplan.config.model import MULTI_POINT
 from bayplan.framework.runtime.scoring import TotalScores
-from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
+from bayplan.scheduler.cycle.schedule_result import SchedulingDecision
 from bayplan.snapshot import NodeTable
 from naive import image_locality, inter_pod_affinity, pod_topology_spread
 from support.builders.framework import FEASIBLE, make_node, make_pod, make_snapshot

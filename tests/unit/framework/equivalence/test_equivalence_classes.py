@@ -342,7 +342,7 @@ def test_the_signature_of_an_unchanged_pod_may_change() -> None:
     def refused(number: int) -> list[bool]:
         placed = on.place(infos[number])
         assert placed.assumed is not None
-        on.unreserve_and_forget(placed.assumed)
+        placed.assumed.unreserve_and_forget(on.cache)
         details = placed.decision.with_details()
         assert details.diagnosis is not None
         return [not details.diagnosis.status(row).ok for row in range(4)]
