@@ -31,17 +31,17 @@ from bayplan.client import Client
 from bayplan.clock import SystemClock
 from bayplan.errors import NotFound
 from benchmarks.live.bare_loop import BURST, QPS
+from benchmarks.live.cluster_setup import Stagehand
+from benchmarks.live.comparison import FLAGS, Reached, Told, measured
 from benchmarks.live.contenders import CONCURRENCIES, Contender, bare_loop
-from benchmarks.live.measuring import FLAGS, Reached, Told, measured
-from benchmarks.live.probing import LIMIT_MS, Probes, probing
-from benchmarks.live.stagehand import Stagehand
-from benchmarks.live.staging import Stage
+from benchmarks.live.initial_state import Stage
+from benchmarks.live.liveness_probes import LIMIT_MS, Probes, probing
 from benchmarks.perf.templates import Raw
 from benchmarks.progress import Progress
 from benchmarks.report import machine, print_wide
 from cluster.run import Cluster, free_ports
 
-HELD = Path(__file__).resolve().parent / "live" / "held.py"
+HELD = Path(__file__).resolve().parent / "live" / "loop_turns.py"
 OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "batch_e2e.json"
 GOAL = 0.8
 """Of what the bare loop binds in a second."""

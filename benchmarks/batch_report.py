@@ -10,8 +10,8 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.batch_workloads import BatchWorkload
+from benchmarks.decision_timing import Latencies
 from benchmarks.growth import Growth
-from benchmarks.measuring import Latencies
 from benchmarks.report import machine, print_wide, verdict
 
 

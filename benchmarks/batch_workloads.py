@@ -26,7 +26,7 @@ from bayplan.objects.workloads import PriorityClass
 from benchmarks import clusters
 from benchmarks.batch_clusters import GANG, engine_on, gang_pods, group, hyper_nodes, running_pod, show
 from benchmarks.calibration import pace
-from benchmarks.measuring import Latencies, Undecided
+from benchmarks.decision_timing import Latencies, Undecided
 
 CHANGED = 0.05
 """The share of pods that are another version, or others, at each opening."""

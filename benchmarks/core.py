@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bayplan.errors import BayplanError
 from benchmarks import growth, memory
-from benchmarks.measuring import Latencies, compare, pods_of, run
+from benchmarks.decision_timing import Latencies, compare, pods_of, run
 from benchmarks.naive import decide_plainly, preempt_plainly
 from benchmarks.one_node import Cost, Simple, measure_cost
 from benchmarks.progress import Progress

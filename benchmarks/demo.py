@@ -88,7 +88,11 @@ def _unbuffered() -> dict[str, str]:
 def cluster_up(folder: Path, nodes: int, sampling: Path | None) -> Iterator[tuple[int, Path]]:
     """A whole cluster in a process of its own: its pid and its folder."""
     env = {**_unbuffered(), "XDG_STATE_HOME": str(folder)}
-    module = ["-m", "bayplan"] if sampling is None else [str(Path(__file__).with_name("sampled.py")), str(sampling)]
+    module = (
+        ["-m", "bayplan"]
+        if sampling is None
+        else [str(Path(__file__).with_name("sampling_profiler.py")), str(sampling)]
+    )
     command = [sys.executable, *module, "cluster", "up", "--nodes", str(nodes), "--zones", "3"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None

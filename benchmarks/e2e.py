@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the re
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bayplan.errors import BayplanError
-from benchmarks.live.measuring import raced
-from benchmarks.live.staging import Unstaged, staged
-from benchmarks.perf import configs, source
+from benchmarks.live.comparison import raced
+from benchmarks.live.initial_state import Unstaged, staged
+from benchmarks.perf import configs, go_module
 from benchmarks.perf.configs import TestCase, Workload
 from benchmarks.progress import Progress
 from benchmarks.report import machine, print_wide
@@ -178,7 +178,7 @@ def _figures(found: Mapping[str, float]) -> list[str]:
 
 
 def write(rows: Sequence[Row], file: Path) -> None:
-    found = {"workloads": list(rows), "goals": GOALS, "machine": machine(), "module": source.SCHEDULER_PERF.version}
+    found = {"workloads": list(rows), "goals": GOALS, "machine": machine(), "module": go_module.SCHEDULER_PERF.version}
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
     part.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
@@ -212,7 +212,7 @@ def main(with_all: bool, tests: tuple[str, ...], params: tuple[str, ...], fresh:
     All three find the same pods, which exist before the scheduler starts, and have the same qps. The clock runs from
     the first binding to the last. The first time, the programs are built with Go.
     """
-    cases = configs.load_all(source.ensure())
+    cases = configs.load_all(go_module.ensure())
     entries = [_resized(each, params) for each in (everything if with_all else default_set)(cases)]
     if tests:
         entries = [each for each in entries if each.case.name in tests]

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.measuring import run
+from benchmarks.decision_timing import run
 from benchmarks.workloads import WORKLOADS
 
 NODES = (500, 1000, 2000, 5000, 10_000, 15_000)

@@ -22,7 +22,7 @@ from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import decode
 from benchmarks import clusters
 from benchmarks.clusters import Manifest, container, node_name
-from benchmarks.measuring import engine_on, pods_of
+from benchmarks.decision_timing import engine_on, pods_of
 from benchmarks.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -30,9 +30,9 @@ from bayplan.objects.core import Node, Pod
 from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
 from bayplan.scheduler.engine import PodEngine
 from bayplan.snapshot import IntVector, NodeInfo, NodeTable
-from benchmarks.counted_twins import CountedAffinity, CountedSpread, image_scores
-from benchmarks.measuring import Latencies, engine_on
-from benchmarks.plain_sight import Sight
+from benchmarks.decision_timing import Latencies, engine_on
+from benchmarks.naive_counts import CountedAffinity, CountedSpread, image_scores
+from benchmarks.naive_snapshot import Sight
 from naive import preemption
 from naive.dynamic_resources import score as device_score
 from naive.node_ports import ports

@@ -16,7 +16,7 @@ from typing import Any
 from bayplan.framework import Cycle, NodeInfo, Status, unschedulable
 from bayplan.objects.core import Pod
 from bayplan.scheduler.engine import PodEngine
-from benchmarks.measuring import Latencies, pods_of, run
+from benchmarks.decision_timing import Latencies, pods_of, run
 from benchmarks.workloads import ONE_NODE_US, Workload
 
 _ROUNDS = 15

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from bayplan.framework.equivalence import class_evaluation
 from benchmarks.calibration import REFERENCE_S
+from benchmarks.decision_timing import Latencies
 from benchmarks.growth import EXPONENT_AT_MOST, Growth
-from benchmarks.measuring import Latencies
 from benchmarks.memory import BUDGET_MIB, Memory
 from benchmarks.one_node import Cost
 from benchmarks.workloads import FULL_RATIO, ONE_NODE_US, Workload

@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bayplan.errors import BayplanError
 from benchmarks.calibration import Calibration
-from benchmarks.perf import configs, source
-from benchmarks.perf.collecting import Measurement
+from benchmarks.perf import configs, go_module
 from benchmarks.perf.configs import LabelFilter, TestCase, Workload
 from benchmarks.perf.operations import Run
+from benchmarks.perf.throughput_collector import Measurement
 from benchmarks.progress import Progress
 from benchmarks.report import machine, print_wide
 
@@ -140,7 +140,7 @@ def cli() -> None:
 @_output
 def list_command(label: str, folder: Path | None, output: str) -> None:
     """Show every benchmark: topic, test, workload, labels."""
-    found = configs.chosen(configs.load_all(folder or source.ensure()), (), None, LabelFilter.of(label))
+    found = configs.chosen(configs.load_all(folder or go_module.ensure()), (), None, LabelFilter.of(label))
     if output == "json":
         rows = [
             {"topic": case.topic, "test": case.name, "workload": each.name, "labels": sorted(each.labels)}
@@ -187,7 +187,7 @@ def run_command(
       run all --label integration-test,short
     """
     wanted = () if "all" in names else names
-    cases = configs.load_all(folder or source.ensure())
+    cases = configs.load_all(folder or go_module.ensure())
     results = []
     with Progress().telling() as told:
         told("calibrating")
@@ -198,7 +198,7 @@ def run_command(
     found = {
         "workloads": [result.as_json() for result in results],
         "machine": {"calibration": round(calibration.value, 3), **machine()},
-        "module": f"{source.SCHEDULER_PERF.path} {source.SCHEDULER_PERF.version}",
+        "module": f"{go_module.SCHEDULER_PERF.path} {go_module.SCHEDULER_PERF.version}",
     }
     file.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(found, indent=2)

@@ -27,18 +27,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bayplan.client import Client
 from bayplan.clock import SystemClock
+from benchmarks.live.bind_watch import Process
+from benchmarks.live.cluster_setup import Stagehand
 from benchmarks.live.contenders import Contender, bayplan
-from benchmarks.live.flow import NAMESPACE, Flow
-from benchmarks.live.stagehand import Stagehand
-from benchmarks.live.staging import Stage
-from benchmarks.live.watching import Process
+from benchmarks.live.initial_state import Stage
+from benchmarks.live.pod_churn import NAMESPACE, Flow
 from benchmarks.progress import Progress
 from benchmarks.report import machine
 from cluster.run import BENCHMARK_FLAGS, Cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "build" / "bench" / "soak.json"
-HELD = ROOT / "benchmarks" / "live" / "held.py"
+HELD = ROOT / "benchmarks" / "live" / "loop_turns.py"
 PODS, NODES, ALIVE = 200_000, 1_000, 2_000
 MARK = 0.25
 """The share of pods after which memory has to stay: 50,000 of 200,000."""

@@ -40,7 +40,7 @@ from bayplan.batch.model.tasks import GROUP_NAME
 from bayplan.objects.core import Node, Pod
 from benchmarks.api_server import Server
 from benchmarks.embedded_cluster import PODS, Tree, post_all
-from benchmarks.live.watching import Process
+from benchmarks.live.bind_watch import Process
 from benchmarks.why import ASKED_EVERY_S, BUDGET_MS, BUDGET_SHARE, NODES, PODS_A_NODE, cases, cluster_node, running_pod
 
 OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "why_live.json"

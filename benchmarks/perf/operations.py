@@ -25,12 +25,12 @@ from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import convert, find_kind
 from bayplan.objects.meta import KubeObject
 from benchmarks.device_workload import device_slice_tree
-from benchmarks.perf import making
+from benchmarks.perf import object_builders
 from benchmarks.perf.background import Background
-from benchmarks.perf.collecting import Measurement
 from benchmarks.perf.configs import TestCase, Workload
+from benchmarks.perf.in_memory_cluster import World
 from benchmarks.perf.templates import Raw, Template
-from benchmarks.perf.world import World
+from benchmarks.perf.throughput_collector import Measurement
 
 LONGEST_WAIT_S = 600.0
 """How long upstream's harness waits for pods before it gives a benchmark up."""
@@ -84,9 +84,9 @@ class Run:
 
     def create_nodes(self, operation: Mapping[str, Any]) -> None:
         path = operation.get("nodeTemplatePath")
-        base = making.base_node(self._number)
+        base = object_builders.base_node(self._number)
         template = self._template(path) if path is not None else Template.of(base, self.world.names)
-        for raw in making.nodes(template, operation, self._features()):
+        for raw in object_builders.nodes(template, operation, self._features()):
             self._create_raw(raw, None)
 
     def _features(self) -> int:
@@ -102,7 +102,7 @@ class Run:
     def create_namespaces(self, operation: Mapping[str, Any]) -> None:
         path = operation.get("namespaceTemplatePath")
         base = self._template(path).object() if path is not None else {}
-        for raw in making.namespaces(base, operation["prefix"], operation["count"]):
+        for raw in object_builders.namespaces(base, operation["prefix"], operation["count"]):
             self._create_raw(raw, None)
 
     def create_pods(self, operation: Mapping[str, Any]) -> None:
@@ -289,12 +289,12 @@ class Run:
 
     def _create_now(self, operation: Mapping[str, Any], namespace: str) -> None:
         path = operation.get("podTemplatePath") or self._case.pod_template
-        template = self._template(path) if path else Template.of(making.BASE_POD, self.world.names)
+        template = self._template(path) if path else Template.of(object_builders.BASE_POD, self.world.names)
         count, claim = operation["count"], operation.get("persistentVolumeClaimTemplatePath")
-        items = making.pods(template, namespace, count)
+        items = object_builders.pods(template, namespace, count)
         if claim is not None:
             volume = self._template(operation["persistentVolumeTemplatePath"])
-            items = making.pods_with_volumes(template, volume, self._template(claim), namespace, count)
+            items = object_builders.pods_with_volumes(template, volume, self._template(claim), namespace, count)
         for raw in list(items):
             self._create_raw(raw, None)
 
@@ -316,7 +316,7 @@ class Run:
         kind = find_kind(raw.get("apiVersion", ""), raw.get("kind", ""))
         if kind is None:
             raise Meaningless(f"objects of kind {raw.get('kind')} have no meaning to a scheduler alone")
-        placed = making.in_namespace(raw, namespace) if namespace and kind.namespaced else raw
+        placed = object_builders.in_namespace(raw, namespace) if namespace and kind.namespaced else raw
         return convert(placed, kind.struct)
 
     def _pods(self, namespaces: set[str], labels: Selector) -> Iterator[Pod]:

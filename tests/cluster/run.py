@@ -28,7 +28,7 @@ from typing import Any
 
 from bayplan.client import ConnectionConfig, Secret
 from cluster.build import program
-from support.fakes.certificates import Authority, EcPrivateKey
+from support.fakes.certificates import Authority, private_key
 from support.harness.deadlines import DEADLINE_S
 
 ADMIN = "admin"
@@ -202,7 +202,7 @@ class Cluster:
             "ca.crt": self.authority.certificate,
             "server.crt": pair.certificate,
             "server.key": pair.key,
-            "accounts.key": EcPrivateKey().pem,
+            "accounts.key": private_key(),
             "tokens.csv": "".join(self._token_line(name) for name in self.tokens),
         }
         for name, content in files.items():

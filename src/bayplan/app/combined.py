@@ -115,8 +115,7 @@ async def combined_process(
 
     Serves the views of the pod engine, with the metrics of all components. `openly`: the part that is served without
     TLS and authorization."""
-    clock, chance = clock or SystemClock(), chance or random.Random()
-    options = options or ProcessOptions()
+    clock, chance, options = clock or SystemClock(), chance or random.Random(), options or ProcessOptions()
     settings, connection = options.settings, configuration.client_connection
     async with AsyncExitStack() as stack:
         monitor, page = await stack.enter_async_context(

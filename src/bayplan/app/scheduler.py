@@ -147,7 +147,7 @@ async def scheduler_process(
             drain_timeout_s=settings.stop_seconds,
             on_synced=freeze_periodically,
             before_deciding=(
-                *clients.warm_connections(live.binding_cycles.max_concurrent),
+                *clients.warm_connections(live.bindings.cycle.max_concurrent),
                 *request_watch.startup_tasks(live.handle_event),
             ),
             describe=lambda known: compare_cache(live, known.objects("nodes"), known.objects("pods")).lines(),
@@ -223,7 +223,7 @@ def wire_scheduler(
         register_stale_requests(monitor.registry, lambda: len(requests.stale))
         if all(_binds_through_requests(profile) for profile in configuration.profiles):
             live.all_by_binder = True
-            live.binding_cycles.limit_concurrency(_MAX_CONCURRENT_BIND_REQUESTS)
+            live.bindings.cycle.limit_concurrency(_MAX_CONCURRENT_BIND_REQUESTS)
     live.writes.crash_point = clients.crash_points
     clients.event_sink.should_limit_senders = partial(_should_limit_event_senders, live, clients.event_sink)
     clients.stack.callback(live.engine.close)

@@ -112,13 +112,13 @@ class HeldCluster(EmbeddedClusterClient):
 
 @asynccontextmanager
 async def run_held_cluster(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, sync: DataSync = "full", cleanup: bool = False
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, sync: DataSync = "full"
 ) -> AsyncIterator[tuple[HeldCluster, ManualCommitJournal]]:
     """A cluster whose commits the test holds, lets through or fails."""
     made = use_held_journal(monkeypatch)
     monkeypatch.setattr(store_module, "RETRY_S", 0.0)
     data = folder / "objects.db"
-    async with run_embedded_cluster(folder, data=data, data_sync=sync, cleanup=cleanup) as cluster:
+    async with run_embedded_cluster(folder, data=data, data_sync=sync) as cluster:
         try:
             yield HeldCluster(cluster), made[0]
         finally:

@@ -20,7 +20,7 @@ from bayplan.client import MERGE_PATCH, Client, GroupVersionResource
 from bayplan.clock import LoopClock, ManualClock
 from bayplan.config.bayplan_settings import BayplanSettings
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
-from bayplan.controllers import ControllerManager, FakeKubelet, NodePool, PodBehavior, nodes_of
+from bayplan.controllers import CLEANUP_CONTROLLERS, ControllerManager, FakeKubelet, NodePool, PodBehavior, nodes_of
 from bayplan.controllers.core.api_types import PODS, Tree
 from bayplan.controllers.core.shared_informers import SharedIndexInformer
 from bayplan.errors import NotFound
@@ -129,17 +129,18 @@ async def run_controllers(
     clock: LoopClock | None = None,
     within_s: float = DEADLINE_S,
 ) -> AsyncIterator[ControllersHarness]:
-    """Everything in this process; `only`: these controllers. `cleanup`: by the API server itself. `clock`: what
-    controllers and nodes go by. `within_s`: how long one thing may take to happen."""
+    """Everything in this process; `only`: these controllers, with `cleanup` also those of `CLEANUP_CONTROLLERS`.
+    `clock`: what controllers and nodes go by. `within_s`: how long one thing may take to happen."""
     async with (
-        run_embedded_cluster(folder, cleanup=cleanup) as cluster,
+        run_embedded_cluster(folder) as cluster,
         cluster.client() as client,
         contextlib.AsyncExitStack() as stack,
     ):
         timed = client
         if clock is not None:
             timed = await stack.enter_async_context(Client(client.target, clock=clock, chance=client.chance, qps=-1.0))
-        controllers = ControllerManager(timed, only=only)
+        names = {*only, *CLEANUP_CONTROLLERS} if only is not None and cleanup else only
+        controllers = ControllerManager(timed, only=names)
         kubelet = FakeKubelet(timed, nodes=nodes_of([NodePool("node", nodes)]), habits=habits or PodBehavior())
         work = [controllers.run(), kubelet.run()]
         if scheduling:

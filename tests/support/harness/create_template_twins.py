@@ -78,7 +78,7 @@ class TemplateTwin:
 
     def __init__(self, credentials: ClusterCredentials, *, naive: bool = False) -> None:
         self.clock, chance = AdjustableClock(), random.Random(1)
-        self.cluster = EmbeddedCluster(credentials, clock=self.clock, chance=chance, cleanup=False)
+        self.cluster = EmbeddedCluster(credentials, clock=self.clock, chance=chance)
         self.cluster.create_initial_objects()
         gateway, store, lookup = self.cluster.handler_chain(), self.cluster.store, self.cluster._lookup
         self.moulds = (NoCreateTemplates if naive else CountingCreateTemplates)(store, lookup, self.clock, chance)
@@ -100,10 +100,10 @@ class TemplateTwin:
         return self._objects(), self._history()
 
     def _objects(self) -> list[Any]:
-        return [astuple(entry) for place in self.cluster.store.all_committed() for entry in place.entries()]
+        return [astuple(entry) for place in self.cluster.store._committed_objects.values() for entry in place.entries()]
 
     def _history(self) -> list[Any]:
-        places = self.cluster.store.all_committed()
+        places = self.cluster.store._committed_objects.values()
         return [
             (each.type, each.version, each.entry.raw) for place in places for each in place.watch_cache.events_after(0)
         ]

@@ -37,7 +37,7 @@ from bayplan.codec.go_duration import GoDuration
 from bayplan.config.bayplan_settings import BayplanSettings
 from bayplan.config.feature_gates import parse_feature_gates
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
-from bayplan.controllers import CLEANUP_CONTROLLERS, CONTROLLER_NAMES, ControllerManager, FakeKubelet, PodBehavior
+from bayplan.controllers import ControllerManager, FakeKubelet, PodBehavior
 from bayplan.controllers.core.api_types import NAMESPACES
 from bayplan.controllers.volcano.crds import create_crds, missing_crds
 from bayplan.objects.kai.bind_request_definition import bind_request_definition
@@ -159,7 +159,7 @@ async def virtual_cluster(
         await create_crds(own, [*await missing_crds(own), bind_request_definition()])
         await own.create(NAMESPACES, {"metadata": {"name": LOCK_NAMESPACE}})
         kubelet = FakeKubelet(await client(KUBELET), nodes=nodes, habits=PodBehavior(starts_after_s=0.0))
-        controllers = ControllerManager(await client("controllers"), only=set(CONTROLLER_NAMES) - CLEANUP_CONTROLLERS)
+        controllers = ControllerManager(await client("controllers"))
         registry, settings = known_plugins(), BayplanSettings(watchdog_seconds=0, bind_requests=True)
         features = parse_feature_gates(f"{name}=true" for name in gates)
         batch = BatchSettings(

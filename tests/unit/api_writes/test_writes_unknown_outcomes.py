@@ -392,7 +392,7 @@ async def _(world: World) -> Prepared:
     groups = _resource(PodGroup)
     tree: Tree = {"apiVersion": groups.api_version, "kind": "PodGroup", "metadata": {"name": "g"}}
     await world.harness.make(groups, {**tree, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}})
-    statuses, known = GroupStatuses(world.writes, groups, world.clock), await world.read(PodGroup, "g")
+    statuses, known = GroupStatuses(world.writes, groups, world.clock, asyncio.Event()), await world.read(PodGroup, "g")
     status = {"conditions": [{**OTHER_CONDITION, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
     await world.harness.patch(groups, "g", {"status": status}, sub="status")
 

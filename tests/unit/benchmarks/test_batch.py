@@ -24,8 +24,8 @@ from benchmarks.batch_workloads import (
     place_gangs,
     waiting_gangs,
 )
+from benchmarks.decision_timing import Latencies, Undecided
 from benchmarks.growth import Growth
-from benchmarks.measuring import Latencies, Undecided
 from click.testing import CliRunner
 
 from bayplan.batch.engine import BatchEngine

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from benchmarks import e2e
-from benchmarks.live import held
-from benchmarks.live.flow import unique_pod
-from benchmarks.live.measuring import Race, Reached
-from benchmarks.live.stagehand import path_of
-from benchmarks.live.staging import Churn, Deletion, Stage, Unstaged, staged
-from benchmarks.live.watching import Process
+from benchmarks.live import loop_turns
+from benchmarks.live.bind_watch import Process
+from benchmarks.live.cluster_setup import path_of
+from benchmarks.live.comparison import Race, Reached
+from benchmarks.live.initial_state import Churn, Deletion, Stage, Unstaged, staged
+from benchmarks.live.pod_churn import unique_pod
 from benchmarks.perf.configs import TestCase, Workload, load_all
 
 POD = """
@@ -181,7 +181,7 @@ def test_time_that_a_host_took_is_no_time_of_a_turn(tmp_path: Path) -> None:
         stat.write_text("\n".join([*lines, f"cpu1 1 2 3 4 5 6 7 {second} 9 0", "intr 8 9 10"]))
 
     counted(10, 100)
-    stolen = held.Stolen(stat, own)
+    stolen = loop_turns.Stolen(stat, own)
     stolen.look(50.0)
     counted(90, 120)
     stolen.look(50.001)  # too soon to look again
@@ -190,4 +190,4 @@ def test_time_that_a_host_took_is_no_time_of_a_turn(tmp_path: Path) -> None:
     assert stolen.since(60.0) == 0.0
     stolen.look(51.0)
     assert stolen.since(51.0) == 0.0
-    assert held.Stolen(tmp_path / "none", own).since(0.0) == 0.0
+    assert loop_turns.Stolen(tmp_path / "none", own).since(0.0) == 0.0

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.counted_twins import CountedAffinity, CountedSpread, image_scores
 from benchmarks.naive import Disagreement, agree, plain_registry
+from benchmarks.naive_counts import CountedAffinity, CountedSpread, image_scores
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

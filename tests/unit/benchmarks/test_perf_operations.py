@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from benchmarks import calibration
-from benchmarks.perf import background, world
+from benchmarks.perf import background, in_memory_cluster
 from benchmarks.perf.configs import load_all
+from benchmarks.perf.in_memory_cluster import AttemptFailed
 from benchmarks.perf.operations import Meaningless, Run, Stuck
-from benchmarks.perf.world import AttemptFailed
 from benchmarks.scheduler_perf import cli
 from click.testing import CliRunner
 
@@ -437,7 +437,7 @@ def test_churn_creates_without_an_end_or_again_and_again(folder: Path, monkeypat
 def ticking(monkeypatch: pytest.MonkeyPatch, step_s: float) -> Iterator[float]:
     """A clock that moves a little whenever somebody looks at it."""
     moments = iter(step_s * number for number in range(1, 1_000_000))
-    for module in (background, world):
+    for module in (background, in_memory_cluster):
         monkeypatch.setattr(module, "perf_counter", lambda: next(moments))
     return moments
 

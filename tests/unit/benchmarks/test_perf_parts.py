@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.perf.background import Background
-from benchmarks.perf.waiting import WaitingLine
+from benchmarks.perf.pending_pods import WaitingLine
 
 from bayplan.framework.api.events import ActionType, ClusterEvent, ClusterEventWithHint, EventResource, QueueingHint
 from bayplan.objects.core import Pod

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 from benchmarks import clusters
-from benchmarks.measuring import Latencies, Undecided, compare, decide, engine_on, filled, pods_of, run
+from benchmarks.decision_timing import Latencies, Undecided, compare, decide, engine_on, filled, pods_of, run
 from benchmarks.naive import decide_plainly, preempt_plainly
 from benchmarks.one_node import Simple, measure_cost
 from benchmarks.workloads import WORKLOADS, Workload

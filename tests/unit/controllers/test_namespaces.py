@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from bayplan.client.discovery.preferred_resources import PreferredResources, server_preferred_resources
-from bayplan.controllers.cleanup.namespaces import RECHECK_S, NamespaceController, conditions
+from bayplan.controllers.cleanup.namespaces import (
+    NAMESPACE_DELETION_GRACE_PERIOD_S,
+    RECHECK_S,
+    NamespaceController,
+    conditions,
+)
 from bayplan.controllers.core.api_types import NAMESPACES, Tree, UntypedObject
 from bayplan.errors import ApiError as Refused
 from bayplan.errors import Conflict, Forbidden, NotFound
@@ -59,10 +64,15 @@ def messages(body: Tree) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("item", "queued"),
-    [pytest.param(namespace(), {KEY: 0.0}, id="terminating"), pytest.param(ACTIVE, {}, id="not-deleted")],
+    [
+        pytest.param(namespace(), {KEY: NAMESPACE_DELETION_GRACE_PERIOD_S}, id="terminating"),
+        pytest.param(ACTIVE, {}, id="not-deleted"),
+    ],
 )
 @async_test
-async def test_terminating_namespaces_are_enqueued(item: UntypedObject, queued: dict[Any, float]) -> None:
+async def test_terminating_namespaces_wait_for_the_grace_period(
+    item: UntypedObject, queued: dict[Any, float]
+) -> None:
     async with rig_of(NamespaceController) as harness:
         harness.hear(harness.controller.namespaces, item)
         assert harness.queued() == queued

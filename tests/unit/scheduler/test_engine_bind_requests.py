@@ -14,6 +14,8 @@ from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.runtime.bind_request_mutation import FAIL, SKIP
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestStatus, new_request
+from bayplan.queue import QueuedPodInfo
+from bayplan.scheduler.binding.binding_cycle import BindingCycle
 from bayplan.scheduler.engine import AssumedPod
 from bayplan.testing import make_node, make_pod
 from support.builders.framework import replace_fields
@@ -101,31 +103,31 @@ def test_a_bind_request_has_the_annotations_of_plugins_and_its_success_ends_the_
     asyncio.run(run())
 
 
-def test_results_of_the_binder_are_finished_in_slices() -> None:
+def test_results_of_the_binder_are_finished_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         pods = [make_pod(f"web-{number}") for number in range(3)]
         async with run_harness(*NODES) as harness:
             store_bind_requests(harness)
             harness.deliver(*pods)
             await wait_until(lambda: harness.live.pods_at_binder == 3)
-            live, bound = harness.live, harness.live.binding_cycles.on_bound
+            live, report_bound = harness.live, BindingCycle._report_bound
 
-            def slow(queued: Any, assumed: AssumedPod) -> None:
-                bound(queued, assumed)
+            def slow(cycle: BindingCycle, queued: QueuedPodInfo, assumed: AssumedPod) -> None:
+                report_bound(cycle, queued, assumed)
                 harness.clock.advance(live.slice_s + 0.001)
 
-            live.binding_cycles.on_bound = slow
+            monkeypatch.setattr(BindingCycle, "_report_bound", slow)
             assert live.bind_requests is not None
             for pod in pods:
                 live.bind_requests.handle_event(None, with_status(harness, pod, phase="Succeeded"))
-            under_way = [(live._finish_bindings_slice(), live.pods_in_binding) for _ in pods]
+            under_way = [(live.bindings.finish_results(live.slice_s), live.pods_in_binding) for _ in pods]
             assert under_way == [(False, 2), (False, 1), (True, 0)]
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_post_bind_runs_after_the_binder_has_bound(fails: bool) -> None:
+def test_post_bind_runs_after_the_binder_has_bound(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug with one pod does not stop PostBind of another."""
     seen: list[str] = []
     may_end = asyncio.Event()
@@ -143,14 +145,14 @@ def test_post_bind_runs_after_the_binder_has_bound(fails: bool) -> None:
             pods = [make_pod(name) for name in ("one", "two")]
             harness.deliver(*pods)
             await wait_until(lambda: harness.live.pods_at_binder == 2)
-            bound = harness.live.binding_cycles.on_bound
+            report_bound = BindingCycle._report_bound
 
-            def breaks(queued: Any, assumed: AssumedPod) -> None:
-                if queued.pod.name == "one":
+            def breaks(cycle: BindingCycle, queued: QueuedPodInfo, assumed: AssumedPod) -> None:
+                if fails and queued.pod.name == "one":
                     raise ValueError("a bug")
-                bound(queued, assumed)
+                report_bound(cycle, queued, assumed)
 
-            harness.live.binding_cycles.on_bound = breaks if fails else bound
+            monkeypatch.setattr(BindingCycle, "_report_bound", breaks)
             for pod in pods:
                 harness.live.handle_event(None, with_status(harness, pod, phase="Succeeded"))
             await wait_until(lambda: harness.live.pods_at_binder == 0)
@@ -170,11 +172,11 @@ def test_a_bug_in_tracking_a_request_fails_one_attempt() -> None:
         async with run_harness(*NODES) as harness:
             store_bind_requests(harness)
             assert harness.live.bind_requests is not None
-            harness.live.binding_cycles.bind_requests = cast(BindRequestTracker, object())
+            harness.live.bindings.cycle.bind_requests = cast(BindRequestTracker, object())
             pod = make_pod("web")
             harness.deliver(pod)
             await wait_until(lambda: "FailedScheduling" in [each.reason for each in harness.events.recorded])
-            harness.live.binding_cycles.bind_requests = harness.live.bind_requests
+            harness.live.bindings.cycle.bind_requests = harness.live.bind_requests
             assert harness.live.engine.cache.pod(pod.uid) is None
             assert harness.pool(pod) is not None
 
@@ -190,8 +192,8 @@ def test_abandon_ends_all_binding_cycles() -> None:
             harness.deliver(make_pod("one"))
             await wait_until(lambda: harness.live.pods_at_binder == 1)
             assumed = cast(AssumedPod, object())
-            harness.live._assumed_pods.add(assumed)
-            harness.live._start_task(assumed, asyncio.sleep(60))
+            harness.live.bindings.assumed_pods.add(assumed)
+            harness.live.bindings.start_task(assumed, asyncio.sleep(60))
             assert harness.live.pods_in_binding == 2
             await harness.live.abandon()
             assert (harness.live.pods_in_binding, harness.live.pods_at_binder, harness.live.is_idle) == (0, 0, True)
@@ -337,8 +339,8 @@ def test_events_may_be_delayed_longer_if_the_binder_binds_every_pod() -> None:
 
             def delay_s(waiting: int) -> float:
                 requests._waiting = dict.fromkeys(map(str, range(waiting)), lambda _: None)
-                live.binding_cycles.writes_in_flight = writing
-                live._assumed_pods = {cast(AssumedPod, object()) for _ in range(waiting + writing)}
+                live.bindings.cycle.writes_in_flight = writing
+                live.bindings.assumed_pods = {cast(AssumedPod, object()) for _ in range(waiting + writing)}
                 return live.max_event_delay_s()
 
             writing = 3
@@ -349,7 +351,7 @@ def test_events_may_be_delayed_longer_if_the_binder_binds_every_pod() -> None:
             writing = 0  # only the binder can cause events then
             longer = [delay_s(waiting) for waiting in (0, 5, 20, 80, 200, 1000)]
             assert longer == [0.0, 0.005, 0.02, 0.08, 0.2, 0.25]
-            requests._waiting, live._assumed_pods = {}, set()
+            requests._waiting, live.bindings.assumed_pods = {}, set()
 
     asyncio.run(run())
 
@@ -357,20 +359,20 @@ def test_events_may_be_delayed_longer_if_the_binder_binds_every_pod() -> None:
 def test_concurrent_writes_are_limited() -> None:
     async def run() -> None:
         async with run_harness(*NODES) as harness:
-            harness.live.binding_cycles.limit_concurrency(2)
-            harness.live.binding_cycles.limit_concurrency(5)  # the limit never rises
+            harness.live.bindings.cycle.limit_concurrency(2)
+            harness.live.bindings.cycle.limit_concurrency(5)  # the limit never rises
             harness.fail_next("POST", "/bindrequests", *[NoAnswer()] * 3)
             for name in ("a", "b", "c"):
                 harness.deliver(make_pod(name))
             await wait_until(
                 lambda: (
-                    harness.live.binding_cycles.writes_in_flight == 3
+                    harness.live.bindings.cycle.writes_in_flight == 3
                     and len(harness.sent("POST", "/bindrequests")) == 2
                 )
             )
             for _ in range(20):
                 await asyncio.sleep(0)
-            assert (harness.live.binding_cycles.max_concurrent, len(harness.sent("POST", "/bindrequests"))) == (2, 2)
+            assert (harness.live.bindings.cycle.max_concurrent, len(harness.sent("POST", "/bindrequests"))) == (2, 2)
 
     asyncio.run(run())
 

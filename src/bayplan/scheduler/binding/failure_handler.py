@@ -13,13 +13,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from bayplan.api_writes.observer import ERROR, SchedulerObserver
+from bayplan.api_writes.observer import UNSCHEDULABLE as UNSCHEDULABLE_RESULT
 from bayplan.api_writes.pod_status_messages import (
     SCHEDULER_ERROR,
     UNSCHEDULABLE,
     PodEventRecorder,
     record_failed_scheduling,
+    record_skipped,
 )
 from bayplan.api_writes.pod_statuses import PodStatuses
+from bayplan.clock import Clock
 from bayplan.framework.api.status import Status
 from bayplan.objects.core import Pod
 from bayplan.queue import QueuedPodInfo, SchedulingQueue
@@ -38,6 +42,18 @@ class FailureHandler:
     queue: SchedulingQueue
     statuses: PodStatuses
     events: PodEventRecorder
+    observer: SchedulerObserver
+    clock: Clock
+
+    def skip_pod(self, queued: QueuedPodInfo) -> bool:
+        """Whether a pod need not be tried: it is terminating or already assumed."""
+        pod = queued.pod
+        if pod.terminating:
+            record_skipped(self.events, pod)
+        elif self.engine.cache.pod(pod.uid) is None:
+            return False
+        self.queue.done(queued.uid)
+        return True
 
     def handle(
         self,
@@ -53,6 +69,11 @@ class FailureHandler:
         The plugins are those that rejected the pod; none after an error. `preemption`: the evictions for the pod.
         Returns the task that writes the status.
         """
+        self.observer.observe_attempt(
+            UNSCHEDULABLE_RESULT if status.rejected else ERROR,
+            queued.pod.scheduler_name,
+            self.clock.monotonic_s() - queued.attempt_started_s,
+        )
         if not status.rejected:
             outcomes.error(status.message, "Error scheduling pod; retrying", pod=ObjectRef(queued.key))
         elif outcomes.enabled(OUTCOME):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -34,7 +34,8 @@ from bayplan.intents.pod_intents import DeletePod
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.workloads import PodGroup
-from bayplan.scheduler.binding.binding_cycle import PreBindTasks
+from bayplan.queue import SchedulingQueue
+from bayplan.scheduler.binding.pre_bind_tasks import PreBindTasks
 from bayplan.scheduler.engine import PodEngine
 
 log = logging.getLogger(__name__)
@@ -67,16 +68,16 @@ class PreemptionTask:
 
 @dataclass(slots=True)
 class PreemptionExecutor:
-    """Executes the writes of a PostFilter result. `activate` retries a pod at once, `retry` after its backoff."""
+    """Executes the writes of a PostFilter result. `wake` wakes the run loop."""
 
     engine: PodEngine
+    queue: SchedulingQueue
     writes: ApiWrites
     statuses: PodStatuses
     events: PodEventRecorder
     clock: Clock
     pre_binds: PreBindTasks
-    activate: Callable[[Pod], None]
-    retry: Callable[[Pod], None]
+    wake: asyncio.Event
     observer: SchedulerObserver = field(default_factory=NoSchedulerObserver)
     _refused: RefusedEvictions = field(init=False)
     _blocked: dict[str, dict[str, Pod]] = field(default_factory=dict)
@@ -135,8 +136,7 @@ class PreemptionExecutor:
         if not self._blocked:
             return
         for uid in self._refused.end_pauses():
-            for pod in self._blocked.pop(uid, {}).values():
-                self.activate(pod)
+            self._activate(self._blocked.pop(uid, {}).values())
 
     async def _execute(self, task: PreemptionTask, status_writes: Sequence[asyncio.Task[None]]) -> None:
         failed, waits, start_s = True, True, self.clock.monotonic_s()
@@ -161,16 +161,26 @@ class PreemptionExecutor:
                     self._cancel_victim(each)
             for report in task.reports if done else ():
                 report()
-            for pod in () if done else task.waiting:
-                (self.retry if failed else self.activate)(pod)
+            if failed:
+                self._retry(task.waiting)
+            elif not waits:
+                self._activate(task.waiting)
+
+    def _activate(self, pods: Iterable[Pod]) -> None:
+        """Activate preemptors: they are tried at once."""
+        self.queue.activate(list(pods))
+        self.wake.set()
+
+    def _retry(self, pods: Iterable[Pod]) -> None:
+        """Requeue preemptors with their backoff."""
+        self.queue.retry(list(pods))
+        self.wake.set()
 
     def _cancel_victim(self, intent: EvictVictim) -> None:
         """A victim stays: retry the pods that are nominated to its node and counted on its deletion."""
         nominations = self.engine.nominator
         nominations.remove_victim(intent.victim.uid)
-        for info in list(nominations.on_node(intent.node_name)):
-            if info.uid in self.engine.pending:
-                self.retry(info.pod)
+        self._retry(info.pod for info in nominations.on_node(intent.node_name) if info.uid in self.engine.pending)
 
     async def _evict_victims(self, task: PreemptionTask, status_writes: Sequence[asyncio.Task[None]]) -> bool:
         """Evict all victims. True: an event that wakes the preemptor is still to come, the deletion of the last victim.

@@ -92,7 +92,7 @@ def track_bind_requests(
     requests.foreign_requests = ForeignBindRequests(
         cache, live.engine.serves, engine.on_foreign_pod_released, LostRequests(clock, request_timeout_s)
     )
-    factory.tracker = live.event_handlers.bind_requests = live.binding_cycles.bind_requests = requests
+    factory.tracker = live.event_handlers.bind_requests = live.bindings.cycle.bind_requests = requests
     return requests
 
 

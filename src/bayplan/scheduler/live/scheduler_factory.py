@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from functools import partial
 from typing import Any
@@ -18,17 +19,17 @@ from bayplan.config.feature_gates import (
     GENERIC_WORKLOAD,
     TOPOLOGY_AWARE_WORKLOAD_SCHEDULING,
     WORKLOAD_AWARE_PREEMPTION,
-    FeatureGates,
 )
 from bayplan.config.model import Configuration
 from bayplan.config.serving_flags import ProcessOptions
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod
 from bayplan.queue import QueueRecorder, SchedulingQueue
-from bayplan.scheduler.binding.binding_cycle import BindingCycles
+from bayplan.scheduler.binding.binding_cycle import BindingCycle
+from bayplan.scheduler.binding.binding_tasks import BindingTasks
 from bayplan.scheduler.binding.failure_handler import FailureHandler
 from bayplan.scheduler.binding.preemption_executor import PreemptionExecutor
-from bayplan.scheduler.cycle.scheduling_cycle import CallExtender, first_row
+from bayplan.scheduler.cycle.scheduling_cycle import first_row
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.live.event_handlers import EventHandlers
 from bayplan.scheduler.live.extender_client import ExtenderClient
@@ -65,9 +66,8 @@ def new_live_scheduler(
     """Build a scheduler that writes through `client`. `claims`, `pod_groups`: these resources as the server serves
     them."""
 
-    call_extender = extenders.call if extenders is not None else None
     options, observer = options or ProcessOptions(), observer or NoSchedulerObserver()
-    settings, features = options.settings, options.serving.features
+    settings, features, wake = options.settings, options.serving.features, asyncio.Event()
 
     def exists(pod: Pod) -> bool:
         return pod.uid in engine.pending or cache.pod(pod.uid) is not None
@@ -86,47 +86,36 @@ def new_live_scheduler(
     )
     queue = _new_queue(engine, options, clock, recorder)
     statuses = PodStatuses(client, writes, engine.pending, clock=clock, chance=chance)
-    failures = FailureHandler(engine, queue, statuses, events)
-    bindings = BindingCycles(
+    failures = FailureHandler(engine, queue, statuses, events, observer, clock)
+    cycle = BindingCycle(
         engine,
         queue,
-        on_bound=lambda queued, held: live.on_bound(queued, held),
-        on_failed=lambda queued, status, rejectors: live.on_binding_failed(queued, status, rejectors),
-        statuses=statuses,
+        statuses,
+        failures,
+        events,
+        observer,
+        clock,
+        wake,
         max_concurrent=settings.writes_at_once,
         extender_bind=partial(extenders.bind, await_binding=writes.await_binding) if extenders is not None else None,
-        observer=observer,
     )
-    evictions = PreemptionExecutor(
-        engine,
-        writes,
-        statuses,
-        events,
-        clock,
-        bindings.pre_binds,
-        activate=lambda pod: live.activate(pod),
-        retry=lambda pod: live.retry(pod),
-        observer=observer,
-    )
-    event_handlers = EventHandlers(engine, queue, gangs=features.enabled(GANG_SCHEDULING))
     live = LiveScheduler(
         engine,
         queue,
-        event_handlers,
-        bindings,
+        EventHandlers(engine, queue, gangs=features.enabled(GANG_SCHEDULING)),
+        BindingTasks(cycle),
         failures,
-        evictions,
+        PreemptionExecutor(engine, queue, writes, statuses, events, clock, cycle.pre_binds, wake, observer),
         writes,
         events,
+        observer,
         clock,
-        call_extender=call_extender,
-        observer=observer,
+        wake,
+        call_extender=extenders.call if extenders is not None else None,
         slice_s=settings.slice_milliseconds / 1e3,
     )
     if features.enabled(GENERIC_WORKLOAD):
-        live.pod_group_cycle = _new_group_cycle(
-            live, _new_group_attempts(live, chance, call_extender, options), pod_groups, observer, features
-        )
+        live.pod_group_cycle = _new_group_cycle(live, chance, options, pod_groups)
     _add_listeners(cache, live, observer)
     return live
 
@@ -152,35 +141,28 @@ def _new_queue(
     )
 
 
-def _new_group_attempts(
-    live: LiveScheduler, chance: random.Random, call_extender: CallExtender | None, options: ProcessOptions
-) -> GroupAttempts:
+def _new_group_attempts(live: LiveScheduler, chance: random.Random, options: ProcessOptions) -> GroupAttempts:
     """Build the attempts for whole groups: on all nodes at once, or placement by placement."""
     if not options.serving.features.enabled(TOPOLOGY_AWARE_WORKLOAD_SCHEDULING):
-        return GroupAttempts(live.engine, live.queue, call_extender)
+        return GroupAttempts(live.engine, live.queue, live.call_extender)
     ties = None if options.settings.ties == "inOrder" else chance
-    return PlacementGroupAttempts(live.engine, live.queue, call_extender, ties)
+    return PlacementGroupAttempts(live.engine, live.queue, live.call_extender, ties)
 
 
 def _new_group_cycle(
-    live: LiveScheduler,
-    groups: GroupAttempts,
-    pod_groups: GroupVersionResource | None,
-    observer: SchedulerObserver,
-    features: FeatureGates,
+    live: LiveScheduler, chance: random.Random, options: ProcessOptions, pod_groups: GroupVersionResource | None
 ) -> PodGroupCycle:
+    groups = _new_group_attempts(live, chance, options)
     cycle = PodGroupCycle(
         groups,
         live.engine,
         live.failure_handler,
         live.preemption_executor,
-        GroupStatuses(live.writes, pod_groups, live.clock),
+        live.bindings,
+        GroupStatuses(live.writes, pod_groups, live.clock, live.wake_event),
         live.clock,
-        observer,
-        start=live.start_binding,
-        skip=live.skip,
+        live.observer,
     )
-    cycle.statuses.wake = live.wake
-    if features.enabled(WORKLOAD_AWARE_PREEMPTION):
+    if options.serving.features.enabled(WORKLOAD_AWARE_PREEMPTION):
         cycle.preemption = GroupPreemption(groups, live.engine, live.clock)
     return cycle

@@ -6,7 +6,6 @@ The run loop calls it for every popped pod that belongs to a group. `GroupAttemp
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bayplan.api_writes.observer import ERROR, SCHEDULED, UNSCHEDULABLE, SchedulerObserver
@@ -14,9 +13,10 @@ from bayplan.clock import LoopClock
 from bayplan.framework.api.status import Code, Status
 from bayplan.objects.workloads import PodGroup
 from bayplan.queue import QueuedPodInfo
+from bayplan.scheduler.binding.binding_tasks import BindingTasks
 from bayplan.scheduler.binding.failure_handler import FailureHandler
 from bayplan.scheduler.binding.preemption_executor import PreemptionExecutor, PreemptionTask
-from bayplan.scheduler.engine import PodEngine, ScheduleResult
+from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.pod_groups.group_attempts import UNSCHEDULABLE_GROUP, GroupAttemptResult, GroupAttempts, PodTrial
 from bayplan.scheduler.pod_groups.group_preemption import GroupPreemption
 from bayplan.scheduler.pod_groups.group_statuses import GroupStatuses
@@ -27,17 +27,16 @@ _NO_PLUGINS: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
 @dataclass(slots=True)
 class PodGroupCycle:
-    """Applies the attempts for groups. `start` begins the binding of a pod; `skip`: whether a pod need not be tried."""
+    """Applies the attempts for groups."""
 
     groups: GroupAttempts
     engine: PodEngine
     failures: FailureHandler
     evictions: PreemptionExecutor
+    bindings: BindingTasks
     statuses: GroupStatuses
     clock: LoopClock
     observer: SchedulerObserver
-    start: Callable[[QueuedPodInfo, ScheduleResult], None]
-    skip: Callable[[QueuedPodInfo], bool]
     preemption: GroupPreemption | None = None
     """Preemption for a whole group; None: each pod of the group preempts for itself."""
     status_writes: list[asyncio.Task[None]] = field(default_factory=list)
@@ -45,7 +44,7 @@ class PodGroupCycle:
 
     async def attempt(self, first: QueuedPodInfo) -> None:
         start_s = self.clock.monotonic_s()
-        members = self.groups.gather_members(first, self.skip)
+        members = self.groups.gather_members(first, self.failures.skip_pod)
         if not members:
             return
         for queued in members:
@@ -100,7 +99,7 @@ class PodGroupCycle:
         if placed.assumed is None:
             self._fail(tried.queued, placed.status)
         else:
-            self.start(tried.queued, placed)
+            self.bindings.start(tried.queued, placed)
 
     def _fail(
         self,
@@ -111,10 +110,6 @@ class PodGroupCycle:
         of_group: PreemptionTask | None = None,
     ) -> None:
         rejectors = _NO_PLUGINS if tried is None or status is not tried.status else tried.decision.rejectors
-        result = UNSCHEDULABLE if status.rejected else ERROR
-        self.observer.observe_attempt(
-            result, queued.pod.scheduler_name, self.clock.monotonic_s() - queued.attempt_started_s
-        )
         writes = tried.decision.writes if tried is not None else ()
         preemption = self.evictions.prepare(queued.pod, writes) if writes else None
         status_write = self.failures.handle(queued, status, nominate, *rejectors, preemption=preemption or of_group)

@@ -12,7 +12,7 @@ that is scheduled. The pause grows while the API server refuses.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,14 +43,15 @@ class _Unwritten:
 class GroupStatuses:
     """Writes of PodGroup statuses. `resource`: None if the API server has no PodGroups."""
 
-    def __init__(self, writes: ApiWrites, resource: GroupVersionResource | None, clock: Clock) -> None:
+    def __init__(
+        self, writes: ApiWrites, resource: GroupVersionResource | None, clock: Clock, wake: asyncio.Event
+    ) -> None:
         self._writes = writes
         self._resource = resource
         self._clock = clock
         self._latest: dict[str, tuple[Condition, asyncio.Task[None]]] = {}  # by uid: the last write under way
         self._unwritten: dict[str, _Unwritten] = {}  # by uid
-        self.wake: Callable[[], object] = lambda: None
-        """Called when `next_retry_s` has changed."""
+        self._wake = wake  # set when `next_retry_s` has changed
 
     def write(self, group: PodGroup, status: Status) -> None:
         """Start to write the outcome of an attempt, unless the group has that condition or was scheduled before."""
@@ -90,7 +91,7 @@ class GroupStatuses:
         if self._latest[uid][1] is task:
             del self._latest[uid]
             if uid in self._unwritten:
-                self.wake()
+                self._wake.set()
 
     async def _write(
         self, group: PodGroup, condition: Condition, resource: GroupVersionResource, before: asyncio.Task[None] | None

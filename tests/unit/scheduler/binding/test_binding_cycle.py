@@ -13,7 +13,7 @@ from bayplan.framework import SKIP, Cycle, PermitWait, PreBindPreFlightResult, p
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod
 from bayplan.queue.queued_pod import SubQueue
-from bayplan.scheduler.binding.binding_cycle import PreBindTasks
+from bayplan.scheduler.binding.pre_bind_tasks import PreBindTasks
 from support.builders.framework import make_node, make_pod, replace_fields
 from support.fakes.http_server import NoAnswer, Reply, status
 from support.harness.async_tests import async_test, wait_until

@@ -468,7 +468,7 @@ async def test_a_failure_is_not_reported_to_a_later_pod_of_the_same_name() -> No
         harness.deliver(make_pod("large", cpu="8", uid="another"))
         await wait_until(lambda: conditions(harness))
         harness.server.cut()
-        await wait_until(lambda: not harness.live._binding_tasks)
+        await wait_until(lambda: not harness.live.bindings.tasks)
         await harness.idle()
         assert all("Insufficient cpu" in each.note for each in harness.events.recorded)  # the reason of the new pod
         assert all("Insufficient cpu" in each["message"] for each in conditions(harness))

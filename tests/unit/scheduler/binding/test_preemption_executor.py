@@ -397,7 +397,7 @@ def test_a_victim_in_its_binding_cycle_is_cancelled_in_memory(plugin: Any, messa
             await wait_until(lambda: harness.live.engine.cache.is_assumed(pod.uid))
             await wait_until(
                 lambda: (
-                    harness.live.engine.waiting_pods.get(pod.uid) or pod.uid in harness.live.binding_cycles.pre_binds
+                    harness.live.engine.waiting_pods.get(pod.uid) or pod.uid in harness.live.bindings.cycle.pre_binds
                 )
             )
             harness.deliver(STRONG)

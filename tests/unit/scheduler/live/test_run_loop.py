@@ -16,7 +16,7 @@ from bayplan.framework.api.handle import Handle
 from bayplan.objects.core import Pod
 from bayplan.objects.volumes import AzureDisk
 from bayplan.queue.queued_pod import SubQueue
-from bayplan.scheduler.live import run_loop as live_module
+from bayplan.scheduler.binding import binding_cycle
 from bayplan.scheduler.live.run_loop import SLICE_S, LiveScheduler
 from support.builders.framework import make_node, make_pod
 from support.builders.volumes import claim_volume, make_claim, make_csi_node, make_volume, volume_pod
@@ -144,8 +144,8 @@ async def test_an_event_that_cannot_be_handled_stops_no_other_event() -> None:
 
 @async_test
 async def test_pods_wait_in_the_queue_at_the_limit_of_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_module, "_MAX_WRITES_IN_FLIGHT", 10)
-    monkeypatch.setattr(live_module, "_RESUME_WRITES_IN_FLIGHT", 8)
+    monkeypatch.setattr(binding_cycle, "_MAX_WRITES_IN_FLIGHT", 10)
+    monkeypatch.setattr(binding_cycle, "_RESUME_WRITES_IN_FLIGHT", 8)
     async with run_live_scheduler(NODE) as harness:
         slow_down(harness)  # so that every binding starts before the next pod is popped
         turns = asyncio.Semaphore(0)
@@ -164,7 +164,7 @@ async def test_pods_wait_in_the_queue_at_the_limit_of_writes(monkeypatch: pytest
         await wait_until(lambda: harness.pool(urgent) is SubQueue.ACTIVE)
         for _ in range(2):
             turns.release()
-        await wait_until(lambda: harness.live.binding_cycles.writes_in_flight == 8)
+        await wait_until(lambda: harness.live.bindings.cycle.writes_in_flight == 8)
         await wait_until(lambda: not harness.live._events)
         assert harness.live.queue.counts()["active"] == 6, "eight writes are not below the limit"
         turns.release()
@@ -175,8 +175,8 @@ async def test_pods_wait_in_the_queue_at_the_limit_of_writes(monkeypatch: pytest
 @async_test
 async def test_new_bindings_start_although_no_pod_is_bound_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod at the binder has no write in progress, and stays assumed as long as the binder takes."""
-    monkeypatch.setattr(live_module, "_MAX_WRITES_IN_FLIGHT", 2)
-    monkeypatch.setattr(live_module, "_RESUME_WRITES_IN_FLIGHT", 1)
+    monkeypatch.setattr(binding_cycle, "_MAX_WRITES_IN_FLIGHT", 2)
+    monkeypatch.setattr(binding_cycle, "_RESUME_WRITES_IN_FLIGHT", 1)
     async with run_live_scheduler(NODE) as harness:
         slow_down(harness)
         turns = asyncio.Semaphore(0)
@@ -194,7 +194,7 @@ async def test_new_bindings_start_although_no_pod_is_bound_yet(monkeypatch: pyte
             return harness.answer(request)
 
         harness.server.route = in_turn
-        harness.live.binding_cycles.bind_requests = IdleTracker()  # type: ignore[assignment]
+        harness.live.bindings.cycle.bind_requests = IdleTracker()  # type: ignore[assignment]
         harness.deliver(*(make_pod(f"p{number}", cpu="1") for number in range(5)))
         await harness.wait_for_request("POST", "/binding", 2)
         await wait_until(lambda: not harness.live._events)
@@ -323,7 +323,7 @@ async def test_abandon_ends_at_once() -> None:
         await harness.wait_for_request("POST", "/binding")
         await harness.wait_for_request("PATCH", "/status")
         await harness.live.abandon()
-        assert not harness.live._binding_tasks
+        assert not harness.live.bindings.tasks
         assert not harness.live.writes.busy
 
 

@@ -33,7 +33,7 @@ class World:
     def __init__(self, harness: ReconcilerHarness) -> None:
         self.harness, self.clock = harness, SkippingClock()
         self.writes = ApiWrites(harness.client, RecordedEvents(), clock=self.clock)
-        self.statuses = GroupStatuses(self.writes, GROUPS, self.clock)
+        self.statuses = GroupStatuses(self.writes, GROUPS, self.clock, asyncio.Event())
 
     async def create(self) -> PodGroup:
         tree = {"apiVersion": GROUPS.api_version, "kind": "PodGroup", "metadata": {"name": "g"}}

@@ -1,6 +1,6 @@
 """How long does a process take to say that it lives? Asked as a kubelet asks, by a process of its own, all the time.
 
-    python benchmarks/live/probing.py http://127.0.0.1:11251/livez
+    python benchmarks/live/liveness_probes.py http://127.0.0.1:11251/livez
 
 Asks from when there is an answer until it is told to stop (SIGTERM), then prints what it found as JSON.
 """

@@ -15,7 +15,7 @@ from bayplan.errors import BayplanError
 from bayplan.objects.kinds import find_kind
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
-from benchmarks.perf import making
+from benchmarks.perf import object_builders
 from benchmarks.perf.configs import TestCase, Workload
 from benchmarks.perf.operations import OPERATIONS, Run
 from benchmarks.perf.templates import Raw, Template
@@ -147,7 +147,7 @@ class _Staging(Run):
     def _create_raw(self, raw: Raw, namespace: str | None) -> KubeObject | None:
         kind = find_kind(raw.get("apiVersion", ""), raw.get("kind", ""))
         placed = namespace and (kind.namespaced if kind is not None else raw.get("kind") in _UNTYPED)
-        self._trees.append(making.in_namespace(raw, namespace) if namespace and placed else raw)
+        self._trees.append(object_builders.in_namespace(raw, namespace) if namespace and placed else raw)
         return super()._create_raw(raw, namespace)
 
 

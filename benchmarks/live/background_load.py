@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from bayplan.errors import BayplanError
-from benchmarks.live.stagehand import Stagehand
-from benchmarks.live.staging import Churn, Deletion
-from benchmarks.perf import making
+from benchmarks.live.cluster_setup import Stagehand
+from benchmarks.live.initial_state import Churn, Deletion
+from benchmarks.perf import object_builders
 from benchmarks.perf.templates import Raw
 
 _CLUSTER_WIDE = frozenset({"Node"})
@@ -49,7 +49,7 @@ async def _disturb(hand: Stagehand, what: Churn | Deletion) -> None:
 
 
 async def _made(hand: Stagehand, raw: Raw, namespace: str) -> Raw:
-    tree = raw if raw["kind"] in _CLUSTER_WIDE else making.in_namespace(raw, namespace)
+    tree = raw if raw["kind"] in _CLUSTER_WIDE else object_builders.in_namespace(raw, namespace)
     try:
         await hand.create(tree)
     except BayplanError as fault:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bayplan.objects.core import Pod
-from benchmarks.measuring import Latencies
-from benchmarks.perf.world import Attempt, World
+from benchmarks.decision_timing import Latencies
+from benchmarks.perf.in_memory_cluster import Attempt, World
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The command line with a sampler in it: where does a process of ours spend its processor time?
 
-    python benchmarks/sampled.py SAMPLES.json cluster up --nodes 1000
+    python benchmarks/sampling_profiler.py SAMPLES.json cluster up --nodes 1000
 
 Called by `demo.py`. Every few milliseconds of processor time the stack is looked at, and counted for the part of the
 program that holds it: the innermost frame of a room of ours says which. SIGUSR1 begins anew, so that the start is not

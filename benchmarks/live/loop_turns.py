@@ -1,6 +1,6 @@
 """`bayplan scheduler`, with every turn of its loop timed: what held it longest, and when.
 
-    python benchmarks/live/held.py FILE scheduler --kubeconfig ...
+    python benchmarks/live/loop_turns.py FILE scheduler --kubeconfig ...
 
 Run by `soak.py`. FILE gets the longest turns as JSON, once a second where they have changed. A turn counts in time of
 the processor, because whatever else a machine does can only add; the time that passed stands beside it, and so does

@@ -18,11 +18,11 @@ import numpy as np
 
 from bayplan.client import Client
 from bayplan.clock import SystemClock
+from benchmarks.live.background_load import disturbed
+from benchmarks.live.bind_watch import BoundPods, Process, StoredEvents, look_at
+from benchmarks.live.cluster_setup import Stagehand
 from benchmarks.live.contenders import CONCURRENCIES, Contender, bare_loop, bayplan, kube_scheduler
-from benchmarks.live.disturbing import disturbed
-from benchmarks.live.stagehand import Stagehand
-from benchmarks.live.staging import Stage
-from benchmarks.live.watching import BoundPods, Process, StoredEvents, look_at
+from benchmarks.live.initial_state import Stage
 from cluster.run import BENCHMARK_FLAGS, Cluster
 
 QUIET_S = 60.0

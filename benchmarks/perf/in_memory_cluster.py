@@ -34,8 +34,8 @@ from bayplan.scheduler.engine import PodEngine, ScheduleResult
 from bayplan.snapshot import PodInfo
 from bayplan.testing.recorded_writes import with_recorded_writes
 from benchmarks.perf.controllers import ClaimController, PerformedWrites, TaintController
+from benchmarks.perf.pending_pods import WaitingLine
 from benchmarks.perf.templates import Names
-from benchmarks.perf.waiting import WaitingLine
 
 GONE = datetime(2026, 1, 1, tzinfo=UTC)
 PROFILE = "default-scheduler"

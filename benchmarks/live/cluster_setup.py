@@ -17,7 +17,7 @@ from bayplan.client import Client
 from bayplan.client.client import MERGE_PATCH
 from bayplan.errors import AlreadyExists, NotFound, TimedOut
 from bayplan.objects.resource import ResourceClaim
-from benchmarks.live.staging import Stage
+from benchmarks.live.initial_state import Stage
 from benchmarks.perf.templates import Raw
 
 T = TypeVar("T")

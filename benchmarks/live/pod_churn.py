@@ -14,7 +14,7 @@ import msgspec
 from bayplan.client import Client
 from bayplan.client.informer.watcher import LineSplitter
 from bayplan.errors import ApiError, NotFound
-from benchmarks.live.watching import Seen, Told
+from benchmarks.live.bind_watch import Seen, Told
 
 NAMESPACE = "soak"
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
