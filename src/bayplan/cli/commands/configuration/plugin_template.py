@@ -22,7 +22,6 @@ from bayplan.framework import (
     Cycle,
     EventResource,
     NodeInfo,
-    PluginTraits,
     Status,
     unresolvable,
 )
@@ -67,6 +66,7 @@ from bayplan.framework import (
     EventResource,
     IntVector,
     NodeTable,
+    PluginTraits,
     Pod,
     Rejection,
     row_local,
