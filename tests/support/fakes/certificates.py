@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority and what it signs. Not for anything that matters."""
+"""Certificates for tests: a certificate authority and the certificates that it signs. Not for production."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Authority:
         )
 
     def user(self, common_name: str, *groups: str) -> Pair:
-        """For a user of the API server: the name is the user, organisations are groups."""
+        """For a user of the API server: the common name is the user, organisations are groups."""
         key = EcPrivateKey()
         return Pair(
             self._sign(distinguished_name(common_name, groups), key, [extended_key_usage(CLIENT_AUTH)]), key.pem
@@ -64,7 +64,7 @@ class Authority:
 
 
 def server_context(folder: Path, pair: Pair, clients: str = "") -> ssl.SSLContext:
-    """What a server needs to speak TLS; with `clients`, an authority, it asks who connects for a certificate of it."""
+    """The TLS context of a server; with `clients`, an authority, it requires client certificates of that authority."""
     (folder / "server.crt").write_text(pair.certificate)
     (folder / "server.key").write_text(pair.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
