@@ -1,7 +1,6 @@
-"""Plugins from outside as people write them: such that say much, little or nothing of themselves, and such that break.
+"""Third-party plugins as users write them: with complete, partial or no traits, and some that fail.
 
-What they answer follows from the pod and the cluster alone, so that two engines that live through the same can be held
-against each other.
+Their results depend on the pod and the cluster alone, so that two engines with the same history can be compared.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from bayplan.snapshot import IntVector
 
 
 def pod_number(pod: Pod) -> int:
-    """Pods are called p1, p2 …: what nobody else looks at."""
+    """Pods are named p1, p2 …; only these plugins read the number."""
     return int(pod.name[1:])
 
 
-# who signs nothing
+# without a signature
 
 
 class FilterByPodName:
-    """One node at a time, and by the name of the pod, which nobody else looks at."""
+    """A per-node filter by the name of the pod, which no other plugin reads."""
 
     name = "Picky"
 
@@ -50,7 +49,7 @@ class FilterByPodName:
 
 
 class PreFilterByPodName:
-    """All nodes at once, with something to say before and after, and again by the name of the pod."""
+    """A filter over all nodes with PreFilter and PreScore, again by the name of the pod."""
 
     name = "Moody"
     MOOD: StateKey[int] = StateKey("Mood")
@@ -71,11 +70,11 @@ class PreFilterByPodName:
         return np.minimum(scores - scores.min(), 100)
 
 
-# who signs, and says little or much
+# with a signature, and complete or few other traits
 
 
 class SignatureOnly:
-    """Signs, and says nothing else: it is asked about every row each time."""
+    """A signature and no other trait: the framework calls it for every row each time."""
 
     name = "Plain"
 
@@ -91,7 +90,7 @@ class SignatureOnly:
 
 
 class ManyReasons:
-    """One node at a time; its reasons, their order and their number follow from the pods there."""
+    """A per-node filter; its reasons, their order and their number depend on the pods on the node."""
 
     name = "Wordy"
     traits = PluginTraits(depends_on=row_local)
@@ -140,7 +139,7 @@ class InPlaceNormalize:
 
 
 class ComparesCandidates:
-    """Looks at who the candidates are, and has no opinion about few."""
+    """Scores that depend on the set of candidates; it skips small sets."""
 
     name = "Compares"
     traits = PluginTraits(depends_on=lambda _plugin, cycle: len(cycle.snapshot.nodes.pods[0]), compares_candidates=True)
@@ -160,7 +159,9 @@ class ComparesCandidates:
 
 
 class ScoresSomeCandidates:
-    """Compares candidates, and speaks of some sets of them only: of an odd number, and where one has two pods."""
+    """Compares candidates, and scores some sets of them only: those of odd size, and those with a node that has two
+    pods.
+    """
 
     name = "Reticent"
     traits = PluginTraits(depends_on=row_local, compares_candidates=True)
@@ -176,7 +177,7 @@ class ScoresSomeCandidates:
 
 
 class NarrowsNodes:
-    """Sends every ninth pod to three nodes, and refuses some outright."""
+    """Narrows every ninth pod to three nodes, and rejects some pods."""
 
     name = "Narrows"
 
@@ -189,7 +190,7 @@ class NarrowsNodes:
 
 
 class FailsReserve:
-    """Takes a node back after it was chosen, now and then."""
+    """Fails Reserve now and then."""
 
     name = "Refuses"
 
@@ -200,11 +201,11 @@ class FailsReserve:
         pass
 
 
-# who breaks
+# with errors
 
 
 class FailsForSomePods:
-    """Fails for some pods at some nodes, at every point in turn: only who is really asked about them may notice."""
+    """Fails for some pods at some nodes, at every extension point in turn: no other pod may be affected."""
 
     name = "Brittle"
 

@@ -12,7 +12,7 @@ from benchmarks import calibration
 from benchmarks.perf import background, in_memory_cluster
 from benchmarks.perf.configs import load_all
 from benchmarks.perf.in_memory_cluster import AttemptFailed
-from benchmarks.perf.operations import Meaningless, Run, Stuck
+from benchmarks.perf.operations import Run, Stuck, UnsupportedOperation
 from benchmarks.scheduler_perf import cli
 from click.testing import CliRunner
 
@@ -452,16 +452,16 @@ def test_nothing_measured_is_said(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("operations", "words"),
     [
-        pytest.param([{"opcode": "restartApiServer"}], "restartApiServer has no meaning", id="unknown operation"),
+        pytest.param([{"opcode": "restartApiServer"}], "restartApiServer is not possible", id="unknown operation"),
         pytest.param([{"opcode": "createAny", "templatePath": "custom.yaml"}], "Something", id="unknown kind"),
-        pytest.param([{"opcode": "stopCollectingMetrics"}], "never started", id="stop without start"),
+        pytest.param([{"opcode": "stopCollectingMetrics"}], "was not started", id="stop without start"),
         pytest.param(
             [{"opcode": "startCollectingMetrics", "namespaces": ["n"]}] * 2, "before the last", id="two starts"
         ),
     ],
 )
 def test_what_has_no_meaning_is_named(folder: Path, operations: Operations, words: str) -> None:
-    with pytest.raises(Meaningless, match=words):
+    with pytest.raises(UnsupportedOperation, match=words):
         run(folder, operations)
 
 
@@ -529,5 +529,5 @@ def test_the_command_runs_and_writes(benchmark_folder: Path, tmp_path: Path) -> 
 def test_a_benchmark_that_cannot_run_is_told_and_does_not_stop_others(benchmark_folder: Path, tmp_path: Path) -> None:
     code, told = command(benchmark_folder, "run", "all", "--label", "", "--file", str(tmp_path / "p.json"))
     assert code == 1
-    assert "Odd/w: not run: operation fly has no meaning in one process" in told
+    assert "Odd/w: not run: operation fly is not possible in one process" in told
     assert "Case" in told
