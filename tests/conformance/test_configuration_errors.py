@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.config.field_errors import FieldPath, aggregate
+from bayplan.codec.field_errors import FieldPath, aggregate
 from bayplan.config.load import dump, load
 from bayplan.config.model import Configuration
 from bayplan.errors import ConfigError
