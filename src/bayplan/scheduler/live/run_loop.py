@@ -28,7 +28,7 @@ from bayplan.scheduler.binding.preemption_executor import PreemptionExecutor
 from bayplan.scheduler.cycle.schedule_result import ScheduleResult
 from bayplan.scheduler.cycle.scheduling_cycle import CallExtender
 from bayplan.scheduler.engine import NewProfiles, PodEngine
-from bayplan.scheduler.live.event_handlers import EventHandlers
+from bayplan.scheduler.live.event_handlers import EventHandlers, PodMove
 from bayplan.scheduler.live.queue_factory import queue_profiles
 from bayplan.scheduler.pod_groups.group_cycle import PodGroupCycle
 
@@ -44,8 +44,8 @@ _MAX_EVENT_DELAY_WRITING_S, _MAX_EVENT_DELAY_READING_S = 0.1, 0.25
 """The limit when every pod is bound by the binder: a new pod is behind those at the binder, so a longer delay changes
 neither order nor latency. The second value applies when this process has no write in progress either: then all events
 that can come are results of the binder."""
-EventHandler = Callable[[KubeObject | None, KubeObject | None], Iterator[int]]
-"""Handles one watch event in slices."""
+MovesOfEvent = Callable[[KubeObject | None, KubeObject | None], Iterator[PodMove]]
+"""Handles one change; yields the moves of pods in the queue."""
 
 
 @dataclass(slots=True)
@@ -70,9 +70,9 @@ class LiveScheduler:
     slice_s: float = SLICE_S
     all_by_binder: bool = False
     """Whether all profiles let the binder bind their pods."""
-    _events: deque[tuple[EventHandler, KubeObject | None, KubeObject | None]] = field(default_factory=deque)
-    _current_handler: Iterator[int] | None = None
-    _flushing: Iterator[int] | None = None
+    _events: deque[tuple[MovesOfEvent, KubeObject | None, KubeObject | None]] = field(default_factory=deque)
+    _current_handler: Iterator[object] | None = None
+    _flushing: Iterator[object] | None = None
     _event_slices: int = 0
     _deciding: bool = True
     _slice_ends_s: float = 0.0
@@ -87,12 +87,12 @@ class LiveScheduler:
 
     def handle_event(self, old: KubeObject | None, new: KubeObject | None) -> None:
         """Queue a watch event."""
-        self._events.append((self.event_handlers.handle_in_slices, old, new))
+        self._events.append((self.event_handlers.moves, old, new))
         self.wake_event.set()
 
     def handle_own_write(self, old: KubeObject | None, new: KubeObject | None) -> None:
         """Queue a change that this process has written, before the watch delivers it."""
-        self._events.append((self.event_handlers.handle_own_write, old, new))
+        self._events.append((self.event_handlers.own_write_moves, old, new))
         self.wake_event.set()
 
     def wake(self) -> None:
@@ -220,11 +220,11 @@ class LiveScheduler:
                 if self.clock.monotonic_s() > self._slice_ends_s:
                     return False
             self._current_handler = None
-            if self.clock.monotonic_s() > self._slice_ends_s:  # an event that wakes no pod yields no slice
+            if self.clock.monotonic_s() > self._slice_ends_s:  # an event without a move yields no slice
                 return not (self._events or self._new_profiles)
         return True
 
-    def _install(self) -> Iterator[int]:
+    def _install(self) -> Iterator[object]:
         """Install the new profiles and wake the pods that changed plugins rejected. Assumed pods keep their plugins."""
         rebuilt, self._new_profiles = self._new_profiles, None
         assert rebuilt is not None
@@ -232,15 +232,16 @@ class LiveScheduler:
         return self.queue.install_profiles(queue_profiles(self.engine), rebuilt.changed)
 
     def _handle_event_in_slices(
-        self, handler: EventHandler, old: KubeObject | None, new: KubeObject | None
-    ) -> Iterator[int]:
+        self, moves: MovesOfEvent, old: KubeObject | None, new: KubeObject | None
+    ) -> Iterator[None]:
         took_s, now_s = 0.0, self.clock.monotonic_s
         start_s = now_s()
         try:
-            for woken in handler(old, new):
-                took_s += now_s() - start_s
-                yield woken
-                start_s = now_s()
+            for move in moves(old, new):
+                for _ in move.start(self.queue):
+                    took_s += now_s() - start_s
+                    yield
+                    start_s = now_s()
         except Exception:  # one event that cannot be handled must not stop the rest
             item = new if new is not None else old
             log.exception("cannot handle a change of %s %s", type(item).__name__, item.key if item else "")

@@ -126,14 +126,14 @@ async def test_a_flood_of_events_does_not_block_attempts() -> None:
 @async_test
 async def test_an_event_that_cannot_be_handled_stops_no_other_event() -> None:
     async with run_live_scheduler(NODE) as harness:
-        handle = harness.live.event_handlers.handle_in_slices
+        moves = harness.live.event_handlers.moves
 
         def broken(old: Any, new: Any) -> Any:
             if new.name == "bad":
                 raise ValueError("a bug")
-            return handle(old, new)
+            return moves(old, new)
 
-        harness.live.event_handlers.handle_in_slices = broken  # type: ignore[method-assign]
+        harness.live.event_handlers.moves = broken  # type: ignore[method-assign]
         harness.deliver(make_node("bad"), make_node("good"))
         await wait_until(lambda: harness.live.engine.cache.node("good"))
         assert harness.live.engine.cache.node("bad") is None
