@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bayplan.framework import Cycle, Handle, IntVector, NodeTable, Pod, default_normalize, row_local
+from bayplan.framework import Cycle, Handle, IntVector, NodeTable, PluginTraits, Pod, default_normalize, row_local
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
@@ -23,8 +23,7 @@ class CheapNodes:
     """Scores nodes by the price of their type."""
 
     name = "CheapNodes"
-    depends_on = row_local
-    looks_at_pods = False
+    traits = PluginTraits(depends_on=row_local, looks_at_pods=False)
 
     def __init__(self, prices: Mapping[str, float], label: str = INSTANCE_TYPE) -> None:
         # Scores are whole numbers: millionths are fine enough to tell two prices apart.

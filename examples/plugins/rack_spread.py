@@ -8,24 +8,26 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from bayplan.framework import SKIP, Cycle, IntVector, NodeTable, Pod, StateKey, Status, default_normalize
+from bayplan.framework import SKIP, Cycle, IntVector, NodeTable, PluginTraits, Pod, StateKey, Status, default_normalize
 
 RACK = "rack"
 APP = "app"
 COUNTS: StateKey[IntVector] = StateKey("RackSpread")  # siblings in each rack; the last entry is for nodes without one
 
 
+def pods_and_racks(plugin: object, cycle: Cycle) -> Hashable:  # noqa: ARG001
+    """The score of a node also depends on the pods of other nodes, and on the racks of those nodes."""
+    return cycle.snapshot.pods.version, cycle.snapshot.nodes_version
+
+
 class RackSpread:
     """The fewer siblings in a node's rack, the better."""
 
     name = "RackSpread"
+    traits = PluginTraits(depends_on=pods_and_racks)
 
     def signature(self, pod: Pod) -> Hashable:
         return (pod.namespace, pod.labels.get(APP))
-
-    def depends_on(self, cycle: Cycle) -> Hashable:
-        """On pods of other nodes too, and on the racks of those nodes."""
-        return cycle.snapshot.pods.version, cycle.snapshot.nodes_version
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:
         """Count once what every node needs to know. The snapshot, not `nodes`: siblings run on full nodes too."""

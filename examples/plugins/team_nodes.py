@@ -16,6 +16,7 @@ from bayplan.framework import (
     EventResource,
     IntVector,
     NodeTable,
+    PluginTraits,
     Pod,
     Rejection,
     row_local,
@@ -33,8 +34,7 @@ class TeamNodes:
         ClusterEventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),
         ClusterEventWithHint(EventResource.UNSCHEDULABLE_POD, ActionType.UPDATE_POD_LABEL),
     )
-    depends_on = row_local
-    looks_at_pods = False
+    traits = PluginTraits(depends_on=row_local, looks_at_pods=False)
 
     def signature(self, pod: Pod) -> Hashable:
         return (pod.labels.get(LABEL),)

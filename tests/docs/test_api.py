@@ -30,7 +30,14 @@ SURFACE = Path(__file__).with_name("surface-0.1.txt")
 
 ELSEWHERE = {
     *("int", "float", "bool", "str", "timedelta", "ConfigError"),
-    *("ARGS", "takes", "signature", "depends_on", "unified_evictable"),  # of plugins, which are no class of ours
+    *(
+        "ARGS",
+        "takes",
+        "signature",
+        "depends_on",
+        "traits",
+        "unified_evictable",
+    ),  # of plugins, which are no class of ours
     *("pre_bind",),  # of binder plugins
     *("default", "with", "recover", "writes", "prometheus_adaptor"),
 }

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.live.held import Stolen
+from benchmarks.live.loop_turns import Stolen
 
 from bayplan.batch.session.outcome import SessionResult
 from bayplan.clock import SystemClock

@@ -1,4 +1,4 @@
-"""The scheduling queue as one would write it in an hour: lists, every pod looked at, every hint asked of every pod.
+"""Naive twin of the scheduling queue: lists, with every hint function called for every pod.
 
 No heaps, no index, no sharing, no slices. Every rule is written out where it applies.
 """
@@ -50,7 +50,7 @@ class NaiveQueue:
         self.flying: list[Entry] = []
         self.lister: dict[str, Pod] = {}
 
-    # what happens
+    # events
 
     def add(self, pod: Pod) -> None:
         self.lister[pod.uid] = pod
@@ -163,7 +163,7 @@ class NaiveQueue:
             self.place(entry, self.judge(entry, event, old, new))
 
     def judge(self, entry: Entry, event: ClusterEvent, old: KubeObject | None, new: KubeObject | None) -> str:
-        """`now`, `backoff` or nothing."""
+        """`now`, `backoff` or ""."""
         if event.is_wildcard:
             meant = new is None or (isinstance(new, Pod) and new.uid == entry.pod.uid)
             return "backoff" if meant else ""
@@ -219,7 +219,7 @@ class NaiveQueue:
         until, now = self.until(entry), self.clock.now()
         return until is not None and until >= (now.replace(microsecond=0) if self.early else now)
 
-    # what is where
+    # state
 
     def line(self, where: str) -> list[Entry]:
         def order(entry: Entry) -> tuple[Any, ...]:

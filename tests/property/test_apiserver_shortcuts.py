@@ -12,10 +12,10 @@ from bayplan.apiserver.requests import parse_resource_path
 from bayplan.apiserver.storage.store import Store
 from bayplan.apiserver.storage.stored_objects import make_stored_object
 from bayplan.apiserver.validation.clean_spec_cache import CleanSpecCache
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.pods.pod_spec import check_pod, check_pod_spec
 from bayplan.apiserver.warnings.pods import pod_warnings
 from bayplan.apiserver.writes.metadata import timestamp
+from bayplan.codec.field_errors import FieldErrorList
 
 moments = st.integers(0, 370 * 864_000).map(lambda n: datetime(2024, 12, 31, tzinfo=UTC) + timedelta(seconds=n / 10))
 steps = st.sampled_from([0.0, 0.4, 1.0, 59.6, 60.0, 3600.0, 86400.0, 31 * 86400.0, 365 * 86400.0])

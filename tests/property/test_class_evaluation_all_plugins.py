@@ -22,7 +22,7 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceSlice
 from bayplan.plugins.node_declared_features import RESTART_ALL_CONTAINERS, USER_NAMESPACES_WITH_HOST_NETWORK
 from bayplan.plugins.node_unschedulable import UNSCHEDULABLE
-from bayplan.scheduler.engine import ScheduleResult
+from bayplan.scheduler.cycle.schedule_result import ScheduleResult
 from support.builders.devices import device, exactly, first_of, make_allocation, make_slice, subrequest
 from support.builders.devices import make_claim as make_device_claim
 from support.builders.devices import make_class as make_device_class
@@ -340,7 +340,7 @@ class Furnished(History):
         """What was reserved for it is free again."""
         for engine, placed in zip(self.engines, self.held.pop(pod.uid), strict=True):
             assert placed.assumed is not None
-            if not engine.unreserve_and_forget(placed.assumed):
+            if not placed.assumed.unreserve_and_forget(engine.cache):
                 engine.cache.remove_pod(pod)
 
     def place(self) -> None:

@@ -20,7 +20,7 @@ from bayplan.plugins.gpu import gpu_policies
 from bayplan.plugins.gpu.fragmentation_policy import GpuFragmentation
 from bayplan.plugins.gpu.gpu_requests import GPU_COUNT, GPU_MODEL, GpuMilliRequest, request_annotations
 from bayplan.plugins.gpu_sharing import GpuSharing
-from bayplan.scheduler.engine import ScheduleResult
+from bayplan.scheduler.cycle.schedule_result import ScheduleResult
 from bayplan.snapshot import PodInfo
 from support.harness.engine_histories import HEAD, STEPS, History, decision_fields, run_history
 
@@ -80,7 +80,7 @@ class Handed(History):
         self.placed.pop(pod.uid, None)
         for engine, placed in zip(self.engines, both, strict=True):
             if placed.assumed is not None and placed.node is not None:
-                engine.unreserve_and_forget(placed.assumed)
+                placed.assumed.unreserve_and_forget(engine.cache)
                 engine.bind_request_factory.failures.record_failure(pod.uid, placed.node, "no")
             engine.nominator.delete_nomination(pod.uid)
         self.given_up[pod.uid] = pod, infos

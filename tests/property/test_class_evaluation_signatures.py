@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from bayplan.app import configured, filled_cache, known_plugins
 from bayplan.clock import ManualClock
-from bayplan.framework import NodeTable, Rejection, row_local
+from bayplan.framework import NodeTable, PluginTraits, Rejection, row_local
 from bayplan.framework.equivalence.equivalence_classes import EquivalenceClasses
 from bayplan.objects.core import Pod, PodStatus, Toleration
 from bayplan.objects.kinds import convert
@@ -38,8 +38,7 @@ class ByName:
     """Somebody's plugin, which tells pods apart by their names."""
 
     name = "ByName"
-    depends_on = row_local
-    looks_at_pods = False
+    traits = PluginTraits(depends_on=row_local, looks_at_pods=False)
 
     def signature(self, pod: Pod) -> Hashable:
         return pod.name

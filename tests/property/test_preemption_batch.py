@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.plugin import row_local
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.framework.api.status import Status, unschedulable
 from bayplan.framework.preemption.dry_run import DryRun, PreemptionSearchResult
 from bayplan.framework.preemption.victims import compile_budgets
@@ -68,7 +68,7 @@ class Superstitious:
     """Reads omens in everything that pods leave on a node: the list of them in its order, and all sums."""
 
     name = "Superstitious"
-    depends_on = row_local
+    traits = PluginTraits(depends_on=row_local)
 
     def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:  # noqa: ARG002
         listed = " ".join(info.pod.name for info in node.pods)

@@ -16,7 +16,7 @@ from bayplan.errors import BayplanError
 
 
 class FieldCause(Protocol):
-    """One field error; `validation.field_errors.FieldError` implements it."""
+    """One field error; `codec.field_errors.FieldError` implements it."""
 
     @property
     def field(self) -> str:

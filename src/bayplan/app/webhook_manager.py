@@ -130,7 +130,7 @@ async def webhook_manager_process(
             await watched.informers.wait_synced()
             webhooks = AdmissionHandler(options.webhooks(), watched, options.settings)
             tls = ServingTls(options.tls, clock, address=options.address)
-            server = WebhookServer(webhooks, tls=tls, address=options.address, port=options.port)
+            server = WebhookServer(webhooks, tls=tls, clock=clock, address=options.address, port=options.port)
             await server.start()
             try:
                 yield server

@@ -28,7 +28,8 @@ from bayplan.framework.api.status import Code, Status
 from bayplan.framework.runtime.framework import Framework
 from bayplan.objects.core import Pod
 from bayplan.scheduler.cycle.decision_records import decision_record
-from bayplan.scheduler.cycle.scheduling_cycle import NO_NODES, SchedulingDecision
+from bayplan.scheduler.cycle.schedule_result import SchedulingDecision
+from bayplan.scheduler.cycle.scheduling_cycle import NO_NODES
 from bayplan.scheduler.engine import PodEngine
 from bayplan.snapshot import NodeTable, Snapshot
 from bayplan.telemetry.answers import NOW, PENDING, PLACED, Answer, NodeRejection

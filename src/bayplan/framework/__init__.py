@@ -24,8 +24,8 @@ from bayplan.framework.api.plugin import (
     PreFilterResult,
     QueuedPod,
     Rejection,
-    row_local,
 )
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.framework.api.status import SKIP, SUCCESS, Code, Status, error, pending, unresolvable, unschedulable
 from bayplan.framework.runtime.registry import Registry
 from bayplan.framework.runtime.scoring import default_normalize
@@ -57,6 +57,7 @@ __all__ = [
     "NodeTable",
     "PermitWait",
     "Placement",
+    "PluginTraits",
     "Pod",
     "PodColumns",
     "PodInfo",

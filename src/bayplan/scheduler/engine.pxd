@@ -1,17 +1,10 @@
 cimport cython
 from bayplan.cache.cache cimport Cache as CCache
 from bayplan.framework.api.cycle cimport Cycle as CCycle
+from bayplan.scheduler.cycle.schedule_result cimport ScheduleResult as CScheduleResult
 from bayplan.scheduler.cycle.scheduling_cycle cimport SchedulingCycle as CSchedulingCycle
 from bayplan.snapshot.snapshot cimport Snapshot as CSnapshot
 from bayplan.telemetry.decisions cimport DecisionRing as CDecisionRing
-
-cdef class AssumedPod:
-    cdef public object framework, pod
-    cdef public CCycle cycle
-
-cdef class ScheduleResult:
-    cdef public object decision, status, permit_timeouts_s
-    cdef public AssumedPod assumed
 
 cdef class PodEngine:
     cdef dict __dict__
@@ -24,6 +17,4 @@ cdef class PodEngine:
     cdef public CSnapshot _snapshot
     cdef public dict pending, pods_to_activate, _waiting_assumed, _handles, _cycles
     cdef CSchedulingCycle _cycle_of(self, object scheduler_name)
-    cdef object _finish_placement(self, object framework, CCycle cycle, object decision)
-    cdef object _apply_decision(self, object framework, CCycle cycle, object decision)
-    cdef object _commit_assumed(self, object framework, CCycle cycle, object decision, object bound)
+    cdef object _record_placement(self, CCycle cycle, CScheduleResult placed)

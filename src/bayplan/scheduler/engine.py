@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cmp_to_key
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from bayplan.errors import BayplanError, ConfigError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.extension_points import QUEUE_SORT
 from bayplan.framework.api.plugin_error import PluginFault
-from bayplan.framework.api.status import Code, Status
+from bayplan.framework.api.status import Status
 from bayplan.framework.equivalence.class_evaluation import ClassEvaluation
 from bayplan.framework.equivalence.equivalence_classes import EquivalenceClasses
 from bayplan.framework.runtime.bind_request_factory import BindRequestFactory
@@ -43,61 +42,12 @@ from bayplan.objects.resources import has_same_request_inputs
 from bayplan.scheduler.cycle.decision_records import decision_record
 from bayplan.scheduler.cycle.http_extender import HttpExtender
 from bayplan.scheduler.cycle.node_sampling import NodeSampler, SampleSize, sample_size_for
-from bayplan.scheduler.cycle.scheduling_cycle import CallExtender, SchedulingCycle, SchedulingDecision, TieBreak
+from bayplan.scheduler.cycle.schedule_result import AssumedPod, ScheduleResult, SchedulingDecision, single_node_status
+from bayplan.scheduler.cycle.scheduling_cycle import CallExtender, SchedulingCycle, TieBreak
 from bayplan.scheduler.plugin_handle import EngineHandle, NoWrites, PostFunction
 from bayplan.snapshot import NodeColumns, PodInfo, RowVector, Snapshot
 from bayplan.telemetry.decisions import DecisionRing
 from bayplan.telemetry.plugin_timings import PluginTimings
-
-_NO_WAITS: Mapping[str, float] = MappingProxyType({})
-
-
-class AssumedPod:
-    """A pod that is counted on its node, with what the scheduler needs to bind or unreserve it."""
-
-    __slots__ = ("cycle", "framework", "pod")
-
-    def __init__(self, framework: Framework, cycle: Cycle, pod: Pod) -> None:
-        self.framework = framework
-        self.cycle = cycle
-        self.pod = pod  # with spec.nodeName set
-
-
-class ScheduleResult:
-    """A decision with the results of assume, Reserve and Permit.
-
-    A pod that Permit delays has a node and is counted there. It counts as placed only when
-    `PodEngine.settle_waiting_pods` returns it."""
-
-    __slots__ = ("assumed", "decision", "permit_timeouts_s", "status")
-
-    def __init__(
-        self,
-        decision: SchedulingDecision,
-        status: Status,
-        permit_timeouts_s: Mapping[str, float] = _NO_WAITS,
-        assumed: AssumedPod | None = None,
-    ) -> None:
-        self.decision = decision
-        self.status = status
-        self.permit_timeouts_s = permit_timeouts_s
-        self.assumed = assumed  # what was assumed and reserved for the pod; None if nothing was
-
-    @property
-    def node(self) -> str | None:
-        return self.decision.node if self.status.ok else None
-
-    @property
-    def waiting(self) -> bool:
-        return bool(self.permit_timeouts_s)
-
-    @property
-    def rejectors(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Plugins that rejected the pod, and those of them that wait for an external event. The queue needs both."""
-        if self.status is self.decision.status or not self.status.rejected:
-            return self.decision.rejectors
-        plugin = frozenset(filter(None, (self.status.plugin,)))
-        return plugin, plugin if self.status.code is Code.PENDING else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,17 +232,14 @@ class PodEngine:
     def place(self, pod: Pod | PodInfo) -> ScheduleResult:
         """Decide, assume the pod on its node, and run Reserve and Permit."""
         cycle = self.begin(pod)
-        attempts = self._cycle_of(cycle.pod.scheduler_name)
-        return self._finish_placement(attempts.framework, cycle, attempts.schedule_pod(cycle))
+        return self._record_placement(cycle, self._cycle_of(cycle.pod.scheduler_name).run(cycle))
 
     async def place_with_extenders(self, pod: Pod | PodInfo, call_extender: CallExtender) -> ScheduleResult:
         """The same for a profile with extenders, which `call_extender` calls. No other decision may be made
         meanwhile."""
         cycle = self.begin(pod)
         attempts = self._cycle_of(cycle.pod.scheduler_name)
-        return self._finish_placement(
-            attempts.framework, cycle, await attempts.schedule_pod_with_extenders(cycle, call_extender)
-        )
+        return self._record_placement(cycle, await attempts.run_with_extenders(cycle, call_extender))
 
     async def decide_only(
         self, pod: PodInfo, call_extender: CallExtender | None, within: Set[str] | None = None
@@ -331,7 +278,7 @@ class PodEngine:
     def assume_in_trial(
         self, framework: Framework, cycle: Cycle, node_name: str
     ) -> tuple[Status, AssumedPod | None, PermitResult]:
-        """Assume, reserve and run Permit as a trial. The caller unreserves the assumed pod with `end_trial`."""
+        """Assume, reserve and run Permit as a trial. The caller unreserves the assumed pod with its `end_trial`."""
         info = cycle.info.bound_to(node_name)
         self.cache.assume(info)
         with self.cache.devices.trial(), self.cache.volumes.trial():
@@ -342,13 +289,12 @@ class PodEngine:
         assumed = AssumedPod(framework, cycle, info.pod)
         permit = framework.binding_points.permit(cycle, node_name)
         if not permit.status.ok:
-            self.end_trial(assumed)
+            assumed.end_trial(self.cache)
             return single_node_status(permit.status), None, permit
         return status, assumed, permit
 
-    def _finish_placement(self, framework: Framework, cycle: Cycle, decision: SchedulingDecision) -> ScheduleResult:
-        self._latest = decision
-        placed = self._apply_decision(framework, cycle, decision)
+    def _record_placement(self, cycle: Cycle, placed: ScheduleResult) -> ScheduleResult:
+        self._latest = decision = placed.decision
         if placed.status is not decision.status:  # refused by Reserve or Permit; the record has the final status
             decision = replace(decision.with_details(), node=placed.node, status=placed.status)
         self._record(cycle.pod, decision)
@@ -362,43 +308,9 @@ class PodEngine:
         for attempts in self._cycles.values():
             attempts.framework.close()
 
-    def _apply_decision(self, framework: Framework, cycle: Cycle, decision: SchedulingDecision) -> ScheduleResult:
-        if decision.nominated_node_name is not None:
-            self.nominator.nominate(cycle.info, decision.nominated_node_name)
-        if decision.node is None:
-            return ScheduleResult(decision, decision.status)
-        return self.commit(framework, cycle, decision)
-
-    def commit(self, framework: Framework, cycle: Cycle, decision: SchedulingDecision) -> ScheduleResult:
-        """Assume the pod and run Reserve and Permit. A refusal undoes all of it."""
-        assert decision.node is not None
-        info = cycle.info.bound_to(decision.node)
-        bound = info.pod
-        self.cache.assume(info)
-        try:
-            return self._commit_assumed(framework, cycle, decision, bound)
-        except BaseException:  # an interrupt or a bug: in either case the pod must not stay counted on the node
-            self.cache.forget(bound)
-            raise
-
-    def _commit_assumed(
-        self, framework: Framework, cycle: Cycle, decision: SchedulingDecision, bound: Pod
-    ) -> ScheduleResult:
-        assert decision.node is not None
-        self.nominator.delete_nomination(bound.metadata.uid)
-        status = framework.binding_points.reserve(cycle, decision.node)
-        if not status.ok:
-            self.cache.forget(bound)
-            return ScheduleResult(decision, single_node_status(status))
-        permit = framework.binding_points.permit(cycle, decision.node)
-        if not permit.status.ok:
-            self.end_trial(AssumedPod(framework, cycle, bound))
-            return ScheduleResult(decision, single_node_status(permit.status))
-        assumed = AssumedPod(framework, cycle, bound)
-        if permit.waits:
-            self.waiting_pods.add(bound, permit.waits, self._clock.monotonic_s())
-            self._waiting_assumed[bound.uid] = assumed
-        return ScheduleResult(decision, status, permit.waits, assumed)
+    def commit(self, cycle: Cycle, decision: SchedulingDecision) -> ScheduleResult:
+        """Assume the pod of a decision that was made earlier, and run Reserve and Permit."""
+        return self._cycle_of(cycle.pod.scheduler_name).prepare_for_binding(cycle, decision)
 
     def settle_waiting_pods(self) -> list[tuple[Pod, Status]]:
         """Return pods whose wait at Permit is over. Refused and timed out pods are unreserved and forgotten."""
@@ -411,7 +323,7 @@ class PodEngine:
             self.waiting_pods.remove(waiting.pod.uid)
             assumed = self._waiting_assumed.pop(waiting.pod.uid)
             if not waiting.outcome.ok:
-                self.unreserve_and_forget(assumed)
+                assumed.unreserve_and_forget(self.cache)
             settled.append((assumed.pod, single_node_status(waiting.outcome)))
         return settled
 
@@ -419,19 +331,6 @@ class PodEngine:
         """Forget a waiting pod: Permit has allowed or refused it."""
         self.waiting_pods.remove(uid)
         self._waiting_assumed.pop(uid, None)
-
-    def unreserve_and_forget(self, assumed: AssumedPod) -> bool:
-        """Undo Reserve and assume. False: the API server shows the pod on a node, so the pod stays counted there."""
-        assumed.framework.binding_points.unreserve(assumed.cycle, assumed.pod.spec.node_name)
-        if self.cache.pod(assumed.pod.uid) is not None and not self.cache.is_assumed(assumed.pod.uid):
-            return False
-        self.cache.forget(assumed.pod)
-        return True
-
-    def end_trial(self, assumed: AssumedPod) -> None:
-        """Unreserve a pod that was assumed in this attempt only. No other pod can wait for it, so none is woken."""
-        with self.cache.devices.trial(), self.cache.volumes.trial():
-            self.unreserve_and_forget(assumed)
 
     # profiles
 
@@ -505,6 +404,8 @@ class PodEngine:
             classes=EquivalenceClasses(completed, framework.plugin_caller) if self._share else None,
             groups_preempt=self._groups_preempt,
             groups_placed=self._groups_placed,
+            handle=handle,
+            waiting_assumed=self._waiting_assumed,
         )
 
     def _handle(self) -> EngineHandle:
@@ -524,11 +425,3 @@ class PodEngine:
 
 def _uses_plugin(attempts: SchedulingCycle, plugin: Any) -> bool:
     return any(each is plugin for each in attempts.framework.profile.instances.values())
-
-
-def single_node_status(status: Status) -> Status:
-    """A refusal after the node was chosen, in kube-scheduler's words for a pod with one candidate node."""
-    if not status.rejected:
-        return status
-    counts = ", ".join(sorted(f"1 {reason}" for reason in status.reasons))
-    return Status(status.code, (f"0/1 nodes are available: {counts}.",), plugin=status.plugin)

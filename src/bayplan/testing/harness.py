@@ -32,9 +32,9 @@ from bayplan.framework.runtime.profile import Profile
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.defaults import with_all_defaults, with_identity, with_priority
 from bayplan.objects.meta import KubeObject
-from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
-from bayplan.scheduler.engine import PodEngine, ScheduleResult
-from bayplan.snapshot import NodeTable
+from bayplan.scheduler.cycle.schedule_result import ScheduleResult, SchedulingDecision
+from bayplan.scheduler.engine import PodEngine
+from bayplan.snapshot import NodeTable, PodInfo
 from bayplan.telemetry.decision_text import decision_sentence
 from bayplan.testing.builders import CREATED, as_list
 from bayplan.testing.profile_config import ConfigInput, config_text, config_text_for, registry_with
@@ -350,9 +350,11 @@ class _CycleKeepingEngine(PodEngine):
         super().__init__(*args, **options)
         self.cycles: dict[str, Cycle] = {}
 
-    def commit(self, framework: Framework, cycle: Cycle, decision: SchedulingDecision) -> ScheduleResult:
-        self.cycles[cycle.pod.uid] = cycle
-        return super().commit(framework, cycle, decision)
+    def place(self, pod: Pod | PodInfo) -> ScheduleResult:
+        placed = super().place(pod)
+        if placed.assumed is not None:
+            self.cycles[placed.assumed.pod.uid] = placed.assumed.cycle
+        return placed
 
 
 async def _run_concurrently(calls: Sequence[Awaitable[Status]]) -> Sequence[Status]:

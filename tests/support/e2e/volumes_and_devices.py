@@ -1,4 +1,4 @@
-"""What pods of end-to-end tests need besides nodes: volumes and devices. The test plays the controllers for them."""
+"""Volumes and devices for the pods of end-to-end tests. The test plays their controllers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from support.e2e.scheduler_harness import SchedulerHarness
 
 
 def volume(corner: SchedulerHarness, name: str, node_name: str, storage_class: str, *others: str) -> Tree:
-    """One that can be had on a node, and on others if there are any."""
+    """A volume that is reachable from a node, and optionally from further ones."""
     fits = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node_name, *others]}]}
     return {
         "apiVersion": "v1",
@@ -56,7 +56,7 @@ def pod_with_claim(corner: SchedulerHarness, name: str, claim_name: str) -> Tree
 
 
 def bind_claim(corner: SchedulerHarness, claim_name: str, volume_name: str) -> None:
-    """What the volume controller does once it has a pair."""
+    """Bind the pair, as the volume controller does."""
     done = {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
     corner.api.patch("PersistentVolumeClaim", claim_name, {"metadata": done, "spec": {"volumeName": volume_name}})
     corner.api.patch("PersistentVolumeClaim", claim_name, {"status": {"phase": "Bound"}}, sub="status")

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority and what it signs. Not for anything that matters."""
+"""Certificates for tests: a certificate authority and the certificates that it signs. Not for production."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def private_key() -> str:
 
 
 def server_context(folder: Path, pair: Pair, clients: str = "") -> ssl.SSLContext:
-    """What a server needs to speak TLS; with `clients`, an authority, it asks who connects for a certificate of it."""
+    """The TLS context of a server; with `clients`, an authority, it requires client certificates of that authority."""
     (folder / "server.crt").write_text(pair.certificate)
     (folder / "server.key").write_text(pair.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -80,7 +80,7 @@ class _RecordingHandler:
 
 @dataclass(slots=True)
 class VirtualCluster:
-    """What a test asks of the cluster."""
+    """Requests to the cluster, and its records."""
 
     client: Client
     engines: CombinedEngines
@@ -95,7 +95,7 @@ class VirtualCluster:
         return self.engines.batch
 
     def writes_since(self, at_s: float) -> list[RecordedWrite]:
-        """Writes after this time, without leases and without what nodes and the test itself wrote."""
+        """Writes after this time, except those of leases, of nodes and of the test itself."""
         return [
             each
             for each in self._recorded.writes
@@ -139,8 +139,9 @@ async def virtual_cluster(
     gates: Sequence[str] = (),
     seed: int = 0,
 ) -> AsyncIterator[VirtualCluster]:
-    """`conf`: a volcano-scheduler.conf; `period_s`: between sessions; `gates`: features that are on; `seed`: of every
-    random choice."""
+    """`conf`: a volcano-scheduler.conf; `period_s`: time between sessions; `gates`: enabled feature gates; `seed`: of
+    every random choice.
+    """
     clock, chance = LoopTimeClock(), random.Random(seed)
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(

@@ -13,7 +13,7 @@ from benchmarks import batch_workloads, calibration
 from benchmarks.batch import main
 from benchmarks.batch_clusters import GANG
 from benchmarks.batch_growth import AXES, measure_growth
-from benchmarks.batch_naive import asked_plainly
+from benchmarks.batch_naive import disable_caches
 from benchmarks.batch_report import BatchReport, BatchRow, SessionGrowth
 from benchmarks.batch_workloads import (
     WORKLOADS,
@@ -24,8 +24,8 @@ from benchmarks.batch_workloads import (
     place_gangs,
     waiting_gangs,
 )
+from benchmarks.decision_timing import Latencies, UnexpectedOutcome
 from benchmarks.growth import Growth
-from benchmarks.measuring import Latencies, Undecided
 from click.testing import CliRunner
 
 from bayplan.batch.engine import BatchEngine
@@ -79,14 +79,14 @@ def test_whoever_is_asked_plainly_decides_the_same() -> None:
     )  # more trials use up more of the chance
     with first:
         quick = everything()
-    with first, asked_plainly():
+    with first, disable_caches():
         plain = everything()
     assert quick == plain
     assert [tuple(map(len, each)) for each in plain] == [(10, 0, 0), (GANG, 0, 0), (0, GANG, GANG), (0, GANG, GANG)]
 
 
 def test_gangs_for_which_there_is_no_room_are_no_measurement() -> None:
-    with pytest.raises(Undecided, match="0 of 5000 pods were bound"):
+    with pytest.raises(UnexpectedOutcome, match="0 of 5000 pods were bound"):
         place_gangs(2, [5000], 1)
 
 
@@ -114,7 +114,7 @@ def test_room_is_made_by_one_eviction_a_pod(action: str, claimant: str) -> None:
 
 
 def test_a_room_that_nobody_may_make_is_no_measurement() -> None:
-    with pytest.raises(Undecided, match="0 of 20 pods were evicted"):
+    with pytest.raises(UnexpectedOutcome, match="0 of 20 pods were evicted"):
         batch_workloads.make_room("reclaim", 20, GANG, 1, holder="queue-0", claimant="queue-0")
 
 

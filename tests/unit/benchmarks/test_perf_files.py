@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from benchmarks.perf.configs import ConfigFault, LabelFilter, TestCase, Workload, chosen, load_all
+from benchmarks.perf.go_module import Module, SourceUnavailable, cache_folder, checksum, ensure, proxies
 from benchmarks.perf.go_templates import TemplateError, has_marks, render
-from benchmarks.perf.source import Module, SourceUnavailable, cache_folder, checksum, ensure, proxies
 from benchmarks.perf.templates import Names, Template, TemplateFault
 
 from bayplan.errors import UsageError

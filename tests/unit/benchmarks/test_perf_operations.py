@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from benchmarks import calibration
-from benchmarks.perf import background, world
+from benchmarks.perf import background, in_memory_cluster
 from benchmarks.perf.configs import load_all
-from benchmarks.perf.operations import Meaningless, Run, Stuck
-from benchmarks.perf.world import AttemptFailed
+from benchmarks.perf.in_memory_cluster import AttemptFailed
+from benchmarks.perf.operations import Run, Stuck, UnsupportedOperation
 from benchmarks.scheduler_perf import cli
 from click.testing import CliRunner
 
@@ -437,7 +437,7 @@ def test_churn_creates_without_an_end_or_again_and_again(folder: Path, monkeypat
 def ticking(monkeypatch: pytest.MonkeyPatch, step_s: float) -> Iterator[float]:
     """A clock that moves a little whenever somebody looks at it."""
     moments = iter(step_s * number for number in range(1, 1_000_000))
-    for module in (background, world):
+    for module in (background, in_memory_cluster):
         monkeypatch.setattr(module, "perf_counter", lambda: next(moments))
     return moments
 
@@ -452,16 +452,16 @@ def test_nothing_measured_is_said(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("operations", "words"),
     [
-        pytest.param([{"opcode": "restartApiServer"}], "restartApiServer has no meaning", id="unknown operation"),
+        pytest.param([{"opcode": "restartApiServer"}], "restartApiServer is not possible", id="unknown operation"),
         pytest.param([{"opcode": "createAny", "templatePath": "custom.yaml"}], "Something", id="unknown kind"),
-        pytest.param([{"opcode": "stopCollectingMetrics"}], "never started", id="stop without start"),
+        pytest.param([{"opcode": "stopCollectingMetrics"}], "was not started", id="stop without start"),
         pytest.param(
             [{"opcode": "startCollectingMetrics", "namespaces": ["n"]}] * 2, "before the last", id="two starts"
         ),
     ],
 )
 def test_what_has_no_meaning_is_named(folder: Path, operations: Operations, words: str) -> None:
-    with pytest.raises(Meaningless, match=words):
+    with pytest.raises(UnsupportedOperation, match=words):
         run(folder, operations)
 
 
@@ -529,5 +529,5 @@ def test_the_command_runs_and_writes(benchmark_folder: Path, tmp_path: Path) -> 
 def test_a_benchmark_that_cannot_run_is_told_and_does_not_stop_others(benchmark_folder: Path, tmp_path: Path) -> None:
     code, told = command(benchmark_folder, "run", "all", "--label", "", "--file", str(tmp_path / "p.json"))
     assert code == 1
-    assert "Odd/w: not run: operation fly has no meaning in one process" in told
+    assert "Odd/w: not run: operation fly is not possible in one process" in told
     assert "Case" in told

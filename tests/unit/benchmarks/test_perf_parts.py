@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.perf.background import Background
-from benchmarks.perf.waiting import WaitingLine
+from benchmarks.perf.pending_pods import PendingPods
 
 from bayplan.framework.api.events import ActionType, ClusterEvent, ClusterEventWithHint, EventResource, QueueingHint
 from bayplan.objects.core import Pod
@@ -40,7 +40,7 @@ def test_a_line_hands_out_by_priority_and_wakes_by_hints() -> None:
     def only_green(pod: Pod, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
         return QueueingHint.QUEUE if pod.labels == {"color": "green"} else QueueingHint.SKIP
 
-    line = WaitingLine(
+    line = PendingPods(
         {
             "P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD, only_green),),
             "Q": (ClusterEventWithHint(EventResource.NODE, ActionType.DELETE),),
@@ -63,7 +63,7 @@ def test_a_line_hands_out_by_priority_and_wakes_by_hints() -> None:
 
 
 def test_a_pod_that_is_gone_has_no_turn() -> None:
-    line = WaitingLine({})
+    line = PendingPods({})
     info = PodInfo(make_pod())
     line.enter(info)
     line.drop(info.uid)

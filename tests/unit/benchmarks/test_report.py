@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from benchmarks import calibration, memory
 from benchmarks.core import main
+from benchmarks.decision_timing import Latencies
 from benchmarks.growth import Growth
-from benchmarks.measuring import Latencies
 from benchmarks.memory import Memory
 from benchmarks.one_node import Cost
 from benchmarks.report import BUDGET_NODES, Report, Row

@@ -16,7 +16,7 @@ from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestStatus, new_request
 from bayplan.queue import QueuedPodInfo
 from bayplan.scheduler.binding.binding_cycle import BindingCycle
-from bayplan.scheduler.engine import AssumedPod
+from bayplan.scheduler.cycle.schedule_result import AssumedPod
 from bayplan.testing import make_node, make_pod
 from support.builders.framework import replace_fields
 from support.fakes.http_server import NoAnswer, Reply, Request, ServerAnswer, status

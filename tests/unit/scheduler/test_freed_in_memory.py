@@ -96,9 +96,9 @@ def test_a_trial_wakes_no_pod(objects: tuple[KubeObject, ...], give: Any) -> Non
                 placed = harness.live.engine.place(pod)
                 assert placed.assumed is not None
                 if in_trial:
-                    harness.live.engine.end_trial(placed.assumed)
+                    placed.assumed.end_trial(harness.live.engine.cache)
                 else:
-                    harness.live.engine.unreserve_and_forget(placed.assumed)
+                    placed.assumed.unreserve_and_forget(harness.live.engine.cache)
                 assert bool(harness.live._events) != in_trial
 
     test()

@@ -24,8 +24,8 @@ from bayplan.apiserver.api_errors import (
 from bayplan.apiserver.resources.kinds import ServedResource, Tree
 from bayplan.apiserver.resources.lookup import ObjectLookup, built_in
 from bayplan.apiserver.tables.cell_text import selector_text
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import selector_matches
+from bayplan.codec.field_errors import FieldErrorList
 
 SUCCESS: Tree = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 _TOO_MANY = "Cannot evict pod as it would violate the pod's disruption budget."

@@ -13,7 +13,8 @@ import numpy as np
 from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint, queue_hint_if
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import PreFilterResult, Rejection, row_local
+from bayplan.framework.api.plugin import PreFilterResult, Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.framework.api.status import SKIP, Status, error, unresolvable
 from bayplan.framework.runtime.scoring import default_normalize
 from bayplan.objects import core
@@ -48,8 +49,7 @@ class NodeAffinity:
     """Keeps pods on the nodes that they select, and prefers the nodes that they prefer."""
 
     name = "NodeAffinity"
-    looks_at_pods = False
-    depends_on = row_local
+    traits = PluginTraits(depends_on=row_local, looks_at_pods=False)
     ARGS = node_affinity_args.ARGS
 
     def __init__(self, added: core.NodeAffinity | None = None) -> None:

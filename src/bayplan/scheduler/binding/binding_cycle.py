@@ -31,7 +31,8 @@ from bayplan.queue import QueuedPodInfo, SchedulingQueue
 from bayplan.scheduler.binding.failure_handler import FailureHandler
 from bayplan.scheduler.binding.pre_bind_tasks import PreBindTasks
 from bayplan.scheduler.binding.semaphore import FifoSemaphore
-from bayplan.scheduler.engine import AssumedPod, PodEngine, ScheduleResult, single_node_status
+from bayplan.scheduler.cycle.schedule_result import AssumedPod, ScheduleResult, single_node_status
+from bayplan.scheduler.engine import PodEngine
 from bayplan.telemetry.logs import OUTCOME, ObjectRef, StructuredLog
 
 log = logging.getLogger(__name__)
@@ -222,7 +223,7 @@ class BindingCycle:
 
     def _handle_failure(self, queued: QueuedPodInfo, assumed: AssumedPod, result: BindingResult) -> None:
         """Requeue the pod. Unreserving a rejected pod must not wake it: it would be retried without a reason."""
-        freed = self.engine.unreserve_and_forget(assumed)
+        freed = assumed.unreserve_and_forget(self.engine.cache)
         if freed and not result.status.rejected:
             self.queue.move_all_on_event(ASSIGNED_POD_DELETE, assumed.pod, None)
         self.failure_handler.handle(queued, result.status, "", result.rejectors)

@@ -15,7 +15,7 @@ from typing import Any
 from bayplan.framework.runtime.profile import close_all
 from bayplan.queue import QueuedPodInfo
 from bayplan.scheduler.binding.binding_cycle import BindingCycle, BindingResult
-from bayplan.scheduler.engine import AssumedPod, ScheduleResult
+from bayplan.scheduler.cycle.schedule_result import AssumedPod, ScheduleResult
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from bayplan.framework.equivalence.class_evaluation import ClassEvaluation
 from bayplan.framework.equivalence.rejections import RejectionCount
 from bayplan.framework.runtime.scoring import top_positions
 from bayplan.objects.core import Pod
-from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
+from bayplan.scheduler.cycle.schedule_result import SchedulingDecision
 from bayplan.telemetry.decisions import (
     BEST_NODES,
     MAX_RECORD_BYTES,

@@ -1,19 +1,19 @@
-"""Scheduling cycle: decides where one pod goes, or why it fits nowhere.
+"""Scheduling cycle: decides where one pod goes, or why it fits nowhere, and assumes it on its node.
 
-The order of an attempt: PreFilter, Filter (the nominated node first), extenders, PostFilter or PreScore, Score,
-selection. The decision assumes, reserves and writes nothing. The attempt is a generator that yields only when an
-extender has to be called. A profile without extenders runs it straight through (`schedule_pod`). A profile with
-extenders awaits each call (`schedule_pod_with_extenders`)."""
+`run` has the steps in the order of kube-scheduler's `schedulingCycle`. First the decision: PreFilter, Filter (the
+nominated node first), extenders, PostFilter or PreScore, Score, selection. It changes nothing. Then assume, Reserve and
+Permit. The binding cycle follows. The decision is a generator that yields only when an extender has to be called. A
+profile without extenders runs it straight through (`schedule_pod`). A profile with extenders awaits each call
+(`schedule_pod_with_extenders`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bayplan.errors import UsageError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis
 from bayplan.framework.api.extension_points import FILTER, POST_FILTER, PRE_FILTER, PRE_SCORE, SCORE
@@ -27,6 +27,8 @@ from bayplan.framework.runtime.framework import Framework
 from bayplan.framework.runtime.scoring import TotalScores
 from bayplan.scheduler.cycle.http_extender import ExtenderCall, ExtenderError, ExtenderReply, HttpExtender
 from bayplan.scheduler.cycle.node_sampling import SAMPLE_ALL_NODES, NodeSampler, SampleSize, num_feasible_nodes_to_find
+from bayplan.scheduler.cycle.schedule_result import AssumedPod, ScheduleResult, SchedulingDecision, single_node_status
+from bayplan.scheduler.plugin_handle import EngineHandle
 from bayplan.snapshot import IntVector, NodeColumns, NodeTable, RowVector
 
 _PRE_FILTER, _FILTER, _PRE_SCORE, _SCORE = (
@@ -44,67 +46,13 @@ ExtenderReplies = Sequence[ExtenderReply]
 AttemptSteps = Generator[ExtenderCalls, ExtenderReplies, "SchedulingDecision"]
 CallExtender = Callable[[ExtenderCall], Awaitable[ExtenderReply]]
 TieBreak = Callable[[NodeColumns, RowVector | Sequence[int]], int]
+"""Which of equally good rows: an index into them."""
 
 
 def first_row(columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:
     """A deterministic tie break: the first row. Coarse scores then fill node after node."""
     del columns, rows
     return 0
-
-
-"""Which of equally good rows: an index into them."""
-
-
-@dataclass(slots=True)
-class SchedulingDecision:
-    """The outcome of one attempt."""
-
-    node: str | None = None
-    status: Status = SUCCESS
-    diagnosis: Diagnosis | None = None
-    nodes: NodeTable | None = None  # the feasible ones
-    scores: TotalScores | None = None  # None: there was only one candidate, or none
-    nominated_node_name: str | None = None  # None: leave the nomination, "": clear it
-    victims: tuple[str, ...] = ()
-    writes: tuple[object, ...] = ()
-    class_evaluation: ClassEvaluation | None = (
-        None  # the shared evaluation of this decision, until the next decision; the fields above are empty then
-    )
-    row: int = -1  # row of the node in the shared evaluation
-    is_stale: bool = False  # the shared evaluation has changed since the decision
-
-    def release(self) -> None:
-        """Drop the shared evaluation: the next decision is about to change it."""
-        if self.class_evaluation is not None:
-            self.class_evaluation, self.is_stale = None, True
-
-    def with_details(self) -> SchedulingDecision:
-        """The decision with all fields filled in from the shared evaluation. Call it before the next decision."""
-        if self.is_stale:
-            raise UsageError(
-                f"the details of the decision for {self.node} are gone: pods of one class share them, and a later "
-                "decision has changed them; call with_details() before the next decision, or read the record"
-            )
-        evaluation = self.class_evaluation
-        if evaluation is None or self.node is None:
-            return self
-        nodes = evaluation.snapshot.table.restricted_to(evaluation.feasible)
-        scores = evaluation.scores() if len(nodes) > 1 else None
-        return replace(self, diagnosis=evaluation.diagnosis(), nodes=nodes, scores=scores, class_evaluation=None)
-
-    @property
-    def rejectors(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Plugins that rejected the pod, and those that wait for an external event; both empty after an error."""
-        if not self.status.rejected:
-            return frozenset(), frozenset()
-        if self.diagnosis is None:
-            return frozenset(filter(None, (self.status.plugin,))), frozenset()
-        return frozenset(self.diagnosis.unschedulable_plugins), frozenset(self.diagnosis.pending_plugins)
-
-    @property
-    def message(self) -> str:
-        """The text of the FailedScheduling event."""
-        return self.status.message
 
 
 class SchedulingCycle:
@@ -118,10 +66,12 @@ class SchedulingCycle:
         "classes",
         "extenders",
         "framework",
+        "handle",
         "runs_post_filters",
         "sample_size",
         "sampler",
         "tie_break",
+        "waiting_assumed",
     )
 
     def __init__(
@@ -135,8 +85,12 @@ class SchedulingCycle:
         *,
         groups_preempt: bool = False,
         groups_placed: bool = False,
+        handle: EngineHandle,
+        waiting_assumed: dict[str, AssumedPod],
     ) -> None:
         self.framework = framework
+        self.handle = handle
+        self.waiting_assumed = waiting_assumed  # by uid: pods that wait at Permit
         self.tie_break = tie_break
         self.sampler = sampler
         self.sample_size = share
@@ -157,6 +111,49 @@ class SchedulingCycle:
                 plugin.extenders = preempting
             if hasattr(plugin, "groups_preempt"):
                 plugin.groups_preempt, plugin.groups_placed = groups_preempt, groups_placed
+
+    # steps: schedulePod and PostFilter, assume, Reserve, Permit
+
+    def run(self, cycle: Cycle) -> ScheduleResult:
+        """Run all steps of a cycle that needs no extender."""
+        return self.prepare_for_binding(cycle, self.schedule_pod(cycle))
+
+    async def run_with_extenders(self, cycle: Cycle, call_extender: CallExtender) -> ScheduleResult:
+        """Run all steps; `call_extender` sends the calls to extenders."""
+        return self.prepare_for_binding(cycle, await self.schedule_pod_with_extenders(cycle, call_extender))
+
+    def prepare_for_binding(self, cycle: Cycle, decision: SchedulingDecision) -> ScheduleResult:
+        """Assume the pod and run Reserve and Permit. A refusal undoes all of it. A pod without a node is nominated."""
+        if decision.nominated_node_name is not None:
+            self.handle.nominator.nominate(cycle.info, decision.nominated_node_name)
+        if decision.node is None:
+            return ScheduleResult(decision, decision.status)
+        info, cache = cycle.info.bound_to(decision.node), self.handle.cache
+        cache.assume(info)
+        try:
+            return self._reserve_and_permit(AssumedPod(self.framework, cycle, info.pod), decision)
+        except BaseException:  # an interrupt or a bug: in either case the pod must not stay counted on the node
+            cache.forget(info.pod)
+            raise
+
+    def _reserve_and_permit(self, assumed: AssumedPod, decision: SchedulingDecision) -> ScheduleResult:
+        handle, binding_points, cycle = self.handle, self.framework.binding_points, assumed.cycle
+        node_name = assumed.pod.spec.node_name
+        handle.nominator.delete_nomination(assumed.pod.metadata.uid)
+        status = binding_points.reserve(cycle, node_name)
+        if not status.ok:
+            handle.cache.forget(assumed.pod)
+            return ScheduleResult(decision, single_node_status(status))
+        permit = binding_points.permit(cycle, node_name)
+        if not permit.status.ok:
+            assumed.end_trial(handle.cache)
+            return ScheduleResult(decision, single_node_status(permit.status))
+        if permit.waits:
+            handle.waiting_pods.add(assumed.pod, permit.waits, handle.clock.monotonic_s())
+            self.waiting_assumed[assumed.pod.uid] = assumed
+        return ScheduleResult(decision, status, permit.waits, assumed)
+
+    # schedulePod: PreFilter, Filter, extenders, Score
 
     def schedule_pod(self, cycle: Cycle) -> SchedulingDecision:
         """Run an attempt that needs no extender."""

@@ -25,8 +25,9 @@ from bayplan.queue import QueuedPodInfo, SchedulingQueue
 from bayplan.scheduler.binding.binding_tasks import BindingTasks
 from bayplan.scheduler.binding.failure_handler import FailureHandler
 from bayplan.scheduler.binding.preemption_executor import PreemptionExecutor
+from bayplan.scheduler.cycle.schedule_result import ScheduleResult
 from bayplan.scheduler.cycle.scheduling_cycle import CallExtender
-from bayplan.scheduler.engine import NewProfiles, PodEngine, ScheduleResult
+from bayplan.scheduler.engine import NewProfiles, PodEngine
 from bayplan.scheduler.live.event_handlers import EventHandlers
 from bayplan.scheduler.live.queue_factory import queue_profiles
 from bayplan.scheduler.pod_groups.group_cycle import PodGroupCycle

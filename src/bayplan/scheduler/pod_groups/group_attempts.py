@@ -17,8 +17,9 @@ from bayplan.framework.api.status import SUCCESS, Code, Status, error
 from bayplan.framework.runtime.framework import Framework
 from bayplan.objects.core import Pod
 from bayplan.queue import QueuedPodInfo, SchedulingQueue
-from bayplan.scheduler.cycle.scheduling_cycle import CallExtender, SchedulingDecision
-from bayplan.scheduler.engine import AssumedPod, PodEngine
+from bayplan.scheduler.cycle.schedule_result import AssumedPod, SchedulingDecision
+from bayplan.scheduler.cycle.scheduling_cycle import CallExtender
+from bayplan.scheduler.engine import PodEngine
 
 UNSCHEDULABLE_GROUP = "pod group is unschedulable"
 PERMIT_WAIT_MESSAGE = "one or more plugins asked to wait and no plugin rejected pod"
@@ -109,7 +110,7 @@ class GroupAttempts:
                     break
         finally:
             for each in reversed(assumed):
-                self.engine.end_trial(each)
+                each.end_trial(self.engine.cache)
             self.activate()
         return outcome
 

@@ -94,7 +94,7 @@ class PodGroupCycle:
 
     def _place(self, tried: PodTrial) -> None:
         """Assume, reserve and permit the pod again, and start its binding."""
-        placed = self.engine.commit(tried.framework, tried.cycle, tried.decision)
+        placed = self.engine.commit(tried.cycle, tried.decision)
         self.groups.activate()
         if placed.assumed is None:
             self._fail(tried.queued, placed.status)

@@ -21,7 +21,7 @@ from bayplan.batch.model.tasks import Task
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano.types import PodGroup, PodGroupStatus
-from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
+from bayplan.scheduler.cycle.schedule_result import SchedulingDecision
 from bayplan.sim.offline.offline_cluster import (
     ENDED_PHASES,
     EngineSetup,
@@ -320,7 +320,7 @@ class _ObservedReplay:
     def _undo_placement(self, outcome: PlacementOutcome) -> None:
         if outcome.assumed is not None:
             self._offline.pods.stop_waiting(outcome.pod.uid)
-            self._offline.pods.unreserve_and_forget(outcome.assumed)
+            outcome.assumed.unreserve_and_forget(self._offline.pods.cache)
             self._offline.cluster.remove([outcome.pod])
 
     def _describe_both_nodes(self, recorded: RecordedDecision, now: RecordedDecision) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod, PodStatus
 from bayplan.objects.meta import KubeObject, ObjectMeta
 from bayplan.objects.volcano.types import DEFAULT_QUEUE, PodGroup, Queue, QueueSpec, QueueStatus
-from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
+from bayplan.scheduler.cycle.schedule_result import SchedulingDecision
 from bayplan.scheduler.engine import PodEngine
 from bayplan.sim.offline.pod_placement import PlacementOutcome, place_pod
 from bayplan.sim.recordings.recording_file import BATCH_ENGINE, POD_ENGINE, RecordedDecision, RecordingHeader

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from bayplan.objects.core import Pod
-from bayplan.scheduler.engine import AssumedPod, PodEngine
+from bayplan.scheduler.cycle.schedule_result import AssumedPod
+from bayplan.scheduler.engine import PodEngine
 from bayplan.telemetry.decision_text import decision_sentence, join_names
 from bayplan.telemetry.decisions import DecisionRecord
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from bayplan.clock import ManualClock
 from bayplan.objects.core import Pod
 from bayplan.queue import QueuedPodInfo, SchedulingQueue
-from bayplan.scheduler.engine import PodEngine, ScheduleResult
+from bayplan.scheduler.cycle.schedule_result import ScheduleResult
+from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.live.event_handlers import EventHandlers
 from bayplan.scheduler.live.queue_factory import new_queue
 from bayplan.sim.traces.trace_files import TracePod

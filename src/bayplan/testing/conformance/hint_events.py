@@ -16,7 +16,7 @@ from bayplan.objects.core import Pod
 from bayplan.objects.kinds import convert, kinds_by_name
 from bayplan.objects.meta import KubeObject
 from bayplan.queue import HintTable, QueuedPodInfo, SchedulingQueue, SubQueue
-from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
+from bayplan.scheduler.cycle.schedule_result import SchedulingDecision
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.live.event_handlers import EventHandlers
 from bayplan.scheduler.live.queue_factory import new_queue

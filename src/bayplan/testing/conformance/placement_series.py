@@ -15,7 +15,7 @@ from bayplan.framework.runtime.framework import Framework
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import convert
-from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
+from bayplan.scheduler.cycle.schedule_result import SchedulingDecision
 from bayplan.scheduler.engine import PodEngine
 from bayplan.snapshot import IntVector, NodeTable, Snapshot
 from bayplan.testing.conformance.scenario_cluster import build_scenario_engine
@@ -88,7 +88,7 @@ class _PlacementSeries:
             answer["total"] = {name: int(total[position]) for position, name in enumerate(names)}
         if self._depends_on_history(framework, cycle, dict(zip(names, total.tolist(), strict=True))):
             answer["history"] = True
-        placed = self._engine.commit(framework, cycle, SchedulingDecision(tied[0], nodes=nodes))
+        placed = self._engine.commit(cycle, SchedulingDecision(tied[0], nodes=nodes))
         if placed.node is not None:
             self._pods[cycle.pod.key] = cycle.pod.bound_to(tied[0])
         return answer

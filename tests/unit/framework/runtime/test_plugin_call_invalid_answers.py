@@ -24,7 +24,8 @@ from bayplan.framework import (
     Status,
     unschedulable,
 )
-from bayplan.scheduler.engine import PodEngine, ScheduleResult
+from bayplan.scheduler.cycle.schedule_result import ScheduleResult
+from bayplan.scheduler.engine import PodEngine
 from support.builders.framework import make_node, make_pod
 
 CONFIG = """

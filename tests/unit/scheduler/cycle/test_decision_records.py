@@ -15,7 +15,7 @@ from bayplan.framework.api.status import SUCCESS, Code, Status, error, unschedul
 from bayplan.framework.equivalence.rejections import RejectionCount
 from bayplan.framework.runtime.scoring import TotalScores
 from bayplan.scheduler.cycle.decision_records import decision_record
-from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
+from bayplan.scheduler.cycle.schedule_result import SchedulingDecision
 from bayplan.snapshot import NodeTable
 from bayplan.telemetry.decision_text import decision_sentence
 from bayplan.telemetry.decisions import (

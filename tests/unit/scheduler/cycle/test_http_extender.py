@@ -23,7 +23,8 @@ from bayplan.objects.core import Container, Pod, ResourceRequirements
 from bayplan.plugins import default_plugins
 from bayplan.scheduler.cycle.http_extender import ExtenderCall, ExtenderError, ExtenderReply, HttpExtender
 from bayplan.scheduler.cycle.node_sampling import NodeSampler
-from bayplan.scheduler.cycle.scheduling_cycle import SchedulingCycle, SchedulingDecision
+from bayplan.scheduler.cycle.schedule_result import SchedulingDecision
+from bayplan.scheduler.cycle.scheduling_cycle import SchedulingCycle
 from bayplan.snapshot import NodeInfo, NodeTable
 from bayplan.testing.conformance.scenario_cluster import first_by_name
 from support.builders.framework import FakeHandle, make_container, make_cycle, make_node, make_pod, make_snapshot
@@ -69,6 +70,8 @@ class World:
             first_by_name,
             NodeSampler(),
             extenders=extenders,
+            handle=FakeHandle(),  # type: ignore[arg-type]
+            waiting_assumed={},
         )
 
     async def _ask(self, call: ExtenderCall) -> ExtenderReply:

@@ -19,7 +19,8 @@ from bayplan.framework.runtime.profile import Profile
 from bayplan.objects.core import Pod
 from bayplan.scheduler.cycle.http_extender import ExtenderError, HttpExtender
 from bayplan.scheduler.cycle.node_sampling import NodeSampler, SampleSize, num_feasible_nodes_to_find
-from bayplan.scheduler.cycle.scheduling_cycle import SchedulingCycle, SchedulingDecision, TieBreak
+from bayplan.scheduler.cycle.schedule_result import SchedulingDecision
+from bayplan.scheduler.cycle.scheduling_cycle import SchedulingCycle, TieBreak
 from bayplan.snapshot import NodeColumns, NodeInfo, NodeTable, RowVector
 from support.builders.framework import FakeHandle, make_cycle, make_node, make_pod, make_snapshot
 
@@ -77,7 +78,8 @@ def attempts(*plugins: Any, tie_break: TieBreak = first, **fields: Any) -> Sched
     by_point = {point: tuple(each for each in plugins if point.extended_by(each)) for point in POINTS}
     profile = Profile("mine", by_point, {each.name: 1 for each in plugins}, {}, {}, {})
     fields.setdefault("sampler", NodeSampler())
-    return SchedulingCycle(Framework(profile, FakeHandle()), tie_break, **fields)  # type: ignore[arg-type]
+    handle: Any = FakeHandle()
+    return SchedulingCycle(Framework(profile, handle), tie_break, handle=handle, waiting_assumed={}, **fields)
 
 
 def decide(one: SchedulingCycle, *names: str, pod: Pod | None = None) -> SchedulingDecision:

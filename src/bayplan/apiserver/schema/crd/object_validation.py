@@ -14,7 +14,8 @@ from typing import Any
 from bayplan.apiserver.schema.crd.formats import has_format
 from bayplan.apiserver.schema.crd.structural_schema import EMBEDDED_RESOURCE
 from bayplan.apiserver.schema.managed_fields.typed_merge import ABSENT
-from bayplan.apiserver.validation.field_errors import (
+from bayplan.cel.regex.regex import compile_regex
+from bayplan.codec.field_errors import (
     DUPLICATE,
     INVALID,
     REQUIRED,
@@ -25,7 +26,6 @@ from bayplan.apiserver.validation.field_errors import (
     FieldError,
     format_value,
 )
-from bayplan.cel.regex.regex import compile_regex
 from bayplan.codec.go_text import go_value, json_text, quote
 
 Schema = Mapping[str, Any]

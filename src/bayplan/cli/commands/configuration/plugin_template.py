@@ -66,6 +66,7 @@ from bayplan.framework import (
     EventResource,
     IntVector,
     NodeTable,
+    PluginTraits,
     Pod,
     Rejection,
     row_local,
@@ -80,8 +81,10 @@ class $name:
 
     name = "$name"
     events_to_register = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),)
-    depends_on = row_local  # results for a node depend only on the pod and that node,
-    looks_at_pods = False  # and not on the pods on it
+    traits = PluginTraits(
+        depends_on=row_local,  # results for a node depend only on the pod and that node,
+        looks_at_pods=False,  # and not on the pods on it
+    )
 
     def signature(self, pod: Pod) -> Hashable:
         """Pods with the same value get the same results."""

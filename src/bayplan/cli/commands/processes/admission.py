@@ -152,11 +152,9 @@ def command(
     certificate, key = tls_cert_file, tls_private_key_file
     if not certificate:
         host = (urlsplit(address.url).hostname if address.url else listen_address) or "localhost"
-        service = (
-            address.service or webhook_service_name or DEFAULT_SERVICE_NAME,
-            address.namespace or webhook_namespace or "volcano-system",
-        )
-        names = [host, f"{'.'.join(service)}.svc", "localhost", "127.0.0.1"]
+        service = address.service or webhook_service_name or DEFAULT_SERVICE_NAME
+        namespace = address.namespace or webhook_namespace or "volcano-system"
+        names = [host, f"{service}.{namespace}.svc", "localhost", "127.0.0.1"]
         certificate, key = (str(each) for each in ensure_certificate(cert_dir, names))
     settings = AdmissionSettings(
         schedulers=scheduler_name,
