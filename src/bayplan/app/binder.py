@@ -17,7 +17,7 @@ from bayplan import __version__
 from bayplan.api_writes.pod_status_messages import ProfileEvents
 from bayplan.api_writes.writes import ApiWrites
 from bayplan.app.api_clients import ApiClients
-from bayplan.app.health_server import insecure_server
+from bayplan.app.insecure_serving import insecure_server
 from bayplan.app.process_lifecycle import LeaderLease
 from bayplan.binder.binder import PLUGIN_TIMEOUT_S, Binder
 from bayplan.binder.cancellable_waits import CancellableWaits, CancellableWrites

@@ -25,7 +25,7 @@ from bayplan.admission.webhooks import (
     webhooks_for,
 )
 from bayplan.apiserver.admission.volcano_webhooks import template_errors
-from bayplan.app.health_server import health_server
+from bayplan.app.insecure_serving import health_server
 from bayplan.certificates import self_signed, subject_alternative_names
 from bayplan.client import Client, ConnectionConfig, GroupVersionResource, Informer, InformerSet, resource_of
 from bayplan.clock import SystemClock

@@ -70,9 +70,7 @@ def messages(body: Tree) -> dict[str, str]:
     ],
 )
 @async_test
-async def test_terminating_namespaces_wait_for_the_grace_period(
-    item: UntypedObject, queued: dict[Any, float]
-) -> None:
+async def test_terminating_namespaces_wait_for_the_grace_period(item: UntypedObject, queued: dict[Any, float]) -> None:
     async with rig_of(NamespaceController) as harness:
         harness.hear(harness.controller.namespaces, item)
         assert harness.queued() == queued
