@@ -91,9 +91,9 @@ def asked(cluster: RandomCluster, pod: Pod, conf: str) -> Answer | None:
 
     async def session() -> Answer | None:
         known = (*cluster.nodes, *cluster.pods, *cluster.objects)
-        async with run_live_batch(*known, make_queue(), make_group("alone", min_member=1), mine, conf=conf) as rig:
-            outcome = await rig.session()
-            return None if mine.key in outcome.binds else await BatchExplainer(rig.live).answer(mine)
+        async with run_live_batch(*known, make_queue(), make_group("alone", min_member=1), mine, conf=conf) as harness:
+            outcome = await harness.session()
+            return None if mine.key in outcome.binds else await BatchExplainer(harness.live).answer(mine)
 
     return asyncio.run(session())
 

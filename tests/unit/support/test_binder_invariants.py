@@ -111,17 +111,14 @@ FAULTS: dict[str, tuple[Callable[[ClusterState], Any], str]] = {
         "n1: 1000 of 0 nvidia.com/gpu",
     ),
     "too-many-shares": (second_share, "group g is given out to 120 %"),
-    "leaked-reservation": (
-        lambda scene: scene.pods.pop(1),
-        "the device of group g on n1 is reserved, and nobody uses it",
-    ),
+    "leaked-reservation": (lambda scene: scene.pods.pop(1), "the device of group g on n1 is reserved but unused"),
     "no-reservation": (
         lambda scene: scene.reservations.pop(),
-        'a pod on "n1" is of group g, and nobody reserves the device',
+        'a pod on "n1" is of group g, but the device is not reserved',
     ),
     "going-reservation": (
         lambda scene: scene.reservations[0]["metadata"].update(deletionTimestamp="now"),
-        'a pod on "n1" is of group g, and nobody reserves the device',
+        'a pod on "n1" is of group g, but the device is not reserved',
     ),
     "no-label": (
         lambda scene: scene.pods[1]["metadata"].pop("labels"),
@@ -129,17 +126,14 @@ FAULTS: dict[str, tuple[Callable[[ClusterState], Any], str]] = {
     ),
     "left-label": (
         lambda scene: scene.pods[0]["metadata"].update(labels={"runai-gpu-group": "old"}),
-        'a pod on "n1" is of group old, and nobody reserves the device',
+        'a pod on "n1" is of group old, but the device is not reserved',
     ),
     "no-config-map": (
         lambda scene: scene.config_maps.pop(),
         "pod shared is bound, and its ConfigMap shared-gpu-0-evar is not there",
     ),
     "dead-user": (lambda scene: scene.pods.pop(2), "claim c is reserved for claiming, which is gone"),
-    "unused-claim": (
-        lambda scene: scene.claims[0]["status"].pop("reservedFor"),
-        "claim c has devices, and nobody uses them",
-    ),
+    "unused-claim": (lambda scene: scene.claims[0]["status"].pop("reservedFor"), "claim c has devices but no user"),
     "not-reserved": (
         lambda scene: scene.claims[0].pop("status"),
         "pod claiming is bound, and claim c is not reserved for it",
