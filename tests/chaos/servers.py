@@ -139,7 +139,7 @@ class RealServer(_Components):
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=default={peer}",
             "--log-level=error",
-            "--unsafe-no-fsync",  # the process dies, the machine does not
+            "--unsafe-no-fsync",  # the process is killed, not the machine
         ]
 
     def _api_server_flags(self) -> list[str]:
