@@ -1,12 +1,12 @@
 """Builds the kernel: a copy of the package in which the modules of a decision are compiled.
 
     python tools/build_kernel.py                 build what is missing or out of date
-    python tools/build_kernel.py --if-possible   the same, and no error where there is no compiler
-    python tools/build_kernel.py --path          say where the kernel of these sources is; nothing where there is none
+    python tools/build_kernel.py --if-possible   the same, without an error if there is no compiler
+    python tools/build_kernel.py --path          print the path of an up-to-date kernel; nothing if there is none
 
-The sources stay plain Python. A module with a `.pxd` beside it, which says what its attributes are, is compiled by
-Cython; the others are copied. The copy is used by whoever puts it in front (`PYTHONPATH=build/kernel`), so an edited
-source is never hidden behind something older. About a minute for everything, then only what changed.
+The sources stay plain Python. Cython compiles each module with a `.pxd` beside it, which declares its attributes; the
+other modules are copied. The copy is used only with `PYTHONPATH=build/kernel`, so an edited source is never hidden by
+an older build. About a minute for everything, then only for changed modules.
 """
 
 from __future__ import annotations

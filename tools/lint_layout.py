@@ -46,7 +46,8 @@ ING_MODULES = {
 """Terms of Kubernetes or of the Python standard library."""
 
 BANNED = re.compile(
-    r"\b(nobody|somebody|anybody|whoever|whomever|others|one\swho|told|untold|mend|mends|mended|minded)\b", re.IGNORECASE
+    r"\b(nobody|somebody|anybody|whoever|whomever|others|one\swho|told|untold|mend|mends|mended|minded)\b",
+    re.IGNORECASE,
 )
 
 LINT_SINCE = "29785b8d"

@@ -17,9 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from chaos.child_processes import spawn
 from chaos.client import Access
 from chaos.proxy.server import Proxy
-from chaos.spawning import spawn
 
 _TERM_S = 45.0
 _POLL_S = 0.1

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.checks import checkers_of
+from chaos.child_processes import free_ports, spawn
 from chaos.client import ApiClient, ApiError, Away
 from chaos.configurations import Configuration
 from chaos.director import Director
@@ -34,10 +35,9 @@ from chaos.recovery import Recovery
 from chaos.roles.controllers import Controllers
 from chaos.roles.kubelet import Kubelet
 from chaos.servers import SERVERS, ApiServer
-from chaos.spawning import free_ports, spawn
 from chaos.trace import Trace
 from chaos.violations import describe
-from chaos.watching import Watcher
+from chaos.watches import Watcher
 from chaos.workload.pool import Pool, Stage
 from chaos.workload.preemption import Preemption
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Protocol
 
 from chaos import certificates
+from chaos.child_processes import free_ports, spawn
 from chaos.client import Access, trust
-from chaos.spawning import free_ports, spawn
 from cluster.build import program
 
 TOKEN = "token-of-chaos"

@@ -35,9 +35,7 @@ def extract(tree: dict[str, Any]) -> dict[str, str]:
 
 
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=6))
-def test_a_stored_state_is_independent_of_earlier_ones(
-    states: list[tuple[dict[str, str], dict[str, str]]],
-) -> None:
+def test_a_stored_state_is_independent_of_earlier_ones(states: list[tuple[dict[str, str], dict[str, str]]]) -> None:
     store = Store()
     store.committed(("", "pods")).extract = extract
     for version, (labels, spec) in enumerate(states, 1):

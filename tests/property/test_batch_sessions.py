@@ -296,9 +296,7 @@ class World:
 
 @settings(max_examples=80, deadline=None)
 @given(histories())
-def test_incremental_accounts_equal_recomputed_ones(
-    history: tuple[dict[str, Any], list[tuple[str, int, int]]],
-) -> None:
+def test_incremental_accounts_equal_recomputed_ones(history: tuple[dict[str, Any], list[tuple[str, int, int]]]) -> None:
     world, steps = history
     followed = World(build_engine(**world), world["pods"])
     for step in steps:

@@ -318,9 +318,7 @@ def test_snapshots_of_different_ages_agree_after_a_refresh(history: list[tuple[A
 
 @given(st.lists(OPERATIONS | st.tuples(st.just("slice"), st.sampled_from(SNAPSHOTS)), min_size=12, max_size=48))
 @settings(max_examples=80)
-def test_refreshing_in_slices_leaves_only_changes_between_slices(
-    history: list[tuple[Any, ...]],
-) -> None:
+def test_refreshing_in_slices_leaves_only_changes_between_slices(history: list[tuple[Any, ...]]) -> None:
     world = World()
     cache, snapshots = world.cache, world.snapshots
     slices: dict[int, Iterator[None]] = {}

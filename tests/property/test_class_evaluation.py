@@ -194,13 +194,13 @@ def test_pods_that_are_distinguished_at_times(seed: int, profiles: str, monkeypa
 
     monkeypatch.setattr("bayplan.framework.equivalence.equivalence_classes.ClassEvaluation", Watched)
     run_history(Strangers(random.Random(800 + seed), profiles=profiles, templates=8, nodes=12), at_least_shared=0.1)
-    assert quiet[0] + quiet[1], "somebody minds at times"
-    assert quiet[2], "and at other times nobody does"
+    assert quiet[0] + quiet[1], "labels matter at times"
+    assert quiet[2], "and at other times they do not"
 
 
 @pytest.mark.parametrize("seed", range(16))
 def test_sharing_changes_nothing(seed: int) -> None:
-    assert not run_history(History(random.Random(seed))), "nothing shipped stands in the way"
+    assert not run_history(History(random.Random(seed))), "a shipped plugin disables sharing"
 
 
 @pytest.mark.parametrize("seed", range(6))

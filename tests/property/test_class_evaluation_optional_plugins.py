@@ -173,7 +173,7 @@ def test_pods_with_failed_bindings_get_their_own_results() -> None:
     for seed in range(1000, 1006):
         history = Handed(random.Random(seed))
         run_history(history, at_least_shared=0.2)
-        assert history.shared > STEPS // 10, "sharing is what is tested here"
+        assert history.shared > STEPS // 10, "too few pods shared results"
         left_out, blocked = left_out + history.left_out, blocked + history.blocked
     assert left_out > 20, "what is never met is not tested"
     assert blocked > 5
@@ -185,9 +185,9 @@ def test_sharing_changes_nothing_about_shared_gpus(policy: str) -> None:
     for seed in range(1100, 1103):
         history = SharedGpus(random.Random(seed), policy)
         run_history(history)
-        assert history.shared > STEPS // 3, "sharing is what is tested here"
+        assert history.shared > STEPS // 3, "too few pods shared results"
         said |= history.said
-    assert policy in said, "what refuses nobody is not tested"
+    assert policy in said, "the plugin rejected no pod"
 
 
 def test_sharing_changes_nothing_about_parts_of_gpus() -> None:
@@ -195,9 +195,9 @@ def test_sharing_changes_nothing_about_parts_of_gpus() -> None:
     for seed in range(1200, 1203):
         history = PartsOfGpus(random.Random(seed), GpuSharing.name)
         run_history(history)
-        assert history.shared > STEPS // 8, "sharing is what is tested here"
+        assert history.shared > STEPS // 8, "too few pods shared results"
         said |= history.said
-    assert GpuSharing.name in said, "what refuses nobody is not tested"
+    assert GpuSharing.name in said, "the plugin rejected no pod"
 
 
 def test_every_shipped_filter_and_score_plugin_is_covered() -> None:

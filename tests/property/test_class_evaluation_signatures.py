@@ -84,9 +84,7 @@ def classes_of(on: PodEngine) -> EquivalenceClasses:
 
 
 @given(st.lists(STEPS, max_size=12))
-def test_cached_signatures_equal_computed_ones(
-    steps: list[tuple[str, dict[str, Any], str]],
-) -> None:
+def test_cached_signatures_equal_computed_ones(steps: list[tuple[str, dict[str, Any], str]]) -> None:
     """Between them bindings fail, device classes are added and removed, and attempts observe that."""
     on = engine()
     classes = classes_of(on)

@@ -122,9 +122,9 @@ def differences(server: Server, informer: Informer, shadow: Shadow) -> Iterator[
     """The store has the current version of decodable objects, and at most an earlier version of the other ones."""
     store = {name: item for (_, name), item in informer.store.items()}
     if store != shadow.items:
-        yield f"the store has {store}, and {shadow.items} was told"
+        yield f"the store has {store}, and the handler got {shadow.items}"
     for name in store.keys() - server.items.keys():
-        yield f"{name} is not there any more"
+        yield f"{name} is deleted"
     for name, item in server.items.items():
         known, spoilt = store.get(name), "spec" in item
         if (("", name) in informer.undecodable) != spoilt:

@@ -77,7 +77,9 @@ def test_node_selectors(labels: list[dict[str, str]], selector: NodeSelector | N
 
 
 @given(NODE_LABELS, LABELS, REQUIRED)
-def test_required_node_affinity(labels: list[dict[str, str]], wanted: dict[str, str], terms: NodeSelector | None) -> None:
+def test_required_node_affinity(
+    labels: list[dict[str, str]], wanted: dict[str, str], terms: NodeSelector | None
+) -> None:
     affinity = required_node_affinity(
         make_pod(node_selector=wanted, affinity=Affinity(node_affinity=NodeAffinity(required=terms)))
     )

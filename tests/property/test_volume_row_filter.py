@@ -113,9 +113,7 @@ def one_by_one(pod: Any, node: Any, lookup: Any) -> tuple[str, ...]:
 
 
 @given(volumes=free_volumes(), size=sizes, taken=st.sets(st.sampled_from(["v0", "v1"])))
-def test_the_index_finds_a_volume_of_the_same_size_as_a_scan(
-    volumes: list[Any], size: str, taken: set[str]
-) -> None:
+def test_the_index_finds_a_volume_of_the_same_size_as_a_scan(volumes: list[Any], size: str, taken: set[str]) -> None:
     claim = make_claim(size=size)
     candidates = CandidateVolumes(claim, volumes)
     for node in (*NODES, *NODES):

@@ -91,9 +91,7 @@ def after(cluster: RandomCluster, pod: Pod, changes: tuple[SuggestedChange, ...]
 
 @UNHURRIED
 @given(cluster=small, pod=waiting)
-def test_one_change_is_found_if_one_suffices_and_every_suggestion_helps(
-    cluster: RandomCluster, pod: Pod
-) -> None:
+def test_one_change_is_found_if_one_suffices_and_every_suggestion_helps(cluster: RandomCluster, pod: Pod) -> None:
     fitting = naive.fitting(cluster, pod)
     answer = asked(cluster, pod)
     assert answer.sentence
