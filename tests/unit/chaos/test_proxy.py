@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from chaos import certificates
+from chaos.child_processes import free_ports
 from chaos.client import Access, trust
 from chaos.proxy.faults import FaultPlan, RequestFault, Way
 from chaos.proxy.requests import ApiRequest, classify
 from chaos.proxy.server import Proxy, WriteLog
 from chaos.proxy.wire import chunk, read_request
-from chaos.spawning import free_ports
 
 BINDING = "/api/v1/namespaces/team/pods/one/binding"
 EVENT = b'{"type":"ADDED","object":{}}\n'

@@ -1,4 +1,4 @@
-"""Each fault that a crash might leave behind is seen: a check that never fails says nothing."""
+"""Each violation that a crash may cause is detected by the invariants."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def request(name: str, where: str = "n1", **spec: Any) -> Tree:
 
 
 def in_order() -> ClusterState:
-    """A plain pod, one that shares a device, one with a claim, one with a volume: all as it must be."""
+    """A plain pod, one that shares a device, one with a claim, one with a volume: no violation."""
     room = node("n1", cpu="4")
     room["status"]["allocatable"]["nvidia.com/gpu"] = "1"
     shared, holder = placed("shared"), placed("holder")
@@ -61,7 +61,7 @@ def volume(name: str, where: str) -> Tree:
     return {"metadata": {"name": name}, "spec": {"claimRef": {"uid": "data"}, "nodeAffinity": affinity}}
 
 
-def test_what_is_in_order_has_no_faults() -> None:
+def test_a_consistent_state_has_no_faults() -> None:
     assert in_order().faults() == []
 
 
@@ -73,7 +73,7 @@ def second_share(scene: ClusterState) -> None:
 
 
 def waiting(scene: ClusterState) -> None:
-    """A pod that is on its way to a node without room for it."""
+    """A pod with a request for a node without room for it."""
     large = placed("large", "", cpu="4")
     scene.pods.append(large)
     scene.requests.append({**request("large"), "status": {}})
@@ -168,7 +168,7 @@ def test_devices_that_can_be_used_are_no_fault() -> None:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_each_fault_is_seen(name: str) -> None:
+def test_each_fault_is_detected(name: str) -> None:
     scene = in_order()
     spoil, sentence = FAULTS[name]
     spoil(scene)
