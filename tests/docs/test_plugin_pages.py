@@ -100,8 +100,8 @@ def test_a_page_lists_every_argument(name: str) -> None:
     args = entry_of(name).args
     assert fact(name, "Arguments") == (f"`{args.kind}`" if args else "none")
     if args:
-        told = {path.split(".")[0] for path in re.findall(r"^\| `([\w.]+)`", section(name, "Arguments"), re.MULTILINE)}
-        assert told == set(args.struct.__struct_encode_fields__)
+        documented = {path.split(".")[0] for path in re.findall(r"^\| `([\w.]+)`", section(name, "Arguments"), re.MULTILINE)}
+        assert documented == set(args.struct.__struct_encode_fields__)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -114,13 +114,13 @@ def test_a_page_quotes_the_texts_of_its_plugin(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_lists_every_kind_of_object_that_requeues_a_pod(name: str) -> None:
-    told = section(name, "What wakes a pod").lower()
+    documented = section(name, "What wakes a pod").lower()
     registrations = getattr(make_plugin(entry_of(name).plugin), "events_to_register", ())
     kinds = {
         WORDS.get(registration.resource, str(registration.resource).rpartition("/")[2]).lower()
         for registration in registrations
     }
-    assert {kind for kind in kinds if kind not in told} == set()
+    assert {kind for kind in kinds if kind not in documented} == set()
 
 
 @pytest.mark.parametrize("page", [pytest.param(path, id=path.stem) for path in sorted(FOLDER.glob("*.md"))])
