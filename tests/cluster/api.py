@@ -1,4 +1,4 @@
-"""A client of the API server for tests: plain JSON over a persistent connection; faster than one kubectl per request."""
+"""A client of the API server for tests: plain JSON over a persistent connection, faster than a kubectl each time."""
 
 from __future__ import annotations
 

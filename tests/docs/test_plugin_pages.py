@@ -100,7 +100,9 @@ def test_a_page_lists_every_argument(name: str) -> None:
     args = entry_of(name).args
     assert fact(name, "Arguments") == (f"`{args.kind}`" if args else "none")
     if args:
-        documented = {path.split(".")[0] for path in re.findall(r"^\| `([\w.]+)`", section(name, "Arguments"), re.MULTILINE)}
+        documented = {
+            path.split(".")[0] for path in re.findall(r"^\| `([\w.]+)`", section(name, "Arguments"), re.MULTILINE)
+        }
         assert documented == set(args.struct.__struct_encode_fields__)
 
 

@@ -1,4 +1,4 @@
-"""The scheduling queue with heaps, index, shared hint results and slices agrees with its naive twin after any history."""
+"""The scheduling queue with heaps, index, shared hint results and slices equals its naive twin after any history."""
 
 from __future__ import annotations
 

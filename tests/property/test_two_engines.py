@@ -355,7 +355,7 @@ SUDDEN = st.integers(1, 60).map(lambda turns: [("turns", 0)] * turns + [("leave"
 
 @st.composite
 def tight_worlds(draw: st.DrawFn) -> World:
-    """A foreign pod leaves some room idle; a pending pod needs that and the room of a foreign pod, gangs a part of it."""
+    """A foreign pod leaves some room idle. A pending pod needs that and the foreign pod's room, gangs a part of it."""
     strangers, idle = draw(st.integers(1, 2)), draw(st.sampled_from([1, 2]))
     world = World([(strangers + idle, 10)])
     world.strangers = [make_pod(f"s{number}", cpu=1, node="n0", priority=LOW) for number in range(strangers)]
