@@ -13,7 +13,7 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage mutants e2e lint bench bench-batch bench-queue bench-why bench-e2e bench-batch-e2e bench-binder bench-api bench-demo bench-page bench-sim bench-compare chaos docs lock soak test-kernel kernel clean
+.PHONY: help setup demo test coverage mutants e2e lint bench bench-batch bench-queue bench-why bench-e2e bench-batch-e2e bench-binder bench-serving bench-api bench-demo bench-page bench-sim bench-compare chaos docs lock soak test-kernel kernel clean
 
 help:
 	@echo "make demo    run a cluster of 50 nodes, in a minute from a fresh clone"
@@ -31,6 +31,7 @@ help:
 	@echo "make bench-e2e   the live scheduler on kube-apiserver, compared with kube-scheduler; half an hour, ALL=1 for all workloads"
 	@echo "make bench-batch-e2e   gangs through the live batch engine on kube-apiserver, compared with a loop of the same writes"
 	@echo "make bench-binder   pods bound through BindRequests on kube-apiserver, compared with direct binding and a loop of the same writes"
+	@echo "make bench-serving   latency of /livez and /metrics while the event loop is busy, own server and aiohttp; five minutes"
 	@echo "make bench-api     throughput of the embedded API server on one core"
 	@echo "make bench-demo    the first five minutes: first pod of the demo, pods a second of a whole cluster in one process"
 	@echo "make bench-page    frame times of the page in Chromium, at 5,000 nodes and 50,000 pods"
@@ -94,7 +95,7 @@ bench-batch: .venv/.dev
 	$(BIN)/python benchmarks/batch.py $(ARGS)
 
 bench-queue: .venv/.dev
-	$(BIN)/python benchmarks/queueing.py $(ARGS)
+	$(BIN)/python benchmarks/queue_events.py $(ARGS)
 
 bench-why: .venv/.dev
 	$(BIN)/python benchmarks/why.py $(ARGS)
@@ -121,6 +122,9 @@ soak: .venv/.dev
 	$(BIN)/python -m pytest -p no:xdist -m soak tests/unit/sim
 	cd tests && ../$(BIN)/python -m chaos --minutes 60 --jobs 2
 	$(BIN)/python tools/mutants.py
+
+bench-serving: .venv/.dev
+	$(BIN)/python benchmarks/serving.py $(ARGS)
 
 bench-api: .venv/.dev
 	$(BIN)/python benchmarks/api_server.py $(ARGS)

@@ -1,12 +1,12 @@
-"""How much does the embedded API server get done on one core? One line a question, over HTTP and TLS as clients ask.
+"""Benchmark of the embedded API server: processor time of each request type on one core, over HTTPS.
 
-    python benchmarks/api_server.py             everything, about three minutes
-    python benchmarks/api_server.py --quick     little of each, to see that it works
-    python benchmarks/api_server.py --data-sync full     the objects in a file, every group of writes synced
+    python benchmarks/api_server.py             all measurements, about three minutes
+    python benchmarks/api_server.py --quick     small amounts, as a smoke test
+    python benchmarks/api_server.py --data-sync full     objects in a file, every group commit synced
 
-The server is a process of its own, started from the command line; the load comes from this one. What counts is the
-processor time that the server takes, so that neither the load nor the neighbours are in the figures; the start and the
-writes that wait for the disk are in seconds of the clock. Prints a table and writes build/bench/api.json.
+The server is a separate process, started from the command line; this process creates the load. The figures are the
+processor time of the server, so the load and other processes do not count; only the start and the writes that wait for
+the disk are wall-clock times. Prints a table and writes build/bench/api.json.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LARGE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One figure. `budget` is what it may be at most, or, where `more` is better, at least."""
+    """One figure. `budget` is its maximum, or its minimum if `more` is better."""
 
     name: str
     value: float
@@ -67,7 +67,7 @@ class Found:
 
 
 class Server:
-    """`bayplan cluster up` in a folder of its own."""
+    """`bayplan cluster up` in its own folder."""
 
     def __init__(self, folder: Path, data_sync: str | None = None) -> None:
         """`data_sync`: keep the objects in a file, with commits of this kind; None keeps them in memory."""
@@ -77,7 +77,7 @@ class Server:
         self.pid = 0
 
     def start(self) -> float:
-        """Start it; the seconds until it is ready."""
+        """Start the server; return the seconds until it is ready."""
         began = perf_counter()
         self._run("up", "--detach", "--nodes", "0", "--no-scheduler", "--no-controllers", *self._data)
         took = perf_counter() - began
@@ -133,7 +133,7 @@ def lease(number: int) -> Tree:
 
 
 async def cost(server: Server, work: Callable[[], Awaitable[object]]) -> float:
-    """The seconds of processor time that the server takes for some work."""
+    """Processor time, in seconds, that the server uses for `work`."""
     before = server.cpu_s()
     await work()
     return server.cpu_s() - before
@@ -158,7 +158,7 @@ async def measure_writes(server: Server, count: int) -> list[Found]:
 
 
 async def measure_watches(server: Server, count: int) -> Found:
-    """What a delivery costs beyond the write that it tells of."""
+    """Cost of a watch delivery, without the write that causes it."""
     path = "/api/v1/namespaces/default/configmaps"
 
     def config_maps(prefix: str) -> Iterator[Tree]:
@@ -182,7 +182,7 @@ async def measure_watches(server: Server, count: int) -> Found:
 
 
 async def _drain(session: aiohttp.ClientSession, path: str, count: int) -> None:
-    """Watch until so many objects of the second run have come by."""
+    """Watch until this many objects of the second run were delivered."""
     async with session.get(
         path, params={"watch": "true", "fieldSelector": "metadata.name!=kube-root-ca.crt"}
     ) as answer:
@@ -202,13 +202,13 @@ def binding(number: int) -> Tree:
 
 
 def started(number: int) -> Tree:
-    """What a kubelet says of a pod that it has taken."""
+    """The pod status that a kubelet writes when it accepts the pod."""
     conditions = [{"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": _THEN}]
     return {"status": {"conditions": conditions, "startTime": _THEN, "hostIP": f"10.0.0.{number % 50}"}}
 
 
 def running(number: int) -> Tree:
-    """What it says once the containers run."""
+    """The pod status that a kubelet writes when the containers run."""
     conditions = [
         {"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": _THEN}
         for kind in ("Initialized", "Ready", "ContainersReady")
@@ -228,7 +228,7 @@ def running(number: int) -> Tree:
 
 
 async def measure_lives(server: Server, count: int) -> Found:
-    """A pod from its creation until it runs, while two others watch: four writes, eight deliveries."""
+    """Cost of a pod from its creation until it runs, with two more watches open: four writes, eight deliveries."""
 
     async def live(session: aiohttp.ClientSession, number: int) -> None:
         here = f"{PODS}/life-{number}"
@@ -300,8 +300,8 @@ async def measure(server: Server, *, quick: bool) -> list[Found]:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", is_flag=True, help="Little of each: to see that it works.")
-@click.option("--check", is_flag=True, help="End with an error where a budget does not hold.")
+@click.option("--quick", is_flag=True, help="Small amounts, as a smoke test.")
+@click.option("--check", is_flag=True, help="Exit with an error if a budget is exceeded.")
 @click.option(
     "--data-sync", type=click.Choice(["full", "normal"]), help="Keep the objects in a file.  [default: in memory]"
 )
@@ -309,7 +309,7 @@ async def measure(server: Server, *, quick: bool) -> list[Found]:
     "--file",
     type=click.Path(path_type=Path, dir_okay=False),
     default=OUTPUT,
-    help="Where the JSON goes.  [default: build/bench/api.json]",
+    help="The file for the JSON.  [default: build/bench/api.json]",
 )
 def main(quick: bool, check: bool, data_sync: str | None, file: Path) -> None:
     """Measure the embedded API server. Budgets are multiplied by the machine's calibration."""
@@ -323,13 +323,13 @@ def main(quick: bool, check: bool, data_sync: str | None, file: Path) -> None:
         finally:
             server.stop()
     calibration.measure_again()
-    told = {
+    report = {
         "calibration": round(calibration.value, 3),
         "data_sync": data_sync,
         "figures": [each.as_json(calibration.value) for each in found],
     }
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     _print(found, calibration.value)
     click.echo(f"written to {file}")
     broken = [each.name for each in found if each.holds(calibration.value) is False]

@@ -1,10 +1,10 @@
-"""How fast is a session of the batch engine? One line a workload, on made-up clusters, in this process.
+"""Benchmark of batch engine sessions: one line per workload, on generated clusters, in this process.
 
-    python benchmarks/batch.py                     everything: sessions and their growth; some minutes
-    python benchmarks/batch.py --quick             the same on small clusters, to see that it works
+    python benchmarks/batch.py                     all sessions and their growth; some minutes
+    python benchmarks/batch.py --quick             small clusters, as a smoke test
     python benchmarks/batch.py --workload reclaim
 
-Prints tables and writes build/bench/batch.json. docs/benchmarks.md says what is measured and how to read it.
+Prints tables and writes build/bench/batch.json. docs/benchmarks.md describes the measurements.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bayplan.errors import BayplanError
 from benchmarks.batch_growth import AXES, measure_growth
-from benchmarks.batch_naive import plain_us
+from benchmarks.batch_naive import naive_us_of
 from benchmarks.batch_report import BatchReport, BatchRow
 from benchmarks.batch_workloads import WORKLOADS
 from benchmarks.progress import Progress
@@ -28,7 +28,7 @@ from benchmarks.progress import Progress
 ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "build" / "bench" / "batch.json"
 QUICK = (100, 200)
-"""Nodes and pods of a cluster that shows that it works."""
+"""Nodes and pods of the smoke test."""
 
 
 def measure(name: str, nodes: int | None, pods: int | None, rounds: int | None) -> BatchRow:
@@ -42,16 +42,16 @@ def measure(name: str, nodes: int | None, pods: int | None, rounds: int | None) 
         pods=pods,
         rounds=found.rounds,
         cold=found.cold,
-        naive_us=plain_us(workload, nodes, pods, found),
+        naive_us=naive_us_of(workload, nodes, pods, found),
     )
 
 
 def measure_all(
-    names: Sequence[str], nodes: int | None, pods: int | None, rounds: int | None, told: Progress
+    names: Sequence[str], nodes: int | None, pods: int | None, rounds: int | None, progress: Progress
 ) -> BatchReport:
     rows = []
     for number, name in enumerate(names, 1):
-        told(f"{name} ({number} of {len(names)}): {WORKLOADS[name].about}")
+        progress(f"{name} ({number} of {len(names)}): {WORKLOADS[name].about}")
         rows.append(measure(name, nodes, pods, rounds))
     return BatchReport(rows=rows)
 
@@ -63,20 +63,20 @@ def measure_all(
     type=click.Choice(list(WORKLOADS)),
     multiple=True,
     metavar="NAME",
-    help=f"Only this one, and growth only if asked for; may be repeated. One of {', '.join(WORKLOADS)}.",
+    help=f"Only this workload, and growth only with --growth; may be repeated. One of {', '.join(WORKLOADS)}.",
 )
-@click.option("--nodes", type=click.IntRange(min=2), help="Nodes of the cluster.  [default: what the workload says]")
-@click.option("--pods", type=click.IntRange(min=20), help="Pods that it is about.  [default: what the workload says]")
-@click.option("--rounds", type=click.IntRange(min=1), help="How often; the median counts.")
-@click.option("--growth/--no-growth", "with_growth", default=None, help="Also by nodes, jobs and queues.")
-@click.option("--quick", is_flag=True, help="Small clusters, once: to see that it works.")
-@click.option("--check", is_flag=True, help="End with an error where a budget does not hold.")
+@click.option("--nodes", type=click.IntRange(min=2), help="Nodes of the cluster.  [default: the workload's]")
+@click.option("--pods", type=click.IntRange(min=20), help="Pods to place or evict.  [default: the workload's]")
+@click.option("--rounds", type=click.IntRange(min=1), help="Number of rounds; the median counts.")
+@click.option("--growth/--no-growth", "with_growth", default=None, help="Also measure growth.")
+@click.option("--quick", is_flag=True, help="Small clusters, one round, as a smoke test.")
+@click.option("--check", is_flag=True, help="Exit with an error if a budget is exceeded.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option(
     "--file",
     type=click.Path(path_type=Path, dir_okay=False),
     default=OUTPUT,
-    help="Where the JSON goes.  [default: build/bench/batch.json]",
+    help="The file for the JSON.  [default: build/bench/batch.json]",
 )
 def main(
     names: tuple[str, ...],
@@ -89,19 +89,18 @@ def main(
     output: str,
     file: Path,
 ) -> None:
-    """Measure sessions of the batch engine under the default configuration: how long, and how that grows.
+    """Measure sessions of the batch engine under the default configuration: their time and its growth.
 
-    Gangs are timed from the opening of a session to its close, with everything bound; making room is timed as the
-    action alone. Budgets are for the size that a workload has by itself and are multiplied by the machine's
-    calibration.
+    Gangs are timed from the opening of a session to its close, with all tasks bound. Reclaim and preempt are timed as
+    the action alone. Budgets apply to a workload's default size and are multiplied by the machine's calibration.
     """
     if quick:
         nodes, pods, rounds = nodes or QUICK[0], pods or QUICK[1], rounds or 1
-    with Progress().telling() as told:
+    with Progress().show() as progress:
         try:
-            report = measure_all(names or list(WORKLOADS), nodes, pods, rounds, told)
+            report = measure_all(names or list(WORKLOADS), nodes, pods, rounds, progress)
             if not names if with_growth is None else with_growth:
-                growth = [measure_growth(name, quick=quick, told=told) for name in AXES]
+                growth = [measure_growth(name, quick=quick, progress=progress) for name in AXES]
                 report = BatchReport(rows=report.rows, growth=growth)
         except BayplanError as fault:
             raise click.ClickException(str(fault)) from None

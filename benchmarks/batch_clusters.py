@@ -1,7 +1,7 @@
-"""What do the queues, pod groups and gangs of the batch benchmarks look like? As an API server would show them.
+"""Builders for the queues, pod groups and gangs of the batch benchmarks, as an API server returns them.
 
-Asked while a workload is set up, never inside a measurement. The nodes are those of the core's benchmarks, and so are
-the pods, with what Volcano's job controller writes on them.
+Called while a workload is set up, never inside a measurement. Nodes and pods are those of the pod engine's benchmarks;
+the pods also have the fields that Volcano's job controller writes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from benchmarks import clusters
 from benchmarks.clusters import NAMESPACE, Manifest
 
 GANG = 20
-"""Tasks of a gang, where a workload has many."""
+"""Tasks of a gang, in workloads with many gangs."""
 _FAN_OUT = 10
 
 
@@ -45,7 +45,7 @@ def queue(name: str) -> Queue:
 
 
 def hyper_nodes(nodes: int) -> Iterator[HyperNode]:
-    """Switches of ten nodes each, and of ten switches each."""
+    """Hypernodes of ten nodes each, and of ten hypernodes each."""
     leaves = -(-nodes // _FAN_OUT)
     for tier, kind, count, members, name in (
         (1, "Node", leaves, nodes, clusters.node_name),
@@ -70,7 +70,7 @@ def group(
     cpu_m: int = 1000,
     tier: int | None = None,
 ) -> PodGroup:
-    """A gang of so many; one that runs already may shrink to a single task."""
+    """A gang of `size` tasks; a running one may shrink to a single task."""
     running = phase == "Running"
     amounts: ResourceList = {"cpu": f"{size * cpu_m}m", "memory": f"{size * 2}Gi"}
     spec = PodGroupSpec(
@@ -85,7 +85,7 @@ def group(
 
 
 def member(gang: str, index: int, *, cpu_m: int = 1000, priority: int = 0) -> Manifest:
-    """The index-th task of a gang, waiting."""
+    """The index-th task of a gang, pending."""
     found = clusters.pod(
         f"{gang}-worker-{index}",
         labels={"volcano.sh/job-name": gang, "volcano.sh/task-index": str(index)},
@@ -106,7 +106,7 @@ def running_pod(gang: str, index: int, node: int, *, cpu_m: int = 1000) -> Pod:
 
 
 def engine_on(nodes: Iterable[Manifest], queues: Iterable[str], conf: str | None = None) -> BatchEngine:
-    """The default configuration, or another, on a cluster on which only its own pods run yet."""
+    """A batch engine with the default or the given configuration, on a cluster with only its own pods."""
     cache = Cache()
     names = 0
     for manifest in nodes:
@@ -120,7 +120,7 @@ def engine_on(nodes: Iterable[Manifest], queues: Iterable[str], conf: str | None
 
 
 def show(engine: BatchEngine, pod: Pod) -> None:
-    """The API server shows a pod for the first time."""
+    """Deliver the add event of a pod."""
     if pod.spec.node_name:
         engine.cache.add_pod(pod)
     engine.handle_update(pod)

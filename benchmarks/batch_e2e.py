@@ -1,11 +1,12 @@
-"""How fast does the batch engine start gangs on a real API server, beside a loop that only makes the same writes?
+"""Benchmark of the batch engine on a real API server: gangs per second, beside a loop that makes only the same writes.
 
     python benchmarks/batch_e2e.py                      100 gangs of 50 at 1,000 nodes; some minutes
     python benchmarks/batch_e2e.py --gangs 200          10,000 pods in one session
     python benchmarks/batch_e2e.py --gangs 4 --size 5 --nodes 20
 
-Prints a table and writes build/bench/batch_e2e.json. The engine writes more than the loop: the status of every group
-and of the queue. Its `/livez` is asked ten times a second meanwhile. docs/benchmarks.md says what is measured.
+Prints a table and writes build/bench/batch_e2e.json. The engine writes more than the loop: the status of every pod
+group and of the queue. Meanwhile `/livez` is requested ten times a second. docs/benchmarks.md describes the
+measurements.
 """
 
 from __future__ import annotations
@@ -24,40 +25,40 @@ from typing import Any
 import click
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the recipe for a cluster lives there
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # `tests` has the cluster fixture
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bayplan.client import Client
 from bayplan.clock import SystemClock
 from bayplan.errors import NotFound
 from benchmarks.live.bare_loop import BURST, QPS
+from benchmarks.live.cluster_setup import ClusterSetup
+from benchmarks.live.comparison import FLAGS, ContenderResult, ProgressSink, measure_contender
 from benchmarks.live.contenders import CONCURRENCIES, Contender, bare_loop
-from benchmarks.live.measuring import FLAGS, Reached, Told, measured
-from benchmarks.live.probing import LIMIT_MS, Probes, probing
-from benchmarks.live.stagehand import Stagehand
-from benchmarks.live.staging import Stage
+from benchmarks.live.initial_state import InitialState
+from benchmarks.live.liveness_probes import LIMIT_MS, Probes, run_probes
 from benchmarks.perf.templates import Raw
 from benchmarks.progress import Progress
 from benchmarks.report import machine, print_wide
 from cluster.run import Cluster, free_ports
 
-HELD = Path(__file__).resolve().parent / "live" / "held.py"
+LOOP_TURNS = Path(__file__).resolve().parent / "live" / "loop_turns.py"
 OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "batch_e2e.json"
 GOAL = 0.8
-"""Of what the bare loop binds in a second."""
+"""Share of the bare loop's pods per second."""
 
 _NAMESPACE = "gangs"
 _VOLCANO = "scheduling.volcano.sh/v1beta1"
 
 
-def stage_of(gangs: int, size: int, nodes: int) -> Stage:
-    """Nodes and groups, and pods that wait."""
+def stage_of(gangs: int, size: int, nodes: int) -> InitialState:
+    """Nodes, pod groups and pending pods."""
     pods = [_pod(gang, number) for gang in range(gangs) for number in range(size)]
-    return Stage(
+    return InitialState(
         config=None,
         trees=[*_nodes(nodes), *_groups(gangs, size)],
         pods=pods,
-        measured=frozenset(f"{_NAMESPACE}/{pod['metadata']['name']}" for pod in pods),
+        measure_contender=frozenset(f"{_NAMESPACE}/{pod['metadata']['name']}" for pod in pods),
         nodes=nodes,
         namespace=_NAMESPACE,
         claims={},
@@ -103,7 +104,7 @@ def _pod(gang: int, number: int) -> Raw:
 
 
 def batch_engine(cluster: Cluster, health: int, turns: Path | None) -> Contender:
-    """On this port it says whether it lives. `turns`: where the longest turns of its loop are written, if they are."""
+    """Serves health on this port. `turns`: the file for the longest turns of its event loop, if wanted."""
     flags = [
         "--enable-healthz",
         f"--healthz-address=127.0.0.1:{health}",
@@ -112,49 +113,59 @@ def batch_engine(cluster: Cluster, health: int, turns: Path | None) -> Contender
         f"--kube-api-qps={QPS:g}",
         f"--kube-api-burst={BURST}",
     ]
-    command = ["-m", "bayplan"] if turns is None else [str(HELD), str(turns)]
+    command = ["-m", "bayplan"] if turns is None else [str(LOOP_TURNS), str(turns)]
     return Contender("bayplan-batch", [sys.executable, *command, "batch", "run", *flags])
 
 
 @dataclass(frozen=True, slots=True)
-class Race:
-    """What came of it: the engine, its probes, and the loops."""
+class BatchComparison:
+    """Results: the engine, its liveness probes, and the loops."""
 
-    ours: Reached
+    ours: ContenderResult
     probes: Probes
-    loops: list[Reached]
+    loops: list[ContenderResult]
     longest_turns: list[dict[str, Any]]
 
 
-def race(stage: Stage, folder: Path, told: Told, *, with_turns: bool = False) -> Race:
-    """The engine, then loops of several widths, on one cluster."""
+def compare(
+    initial: InitialState, folder: Path, progress: ProgressSink, *, with_turns: bool = False
+) -> BatchComparison:
+    """Measure the engine, then loops of several widths, on one cluster."""
     with Cluster(folder, flags=FLAGS) as cluster:
         command = [sys.executable, "-m", "bayplan", "crds", "--install", "--kubeconfig", str(cluster.kubeconfig())]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
-        return asyncio.run(_race(cluster, stage, told, folder / "turns.json" if with_turns else None))
+        return asyncio.run(_compare(cluster, initial, progress, folder / "turns.json" if with_turns else None))
 
 
-async def _race(cluster: Cluster, stage: Stage, told: Told, turns: Path | None) -> Race:
+async def _compare(
+    cluster: Cluster, initial: InitialState, progress: ProgressSink, turns: Path | None
+) -> BatchComparison:
     clock = SystemClock()
     async with Client(
         cluster.target(), clock=clock, chance=random.Random(0), qps=-1.0, user_agent="bayplan-benchmark"
     ) as client:
         await _served(client)
-        hand = Stagehand(client, stage)
-        told(f"putting up {len(stage.trees):,} objects")
-        await hand.put_up()
+        setup = ClusterSetup(client, initial)
+        progress(f"putting up {len(initial.trees):,} objects")
+        await setup.put_up()
         (health,) = free_ports(1)
-        with probing(f"http://127.0.0.1:{health}/livez") as probes:
-            ours = await measured(client, hand, stage, batch_engine(cluster, health, turns), cluster, told)
+        with run_probes(f"http://127.0.0.1:{health}/livez") as probes:
+            ours = await measure_contender(
+                client, setup, initial, batch_engine(cluster, health, turns), cluster, progress
+            )
         loops = []
         for at_once in CONCURRENCIES:
-            await hand.clear()
-            loops.append(await measured(client, hand, stage, bare_loop(cluster, _NAMESPACE, at_once), cluster, told))
-    return Race(ours, probes, loops, json.loads(turns.read_text()) if turns is not None else [])
+            await setup.clear()
+            loops.append(
+                await measure_contender(
+                    client, setup, initial, bare_loop(cluster, _NAMESPACE, at_once), cluster, progress
+                )
+            )
+    return BatchComparison(ours, probes, loops, json.loads(turns.read_text()) if turns is not None else [])
 
 
 async def _served(client: Client) -> None:
-    """Definitions are served a moment after they are made."""
+    """Wait until the API server serves the CRDs, a moment after their creation."""
     while True:
         try:
             answer = await client.transport.request("GET", f"/apis/{_VOLCANO}")
@@ -170,13 +181,13 @@ async def _served(client: Client) -> None:
 @click.option("--size", type=click.IntRange(min=1), default=50, show_default=True, help="Pods of a gang.")
 @click.option("--nodes", type=click.IntRange(min=1), default=1000, show_default=True)
 @click.option(
-    "--turns", "with_turns", is_flag=True, help="Time every turn of the engine's loop, too; costs some throughput."
+    "--turns", "with_turns", is_flag=True, help="Also time every turn of the event loop; lowers throughput a little."
 )
-@click.option("--check", is_flag=True, help="End with an error where the goal is missed.")
+@click.option("--check", is_flag=True, help="Exit with an error if the goal is missed.")
 def main(gangs: int, size: int, nodes: int, with_turns: bool, check: bool) -> None:
-    """Measure, print, and keep what was found."""
-    with Progress().telling() as told, tempfile.TemporaryDirectory(prefix="bayplan-bench-") as folder:
-        found_by = race(stage_of(gangs, size, nodes), Path(folder) / "cluster", told, with_turns=with_turns)
+    """Measure, print, and write the results."""
+    with Progress().show() as progress, tempfile.TemporaryDirectory(prefix="bayplan-bench-") as folder:
+        found_by = compare(stage_of(gangs, size, nodes), Path(folder) / "cluster", progress, with_turns=with_turns)
     ours, loops, probes = found_by.ours, found_by.loops, found_by.probes
     limit = max(loops, key=lambda each: each.pods_per_s)
     found: dict[str, Any] = {
@@ -206,17 +217,17 @@ def main(gangs: int, size: int, nodes: int, with_turns: bool, check: bool) -> No
         sys.exit(1)
 
 
-def _with_events(reached: Reached) -> float:
-    """Pods a second until the last event about them is stored: the loop tells of each at once, the engine later."""
+def _with_events(reached: ContenderResult) -> float:
+    """Pods a second until the last event about them is stored: the loop writes each event at once, the engine later."""
     return len(reached.bound_at_s) / (reached.lasted_s + reached.stored_after_s)
 
 
-def _processor_us(reached: Reached) -> float:
-    """What a pod takes of the machine, on both sides of the wire: its limit where both share the machine."""
+def _processor_us(reached: ContenderResult) -> float:
+    """Processor time per pod on both sides of the connection; the limit if both share the machine."""
     return reached.cpu_us + 1e6 * reached.server_cpu_s / len(reached.bound_at_s)
 
 
-def _print(found: dict[str, Any], ours: Reached, loops: list[Reached]) -> None:
+def _print(found: dict[str, Any], ours: ContenderResult, loops: list[ContenderResult]) -> None:
     table = Table(title=f"{found['gangs']} gangs of {found['size']} at {found['nodes']:,} nodes")
     for column in ("", "pods/s", "last gang after", "CPU a pod", "unbound"):
         table.add_column(column, justify="right" if column else "left")

@@ -1,9 +1,8 @@
-"""Does a session grow with the cluster, with the jobs, with the queues, and how? One of them at a time.
+"""Growth of a batch session with the nodes, the jobs and the queues, one at a time.
 
-The exponent is the slope of the medians in double logarithm, of time of the processor: sizes are compared with each
-other, and whatever else the machine does meanwhile would count as growth. More nodes or queues for the same pods may
-cost as much more at the very most; more jobs are more pods, so a session grows as they do, and the limit leaves room
-for noise.
+The exponent is the slope of the medians in double logarithm, in processor time: sizes are compared with each other, and
+other load of the machine would count as growth. More nodes or queues for the same pods may cost at most proportionally
+more. More jobs are more pods, so the session grows as they do, and the limit leaves room for noise.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from benchmarks.growth import Growth
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What grows, while all else stays; and how fast a session may grow with it."""
+    """The quantity that grows while the rest is constant, and the limit of the session's growth."""
 
     sizes: tuple[int, ...]
     quick: tuple[int, ...]
@@ -36,11 +35,11 @@ AXES = {
 
 
 def measure_growth(
-    name: str, *, quick: bool = False, rounds: int = 3, told: Callable[[str], None] = lambda _: None
+    name: str, *, quick: bool = False, rounds: int = 3, progress: Callable[[str], None] = lambda _: None
 ) -> SessionGrowth:
     axis, found = AXES[name], {}
     for size in axis.quick if quick else axis.sizes:
-        told(f"growth {name}: {size:,}")
+        progress(f"growth {name}: {size:,}")
         nodes, gangs, queues = axis.cluster(size)
         nodes = min(nodes, 100) if quick else nodes
         sessions = place_gangs(nodes, [GANG] * gangs, 1 if quick else rounds, queues)

@@ -1,9 +1,9 @@
-"""What does the same session take when every plugin is asked about every node, for every task?
+"""Time of the same session when every plugin evaluates every node for every task.
 
-The engine and its plugins are the measured ones, without what saves questions: tasks that are alike share no answers,
-nothing is foreseen about victims, and every hypernode is tried. The decisions are the same, which the tests of the
-benchmarks hold against each other. Each workload runs so for a few pods, and the time is scaled up to all of them; for
-an opening it is the first of all, on which nothing is known yet. Cost: some seconds a workload.
+The engine and its plugins are the measured ones, without what saves evaluations: no result is shared between equal
+tasks, no victims are precomputed, and every hypernode is tried. The decisions are equal, which the tests of the
+benchmarks check. Each workload runs in this way for a few pods, and the time is scaled up to all of them. For a session
+opening it is the first one, on an empty cache. Cost: some seconds a workload.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from benchmarks.batch_clusters import GANG
 from benchmarks.batch_workloads import BatchWorkload, Measured
 
 FEW = 2 * GANG
-"""Pods on which the plain way is measured."""
+"""Pods for which the naive session is measured."""
 
 
 @contextmanager
-def asked_plainly() -> Iterator[None]:
-    """While the block runs, sessions save no question."""
+def disable_caches() -> Iterator[None]:
+    """Disable the caches of sessions inside the block."""
     with ExitStack() as stack:
         for owner, name, instead in (
             (TaskClassEvaluations, "_key", lambda _, task: task.uid),
@@ -38,11 +38,11 @@ def asked_plainly() -> Iterator[None]:
         yield
 
 
-def plain_us(workload: BatchWorkload, nodes: int, pods: int, found: Measured) -> float:
-    """What a round takes so, for all pods."""
+def naive_us_of(workload: BatchWorkload, nodes: int, pods: int, found: Measured) -> float:
+    """Time of a naive round, scaled to all pods."""
     if found.cold is not None:
         return found.cold.p50_us
     few = min(pods, FEW)
-    with asked_plainly():
+    with disable_caches():
         plain = workload.measure(nodes, few, 1).rounds
     return (plain.cpu_p50_us or plain.p50_us) * pods / few

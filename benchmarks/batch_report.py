@@ -1,4 +1,4 @@
-"""The figures of a run of the batch engine: as JSON for programs, in the shape of the core's, and as tables."""
+"""Results of a batch benchmark run: JSON in the format of the pod engine's report, and tables."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.batch_workloads import BatchWorkload
+from benchmarks.decision_timing import Latencies
 from benchmarks.growth import Growth
-from benchmarks.measuring import Latencies
 from benchmarks.report import machine, print_wide, verdict
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchRow:
-    """One workload."""
+    """Result of one workload."""
 
     name: str
     workload: BatchWorkload
@@ -26,21 +26,21 @@ class BatchRow:
     rounds: Latencies
     cold: Latencies | None = None
     naive_us: float | None = None
-    """What a round takes when nothing is shared or foreseen."""
+    """Time of a round when no result is shared or precomputed."""
 
     @property
     def per_s(self) -> float | None:
-        """Pods a second in the median round, where each is decided upon."""
+        """Pods a second in the median round, if the round decides about each pod."""
         return self.pods / self.rounds.p50_us * 1e6 if self.workload.counts else None
 
     @property
     def is_full_size(self) -> bool:
-        """Budgets, and what Volcano takes, are about one size; on another one nothing is judged or compared."""
+        """Budgets and Volcano's times apply to one size; other sizes are neither judged nor compared."""
         return (self.nodes, self.pods) == (self.workload.nodes, self.workload.pods)
 
     @property
     def budget_us(self) -> float | None:
-        """What the median may be on the machine that the budget was set on."""
+        """Maximum of the median on the machine that the budget was set on."""
         return self.workload.budget_us if self.is_full_size else None
 
     @property
@@ -49,15 +49,16 @@ class BatchRow:
 
     @property
     def calibration(self) -> float:
-        """How many times longer the machine needed while this was measured."""
+        """The machine's calibration during this measurement."""
         return self.rounds.pace
 
     @property
     def holds(self) -> bool | None:
-        """Whether the workload keeps its budget; None where the cluster has another size.
+        """Whether the workload keeps its budget; None if the cluster has another size.
 
-        Sessions compute and wait for nobody, so what counts is the time of the processor: on an idle machine that is
-        the time, and on another one it is not what others do there."""
+        Sessions only compute, so processor time counts: on an idle machine it equals the wall-clock time, and on a busy
+        machine it excludes other processes.
+        """
         if self.budget_us is None:
             return None
         return (self.rounds.cpu_p50_us or self.rounds.p50_us) <= self.budget_us * self.calibration
@@ -83,11 +84,11 @@ class BatchRow:
 
 @dataclass(frozen=True)
 class SessionGrowth:
-    """The median session by the number of something."""
+    """The median session by the size of one axis."""
 
     found: Growth
     at_most: float | None
-    """None: too small to be judged."""
+    """None: too small to judge."""
 
     @property
     def holds(self) -> bool | None:
@@ -105,14 +106,14 @@ class SessionGrowth:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchReport:
-    """Everything that one run has found out."""
+    """All results of one run."""
 
     rows: Sequence[BatchRow]
     growth: Sequence[SessionGrowth] = ()
 
     @property
     def calibration(self) -> float:
-        """What the machine was worth most of the time."""
+        """Median calibration of all workloads."""
         return statistics.median(row.calibration for row in self.rows)
 
     def as_json(self) -> dict[str, Any]:
@@ -125,7 +126,7 @@ class BatchReport:
 
     @property
     def broken(self) -> list[str]:
-        """What does not keep its budget."""
+        """Names of the results that exceed their budget."""
         names = [row.name for row in self.rows if row.holds is False]
         return names + [f"growth {each.found.workload}" for each in self.growth if each.holds is False]
 
@@ -135,7 +136,7 @@ class BatchReport:
             print_wide(_growth(each))
 
     def _rounds(self) -> Table:
-        title = f"sessions; this machine needs {self.calibration:.2f} of the time of the one that budgets were set on"
+        title = f"sessions; calibration {self.calibration:.2f} of the machine that the budgets were set on"
         table = Table(title=title, title_justify="left")
         table.add_column("workload")
         for name in (

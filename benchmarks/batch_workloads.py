@@ -1,8 +1,8 @@
-"""What does the batch engine have to do in the benchmarks? Each workload sets a cluster up and times one thing, again.
+"""Workloads of the batch benchmarks. Each sets up a cluster and times one operation, repeatedly.
 
-Sessions are of the default configuration, where there are hypernodes also of `network-topology-aware`. Where a workload
-changes its cluster for good, each round has a cluster of its own. The garbage collector is on; only the litter of
-setting up is swept before a round.
+Sessions have the default configuration, with hypernodes also `network-topology-aware`. A workload that changes its
+cluster for good has a new cluster each round. The garbage collector is on; only the garbage of the setup is collected
+before a round.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from bayplan.objects.workloads import PriorityClass
 from benchmarks import clusters
 from benchmarks.batch_clusters import GANG, engine_on, gang_pods, group, hyper_nodes, running_pod, show
 from benchmarks.calibration import pace
-from benchmarks.measuring import Latencies, Undecided
+from benchmarks.decision_timing import Latencies, UnexpectedOutcome
 
 CHANGED = 0.05
-"""The share of pods that are another version, or others, at each opening."""
+"""Share of the pods that change or are replaced before each opening."""
 QUEUES = 10
-_HELD_M, _HELD_A_NODE = 900, 4  # what fills the small nodes on which room has to be made
+_HELD_M, _HELD_A_NODE = 900, 4  # requests of the pods that fill the small nodes of reclaim and preempt
 _HIGH = 1000
 _PACES = 10
-"""How often the loop of the calibration runs before each round, and after it."""
+"""Runs of the calibration loop before each round, and after it."""
 
 
 @dataclass
 class Timer:
-    """Collects what rounds took."""
+    """Collects the times of rounds."""
 
     took_us: list[float] = field(default_factory=list)
     cpu_us: list[float] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the rounds took, and the first of all where that is another thing."""
+    """Times of the rounds, and of the first one if that is a different operation."""
 
     rounds: Latencies
     cold: Latencies | None = None
@@ -74,26 +74,26 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchWorkload:
-    """One thing to be timed, on a cluster of a size for which there is a budget."""
+    """One operation to time, on a cluster of the size that the budget applies to."""
 
     about: str
     measure: Callable[[int, int, int], Measured]
-    """By nodes, pods and rounds."""
+    """Called with nodes, pods and rounds."""
     nodes: int
     pods: int
     rounds: int
     budget_us: float | None = None
     volcano_us: float | None = None
-    """What Volcano 1.15.1 takes for the same, in process on two cores, where that is known."""
+    """Time of Volcano 1.15.1 for the same, in process on two cores, if known."""
     counts: bool = True
-    """Whether pods a second mean something: each of them is decided upon."""
+    """Whether pods a second is meaningful: the operation decides about each pod."""
 
 
 # gangs
 
 
 def waiting_gangs(nodes: int, sizes: Sequence[int], queues: int = 1) -> BatchEngine:
-    """A cluster with room, and gangs that wait."""
+    """A cluster with room, and pending gangs."""
     names = [f"queue-{number}" for number in range(queues)]
     engine = engine_on((clusters.node(number) for number in range(nodes)), names)
     for number, size in enumerate(sizes):
@@ -118,13 +118,13 @@ def place_gangs(nodes: int, sizes: Sequence[int], rounds: int, queues: int = 1) 
 
 def _check(outcome: SessionResult, what: str, found: int, wanted: int) -> None:
     if outcome.faults:
-        raise Undecided(f"the session had faults: {outcome.faults[0]}")
+        raise UnexpectedOutcome(f"the session had faults: {outcome.faults[0]}")
     if found != wanted:
-        raise Undecided(f"{found} of {wanted} pods were {what}")
+        raise UnexpectedOutcome(f"{found} of {wanted} pods were {what}")
 
 
 def gangs_in_places(nodes: int, pods: int) -> BatchEngine:
-    """A cluster with room and switches, and gangs that wait for a switch of their own each."""
+    """A cluster with room and hypernodes; each pending gang needs a hypernode of its own."""
     conf = DEFAULT_CONF.rstrip() + "\n  - name: network-topology-aware\n"
     engine = engine_on((clusters.node(number) for number in range(nodes)), ["queue-0"], conf)
     for place in hyper_nodes(nodes):
@@ -156,11 +156,11 @@ def _one_gang(nodes: int, pods: int, rounds: int) -> Measured:
     return Measured(place_gangs(nodes, [pods], rounds))
 
 
-# opening
+# session opening
 
 
 class Busy:
-    """A cluster on which gangs run, and things happen between sessions."""
+    """A cluster on which gangs run, with changes between sessions."""
 
     def __init__(self, nodes: int, pods: int) -> None:
         self._nodes, self._chance = nodes, random.Random(0)
@@ -175,7 +175,7 @@ class Busy:
             show(self.engine, pod)
 
     def change(self, share: float) -> None:
-        """Half of these pods are shown anew; the others have ended, and another runs elsewhere in the place of each."""
+        """Update half of these pods; delete the other half, and add a running pod on another node for each."""
         for number in self._chance.sample(range(len(self.pods)), int(len(self.pods) * share)):
             pod = self.pods[number]
             self.pods[number] = self._shown_anew(pod) if self._chance.random() < 0.5 else self._replaced(pod)
@@ -215,14 +215,14 @@ def _open(engine: BatchEngine, timer: Timer) -> None:
     faults = opened.faults
     session.__exit__(None, None, None)
     if faults:
-        raise Undecided(f"the session had faults: {faults[0]}")
+        raise UnexpectedOutcome(f"the session had faults: {faults[0]}")
 
 
-# making room
+# reclaim and preempt
 
 
 def full_cluster(nodes: int, pods: int, *, holder: str, claimant: str) -> BatchEngine:
-    """Small nodes that are full of gangs which may shrink, and as many pods waiting as are to be evicted."""
+    """Small nodes that are full of gangs that may shrink, and as many pending pods as tasks are to be evicted."""
     engine = engine_on((clusters.small_node(number) for number in range(nodes)), dict.fromkeys((holder, claimant)))
     engine.cache.upsert(PriorityClass(metadata=ObjectMeta(name="high", uid="uid-high"), value=_HIGH))
     for number in range(nodes * _HELD_A_NODE // GANG):
@@ -240,7 +240,7 @@ def full_cluster(nodes: int, pods: int, *, holder: str, claimant: str) -> BatchE
 
 
 def make_room(action: str, nodes: int, pods: int, rounds: int, *, holder: str, claimant: str) -> Measured:
-    """The action alone, in an open session in which nobody has asked anything yet."""
+    """The action alone, in an open session without cached results."""
     timer = Timer()
     for _ in range(rounds):
         engine = full_cluster(nodes, pods, holder=holder, claimant=claimant)

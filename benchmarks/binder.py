@@ -1,28 +1,28 @@
-"""How fast are pods bound through BindRequests on a real API server, beside direct binding and a loop of such writes?
+"""Benchmark of binding through BindRequests on a real API server, beside direct binding and a loop of the same writes.
 
     python benchmarks/binder.py                 seven rounds of 1,000 pods at 200 nodes, ten workers; eleven minutes
     python benchmarks/binder.py --pods 500 --rounds 1
-    python benchmarks/binder.py --check         fail where a goal is missed
+    python benchmarks/binder.py --check         exit with an error if a goal is missed
 
-Prints a table of medians, compares them, and writes build/bench/binder.json with all rounds. A machine is not the same
-from one minute to the next: the same pods cost half as much again, and by no fault of theirs. So each round measures
-all ways, those that are compared by their processor's time take turns at going first, and there are enough rounds for
-a median to mean something. Pods are there before anybody starts; counted is from the first that the watch shows on a
-node to the last, and to the moment at which everything is written: both events of each pod, its condition, the word on
-its request. The loop writes all of that with each pod, our programs send events when the binder leaves them time for
-it, so that only the second number compares the same work; the goal is held against both. The loop makes the writes of
-scheduler and binder, in a process of its own as they do. The binder is at work before the scheduler is.
+Prints a table of medians with their ratios, and writes build/bench/binder.json with all rounds. A machine's speed
+changes from minute to minute: the same pods may cost half as much again. So each round measures all ways, the ways that
+are compared by processor time alternate in going first, and there are enough rounds for a meaningful median. The pods
+exist before a program starts. Throughput is counted from the first pod that the watch shows on a node to the last, and
+a second time to the moment at which everything is written: both events of each pod, its condition, the result on its
+request. The loop writes all of that with each pod. The programs send events when the binder leaves them time, so only
+the second number compares equal work; the goal applies to both. The loop makes the writes of scheduler and binder in
+its own process, as they do. The binder starts before the scheduler.
 
-What a pod costs the scheduler is measured twice: of these pods, which are there at once, and of as many that come one
-after another. The slower pods come the more each costs: one that is bound directly takes three times as much where a
-hundred come a second as where a thousand are there. Of those direct binding has bound eight times as many in a second
-as the binder, so that the pace is the same in both ways only where pods come one by one. The goal is held against both.
+The scheduler's cost per pod is measured twice: with these pods, which exist at once, and with as many that arrive one
+after another. The slower pods arrive, the more each costs: a directly bound pod costs three times as much at a hundred
+a second as with a thousand that exist already. Direct binding binds eight times as many of the latter in a second as
+the binder, so the pace of both ways is equal only for pods that arrive one by one. The goal applies to both.
 
-The processor's time of a process is counted from the moment at which the scheduler may decide: it has seen everything
-and waits for a lease that is ours until then. From the first pod that is bound on it would be wrong: a scheduler has
-decided about a tenth of the pods by then, or about none, as it happens. It goes on until everything is told, events
-too: who is slower to bind would else pay for events that the other still has to send. What a process takes for as long
-while idle is no cost of pods: it is taken off.
+The processor time of a process counts from the moment at which the scheduler may decide: it has synced its caches and
+waits for a lease that the benchmark holds until then. The first bound pod would be a wrong start, because a scheduler
+has decided about a tenth of the pods by then, or about none. The time counts until everything is written, events
+included: otherwise the slower way would pay for events that the faster one still has to send. The time that a process
+uses while idle for as long is subtracted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the recipe for a cluster lives there
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # `tests` has the cluster fixture
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bayplan.client import (
@@ -72,13 +72,13 @@ from cluster.run import Cluster
 
 OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "binder.json"
 GOAL, MOST_CPU = 0.8, 1.2
-"""Of what the loop binds in a second; of what a pod costs the scheduler that binds directly."""
+"""Share of the loop's pods per second; multiple of the scheduler's cost per pod with direct binding."""
 PACE = 100.0
-"""Pods a second where they come one after another: fewer than the binder can bind."""
+"""Pods a second in the paced measurement: fewer than the binder can bind."""
 WORKERS = 10
 IDLE_S = 5.0
-AT_REST = 0.02
-"""The share of a processor below which a process has seen everything, and waits."""
+IDLE_SHARE = 0.02
+"""Processor share below which a process counts as idle with synced caches."""
 LEASE, LEASE_SPACE = "kube-scheduler", "kube-system"
 SPACE = "bound"
 REQUESTS = resource_of(kind_of(BindRequest))
@@ -103,21 +103,21 @@ BY_BINDER = """  plugins:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One way to bind."""
+    """Result of one way to bind."""
 
     way: str
     pods: int
     pods_a_second: float
     written_a_second: float
-    """The same until everything about them is written."""
+    """The same, until everything about the pods is written."""
     scheduler_ms_a_pod: float
     binder_ms_a_pod: float
     paced_ms_a_pod: float = 0.0
-    """The scheduler's, where pods come one after another."""
+    """The scheduler's cost per pod when pods arrive one after another."""
 
 
-class Stage:
-    """Pods that wait, and who sees them bound."""
+class BindBenchmark:
+    """Creates the pending pods and watches their bindings."""
 
     def __init__(self, cluster: Cluster, client: Client, pods: int, nodes: int) -> None:
         self.cluster, self.client, self.pods, self.nodes = cluster, client, pods, nodes
@@ -131,18 +131,18 @@ class Stage:
         room = {"cpu": "64", "memory": "256Gi", "pods": "500"}
         ready = [{"type": "Ready", "status": "True"}]
         status = {"capacity": room, "allocatable": room, "conditions": ready}
-        await at_once(
+        await for_each(
             range(self.nodes),
             lambda number: self.client.create(NODES, {"metadata": {"name": f"node-{number}"}, "status": status}),
         )
 
-    async def bound_by(self, work: Callable[[], Awaitable[None]]) -> tuple[float, float]:
-        """Pods a second, bound and with everything written. `work` binds, and is cancelled when that is done."""
-        await at_once(range(self.pods), self._create)
+    async def measure_throughput(self, work: Callable[[], Awaitable[None]]) -> tuple[float, float]:
+        """Pods a second, bound and with everything written. `work` binds; it is cancelled when that is done."""
+        await for_each(range(self.pods), self._create)
         async with self._watching():
             working = asyncio.ensure_future(work())
             try:
-                await self._bound_and_told()
+                await self._await_written()
                 written_s = self.clock.monotonic_s()
             finally:
                 working.cancel()
@@ -151,14 +151,14 @@ class Stage:
         times = sorted(self._seen.values())
         return (len(times) - 1) / (times[-1] - times[0]), len(times) / (written_s - times[0])
 
-    async def bound_one_by_one(self, processes: Sequence[subprocess.Popen[bytes]]) -> list[float]:
-        """What it costs processes that are at work already that pods come one after another, until all are bound."""
+    async def measure_paced_cost(self, processes: Sequence[subprocess.Popen[bytes]]) -> list[float]:
+        """Processor time of the running processes while pods arrive one after another, until all are bound."""
         async with self._watching(), asyncio.TaskGroup() as group:
             meter, began_s = Meter(self.clock, processes), self.clock.monotonic_s()
             for number in range(self.pods):
                 await self.clock.sleep(began_s + number / PACE - self.clock.monotonic_s())
                 group.create_task(self._create(number))
-            await self._bound_and_told()
+            await self._await_written()
             spent = await meter.spent_s()
         await self._clear()
         return spent
@@ -170,7 +170,7 @@ class Stage:
 
     @asynccontextmanager
     async def _watching(self) -> AsyncIterator[None]:
-        """See pods as they are bound, beginning anew."""
+        """Watch the pods, with empty results."""
         self._seen, self._all = {}, asyncio.Event()
         informer = self.client.informer(resource_of(kind_of(Pod)), self._saw, selection=Selection(namespace=SPACE))
         watching = asyncio.ensure_future(informer.run())
@@ -180,10 +180,10 @@ class Stage:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
-    async def _bound_and_told(self) -> None:
+    async def _await_written(self) -> None:
         async with asyncio.timeout(600):
             await self._all.wait()
-            await self._told()
+            await self._await_results()
 
     def _saw(self, _: KubeObject | None, new: KubeObject | None) -> None:
         if isinstance(new, Pod) and new.spec.node_name and new.uid not in self._seen:
@@ -191,8 +191,8 @@ class Stage:
             if len(self._seen) == self.pods:
                 self._all.set()
 
-    async def _told(self) -> None:
-        """Until every pod has its events, one or two, and no request waits for the word of its end."""
+    async def _await_results(self) -> None:
+        """Wait until every pod has its events, one or two, and every request has its final status."""
         while await self._count(EVENTS, b'"reason":"Scheduled"') < self.pods:
             await asyncio.sleep(0.25)
         requests = await self._count(REQUESTS, b'"kind":"BindRequest"')
@@ -201,26 +201,26 @@ class Stage:
         while requests and await self._count(EVENTS, b'"reason":"Bound"') < requests:
             await asyncio.sleep(0.25)
 
-    async def binder_is_up(self) -> None:
-        """Until it has given up a request for a pod that there never was."""
-        nobody = Pod(metadata=ObjectMeta(name="nobody", namespace=SPACE, uid="nobody"))
-        request = new_request(nobody, "node-0", annotations={}, backoff_limit=1)
+    async def await_binder(self) -> None:
+        """Wait until the binder has failed a request for a pod that does not exist."""
+        absent = Pod(metadata=ObjectMeta(name="absent", namespace=SPACE, uid="absent"))
+        request = new_request(absent, "node-0", annotations={}, backoff_limit=1)
         await self.client.create(REQUESTS, manifest(request), namespace=SPACE)
         while not await self._count(REQUESTS, b'"phase":"Failed"'):
             await asyncio.sleep(0.1)
-        await self.client.delete(REQUESTS, name=nobody.name, namespace=SPACE)
+        await self.client.delete(REQUESTS, name=absent.name, namespace=SPACE)
 
-    async def keep_lease(self) -> None:
-        """Let no scheduler decide."""
+    async def hold_lease(self) -> None:
+        """Hold the lease, so that no scheduler decides."""
         spec = {
-            "holderIdentity": "nobody",
+            "holderIdentity": "benchmark",
             "leaseDurationSeconds": 3600,
             "renewTime": format_micro_time(self.clock.now()),
         }
         await self.client.create(LEASES, {"metadata": {"name": LEASE}, "spec": spec}, namespace=LEASE_SPACE)
 
-    async def give_lease(self) -> None:
-        """Let a scheduler decide, and have no other that waits for it later find it taken."""
+    async def release_lease(self) -> None:
+        """Delete the lease: a waiting scheduler may decide, and a later one finds no holder."""
         await self.client.delete(LEASES, name=LEASE, namespace=LEASE_SPACE)
 
     async def _count(self, resource: GroupVersionResource, text: bytes) -> int:
@@ -232,7 +232,7 @@ class Stage:
             await self.client.transport.request("DELETE", resource.path(SPACE), body)
 
 
-async def at_once(items: Any, work: Callable[[Any], Awaitable[Any]], workers: int = 32) -> None:
+async def for_each(items: Any, work: Callable[[Any], Awaitable[Any]], workers: int = 32) -> None:
     waiting = iter(items)
 
     async def worker() -> None:
@@ -242,19 +242,19 @@ async def at_once(items: Any, work: Callable[[Any], Awaitable[Any]], workers: in
     await asyncio.gather(*(worker() for _ in range(workers)))
 
 
-def connected(target: ConnectionConfig) -> Client:
+def connect(target: ConnectionConfig) -> Client:
     return Client(target, clock=SystemClock(), chance=random.Random(0), qps=1e6, burst=1_000_000)
 
 
 def program(folder: Path, *arguments: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    """One of our programs."""
+    """One Bayplan process."""
     return run(folder / f"{arguments[0]}.log", "-m", "bayplan", *arguments)
 
 
 @contextmanager
-def run(told: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of Python's, ended by its own id."""
-    with told.open("ab") as log:
+def run(log_file: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python process, ended by its own pid."""
+    with log_file.open("ab") as log:
         process = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log)
         try:
             yield process
@@ -264,14 +264,14 @@ def run(told: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 class Meter:
-    """Processor time of processes, without what they take for as long while idle."""
+    """Processor time of processes, less the time that they use while idle."""
 
     def __init__(self, clock: Clock, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         self._clock, self._processes = clock, processes
         self._before, self._since_s = self._now(), self._clock.monotonic_s()
 
     async def spent_s(self) -> list[float]:
-        """Of each process until now; then it has to be idle for a while."""
+        """Of each process until now; the process must be idle for a while afterwards."""
         busy_s, after = self._clock.monotonic_s() - self._since_s, self._now()
         await asyncio.sleep(IDLE_S)
         idle = [(now - then) / IDLE_S for now, then in zip(self._now(), after, strict=True)]
@@ -282,72 +282,74 @@ class Meter:
 
 
 @asynccontextmanager
-async def programs(stage: Stage, folder: Path, *, with_binder: bool) -> AsyncIterator[list[subprocess.Popen[bytes]]]:
-    """`bayplan scheduler` alone, or with `bayplan binder`, that have started and wait."""
+async def programs(
+    bench: BindBenchmark, folder: Path, *, with_binder: bool
+) -> AsyncIterator[list[subprocess.Popen[bytes]]]:
+    """`bayplan scheduler` alone, or with `bayplan binder`, started and waiting for the lease."""
     config = folder / ("requests.yaml" if with_binder else "direct.yaml")
-    config.write_text(CONFIG.format(kubeconfig=stage.cluster.kubeconfig(), plugins=BY_BINDER if with_binder else ""))
-    flags = ("--no-leader-elect", f"--kubeconfig={stage.cluster.kubeconfig()}", "--kube-api-qps=100000")
+    config.write_text(CONFIG.format(kubeconfig=bench.cluster.kubeconfig(), plugins=BY_BINDER if with_binder else ""))
+    flags = ("--no-leader-elect", f"--kubeconfig={bench.cluster.kubeconfig()}", "--kube-api-qps=100000")
     with ExitStack() as running:
         found = []
         if with_binder:
             found.append(running.enter_context(program(folder, "binder", *flags, "--kube-api-burst=100000")))
-            await stage.binder_is_up()
+            await bench.await_binder()
         deciding = ("scheduler", "--config", str(config), "--secure-port=0")
         found.insert(0, running.enter_context(program(folder, *deciding)))
-        await at_rest(found[0])
+        await await_idle(found[0])
         yield found
 
 
-async def by_programs(stage: Stage, folder: Path, *, with_binder: bool) -> Measured:
-    """Our programs. What they need to start is not counted."""
+async def measure_programs(bench: BindBenchmark, folder: Path, *, with_binder: bool) -> Measured:
+    """Measure the programs. Their start does not count."""
     spent: list[float] = []
 
     async def work() -> None:
-        async with programs(stage, folder, with_binder=with_binder) as processes:
-            await stage.give_lease()
-            meter = Meter(stage.clock, processes)
+        async with programs(bench, folder, with_binder=with_binder) as processes:
+            await bench.release_lease()
+            meter = Meter(bench.clock, processes)
             try:
                 await asyncio.Event().wait()
             finally:
                 spent[:] = await meter.spent_s()
 
-    await stage.keep_lease()
-    rates = await stage.bound_by(work)
-    await stage.give_lease()  # the scheduler's by now
-    async with programs(stage, folder, with_binder=with_binder) as processes:
-        paced_s = await stage.bound_one_by_one(processes)
-    await stage.give_lease()
-    scheduler_ms, binder_ms = (1e3 * seconds / stage.pods for seconds in (*spent, 0.0)[:2])
+    await bench.hold_lease()
+    rates = await bench.measure_throughput(work)
+    await bench.release_lease()  # the lease is held by the scheduler now
+    async with programs(bench, folder, with_binder=with_binder) as processes:
+        paced_s = await bench.measure_paced_cost(processes)
+    await bench.release_lease()
+    scheduler_ms, binder_ms = (1e3 * seconds / bench.pods for seconds in (*spent, 0.0)[:2])
     way = "BindRequests" if with_binder else "direct"
-    return Measured(way, stage.pods, *rates, scheduler_ms, binder_ms, 1e3 * paced_s[0] / stage.pods)
+    return Measured(way, bench.pods, *rates, scheduler_ms, binder_ms, 1e3 * paced_s[0] / bench.pods)
 
 
-async def at_rest(process: subprocess.Popen[bytes]) -> None:
-    """Until a process has started, and has nothing left to do."""
+async def await_idle(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a process has started and is idle."""
     share = 1.0
-    while share > AT_REST:
+    while share > IDLE_SHARE:
         before_s = cpu_s(process.pid)
         await asyncio.sleep(1.0)
         share = cpu_s(process.pid) - before_s
 
 
-async def by_loop(stage: Stage, folder: Path) -> Measured:
-    """A loop that decides nothing and makes the same writes."""
+async def measure_loop(bench: BindBenchmark, folder: Path) -> Measured:
+    """Measure a loop that decides nothing and makes the same writes."""
 
     async def work() -> None:
-        loop = ("--loop", str(stage.cluster.kubeconfig()), "--nodes", str(stage.nodes))
+        loop = ("--loop", str(bench.cluster.kubeconfig()), "--nodes", str(bench.nodes))
         with run(folder / "loop.log", __file__, *loop):
             await asyncio.Event().wait()
 
-    return Measured("bare loop", stage.pods, *await stage.bound_by(work), 0.0, 0.0)
+    return Measured("bare loop", bench.pods, *await bench.measure_throughput(work), 0.0, 0.0)
 
 
 async def loop(kubeconfig: Path, nodes: int) -> None:
-    """Bind every pod that waits, ten at a time, with all that scheduler and binder write about each."""
-    async with connected(load_connection_config(kubeconfig, env={})) as client:
+    """Bind every pending pod, ten at a time, with all writes of scheduler and binder about each."""
+    async with connect(load_connection_config(kubeconfig, env={})) as client:
         listed = await client.list(resource_of(kind_of(Pod)), Selection(namespace=SPACE))
         pods = [each for each in listed.items if isinstance(each, Pod)]
-        await at_once(enumerate(pods), lambda each: bind(client, each[1], f"node-{each[0] % nodes}"), WORKERS)
+        await for_each(enumerate(pods), lambda each: bind(client, each[1], f"node-{each[0] % nodes}"), WORKERS)
 
 
 async def bind(client: Client, pod: Pod, node: str) -> None:
@@ -357,7 +359,7 @@ async def bind(client: Client, pod: Pod, node: str) -> None:
     noted = {"received-resource-type": "Regular"}
     await client.bind(SPACE, pod.name, node, uid=pod.uid, annotations=noted)
     now = format_time(client.clock.now())
-    told = {"type": "PodBound", "status": "True", "reason": "Bound", "lastTransitionTime": now}
+    condition = {"type": "PodBound", "status": "True", "reason": "Bound", "lastTransitionTime": now}
     where = {"name": pod.name, "namespace": SPACE, "subresource": "status"}
     status = {"phase": "Succeeded", "reason": "", "failedAttempts": 0}
     done = [
@@ -365,7 +367,7 @@ async def bind(client: Client, pod: Pod, node: str) -> None:
         {"op": "add", "path": "/status", "value": status},
     ]
     await asyncio.gather(
-        client.patch(PODS, {"status": {"conditions": [told]}}, kind=STRATEGIC_PATCH, **where),
+        client.patch(PODS, {"status": {"conditions": [condition]}}, kind=STRATEGIC_PATCH, **where),
         client.patch(REQUESTS, json.dumps(done).encode(), kind=JSON_PATCH, **where),
         *(client.create(EVENTS, event(client, pod, reason), namespace=SPACE) for reason in ("Scheduled", "Bound")),
     )
@@ -387,7 +389,7 @@ def event(client: Client, pod: Pod, reason: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """All ways, one after another."""
+    """Results of all ways, one after another."""
 
     loop: Measured
     direct: Measured
@@ -396,21 +398,21 @@ class Round:
 
 async def measure(folder: Path, pods: int, nodes: int, rounds: int) -> list[Round]:
     with Cluster(folder / "cluster") as cluster:
-        async with connected(cluster.target()) as client:
-            stage = Stage(cluster, client, pods, nodes)
-            await stage.set_up()
-            return [await measure_round(stage, folder, number) for number in range(rounds)]
+        async with connect(cluster.target()) as client:
+            bench = BindBenchmark(cluster, client, pods, nodes)
+            await bench.set_up()
+            return [await measure_round(bench, folder, number) for number in range(rounds)]
 
 
-async def measure_round(stage: Stage, folder: Path, number: int) -> Round:
-    bare = await by_loop(stage, folder)
-    first = await by_programs(stage, folder, with_binder=bool(number % 2))
-    second = await by_programs(stage, folder, with_binder=not number % 2)
+async def measure_round(bench: BindBenchmark, folder: Path, number: int) -> Round:
+    bare = await measure_loop(bench, folder)
+    first = await measure_programs(bench, folder, with_binder=bool(number % 2))
+    second = await measure_programs(bench, folder, with_binder=not number % 2)
     return Round(bare, *((second, first) if number % 2 else (first, second)))
 
 
 def median_of(measured: Sequence[Measured]) -> Measured:
-    """One way in all rounds, each number by itself."""
+    """The median of each number of one way over all rounds."""
     middle = statistics.median
     return Measured(
         measured[0].way,
@@ -427,10 +429,10 @@ def median_of(measured: Sequence[Measured]) -> Measured:
 @click.option("--pods", default=1000, show_default=True)
 @click.option("--nodes", default=200, show_default=True)
 @click.option("--rounds", default=7, show_default=True)
-@click.option("--check", is_flag=True, help="End with 1 where a goal is missed.")
-@click.option("--loop", "kubeconfig", type=click.Path(path_type=Path), hidden=True, help="Be the bare loop.")
+@click.option("--check", is_flag=True, help="Exit with code 1 if a goal is missed.")
+@click.option("--loop", "kubeconfig", type=click.Path(path_type=Path), hidden=True, help="Run as the bare loop.")
 def main(pods: int, nodes: int, rounds: int, check: bool, kubeconfig: Path | None) -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     if kubeconfig is not None:
         asyncio.run(loop(kubeconfig, nodes))
         return
@@ -448,8 +450,8 @@ def main(pods: int, nodes: int, rounds: int, check: bool, kubeconfig: Path | Non
     }
     show(ways, *shares.values(), *costs.values())
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    told = {"machine": machine(), "ways": [asdict(each) for each in ways], "rounds": [asdict(each) for each in found]}
-    OUTPUT.write_text(json.dumps({**told, **shares, **costs}, indent=1))
+    report = {"machine": machine(), "ways": [asdict(each) for each in ways], "rounds": [asdict(each) for each in found]}
+    OUTPUT.write_text(json.dumps({**report, **shares, **costs}, indent=1))
     missed = [f"{name}: {share:.2f}, at least {GOAL} wanted" for name, share in shares.items() if share < GOAL]
     missed += [f"{name}: {cost:.2f}, at most {MOST_CPU} wanted" for name, cost in costs.items() if cost > MOST_CPU]
     for each in missed:

@@ -1,12 +1,12 @@
-"""How fast is this machine, next to the one that the budgets were set on?
+"""Speed of this machine relative to the machine that the budgets were set on.
 
-A fixed loop of the NumPy and Python work that a decision is made of: whole columns of five thousand rows, gathers,
-reductions, small objects, dictionaries. Its time here over its time there is the calibration: 2.0 means that this
-machine needs twice as long, so a budget of 50 µs is read as 100 µs.
+A fixed loop of NumPy and Python work as in a scheduling decision: whole columns of five thousand rows, gathers,
+reductions, small objects, dictionaries. Its time here divided by its time there is the calibration: 2.0 means that this
+machine needs twice as long, so a budget of 50 µs becomes 100 µs.
 
-A virtual core is no constant: with a neighbour on the same silicon it needs up to twice as long, for seconds at a time.
-So the loop also runs in between what is measured, and each workload is judged by the pace that the machine had while it
-ran: the median of the one against the median of the other, in time of the processor.
+The speed of a virtual core varies: with a neighbour on the same silicon it needs up to twice as long, for seconds at a
+time. So the loop also runs between the measurements, and each workload is judged by the machine's speed during its run:
+the median of the one against the median of the other, in processor time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from time import thread_time
 import numpy as np
 
 REFERENCE_S = 0.0071
-"""The loop's time while nothing else ran on the machine that the budgets were set on: two cores of an Intel Xeon
-(Sapphire Rapids, 2.0 GHz, virtual), Python 3.11.7, NumPy 2.4.6. It is the median of 36 times the best of sixty runs, in
-six processes; the 36 lay between 6.95 and 7.56 ms, but for two of twelve while the host was busy."""
+"""Time of the loop on the otherwise idle machine that the budgets were set on: two cores of an Intel Xeon (Sapphire
+Rapids, 2.0 GHz, virtual), Python 3.11.7, NumPy 2.4.6. It is the median of 36 times the best of sixty runs, in six
+processes; the 36 lay between 6.95 and 7.56 ms, except for two of twelve while the host was busy.
+"""
 
 _ROWS = 5000
 _ROUNDS = 40
@@ -34,7 +35,7 @@ class _Entry:
 
 
 def work(rounds: int = _ROUNDS) -> int:
-    """The loop. The sum depends on every step, so that nothing can be left out."""
+    """The loop. The sum depends on every step, so that no step can be optimised away."""
     rows = np.arange(_ROWS, dtype=np.int64)
     room, used = 1000 + rows % 97, rows * 7 % 800
     zones = (rows % 3).astype(np.intp)
@@ -58,19 +59,19 @@ def _objects(turn: int) -> int:
 
 
 def run_s() -> float:
-    """What one run of the loop takes now."""
+    """Time of one run of the loop now."""
     start = thread_time()
     work()
     return thread_time() - start
 
 
 def pace() -> float:
-    """How many times longer this machine needs at this moment."""
+    """The calibration at this moment."""
     return run_s() / REFERENCE_S
 
 
 class Calibration:
-    """Measured again and again while a benchmark runs, for what is measured as a whole."""
+    """Calibrates repeatedly during a benchmark, for figures of the whole run."""
 
     def __init__(self) -> None:
         self._paces: list[float] = []
@@ -81,5 +82,5 @@ class Calibration:
 
     @property
     def value(self) -> float:
-        """How many times longer this machine needs than the one that the budgets were set on."""
+        """The median calibration."""
         return statistics.median(self._paces)

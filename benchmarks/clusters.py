@@ -1,8 +1,8 @@
-"""What do the nodes and pods of the benchmarks look like? As an API server would send them, in plain JSON values.
+"""Builders for the nodes and pods of the benchmarks, as an API server returns them, in plain JSON values.
 
-Asked while a workload is set up, never inside a measurement. Nodes have what real ones have: three sizes, three zones,
-a dozen labels, ten images, six resources, and the pods that run on every node. Pods carry the fields that an API server
-adds (tolerations, the token's volume, owners), because they cost time to read and memory to keep.
+Called while a workload is set up, never inside a measurement. Nodes are realistic: three sizes, three zones, a dozen
+labels, ten images, six resources, and the pods of DaemonSets. Pods have the fields that an API server adds
+(tolerations, the token volume, owners), because these cost time to decode and memory.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def node_name(number: int) -> str:
 
 
 def small_node(number: int) -> Manifest:
-    """A node of kube-scheduler's own benchmarks, with the labels of ours."""
+    """A node of kube-scheduler's own benchmarks, with the labels of `node`."""
     found = node(number)
     room = {"cpu": "4", "memory": "32Gi", "pods": "110"}
     found["status"] |= {"capacity": room, "allocatable": room}
@@ -147,13 +147,13 @@ def pod(name: str, *, labels: dict[str, str] | None = None, owner: str = "", **s
 
 
 def running(found: Manifest, number: int) -> Manifest:
-    """A pod as it is on the number-th node."""
+    """The pod, bound to the number-th node and running."""
     spec = {**found["spec"], "nodeName": node_name(number)}
     return {**found, "spec": spec, "status": {"phase": "Running", "startTime": CREATED}}
 
 
 def daemons(nodes: int) -> Iterator[Manifest]:
-    """What runs on every node of every cluster."""
+    """The DaemonSet pods of every node."""
     for number in range(nodes):
         for name in _DAEMONS:
             found = pod(

@@ -1,14 +1,13 @@
-"""How long until a newcomer sees a pod land, and what does a whole cluster in one process get done?
+"""Benchmark of the first use: time until a pod is bound, and throughput of a whole cluster in one process.
 
     python benchmarks/demo.py             both, about a minute
-    python benchmarks/demo.py --quick     few pods, to see that it works
+    python benchmarks/demo.py --quick     few pods, as a smoke test
 
-The first figure is the wall clock from `bayplan demo` on the command line to the line that tells of the first pod on a
-node. For the second, `bayplan cluster up` runs API server, controllers, 1,000 nodes and scheduler in one process; pods
-are created over HTTPS from this one, and the clock stops when the last of them is Running, as a watch tells. Where the
-processor time goes is measured in a second run of the same, in which the process samples its own stack. Both run with
-the kernel where it is in front (`make bench-demo` puts it there), and the table says so.
-Prints a table and writes build/bench/demo.json.
+The first figure is the wall-clock time from `bayplan demo` on the command line to the line about the first bound pod.
+For the second, `bayplan cluster up` runs API server, controllers, 1,000 nodes and scheduler in one process; pods are
+created over HTTPS from this one, and the clock stops when a watch shows the last of them Running. A second run of the
+same samples the stack of the process, to attribute the processor time. Both run with the compiled kernel if it is on
+the path (`make bench-demo` puts it there), and the table says so. Prints a table and writes build/bench/demo.json.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Throughput:
     pods: int
     seconds: float
     cpu_s: float
-    """Of the cluster's process, from the first request until the last pod was Running."""
+    """Processor time of the cluster's process, from the first request until the last pod was Running."""
 
     @property
     def a_second(self) -> float:
@@ -65,7 +64,7 @@ class Throughput:
 
 
 def first_pod_s() -> float:
-    """From the command line to the first pod on a node."""
+    """Seconds from the command line to the first bound pod."""
     began = perf_counter()
     with subprocess.Popen(
         [sys.executable, "-m", "bayplan", "demo"], stdout=subprocess.PIPE, text=True, env=_unbuffered()
@@ -86,9 +85,13 @@ def _unbuffered() -> dict[str, str]:
 
 @contextmanager
 def cluster_up(folder: Path, nodes: int, sampling: Path | None) -> Iterator[tuple[int, Path]]:
-    """A whole cluster in a process of its own: its pid and its folder."""
+    """A whole cluster in a separate process: its pid and its folder."""
     env = {**_unbuffered(), "XDG_STATE_HOME": str(folder)}
-    module = ["-m", "bayplan"] if sampling is None else [str(Path(__file__).with_name("sampled.py")), str(sampling)]
+    module = (
+        ["-m", "bayplan"]
+        if sampling is None
+        else [str(Path(__file__).with_name("sampling_profiler.py")), str(sampling)]
+    )
     command = [sys.executable, *module, "cluster", "up", "--nodes", str(nodes), "--zones", "3"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None
@@ -122,7 +125,7 @@ async def fill(home: Path, pid: int, pods: int, *, sampled: bool) -> Throughput:
 
 
 async def _all_running(session: aiohttp.ClientSession, pods: int, watching: asyncio.Event) -> None:
-    """Watch for pods that are Running: such pods alone, so that the watch costs one line a pod."""
+    """Watch for Running pods; the field selector makes the watch cost one line a pod."""
     chosen = {"watch": "true", "fieldSelector": "status.phase=Running", "resourceVersion": "0"}
     async with session.get(PODS, params=chosen) as answer:
         watching.set()
@@ -140,7 +143,7 @@ def throughput(nodes: int, pods: int, sampling: Path | None = None) -> Throughpu
 
 
 def where_the_time_goes(nodes: int, pods: int) -> tuple[Throughput, dict[str, float]]:
-    """The share of the samples of each part of the process, the largest first."""
+    """Share of the samples of each part of the process, the largest first."""
     with tempfile.TemporaryDirectory() as folder:
         samples = Path(folder) / "samples.json"
         run = throughput(nodes, pods, samples)
@@ -150,16 +153,16 @@ def where_the_time_goes(nodes: int, pods: int) -> tuple[Throughput, dict[str, fl
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", is_flag=True, help="Few pods: to see that it works.")
-@click.option("--check", is_flag=True, help="End with an error where a budget does not hold.")
+@click.option("--quick", is_flag=True, help="Few pods, as a smoke test.")
+@click.option("--check", is_flag=True, help="Exit with an error if a budget is exceeded.")
 @click.option(
     "--file",
     type=click.Path(path_type=Path, dir_okay=False),
     default=OUTPUT,
-    help="Where the JSON goes.  [default: build/bench/demo.json]",
+    help="The file for the JSON.  [default: build/bench/demo.json]",
 )
 def main(quick: bool, check: bool, file: Path) -> None:
-    """Measure the first five minutes. Budgets are multiplied by the machine's calibration."""
+    """Measure the first five minutes of use. Budgets are multiplied by the machine's calibration."""
     calibration = Calibration()
     nodes, pods = (50, 500) if quick else (NODES, POD_COUNT)
     first = first_pod_s()
@@ -168,7 +171,7 @@ def main(quick: bool, check: bool, file: Path) -> None:
     calibration.measure_again()
     scale = calibration.value
     held = {"first pod": first <= FIRST_POD_S * scale, "pods a second": run.a_second * scale >= LEAST_A_SECOND}
-    told = {
+    report = {
         "calibration": round(scale, 3),
         "kernel": kernel_in_use(),
         "loop": _loop(),
@@ -183,7 +186,7 @@ def main(quick: bool, check: bool, file: Path) -> None:
         "holds": held,
     }
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     _print(first, run, parts, nodes, held)
     kernel = "compiled" if kernel_in_use() else "plain Python"
     click.echo(f"calibration {scale:.2f}; modules of the hot path: {kernel}; loop: {_loop()}; written to {file}")
@@ -193,7 +196,7 @@ def main(quick: bool, check: bool, file: Path) -> None:
 
 
 def _loop() -> str:
-    """Whose loop the cluster runs on."""
+    """Name of the event loop implementation."""
     with closing(new_event_loop()) as loop:
         return type(loop).__module__.partition(".")[0]
 
@@ -211,7 +214,7 @@ def _print(first: float, run: Throughput, parts: dict[str, float], nodes: int, h
     table.add_row("processor time a pod", f"{run.cpu_us_a_pod:,.0f} µs", "", "")
     table.add_row("pods a second of processor time", f"{1e6 / run.cpu_us_a_pod:,.0f}", "", "")
     Console().print(table)
-    click.echo("\nwhere the processor time goes:")
+    click.echo("\nprocessor time by part:")
     shares = Table("part", "share", "µs a pod", box=None, pad_edge=False)
     for part, share in parts.items():
         shares.add_row(part, f"{share:.0%}", f"{share * run.cpu_us_a_pod:,.0f}")

@@ -1,4 +1,4 @@
-"""Pods with a device claim each, and nodes with ten devices each. Asked while setting up."""
+"""Pods with a device claim each, and nodes with ten devices each. Called during setup."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DRIVER = "test-driver.cdi.k8s.io"
 CLASS = "test-class"
 A_NODE = 10
 SPARE = 20
-"""Claims beyond the measured pods, for whoever decides a few more of them."""
+"""Claims beyond the measured pods, for runs that decide a few more pods."""
 
 
 def claimed_pod(number: int) -> Manifest:
@@ -31,7 +31,7 @@ def claimed_pod(number: int) -> Manifest:
 
 
 def devices(nodes: int, pods: int) -> Iterator[KubeObject]:
-    """The class, the slices of every node, and the claims that a controller has made for the pods."""
+    """The class, the slices of every node, and the claims that a controller creates for the pods."""
     selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
     yield convert({"metadata": {"name": CLASS}, "spec": {"selectors": [selector]}}, DeviceClass)
     for number in range(nodes):
@@ -45,7 +45,7 @@ def device_slice(driver: str, node: str, count: int) -> ResourceSlice:
 
 
 def device_slice_tree(driver: str, node: str, count: int) -> Manifest:
-    """So many devices on one node, as kube-scheduler's benchmarks publish them."""
+    """A slice with `count` devices of one node, as kube-scheduler's benchmarks publish them."""
     found = [
         {
             "name": f"instance-{number}",

@@ -1,10 +1,10 @@
-"""How fast is Bayplan on a real API server, beside kube-scheduler and beside a loop that only writes?
+"""Benchmark of Bayplan on a real API server, beside kube-scheduler and beside a loop that only writes.
 
     python benchmarks/e2e.py                            the default set, within half an hour on two cores
-    python benchmarks/e2e.py --all                      every workload; what was measured before is not measured again
+    python benchmarks/e2e.py --all                      every workload; skips those with results in the output file
     python benchmarks/e2e.py --test SchedulingBasic
 
-Prints a table and writes build/bench/e2e.json after every workload. docs/benchmarks.md says what is measured.
+Prints a table and writes build/bench/e2e.json after every workload. docs/benchmarks.md describes the measurements.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 import click
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the recipe for a cluster lives there
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # `tests` has the cluster fixture
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bayplan.errors import BayplanError
-from benchmarks.live.measuring import raced
-from benchmarks.live.staging import Unstaged, staged
-from benchmarks.perf import configs, source
+from benchmarks.live.comparison import compare_contenders
+from benchmarks.live.initial_state import UnsupportedWorkload, build_initial_state
+from benchmarks.perf import configs, go_module
 from benchmarks.perf.configs import TestCase, Workload
 from benchmarks.progress import Progress
 from benchmarks.report import machine, print_wide
@@ -54,17 +54,17 @@ DEFAULT_SET: Mapping[str, tuple[str, Mapping[str, int]]] = {
         {"nodesWithDRA": 100, "initPods": 500, "measurePods": 500},
     ),
 }
-"""By test case: the workload of upstream's, and where two cores want it smaller, the parameters that are."""
+"""By test case: the upstream workload, and the parameters that are smaller because of two cores."""
 
 GOALS = {"ratio_throughput": 2.0, "ratio_limit": 0.8, "ratio_cpu": 0.25}
-"""For SchedulingBasic; of the others none may be slower than kube-scheduler."""
+"""Goals of SchedulingBasic; every other workload must not be slower than kube-scheduler."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One workload of one test case, as it is run here."""
+    """One workload of one test case, as run here."""
 
     case: TestCase
     workload: Workload
@@ -90,7 +90,7 @@ def default_set(cases: Sequence[TestCase]) -> Iterator[Entry]:
 
 
 def everything(cases: Sequence[TestCase]) -> Iterator[Entry]:
-    """The default set, then the rest: each set of parameters once, since feature gates are the default ones here."""
+    """The default set, then the rest: each set of parameters once, because the feature gates here are the defaults."""
     seen = set()
     for entry in default_set(cases):
         seen.add((entry.case.name, json.dumps(dict(entry.workload.params), sort_keys=True)))
@@ -103,20 +103,24 @@ def everything(cases: Sequence[TestCase]) -> Iterator[Entry]:
                 yield Entry(case, workload)
 
 
-def measure(entry: Entry, told: Progress) -> Row:
-    """One workload; what goes wrong is its result."""
+def measure(entry: Entry, progress: Progress) -> Row:
+    """Measure one workload; an error is its result."""
     start = perf_counter()
     row = entry.as_json()
     title = f"{entry.case.name}/{entry.workload.name}"
     try:
-        stage = staged(entry.case, entry.workload)
-        row |= {"nodes": stage.nodes, "pods": len(stage.measured)}
+        initial = build_initial_state(entry.case, entry.workload)
+        row |= {"nodes": initial.nodes, "pods": len(initial.measured)}
         with tempfile.TemporaryDirectory(prefix="bayplan-bench-") as folder:
-            race = raced(stage, Path(folder) / "cluster", lambda text: told(f"{title}: {text}"))
-        row |= race.as_json()
+            cluster = Path(folder) / "cluster"
+            comparison = compare_contenders(initial, cluster, lambda text: progress(f"{title}: {text}"))
+        row |= comparison.as_json()
     except (BayplanError, ClusterError, OSError, KeyError, ValueError) as fault:
-        row |= {"failed": f"{type(fault).__name__}: {fault}", "cannot_be_staged": isinstance(fault, Unstaged)}
-        told(f"{title}: failed: {fault}")
+        row |= {
+            "failed": f"{type(fault).__name__}: {fault}",
+            "cannot_be_staged": isinstance(fault, UnsupportedWorkload),
+        }
+        progress(f"{title}: failed: {fault}")
     return row | {"took_s": round(perf_counter() - start, 1)}
 
 
@@ -128,7 +132,7 @@ def is_done(row: Row) -> bool:
 
 
 def holds(row: Row) -> bool | None:
-    """Whether a workload reaches its goal; None where it was not measured."""
+    """Whether a workload reaches its goal; None if it was not measured."""
     if "failed" in row:
         return None
     if row["bayplan"]["unbound"]:
@@ -178,7 +182,7 @@ def _figures(found: Mapping[str, float]) -> list[str]:
 
 
 def write(rows: Sequence[Row], file: Path) -> None:
-    found = {"workloads": list(rows), "goals": GOALS, "machine": machine(), "module": source.SCHEDULER_PERF.version}
+    found = {"workloads": list(rows), "goals": GOALS, "machine": machine(), "module": go_module.SCHEDULER_PERF.version}
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
     part.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
@@ -186,7 +190,7 @@ def write(rows: Sequence[Row], file: Path) -> None:
 
 
 def read(file: Path) -> dict[tuple[str, str, str], Row]:
-    """What an earlier run has measured."""
+    """Results of an earlier run."""
     if not file.exists():
         return {}
     rows = json.loads(file.read_text(encoding="utf-8"))["workloads"]
@@ -195,35 +199,35 @@ def read(file: Path) -> dict[tuple[str, str, str], Row]:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--all", "with_all", is_flag=True, help="Every workload; goes on where an earlier run has stopped.")
+@click.option("--all", "with_all", is_flag=True, help="Every workload; continues an earlier run.")
 @click.option("--test", "tests", multiple=True, metavar="NAME", help="Only this test case; may be repeated.")
-@click.option("--param", "params", multiple=True, metavar="NAME=COUNT", help="Another size, as in measurePods=500.")
-@click.option("--fresh", is_flag=True, help="With --all: measure everything anew.")
-@click.option("--check", is_flag=True, help="End with an error where a goal is missed or a workload failed.")
+@click.option("--param", "params", multiple=True, metavar="NAME=COUNT", help="Another size, such as measurePods=500.")
+@click.option("--fresh", is_flag=True, help="With --all: measure everything again.")
+@click.option("--check", is_flag=True, help="Exit with an error if a goal is missed or a workload failed.")
 @click.option(
     "--file",
     type=click.Path(path_type=Path, dir_okay=False),
     default=OUTPUT,
-    help="Where the JSON goes.  [default: build/bench/e2e.json]",
+    help="The file for the JSON.  [default: build/bench/e2e.json]",
 )
 def main(with_all: bool, tests: tuple[str, ...], params: tuple[str, ...], fresh: bool, check: bool, file: Path) -> None:
     """Run kube-scheduler's own benchmarks on a real API server: kube-scheduler, Bayplan, and a loop that only writes.
 
-    All three find the same pods, which exist before the scheduler starts, and have the same qps. The clock runs from
-    the first binding to the last. The first time, the programs are built with Go.
+    All three get the same pods, which exist before the scheduler starts, and the same qps. The time is from the first
+    binding to the last. The first run builds the programs with Go.
     """
-    cases = configs.load_all(source.ensure())
+    cases = configs.load_all(go_module.ensure())
     entries = [_resized(each, params) for each in (everything if with_all else default_set)(cases)]
     if tests:
         entries = [each for each in entries if each.case.name in tests]
     known = read(file) if with_all and not fresh else {}
     rows = [known[entry.key] for entry in entries if entry.key in known]
-    with Progress().telling() as told:
+    with Progress().show() as progress:
         for number, entry in enumerate(entries, 1):
             if entry.key in known:
                 continue
-            told(f"{entry.case.name}/{entry.workload.name} ({number} of {len(entries)})")
-            rows.append(measure(entry, told))
+            progress(f"{entry.case.name}/{entry.workload.name} ({number} of {len(entries)})")
+            rows.append(measure(entry, progress))
             write(rows, file)
     _show(rows, file)
     missed = [row["workload"] for row in rows if not holds(row) and not row.get("cannot_be_staged")]

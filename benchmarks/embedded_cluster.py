@@ -1,4 +1,4 @@
-"""What the benchmarks of the embedded cluster have in common: the way in, the load, and what its process has taken."""
+"""Common parts of the benchmarks of the embedded cluster: connections, load, and the processor time of its process."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Tree = dict[str, Any]
 
 
 def home_below(state: Path) -> Path:
-    """The folder that a cluster tells of itself in, where `XDG_STATE_HOME` is `state`."""
+    """The folder of the cluster's files, where `XDG_STATE_HOME` is `state`."""
     return state / "bayplan" / "clusters" / "bayplan"
 
 
 @contextlib.asynccontextmanager
 async def session_with(home: Path) -> AsyncIterator[aiohttp.ClientSession]:
-    """The administrator's, as many connections as are wanted, and no haste."""
+    """A session of the administrator, with unlimited connections and a long timeout."""
     url = json.loads((home / "running.json").read_text())["url"]
     connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(home / "ca.crt")), limit=0)
     headers = {"Authorization": f"Bearer {(home / 'token').read_text()}"}
@@ -36,7 +36,7 @@ async def session_with(home: Path) -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def post_all(session: aiohttp.ClientSession, path: str, bodies: Iterable[Tree]) -> None:
-    """Create all of these, over a few connections at once."""
+    """Create all objects over a few connections at once."""
     waiting: Iterator[Tree] = iter(bodies)
 
     async def work() -> None:
@@ -60,6 +60,6 @@ def pod(number: int, *, cpu: str, memory: str) -> Tree:
 
 
 def cpu_s(pid: int) -> float:
-    """The processor time of a process's threads. To the nanosecond: one that idles takes less than a tick."""
+    """Processor time of a process's threads, in nanosecond resolution: an idle process uses less than a tick."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((each / "schedstat").read_text().split()[0]) for each in threads) / 1e9

@@ -1,6 +1,6 @@
-"""Does a decision grow with the cluster, and how? The same pods on clusters of 500 to 15,000 nodes.
+"""Growth of a decision with the cluster: the same pods on clusters of 500 to 15,000 nodes.
 
-The exponent is the slope of the medians in double logarithm: 1.0 is as fast as nodes, 0.0 is not at all.
+The exponent is the slope of the medians in double logarithm: 1.0 grows as fast as the nodes, 0.0 does not grow.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.measuring import run
+from benchmarks.decision_timing import run
 from benchmarks.workloads import WORKLOADS
 
 NODES = (500, 1000, 2000, 5000, 10_000, 15_000)
@@ -39,10 +39,10 @@ class Growth:
 
 
 def measure_growth(
-    name: str, *, sizes: Sequence[int] = NODES, pods: int = PODS, told: Callable[[str], None] = lambda _: None
+    name: str, *, sizes: Sequence[int] = NODES, pods: int = PODS, progress: Callable[[str], None] = lambda _: None
 ) -> Growth:
     found = {}
     for nodes in sizes:
-        told(f"growth of {name}: {nodes:,} nodes")
+        progress(f"growth of {name}: {nodes:,} nodes")
         found[nodes] = run(WORKLOADS[name], nodes, pods)[0].p50_us
     return Growth(name, found)

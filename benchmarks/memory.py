@@ -1,8 +1,8 @@
-"""How much memory does a cluster of 5,000 nodes and 150,000 pods take?
+"""Memory of a cluster of 5,000 nodes and 150,000 pods.
 
-A process of its own reads every object from JSON, as it comes from an API server, keeps it in the cache, takes a
-snapshot and places some pods; then it tells what it holds and what it held at most. The texts are made one by one and
-thrown away, as pages of a list would be.
+A separate process reads every object from JSON, as it comes from an API server, keeps it in the cache, takes a snapshot
+and places some pods; then it prints its current and its peak memory. The JSON texts are generated one by one and
+discarded, as pages of a list would be.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import decode
 from benchmarks import clusters
 from benchmarks.clusters import Manifest, container, node_name
-from benchmarks.measuring import engine_on, pods_of
+from benchmarks.decision_timing import engine_on, pods_of
 from benchmarks.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,12 +35,12 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a process held."""
+    """Memory of the process."""
 
     nodes: int
     pods: int
     json_kib: float
-    """The mean size of a pod's text."""
+    """Mean size of a pod's JSON text."""
     resident_mib: float
     peak_mib: float
 
@@ -50,7 +50,7 @@ class Memory:
 
 
 def measure_memory(nodes: int = NODES, pods: int = PODS) -> Memory:
-    """Fill a cluster in a process of its own: this one holds too much to tell."""
+    """Fill a cluster in a separate process: the memory of this one includes too much else."""
     command = [sys.executable, "-m", "benchmarks.memory", "--nodes", str(nodes), "--pods", str(pods)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return Memory(**json.loads(done.stdout))
@@ -86,7 +86,7 @@ def pod_texts(nodes: int, pods: int) -> Iterator[bytes]:
 
 
 def _pod_text(*, containers: int, variables: int, managers: int) -> bytes:
-    """A pod of a ReplicaSet with so many containers, environment variables in each, and managed fields."""
+    """A pod of a ReplicaSet with this number of containers, environment variables in each, and managed fields."""
     labels = {"app": "app-@set@", "pod-template-hash": "5d8f7b6c4@set@", "tier": "backend", "team": "payments"}
     own = [_container(number, variables) for number in range(containers)]
     found = clusters.pod("app-@set@-5d8f7b6c4-@pod@", labels=labels, owner="app-@set@-5d8f7b6c4", containers=own)
@@ -112,7 +112,7 @@ def _pod_text(*, containers: int, variables: int, managers: int) -> bytes:
 
 
 def _container(number: int, variables: int) -> Manifest:
-    """A container; one without settings is a simple one and has no probes either."""
+    """A container; one without environment variables is a small one and has no probes either."""
     probe = {"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 10, "failureThreshold": 3}
     settings = [{"name": f"SETTING_{each}", "value": f"value of the setting {each}"} for each in range(variables)]
     more = {"env": settings, "livenessProbe": probe, "readinessProbe": probe} if settings else {}
@@ -155,7 +155,7 @@ _TEMPLATES = (
 
 
 def resident_mib() -> float:
-    """What this process holds now; where the system does not tell, what it held at most."""
+    """Current resident memory of this process; peak memory if the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:
@@ -164,13 +164,13 @@ def resident_mib() -> float:
 
 
 def peak_mib() -> float:
-    """What this process held at most."""
+    """Peak resident memory of this process."""
     unit = 1 if sys.platform == "darwin" else 1024
     return round(getrusage(RUSAGE_SELF).ru_maxrss * unit / _MIB, 1)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Fill a cluster and tell what the process holds, as JSON.")
+    parser = argparse.ArgumentParser(description="Fill a cluster and print the memory of the process as JSON.")
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--pods", type=int, default=PODS)
     arguments = parser.parse_args()

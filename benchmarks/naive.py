@@ -1,9 +1,9 @@
-"""What does the same decision take in plain Python, and is it the same decision?
+"""Decisions in plain Python by the naive twins: their time, and a check that they equal the engine's decisions.
 
-The engine runs a profile whose filters and scores are the plain twins of the tests: one node at a time, on API objects,
-no columns, nothing shared between pods. It meets the cluster that the measured engine has just filled, so the two can
-be held against each other: the same feasible nodes and the same totals, or the benchmark stops. As in kube-scheduler, a
-twin is not asked about pods that do not concern it. Cost: about a second a pod and five thousand nodes.
+The engine runs a profile whose filters and scores are the naive twins of the tests: one node at a time, on API objects,
+without columns, without sharing between pods. It decides on the cluster that the measured engine has just filled, so
+both are compared: the same feasible nodes and the same totals, or the benchmark stops. As in kube-scheduler, a twin is
+skipped for pods that do not concern it. Cost: about a second a pod and five thousand nodes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from bayplan.objects.core import Node, Pod
 from bayplan.scheduler.cycle.schedule_result import SchedulingDecision
 from bayplan.scheduler.engine import PodEngine
 from bayplan.snapshot import IntVector, NodeInfo, NodeTable
-from benchmarks.counted_twins import CountedAffinity, CountedSpread, image_scores
-from benchmarks.measuring import Latencies, engine_on
-from benchmarks.plain_sight import Sight
+from benchmarks.decision_timing import Latencies, engine_on
+from benchmarks.naive_counts import CountedAffinity, CountedSpread, image_scores
+from benchmarks.naive_snapshot import NaiveSnapshot
 from naive import preemption
 from naive.dynamic_resources import score as device_score
 from naive.node_ports import ports
@@ -40,9 +40,9 @@ from naive.storage import claim_names
 from naive.twin import Twin, spread_to_100
 from support.builders.framework import FEASIBLE, FilterResult
 
-SIGHT: StateKey[Sight] = StateKey("plain/sight")
+SNAPSHOT: StateKey[NaiveSnapshot] = StateKey("plain/snapshot")
 SCORES: StateKey[dict[str, dict[str, int]]] = StateKey("plain/scores")
-JUDGES: StateKey[dict[str, Callable[[Node], FilterResult]]] = StateKey("plain/judges")
+EVALUATORS: StateKey[dict[str, Callable[[Node], FilterResult]]] = StateKey("plain/judges")
 
 _STORAGE = frozenset({"VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone"})
 _CODES: Mapping[str, Code] = {code.label: code for code in Code}
@@ -50,15 +50,15 @@ _CANDIDATES_PERCENT, _CANDIDATES_AT_LEAST = 10, 100
 """On how many nodes preemption looks for victims before it chooses: the defaults of DefaultPreemption."""
 
 
-class Disagreement(BayplanError):
-    """The plain twins and the engine do not say the same of a pod."""
+class DecisionMismatch(BayplanError):
+    """The naive twins and the engine decide differently about a pod."""
 
 
 # plugins
 
 
-class Plain:
-    """A twin as a plugin."""
+class NaivePlugin:
+    """A naive twin as a plugin."""
 
     name: str
     twin: Twin
@@ -67,37 +67,37 @@ class Plain:
         self._handle = handle
 
     @classmethod
-    def factory(cls, args: object, handle: Handle) -> Plain:  # noqa: ARG003
+    def factory(cls, args: object, handle: Handle) -> NaivePlugin:  # noqa: ARG003
         return cls(handle)
 
-    def _sight(self, cycle: Cycle) -> Sight:
-        sight = cycle.find(SIGHT)
-        if sight is None:
+    def _snapshot(self, cycle: Cycle) -> NaiveSnapshot:
+        snapshot = cycle.find(SNAPSHOT)
+        if snapshot is None:
             devices = self._handle.devices
             devices.sync(self._handle.catalog)
-            sight = Sight(cycle.pod, cycle.snapshot, devices)
-            cycle.put(SIGHT, sight)
-            cycle.put(JUDGES, {})
+            snapshot = NaiveSnapshot(cycle.pod, cycle.snapshot, devices)
+            cycle.put(SNAPSHOT, snapshot)
+            cycle.put(EVALUATORS, {})
             cycle.put(SCORES, {})
-        return sight
+        return snapshot
 
 
-class PlainFilter(Plain):
+class NaiveFilter(NaivePlugin):
     def pre_filter(self, cycle: Cycle) -> Status | None:
-        judge = judge_for(self.twin, self._sight(cycle))
+        judge = evaluator_for(self.twin, self._snapshot(cycle))
         if judge is None:
             return SKIP
-        cycle.get(JUDGES)[self.name] = judge
+        cycle.get(EVALUATORS)[self.name] = judge
         return None
 
     def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
-        found = cycle.get(JUDGES)[self.name](node.node)
+        found = cycle.get(EVALUATORS)[self.name](node.node)
         return None if found == FEASIBLE else Status(_CODES[found[0]], found[1])
 
 
-class PlainScore(Plain):
+class NaiveScore(NaivePlugin):
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:
-        found = scores_of(self.twin, self._sight(cycle), [node.node for node in nodes])
+        found = scores_of(self.twin, self._snapshot(cycle), [node.node for node in nodes])
         if found is None:
             return SKIP
         cycle.get(SCORES)[self.name] = found
@@ -108,14 +108,14 @@ class PlainScore(Plain):
         return np.array([found[name] for name in nodes.names], dtype=np.int64)
 
 
-def judge_for(twin: Twin, sight: Sight) -> Callable[[Node], FilterResult] | None:
-    """Who judges nodes for the pod, or None where the twin has nothing to say of it."""
-    name, pod = twin.plugin.name, sight.case.pod
+def evaluator_for(twin: Twin, snapshot: NaiveSnapshot) -> Callable[[Node], FilterResult] | None:
+    """The evaluator of nodes for the pod, or None if the twin skips the pod."""
+    name, pod = twin.plugin.name, snapshot.case.pod
     if name == "PodTopologySpread":
-        spread = CountedSpread(sight.case)
+        spread = CountedSpread(snapshot.case)
         return None if spread.is_idle else spread.judge
     if name == "InterPodAffinity":
-        affinity = CountedAffinity(sight.case)
+        affinity = CountedAffinity(snapshot.case)
         return None if affinity.is_idle else affinity.judge
     if name == "NodePorts" and not any(ports(pod)):
         return None
@@ -126,22 +126,22 @@ def judge_for(twin: Twin, sight: Sight) -> Callable[[Node], FilterResult] | None
     judge = twin.filter
     assert judge is not None
     if name in _STORAGE:
-        return lambda node: judge(sight.with_storage_of(node), node)
+        return lambda node: judge(snapshot.with_storage_of(node), node)
     if name == "DynamicResources":
-        return lambda node: judge(sight.with_devices_of(node), node)
-    return partial(judge, sight.case)
+        return lambda node: judge(snapshot.with_devices_of(node), node)
+    return partial(judge, snapshot.case)
 
 
-def scores_of(twin: Twin, sight: Sight, feasible: Sequence[Node]) -> dict[str, int] | None:
-    """Normalised scores, or None where the twin has nothing to say of the pod."""
+def scores_of(twin: Twin, snapshot: NaiveSnapshot, feasible: Sequence[Node]) -> dict[str, int] | None:
+    """Normalised scores, or None if the twin skips the pod."""
     if twin.plugin.name == "ImageLocality":
-        return image_scores(sight.case, feasible)
+        return image_scores(snapshot.case, feasible)
     if twin.plugin.name == "DynamicResources":
-        if not sight.case.pod.spec.resource_claims:
+        if not snapshot.case.pod.spec.resource_claims:
             return None
-        return spread_to_100({node.name: device_score(sight.with_devices_of(node), node) for node in feasible})
+        return spread_to_100({node.name: device_score(snapshot.with_devices_of(node), node) for node in feasible})
     assert twin.scores is not None
-    return twin.scores(sight.case, feasible)
+    return twin.scores(snapshot.case, feasible)
 
 
 # the profile
@@ -154,8 +154,8 @@ def _twins() -> dict[str, Twin]:
 
 
 @cache
-def plain_registry() -> Registry:
-    """The shipped plugins, each by its twin where it has one."""
+def naive_registry() -> Registry:
+    """The default registry, with the naive twin in place of each plugin that has one."""
     return Registry({entry.name: _plain(entry) for entry in known_plugins()})
 
 
@@ -163,22 +163,22 @@ def _plain(entry: RegisteredPlugin) -> RegisteredPlugin:
     twin = _twins().get(entry.name)
     if twin is None:
         return entry
-    forms = [*([PlainFilter] if twin.filter else []), *([PlainScore] if twin.scores else [])]
-    plugin: type[Any] = type(f"Plain{entry.name}", tuple(forms), {"name": entry.name, "twin": twin})
+    forms = [*([NaiveFilter] if twin.filter else []), *([NaiveScore] if twin.scores else [])]
+    plugin: type[Any] = type(f"NaivePlugin{entry.name}", tuple(forms), {"name": entry.name, "twin": twin})
     return RegisteredPlugin(entry.name, plugin, entry.args)
 
 
-def plain_engine(cache: Cache, plugin: type[Any] | None = None) -> PodEngine:
-    """An engine on a cluster that decides by the twins alone, and by a plugin that is its own twin."""
-    return engine_on(cache, share=False, plugin=plugin, registry=plain_registry())
+def naive_engine(cache: Cache, plugin: type[Any] | None = None) -> PodEngine:
+    """An engine on a cluster with the twins as its only plugins, and with a plugin that is its own twin."""
+    return engine_on(cache, share=False, plugin=plugin, registry=naive_registry())
 
 
 # decisions
 
 
-def decide_plainly(measured: PodEngine, pods: Sequence[Pod], plugin: type[Any] | None = None) -> Latencies:
-    """Decide pods by the twins on the cluster of the measured engine, who must decide the same and then places them."""
-    engine = plain_engine(measured.cache, plugin)
+def decide_with_twins(measured: PodEngine, pods: Sequence[Pod], plugin: type[Any] | None = None) -> Latencies:
+    """Decide pods by twins on the measured engine's cluster; the engine must decide equally then assumes them."""
+    engine = naive_engine(measured.cache, plugin)
     took = []
     for pod in pods:
         start = perf_counter_ns()
@@ -190,16 +190,18 @@ def decide_plainly(measured: PodEngine, pods: Sequence[Pod], plugin: type[Any] |
 
 
 def agree(plain: SchedulingDecision, quick: SchedulingDecision, pod: Pod) -> None:
-    """The same nodes fit, with the same totals."""
+    """Check that the same nodes are feasible, with the same totals."""
     if plain.nodes is None or quick.nodes is None:
-        raise Disagreement(
+        raise DecisionMismatch(
             f"pod {pod.key}: {plain.status.message or plain.node} or {quick.status.message or quick.node}"
         )
     if plain.nodes.names != quick.nodes.names:
-        raise Disagreement(f"pod {pod.key}: {len(plain.nodes)} or {len(quick.nodes)} nodes fit, and not the same")
+        raise DecisionMismatch(
+            f"pod {pod.key}: {len(plain.nodes)} or {len(quick.nodes)} nodes are feasible, not the same"
+        )
     if plain.scores is None or quick.scores is None:
         if plain.scores is not quick.scores:
-            raise Disagreement(f"pod {pod.key}: only one of the two has scored")
+            raise DecisionMismatch(f"pod {pod.key}: only one of the two has scored")
         return
     if not np.array_equal(plain.scores.total, quick.scores.total):
         place = int(np.argmax(plain.scores.total != quick.scores.total))
@@ -207,12 +209,12 @@ def agree(plain: SchedulingDecision, quick: SchedulingDecision, pod: Pod) -> Non
             name: (int(vector[place]), int(quick.scores.by_plugin.get(name, vector * 0)[place]))
             for name, vector in plain.scores.by_plugin.items()
         }
-        raise Disagreement(f"pod {pod.key}: {plain.nodes.names[place]} is scored {parts}")
+        raise DecisionMismatch(f"pod {pod.key}: {plain.nodes.names[place]} is scored {parts}")
 
 
-def preempt_plainly(measured: PodEngine, pods: Sequence[Pod], now: datetime) -> Latencies:
-    """Find victims by the twins: filter every node, then try to remove pods node by node, until there is a choice."""
-    engine = plain_engine(measured.cache)
+def preempt_with_twins(measured: PodEngine, pods: Sequence[Pod], now: datetime) -> Latencies:
+    """Find victims by the twins: filter every node, then remove pods node by node until there are enough candidates."""
+    engine = naive_engine(measured.cache)
     took = []
     for pod in pods:
         start = perf_counter_ns()
@@ -243,7 +245,7 @@ def _preempt(engine: PodEngine, pod: Pod, now: datetime) -> dict[str, preemption
 
 
 def _same_victims(plain: dict[str, preemption.Outcome], quick: SchedulingDecision, pod: Pod) -> None:
-    """Both take as many pods of the same priorities away: which of equal nodes is chosen, chance decides."""
+    """Check that both remove as many pods of the same priorities; the choice among equal nodes is random."""
     ((victims, _),) = plain.values()
     if not quick.nominated_node_name or len(quick.victims) != len(victims):
-        raise Disagreement(f"pod {pod.key}: {len(victims)} victims or {len(quick.victims)}")
+        raise DecisionMismatch(f"pod {pod.key}: {len(victims)} victims or {len(quick.victims)}")

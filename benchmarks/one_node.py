@@ -1,8 +1,8 @@
-"""What does a plugin from outside cost that answers for one node, besides its own time?
+"""Cost of a third-party plugin that evaluates one node at a time, apart from its own time.
 
-The plugin hardly does anything, so what its profile takes more than the default one is the framework's: calling it,
-checking what it says, putting that together, and evaluating every pod in full, because what such a plugin says is not
-shared. Its own time is that of a plain loop over the same calls, and is taken off. All of it in time of the processor.
+The plugin does almost no work, so the additional time of its profile over the default one is the framework's: calling
+it, checking its results, combining them, and evaluating every pod in full, because the results of such a plugin are not
+shared. Its own time is that of a plain loop over the same calls, and is subtracted. All times are processor time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from bayplan.framework import Cycle, NodeInfo, Status, unschedulable
 from bayplan.objects.core import Pod
 from bayplan.scheduler.engine import PodEngine
-from benchmarks.measuring import Latencies, pods_of, run
+from benchmarks.decision_timing import Latencies, pods_of, run
 from benchmarks.workloads import ONE_NODE_US, Workload
 
 _ROUNDS = 15
 
 
 class Simple:
-    """A filter and a score as people write them first."""
+    """A filter and a score in the simplest form."""
 
     name = "Simple"
 
@@ -36,16 +36,16 @@ class Simple:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a decision takes more with the plugin than without, and how much of that is the plugin itself."""
+    """Additional time of a decision with the plugin, and how much of that is the plugin itself."""
 
     asked: int
-    """Nodes that it was asked about, at all points together."""
+    """Nodes that the plugin evaluated, at all extension points together."""
     more_us: float
     own_us: float
 
     @property
     def us_a_node(self) -> float:
-        """What the framework adds for each node that is left when the plugin runs."""
+        """Time that the framework adds for each node that is left when the plugin runs."""
         return max(self.more_us - self.own_us, 0.0) / self.asked
 
     def holds(self, calibration: float) -> bool:
@@ -62,7 +62,7 @@ def measure_cost(workload: Workload, nodes: int, pods: int) -> tuple[Latencies, 
 
 
 def own_time(engine: PodEngine, pod: Pod) -> tuple[int, float]:
-    """How many nodes the plugin is asked about for a pod, and what it takes itself for all of them."""
+    """How many nodes the plugin evaluates for a pod, and its own time for all of them."""
     simple, cycle = Simple(), engine.begin(pod)
     nodes = list(cycle.snapshot.table)
     left = [node for node in nodes if simple.filter(cycle, node) is None]

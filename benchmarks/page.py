@@ -1,13 +1,12 @@
-"""How smooth is the page in a real browser, and what does it cost the scheduler that somebody looks?
+"""Frame times of the page in a real browser, and the processor time that serving it costs the scheduler.
 
     python benchmarks/page.py            5,000 nodes and 50,000 pods, about two minutes
-    python benchmarks/page.py --quick    few of both, to see that it works
-    python benchmarks/page.py --check    exit code 1 where a budget is missed
+    python benchmarks/page.py --quick    small amounts, as a smoke test
+    python benchmarks/page.py --check    exit code 1 if a budget is exceeded
 
-The page is served as every scheduler serves it, from objects in memory that change while it is looked at: 500 pods a
-second come and go. Chromium runs headless and without a GPU. A pointer drags the plan about at three zooms; a frame
-time is the time between two turns that the browser gives the page to draw in. Prints a table and writes
-build/bench/page.json.
+The page is served as by a scheduler, from objects in memory that change meanwhile: 500 pods a second come and go.
+Chromium runs headless and without a GPU. A pointer pans the plan at three zooms; a frame time is the time between two
+animation frames of the browser. Prints a table and writes build/bench/page.json.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _MEASURE = """(() => { let last = 0; const frame = (now) => { if (!window.measur
 
 
 @dataclass(slots=True)
-class World:
+class PageCluster:
     """A cluster in memory."""
 
     nodes: int
@@ -88,7 +87,7 @@ class World:
         return list(self.items.get(plural, {}).values())
 
     def change(self, number: int, viewers: PageStreams) -> None:
-        """One pod goes and another comes."""
+        """Replace one pod by another."""
         pods = self.items["pods"]
         key = next(iter(pods))
         viewers.on_change(pods.pop(key), None)
@@ -99,12 +98,12 @@ class World:
 
 @dataclass(slots=True)
 class Serving:
-    """The page in a thread of its own, as a scheduler's loop serves it."""
+    """The page in its own thread, as a scheduler's event loop serves it."""
 
-    world: World
+    world: PageCluster
     url: str = ""
     longest_ms: float = 0.0
-    """For how long the loop was held at most since it was last set to nothing."""
+    """The longest turn of the event loop since the last reset."""
     cpu_s: float = 0.0
     """Processor time of the thread so far."""
     _up: threading.Event = field(default_factory=threading.Event)
@@ -149,7 +148,7 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """What was measured at one zoom."""
+    """The measurement at one zoom."""
 
     zoom: str
     frames: int
@@ -159,7 +158,7 @@ class Frames:
 
 
 def panned(page: Page, zoom: str, steps: int) -> Frames:
-    """Frame times while a pointer drags the plan about."""
+    """Frame times while a pointer pans the plan."""
     page.eval(f"bayplan.plan.fit(), bayplan.plan.zoom({steps}), bayplan.plan.view.scale")
     page.until("!bayplan.plan.frame")
     page.eval("window.frameTimes = [], window.measuring = true, void 0")
@@ -172,16 +171,16 @@ def panned(page: Page, zoom: str, steps: int) -> Frames:
             page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + reach, y=y + reach / 2, buttons=1)
         page.call("Input.dispatchMouseEvent", type="mouseReleased", x=x + reach, y=y + reach / 2, button="left")
     if page.eval("bayplan.plan.fitted"):
-        raise click.ClickException("the plan did not move: nothing was measured")
+        raise click.ClickException("the plan did not move, so there is no measurement")
     times = sorted(page.eval("(window.measuring = false, window.frameTimes)")[1:])
     p95 = times[min(len(times) - 1, int(0.95 * len(times)))]
     return Frames(zoom, len(times), statistics.median(times), p95, times[-1])
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Few nodes and pods, to see that it works.")
-@click.option("--check", is_flag=True, help="Exit code 1 where a budget is missed.")
-@click.option("--screenshot", type=click.Path(path_type=Path), help="Where to put a picture of the page.")
+@click.option("--quick", is_flag=True, help="Few nodes and pods, as a smoke test.")
+@click.option("--check", is_flag=True, help="Exit with code 1 if a budget is exceeded.")
+@click.option("--screenshot", type=click.Path(path_type=Path), help="The file for a screenshot of the page.")
 def main(quick: bool, check: bool, screenshot: Path | None) -> None:
     """Measure the page in Chromium.
 
@@ -190,7 +189,7 @@ def main(quick: bool, check: bool, screenshot: Path | None) -> None:
       python benchmarks/page.py --check
     """
     nodes, pods = (50, 500) if quick else (NODES, PODS)
-    serving = Serving(World(nodes, pods))
+    serving = Serving(PageCluster(nodes, pods))
     with serving.running(), tempfile.TemporaryDirectory() as folder, Browser(Path(folder), size="1280,800") as browser:
         alone_s, began = serving.cpu_s, perf_counter()
         page = browser.open(serving.url)
@@ -215,12 +214,12 @@ def main(quick: bool, check: bool, screenshot: Path | None) -> None:
     }
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     OUTPUT.write_text(json.dumps(tree, indent=1), encoding="utf-8")
-    _tell(tree, measured)
+    _print(tree, measured)
     if check and (complaints or any(each.p95_ms > P95_MS for each in measured)):
         sys.exit(f"a frame time is above {P95_MS:g} ms, or the page complained: {complaints}")
 
 
-def _tell(tree: dict[str, Any], measured: Sequence[Frames]) -> None:
+def _print(tree: dict[str, Any], measured: Sequence[Frames]) -> None:
     table = Table(title=f"the page at {tree['nodes']:,} nodes and {tree['pods']:,} pods, while panning")
     for name in ("zoom", "frames", "median ms", "p95 ms", "longest ms"):
         table.add_column(name, justify="left" if name == "zoom" else "right")

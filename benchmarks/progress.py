@@ -1,4 +1,4 @@
-"""What is going on, for people, on the error stream: a line that changes on a terminal, lines elsewhere."""
+"""Progress of a benchmark on the error stream: one changing line on a terminal, separate lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rich.status import Status
 
 
 class Progress:
-    """Tells what is measured now."""
+    """Shows the current measurement."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
         self._status: Status | None = None
 
     @contextmanager
-    def telling(self) -> Iterator[Progress]:
+    def show(self) -> Iterator[Progress]:
         with self._console.status("", spinner="dots") as self._status:
             yield self
 

@@ -1,4 +1,4 @@
-"""The figures of a run: as JSON for programs, as tables for people. Says for each whether its budget holds."""
+"""Results of a benchmark run: JSON for programs, tables for people, and whether each budget is kept."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from rich.text import Text
 
 from bayplan.framework.equivalence import class_evaluation
 from benchmarks.calibration import REFERENCE_S
+from benchmarks.decision_timing import Latencies
 from benchmarks.growth import EXPONENT_AT_MOST, Growth
-from benchmarks.measuring import Latencies
 from benchmarks.memory import BUDGET_MIB, Memory
 from benchmarks.one_node import Cost
 from benchmarks.workloads import FULL_RATIO, ONE_NODE_US, Workload
 
 _UNBOUNDED = 100_000
 BUDGET_NODES = 5000
-"""Budgets are about clusters of this size; on another one nothing is judged."""
+"""Budgets apply to clusters of this size; other sizes are not judged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One workload."""
+    """Result of one workload."""
 
     name: str
     workload: Workload
@@ -46,7 +46,7 @@ class Row:
         return None if self.full is None else self.latencies.p50_us / self.full.p50_us
 
     def or_quieter(self, earlier: Row | None) -> Row:
-        """This measurement or an earlier one of the same workload, whichever was disturbed less."""
+        """This measurement or an earlier one of the same workload, the less disturbed one."""
         if earlier is None:
             return self
         quieter = self if self._disturbance < earlier._disturbance else earlier
@@ -58,18 +58,18 @@ class Row:
 
     @property
     def budget_us(self) -> float | None:
-        """What the median may be on the machine that the budget was set on."""
+        """Maximum of the median on the machine that the budget was set on."""
         budget = self.workload.budget
         return None if budget is None else budget.value
 
     @property
     def calibration(self) -> float:
-        """How many times longer the machine needed while this was measured."""
+        """The machine's calibration during this measurement."""
         return self.latencies.pace
 
     @property
     def holds(self) -> bool | None:
-        """Whether the workload keeps its budget; None where it has none, or the cluster has another size."""
+        """Whether the workload keeps its budget; None if it has none, or the cluster has another size."""
         if self.nodes != BUDGET_NODES:
             return None
         if self.cost is not None:
@@ -103,7 +103,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Everything that one run has found out."""
+    """All results of one run."""
 
     rows: Sequence[Row]
     growth: Sequence[Growth] = ()
@@ -111,7 +111,7 @@ class Report:
 
     @property
     def calibration(self) -> float:
-        """What the machine was worth most of the time."""
+        """Median calibration of all workloads."""
         return statistics.median(row.calibration for row in self.rows)
 
     def as_json(self) -> dict[str, Any]:
@@ -134,13 +134,13 @@ class Report:
 
     @property
     def broken(self) -> list[str]:
-        """What does not keep its budget."""
+        """Names of the results that exceed their budget."""
         names = [row.name for row in self.rows if row.holds is False]
         names += [f"growth of {each.workload}" for each in self.growth if not each.holds]
         return names + (["memory"] if self.memory is not None and not self.memory.holds else [])
 
     def print(self) -> None:
-        """Tables for people, as wide as they need to be: half a figure is no figure."""
+        """Print tables as wide as necessary; a terminal's width would cut figures off."""
         print_wide(self._decisions())
         if self.growth:
             print_wide(self._growth())
@@ -149,10 +149,7 @@ class Report:
 
     def _decisions(self) -> Table:
         kernel = "compiled" if kernel_in_use() else "plain Python"
-        title = (
-            f"decisions, {kernel}; this machine needs {self.calibration:.2f} of the time of the one that budgets were "
-            "set on"
-        )
+        title = f"decisions, {kernel}; calibration {self.calibration:.2f} of the machine that the budgets were set on"
         table = Table(title=title, title_justify="left")
         table.add_column("workload")
         for name in ("nodes", "pods", "decisions/s", "p50 µs", "p99 µs", "naive p50 µs", "machine", "budget for p50"):
@@ -230,7 +227,7 @@ def verdict(holds: bool | None) -> Text:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Description of the machine, for the JSON."""
     return {
         "calibration_reference_s": REFERENCE_S,
         "python": platform.python_version(),
@@ -249,7 +246,7 @@ def kernel_in_use() -> bool:
 
 
 def cpu() -> str:
-    """The processor's own name, where the system tells it."""
+    """Name of the processor, if the system reports it."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

@@ -1,11 +1,11 @@
-"""kube-scheduler's own benchmarks, in this process: the same files, the same operations, no API server in between.
+"""kube-scheduler's own benchmarks, in this process: the same files and operations, without an API server.
 
     python benchmarks/scheduler_perf.py list
     python benchmarks/scheduler_perf.py run SchedulingBasic --workload 5000Nodes_10000Pods
     python benchmarks/scheduler_perf.py run affinity --label performance
 
-The files are those of kubernetes 1.36.4 and are fetched into a cache when they are first needed. docs/benchmarks.md
-says what is the same and what is not.
+The files are those of kubernetes 1.36.4 and are fetched into a cache at their first use. docs/benchmarks.md lists the
+differences from upstream.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bayplan.errors import BayplanError
 from benchmarks.calibration import Calibration
-from benchmarks.perf import configs, source
-from benchmarks.perf.collecting import Measurement
+from benchmarks.perf import configs, go_module
 from benchmarks.perf.configs import LabelFilter, TestCase, Workload
 from benchmarks.perf.operations import Run
+from benchmarks.perf.throughput_collector import Measurement
 from benchmarks.progress import Progress
 from benchmarks.report import machine, print_wide
 
@@ -38,7 +38,7 @@ DEFAULT_LABELS = "performance"
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one workload."""
+    """Result of one workload."""
 
     case: TestCase
     workload: Workload
@@ -46,7 +46,7 @@ class Result:
     measurements: Sequence[Measurement] = ()
     notes: Sequence[str] = ()
     reason: str = ""
-    """Why it could not be run to its end."""
+    """The reason why it did not run to its end."""
     took_s: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def run_one(case: TestCase, workload: Workload, *, steady_s: float | None) -> Re
 
 
 def results_table(results: Sequence[Result]) -> Table:
-    table = Table(title="in process, while the scheduler is at work; attempts in µs", title_justify="left")
+    table = Table(title="in process, while the scheduler is busy; attempts in µs", title_justify="left")
     table.add_column("test")
     table.add_column("workload")
     for name in ("nodes", "pods", "pods/s", "attempts", "refused", "p50", "p90", "p99"):
@@ -129,18 +129,18 @@ _output = click.option("-o", "--output", type=click.Choice(["table", "json"]), d
 def cli() -> None:
     """Run kube-scheduler's own benchmarks (scheduler_perf of kubernetes 1.36.4) in this process.
 
-    Without an API server, informers and backoff between them and the scheduler: figures are about decisions, and are
-    not comparable with upstream's thresholds, which are for a whole cluster on other machines.
+    There is no API server, informer or backoff between the operations and the scheduler: the figures are about
+    decisions, and are not comparable with upstream's thresholds, which apply to a whole cluster on other machines.
     """
 
 
 @cli.command("list")
-@click.option("--label", default="", help="Only workloads with these labels, as in performance,-short.")
+@click.option("--label", default="", help="Only workloads with these labels, for example performance,-short.")
 @_source
 @_output
 def list_command(label: str, folder: Path | None, output: str) -> None:
-    """Show every benchmark: topic, test, workload, labels."""
-    found = configs.chosen(configs.load_all(folder or source.ensure()), (), None, LabelFilter.of(label))
+    """List every benchmark: topic, test, workload, labels."""
+    found = configs.chosen(configs.load_all(folder or go_module.ensure()), (), None, LabelFilter.of(label))
     if output == "json":
         rows = [
             {"topic": case.topic, "test": case.name, "workload": each.name, "labels": sorted(each.labels)}
@@ -158,16 +158,16 @@ def list_command(label: str, folder: Path | None, output: str) -> None:
     "--label",
     default=DEFAULT_LABELS,
     show_default=True,
-    help='Only workloads with these labels, as in performance,-short; "" for all.',
+    help='Only workloads with these labels, for example performance,-short; "" for all.',
 )
-@click.option("--steady", "steady_s", type=float, metavar="SECONDS", help="How long a steady state lasts.")
+@click.option("--steady", "steady_s", type=float, metavar="SECONDS", help="Length of a steady state in seconds.")
 @_source
 @_output
 @click.option(
     "--file",
     type=click.Path(path_type=Path, dir_okay=False),
     default=OUTPUT,
-    help="Where the JSON goes.  [default: build/bench/scheduler_perf.json]",
+    help="The file for the JSON.  [default: build/bench/scheduler_perf.json]",
 )
 def run_command(
     names: tuple[str, ...],
@@ -178,27 +178,27 @@ def run_command(
     output: str,
     file: Path,
 ) -> None:
-    """Run benchmarks by name: a test, a topic, topic/test, or "all". Ends with 1 where one could not be run to its end.
+    """Run benchmarks by name: a test, a topic, topic/test, or "all". Exits with 1 if one did not run to its end.
 
-    \b
+
     Examples:
       run SchedulingBasic --workload 5000Nodes_10000Pods
       run affinity --label performance
       run all --label integration-test,short
     """
     wanted = () if "all" in names else names
-    cases = configs.load_all(folder or source.ensure())
+    cases = configs.load_all(folder or go_module.ensure())
     results = []
-    with Progress().telling() as told:
-        told("calibrating")
+    with Progress().show() as progress:
+        progress("calibrating")
         calibration = Calibration()
         for case, each in configs.chosen(cases, wanted, workload, LabelFilter.of(label)):
-            told(f"{case.topic}/{case.name}/{each.name}")
+            progress(f"{case.topic}/{case.name}/{each.name}")
             results.append(run_one(case, each, steady_s=steady_s))
     found = {
         "workloads": [result.as_json() for result in results],
         "machine": {"calibration": round(calibration.value, 3), **machine()},
-        "module": f"{source.SCHEDULER_PERF.path} {source.SCHEDULER_PERF.version}",
+        "module": f"{go_module.SCHEDULER_PERF.path} {go_module.SCHEDULER_PERF.version}",
     }
     file.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(found, indent=2)
@@ -219,7 +219,7 @@ def _show(results: Sequence[Result], text: str, file: Path, output: str) -> None
 
 
 def main() -> None:
-    """Errors that a person can mend are one sentence and an exit code."""
+    """Entry point. Errors that the user can correct are one sentence and an exit code."""
     try:
         cli()
     except BayplanError as fault:

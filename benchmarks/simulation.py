@@ -1,10 +1,10 @@
-"""How long does a simulation take? One OpenB run with FGD on one core, a whole sweep, and a trace as long as a year.
+"""Benchmark of the simulator: one OpenB run with FGD on one core, a whole sweep, and a trace of one year.
 
     python benchmarks/simulation.py              one run of the default workload and of gpuspec33, and a long trace
-    python benchmarks/simulation.py --sweep      the whole published table as well, 300 runs; some minutes
-    python benchmarks/simulation.py --quick      few of everything, to see that it works
+    python benchmarks/simulation.py --sweep      also the whole published table, 300 runs; some minutes
+    python benchmarks/simulation.py --quick      small amounts, as a smoke test
 
-Prints a table, writes build/bench/simulation.json and, with --check, ends with an error where a budget does not hold.
+Prints a table, writes build/bench/simulation.json and, with --check, exits with an error if a budget is exceeded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the workloads live there
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # `tests` has the OpenB workloads
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bayplan.app import configured, known_plugins
@@ -54,7 +54,7 @@ _RUNS = 3
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One line: what, how much, of which unit, and what it may be at most."""
+    """One line: description, value, unit, and maximum."""
 
     what: str
     value: float
@@ -67,7 +67,7 @@ class Measured:
 
 
 def one_run(workload: str, policy: str) -> float:
-    """CPU seconds of one run, the best of some: whoever else works on this machine makes it longer."""
+    """CPU seconds of one run, the best of some, because other load makes a run longer."""
     loaded, took_s = load_openb_workload(workload), []
     for seed in range(_RUNS):
         start_s = process_time()
@@ -76,13 +76,13 @@ def one_run(workload: str, policy: str) -> float:
     return min(took_s)
 
 
-def whole_sweep(seeds: int, told: Progress) -> tuple[float, list[float]]:
-    """Seconds for all workloads and policies on all cores, and by how many points each published mean is missed."""
+def whole_sweep(seeds: int, progress: Progress) -> tuple[float, list[float]]:
+    """Seconds for all workloads and policies on all cores, and the differences from the published means."""
     cells = [(name, policy) for name in WORKLOADS for policy in POLICIES]
     jobs = [SweepJob(pods_file(name), None, policy, seed) for name, policy in cells for seed in range(seeds)]
     start_s = perf_counter()
     runs = run_jobs_in_order(
-        run_job, jobs, available_cores(), lambda done: told(f"{done} of {len(jobs)} runs of the sweep")
+        run_job, jobs, available_cores(), lambda done: progress(f"{done} of {len(jobs)} runs of the sweep")
     )
     took_s = perf_counter() - start_s
     summaries = (RunSummary.of(runs[at : at + seeds]) for at in range(0, len(runs), seeds))
@@ -115,16 +115,16 @@ def long_trace(pods: int) -> float:
 
 
 def _resident() -> int:
-    """KiB that the process has ever had at once."""
+    """KiB of peak resident memory of the process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @click.command()
-@click.option("--sweep", is_flag=True, help="The whole sweep as well.")
-@click.option("--quick", is_flag=True, help="Few of everything.")
-@click.option("--check", is_flag=True, help="End with an error where a budget does not hold.")
+@click.option("--sweep", is_flag=True, help="Also run the whole sweep.")
+@click.option("--quick", is_flag=True, help="Small amounts, as a smoke test.")
+@click.option("--check", is_flag=True, help="Exit with an error if a budget is exceeded.")
 def main(sweep: bool, quick: bool, check: bool) -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     found = [
         Measured(
             "a year-long trace, growth over its second half",
@@ -137,8 +137,8 @@ def main(sweep: bool, quick: bool, check: bool) -> None:
         found.append(Measured(f"one run, {workload}, fgd, one core", one_run(workload, "fgd"), "s", budget_s))
     if sweep:
         seeds = 1 if quick else SEEDS
-        with Progress().telling() as told:
-            took_s, apart = whole_sweep(seeds, told)
+        with Progress().show() as progress:
+            took_s, apart = whole_sweep(seeds, progress)
         found.append(
             Measured(f"5 workloads, 6 policies, {seeds} seeds, {available_cores()} cores", took_s, "s", SWEEP_BUDGET_S)
         )

@@ -1,4 +1,7 @@
-"""Pods with a claim each: bound to a volume of one zone, or to be made where the pod goes. Asked while setting up."""
+"""Pods with a claim each: bound to a volume of one zone, or to be provisioned on the pod's node.
+
+Called during setup.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ DRIVER = "ebs.csi.aws.com"
 CLASS = "fast"
 ATTACHED_AT_MOST = 39
 SPARE = 50
-"""Claims beyond the measured pods, for whoever decides a few more of them."""
+"""Claims beyond the measured pods, for runs that decide a few more pods."""
 
 _FIRST_EARLIER = 1_000_000
-"""Claims of pods that run already begin here, so that nobody else's number is theirs."""
+"""Numbers of the claims of already running pods start here, so that they do not collide."""
 
 
 def pod_with_claim(number: int) -> Manifest:
@@ -25,7 +28,7 @@ def pod_with_claim(number: int) -> Manifest:
 
 
 def storage(nodes: int, pods: int) -> Iterator[KubeObject | Manifest]:
-    """The driver and its class, what each node can attach, a claim for every pod, and pods that run already."""
+    """The driver and its class, the attach limit of each node, a claim for every pod, and already running pods."""
     yield convert({"metadata": {"name": DRIVER}, "spec": {"attachRequired": True}}, CsiDriver)
     yield convert(
         {"metadata": {"name": CLASS}, "provisioner": DRIVER, "volumeBindingMode": "WaitForFirstConsumer"}, StorageClass
@@ -41,7 +44,7 @@ def storage(nodes: int, pods: int) -> Iterator[KubeObject | Manifest]:
 
 
 def _earlier(nodes: int) -> Iterator[KubeObject | Manifest]:
-    """On every other node a pod that has its volume attached."""
+    """A pod with an attached volume on every other node."""
     for node in range(0, nodes, 2):
         number = _FIRST_EARLIER + node
         yield _claim(number, bound=True)

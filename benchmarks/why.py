@@ -1,10 +1,11 @@
-"""How long does an answer to "why" take on a large cluster, and what does it cost the scheduling loop?
+"""Benchmark of "why" in process: time of an explanation on a large cluster, and its cost for the scheduling loop.
 
     python benchmarks/why.py             5,000 nodes and 50,000 pods, about a minute
-    python benchmarks/why.py --quick     few nodes, to see that it works
+    python benchmarks/why.py --quick     few nodes, as a smoke test
 
-Every case is a pod that fits nowhere for another reason, asked about while pods are placed on the same engine. Times
-are of the thread's own CPU. Prints a table and writes build/bench/why.json; docs/benchmarks.md says how to read it.
+Each case is a pod that fits on no node for another reason, explained while pods are placed on the same engine. Times
+are the thread's own CPU time. Prints a table and writes build/bench/why.json; docs/benchmarks.md describes the
+measurements.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ BUDGET_SHARE = 0.01
 _RUNS = 5
 _PLACED = 2_000
 ASKED_EVERY_S = 10.0
-"""How often somebody asks, for the loop's share: six questions a minute are many for people."""
+"""Assumed interval of the requests, for the share of the loop: six requests a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One case: an answer's time, the longest it held the loop, and what was suggested."""
+    """One case: time of an explanation, its longest step on the loop, and the suggested changes."""
 
     case: str
     answer_ms: float
@@ -73,7 +74,7 @@ def running_pod(number: int, nodes: int) -> Pod:
 
 
 def cases() -> dict[str, Pod]:
-    """Pods that fit nowhere, each for a reason of its own."""
+    """Pods that fit on no node, each for a different reason."""
     web = {"app": "app-1"}
     return {
         "too large": make_pod("large", cpu="20", memory="4Gi"),
@@ -97,7 +98,7 @@ def engine_of(nodes: int) -> PodEngine:
 
 
 def asked(explainer: PodExplainer, pod: Pod) -> tuple[float, float, Answer]:
-    """Seconds in all, seconds of the longest step, and the answer."""
+    """Total seconds, seconds of the longest step, and the explanation."""
     work = explainer.explain_pending(pod)
     total_s = longest_s = 0.0
     while True:
@@ -116,7 +117,7 @@ def measured(engine: PodEngine, name: str, pod: Pod) -> Found:
     engine.place(pod)
     runs = []
     for run in range(_RUNS):
-        engine.place(make_pod(f"between-{name}-{run}", cpu="100m"))  # the cluster moves on
+        engine.place(make_pod(f"between-{name}-{run}", cpu="100m"))  # the cluster changes between the runs
         runs.append(asked(explainer, pod))
     answer_s = statistics.median(total for total, _, _ in runs)
     return Found(
@@ -129,11 +130,11 @@ def measured(engine: PodEngine, name: str, pod: Pod) -> Found:
 
 
 @click.command()
-@click.option("--nodes", type=int, default=NODES, show_default=True, help="How many, with ten pods each.")
-@click.option("--quick", is_flag=True, help="Few nodes, to see that it works.")
-@click.option("--check", is_flag=True, help="End with 1 where a budget is not kept.")
+@click.option("--nodes", type=int, default=NODES, show_default=True, help="Number of nodes, with ten pods each.")
+@click.option("--quick", is_flag=True, help="Few nodes, as a smoke test.")
+@click.option("--check", is_flag=True, help="Exit with code 1 if a budget is exceeded.")
 def main(nodes: int, quick: bool, check: bool) -> None:
-    """Measure answers to "why"."""
+    """Measure explanations by "why"."""
     nodes = 100 if quick else nodes
     engine = engine_of(nodes)
     gc.collect()

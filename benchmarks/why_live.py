@@ -1,14 +1,14 @@
-"""How long does an answer to "why" take over HTTP, and what does it cost a scheduler that runs?
+"""Benchmark of "why" over HTTP: time of an explanation, and its cost for a running scheduler.
 
     python benchmarks/why_live.py             5,000 nodes and 50,000 pods, about three minutes
-    python benchmarks/why_live.py --quick     few of both, to see that it works
+    python benchmarks/why_live.py --quick     small amounts, as a smoke test
     python benchmarks/why_live.py --engine batch
 
-An embedded API server and `bayplan scheduler`, or `bayplan batch run` for gangs of one pod each, are processes of their
-own, started from the command line; this one asks over TLS with a token, as `bayplan why` does. Pods come and are placed
-all the while. Times of answers are those of the clock; what an answer costs is the processor time of the scheduler's
-process with questions, less the same time without. Prints a table and writes build/bench/why_live.json;
-docs/benchmarks.md says how to read it.
+An embedded API server and `bayplan scheduler`, or `bayplan batch run` for gangs of one pod each, are separate
+processes, started from the command line; this process sends requests over TLS with a token, as `bayplan why` does.
+Meanwhile pods are created and placed. Times of responses are wall-clock times; the cost of a response is the processor
+time of the scheduler's process with requests, less the time without. Prints a table and writes
+build/bench/why_live.json; docs/benchmarks.md describes the measurements.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from bayplan.batch.model.tasks import GROUP_NAME
 from bayplan.objects.core import Node, Pod
 from benchmarks.api_server import Server
 from benchmarks.embedded_cluster import PODS, Tree, post_all
-from benchmarks.live.watching import Process
+from benchmarks.live.bind_watch import Process
 from benchmarks.why import ASKED_EVERY_S, BUDGET_MS, BUDGET_SHARE, NODES, PODS_A_NODE, cases, cluster_node, running_pod
 
 OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "why_live.json"
 PLACED_A_SECOND = 50
-"""Pods that come meanwhile: a cluster that is busy, on a machine that three processes share."""
+"""Rate of the pods that are created meanwhile: a busy cluster on a machine that three processes share."""
 _COMING = "comes"
 _POD_GROUPS = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups"
 _RUNS = 10
@@ -55,7 +55,7 @@ _BETWEEN_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One question: answers by the clock, and the scheduler's processor time for one."""
+    """One case: wall-clock times of responses, and the scheduler's processor time per response."""
 
     case: str
     median_ms: float
@@ -64,7 +64,7 @@ class Found:
 
     @property
     def share(self) -> float:
-        """Of the loop, where somebody asks every so often."""
+        """Share of the loop at one request every `ASKED_EVERY_S` seconds."""
         return self.cpu_ms / 1e3 / ASKED_EVERY_S
 
     def holds(self) -> bool:
@@ -72,12 +72,12 @@ class Found:
 
 
 def tree_of(item: Node | Pod) -> Tree:
-    """An object as it is sent."""
+    """The manifest of an object."""
     tree: Tree = msgspec.to_builtins(item)
     tree["metadata"].pop("uid", None)
     for container in tree["spec"].get("containers", ()):
         container["image"] = "example.com/app:1"
-    if isinstance(item, Pod) and (known := _class_of(item)) is not None:  # a server lets nobody choose by a number
+    if isinstance(item, Pod) and (known := _class_of(item)) is not None:  # the priority comes from the class
         for name in ("priority", "preemptionPolicy"):
             tree["spec"].pop(name, None)
         tree["spec"]["priorityClassName"] = known["metadata"]["name"]
@@ -85,7 +85,7 @@ def tree_of(item: Node | Pod) -> Tree:
 
 
 def _class_of(pod: Pod) -> Tree | None:
-    """The priority class that gives a pod the priority that it has."""
+    """The priority class that gives a pod its priority."""
     if not (priority := pod.spec.priority):
         return None
     kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
@@ -102,7 +102,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(command: Sequence[str], kubeconfig: Path, port: int, folder: Path) -> Iterator[int]:
-    """A scheduler in a process of its own: its pid."""
+    """A scheduler in a separate process: its pid."""
     flags = ["--kubeconfig", str(kubeconfig), "--secure-port", str(port), "--bind-address", "127.0.0.1"]
     flags += ["--leader-elect=false", "--kube-api-qps", "5000", "--kube-api-burst", "10000"]
     with (folder / "scheduler.log").open("wb") as log:
@@ -116,20 +116,20 @@ def running(command: Sequence[str], kubeconfig: Path, port: int, folder: Path) -
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Who is asked, and how pods become its own."""
+    """The engine that explains, and the labels and names by which it selects its pods."""
 
     command: tuple[str, ...]
     in_gangs: bool = False
 
     def own(self, tree: Tree, group: str) -> Tree:
-        """A pod that this engine places, of a gang of that name where it knows gangs."""
+        """A pod that this engine places; for the batch engine, a member of the gang `group`."""
         if self.in_gangs:
             tree["spec"]["schedulerName"] = "volcano"
             tree["metadata"].setdefault("annotations", {})[GROUP_NAME] = group
         return tree
 
     async def prepare(self, session: aiohttp.ClientSession, kubeconfig: Path) -> None:
-        """A gang for each case, and one for whoever comes."""
+        """Create a gang for each case, and one for the pods that arrive meanwhile."""
         if not self.in_gangs:
             return
         command = [sys.executable, "-m", "bayplan", "crds", "--install", "--kubeconfig", str(kubeconfig)]
@@ -156,14 +156,14 @@ async def fill(session: aiohttp.ClientSession, nodes: int, engine: Engine) -> No
 
 
 class Asker:
-    """Asks one scheduler, over one connection."""
+    """Requests explanations from one scheduler over one connection."""
 
     def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
         self._session = session
         self._url = f"https://127.0.0.1:{port}/why/default/"
 
     async def ask(self, pod: str) -> Tree | None:
-        """The answer; None where there is none yet."""
+        """The response; None if there is none yet."""
         try:
             async with self._session.get(self._url + pod, ssl=False) as answer:
                 body = await answer.read()
@@ -173,11 +173,11 @@ class Asker:
             return None
 
     async def wait_for(self, pod: str) -> None:
-        """Until a decision about the pod was recorded."""
+        """Wait until a decision about the pod was recorded."""
         end_s = perf_counter() + _WAIT_S
         while not ((found := await self.ask(pod)) and found["source"] == "record" and found.get("tries")):
             if perf_counter() > end_s:
-                raise click.ClickException(f"nothing was decided about {pod} in {_WAIT_S:g} s; the last word: {found}")
+                raise click.ClickException(f"no decision about {pod} in {_WAIT_S:g} s; the last response: {found}")
             await asyncio.sleep(0.5)
 
     async def timed_ms(self, pod: str) -> float:
@@ -190,7 +190,7 @@ class Asker:
 
 @contextlib.asynccontextmanager
 async def placing(session: aiohttp.ClientSession, engine: Engine) -> AsyncIterator[None]:
-    """Pods come, and are placed, while the block runs."""
+    """Create pods, which are placed, inside the block."""
 
     async def come() -> None:
         number, due_s = 0, perf_counter()
@@ -213,14 +213,14 @@ async def placing(session: aiohttp.ClientSession, engine: Engine) -> AsyncIterat
 
 
 def used_between(process: Process, start_s: float) -> tuple[float, float]:
-    """Seconds of the clock since a moment that was looked at, and the processor's."""
+    """Wall-clock seconds since a sample, and processor seconds."""
     process.look()
     end_s = process.seen[-1][0]
     return end_s - start_s, process.cpu_between(start_s, end_s)
 
 
 async def rate_of(process: Process, seconds: float) -> float:
-    """What the scheduler uses of a processor while nobody asks."""
+    """Processor share of the scheduler without requests."""
     process.look()
     start_s = process.seen[-1][0]
     await asyncio.sleep(seconds)
@@ -229,7 +229,7 @@ async def rate_of(process: Process, seconds: float) -> float:
 
 
 async def measured(asker: Asker, process: Process, case: str, pod: str) -> Found:
-    """Between two windows without questions, so that what else happens is in both."""
+    """Measure between two windows without requests, so that other activity is in both."""
     before = await rate_of(process, 3.0)
     process.look()
     start_s, took_ms = process.seen[-1][0], []
@@ -271,12 +271,14 @@ def as_json(found: list[Found]) -> list[dict[str, Any]]:
 
 
 @click.command()
-@click.option("--nodes", type=int, default=NODES, show_default=True, help="How many, with ten pods each.")
-@click.option("--engine", "engines", type=click.Choice(list(ENGINES)), multiple=True, help="This one; else both.")
-@click.option("--quick", is_flag=True, help="Few nodes, to see that it works.")
-@click.option("--check", is_flag=True, help="End with 1 where a budget is not kept.")
+@click.option("--nodes", type=int, default=NODES, show_default=True, help="Number of nodes, with ten pods each.")
+@click.option(
+    "--engine", "engines", type=click.Choice(list(ENGINES)), multiple=True, help="Only this one.  [default: both]"
+)
+@click.option("--quick", is_flag=True, help="Few nodes, as a smoke test.")
+@click.option("--check", is_flag=True, help="Exit with code 1 if a budget is exceeded.")
 def main(nodes: int, engines: tuple[str, ...], quick: bool, check: bool) -> None:
-    """Measure answers to "why" over HTTP."""
+    """Measure explanations by "why" over HTTP."""
     nodes = 50 if quick else nodes
     found = {name: measured_on_its_own_server(nodes, ENGINES[name]) for name in engines or ENGINES}
     share = f"of the loop, asked every {ASKED_EVERY_S:g} s"
@@ -287,9 +289,9 @@ def main(nodes: int, engines: tuple[str, ...], quick: bool, check: bool) -> None
             table.add_row(name, each.case, *figures)
     Console().print(table)
     about = {"nodes": nodes, "pods": nodes * PODS_A_NODE, "asked_every_s": ASKED_EVERY_S}
-    told = {**about, "engines": {name: as_json(answers) for name, answers in found.items()}}
+    report = {**about, "engines": {name: as_json(answers) for name, answers in found.items()}}
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    OUTPUT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if check and not quick and not all(each.holds() for answers in found.values() for each in answers):
         raise SystemExit(1)
 

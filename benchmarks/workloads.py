@@ -1,7 +1,7 @@
-"""Which pods are decided on which cluster? One entry a line of the table, from plain data.
+"""Workloads of the pod engine's benchmarks: which pods are decided on which cluster. One entry per line of the table.
 
-The shapes follow kube-scheduler's own benchmarks (`scheduler_perf`), on nodes that look like real ones. A workload is
-a value: how its nodes and pods look, what is there before, and what a decision may cost.
+The shapes follow kube-scheduler's own benchmarks (`scheduler_perf`), on realistic nodes. A workload is a value: its
+nodes and pods, the objects that exist before, and the budget of a decision.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ MANY = 1000
 FEW = 100
 """Pods of workloads whose decisions take milliseconds."""
 FULL_RATIO = 1.1
-"""What sharing answers may cost where it gains least, over evaluating every pod in full."""
+"""Maximum ratio of sharing results to evaluating every pod in full, for workloads where sharing gains least."""
 ONE_NODE_US = 2.0
-"""What a plugin that answers for one node may cost besides its own time, for each node that is left when it runs."""
+"""Maximum time of a plugin that evaluates one node at a time, excluding its own time, for each node that is left when
+it runs.
+"""
 
 
 class Budget(Enum):
-    """What a decision may take on the machine that the budget was set for, in microseconds of its median."""
+    """Maximum of a decision's median on the machine that the budget was set for, in microseconds."""
 
     SHARED = 50.0
     OWN = 300.0
@@ -51,15 +53,17 @@ class Workload:
     pod: PodMaker
     node: Callable[[int], Manifest] = clusters.node
     around: Around = _nothing
-    """What else is there, for so many nodes and pods: objects, and manifests of pods that run already."""
+    """Other objects for this number of nodes and pods, and manifests of already running pods."""
     budget: Budget | None = None
     pods: int = MANY
     against_full: bool = False
-    """Whether sharing is held against evaluating every pod in full."""
+    """Whether sharing is compared with evaluating every pod in full."""
     preempts: bool = False
-    """Whether every pod has to make room for itself; its decision is then a nomination."""
+    """Whether every pod has to preempt; its decision is then a nomination."""
     one_by_one: bool = False
-    """Whether a plugin from outside that answers for one node is added to the profile; it is what is judged."""
+    """Whether a third-party plugin that evaluates one node at a time is added to the profile; its cost is what is
+    judged.
+    """
 
 
 # pods
@@ -75,7 +79,7 @@ def all_different(number: int) -> Manifest:
 
 
 def templates(count: int) -> PodMaker:
-    """Pods of so many kinds, taken in turn."""
+    """Pods of `count` templates in turn."""
 
     def make(number: int) -> Manifest:
         kind = number % count
@@ -139,7 +143,7 @@ def spread_hard(number: int) -> Manifest:
 
 
 def deployed(number: int) -> Manifest:
-    """A pod of a Deployment: its ReplicaSet owns it, a Service selects it, and it says nothing of spreading."""
+    """A pod of a Deployment: owned by a ReplicaSet, selected by a Service, without spread constraints of its own."""
     return pod(f"web-{number}", labels={"app": "web", "pod-template-hash": "7f9c"}, owner="web-7f9c")
 
 
@@ -162,15 +166,15 @@ _MIXED: tuple[PodMaker, ...] = (
 
 
 def mixed(number: int) -> Manifest:
-    """What a shared cluster sees: mostly Deployments and plain pods, some that are particular."""
+    """Pods of a shared cluster: mostly Deployments and plain pods, some with special requirements."""
     return _MIXED[number % len(_MIXED)](number)
 
 
-# what is there before
+# objects that exist before
 
 
 def _on_every(step: int, make: PodMaker, *, zone: int | None = None) -> Around:
-    """Such pods run already on every step-th node, of one zone only where one is given."""
+    """Such pods run already on every step-th node, only in `zone` if given."""
 
     def around(nodes: int, pods: int) -> Iterator[Manifest]:  # noqa: ARG001
         for number in range(0, nodes, step):
@@ -181,14 +185,14 @@ def _on_every(step: int, make: PodMaker, *, zone: int | None = None) -> Around:
 
 
 def _earlier(found: Manifest) -> Manifest:
-    """The same pod under a name that no pod to be placed has."""
+    """The same pod under a name that differs from those of pods to be placed."""
     metadata = found["metadata"]
     name = f"earlier-{metadata['name']}"
     return {**found, "metadata": {**metadata, "name": name, "uid": f"uid-{name}"}}
 
 
 def _nearly_full(nodes: int, pods: int) -> Iterator[Manifest]:  # noqa: ARG001
-    """One pod on each node that leaves room for exactly one that wants 3 CPUs, and a little that differs."""
+    """One pod on each node that leaves room for exactly one pod of 3 CPUs, with small differences."""
     for number in range(nodes):
         room = clusters.node(number)["status"]["allocatable"]
         milli = int(room["cpu"].removesuffix("m")) - 3200 - 10 * (number % 200)
@@ -214,7 +218,7 @@ def deployment(nodes: int, pods: int) -> Iterator[KubeObject | Manifest]:
 
 
 def tainted_node(number: int) -> Manifest:
-    """A fifth of the nodes is kept for a team, another tenth for another one, and some are not liked."""
+    """A fifth of the nodes has the taint of one team, a tenth that of another, some one that is only preferred."""
     found = clusters.node(number)
     taints = {
         0: [{"key": "dedicated", "value": "team-1", "effect": "NoSchedule"}],

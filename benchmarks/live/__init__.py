@@ -1,1 +1,1 @@
-"""kube-scheduler's benchmarks on a real API server: what exists beforehand, who schedules, and what is seen of it."""
+"""kube-scheduler's benchmarks on a real API server: initial state, compared schedulers, measurements."""

@@ -1,7 +1,7 @@
-"""The bare loop: makes the writes of a scheduler and decides nothing. Who schedules cannot be faster than this.
+"""The bare loop: makes the writes of a scheduler and decides nothing. Its throughput is the upper limit of a scheduler.
 
-Run as a process of its own, as schedulers are. It reads the pods, opens a pod watch at whose news nobody looks, then
-binds the pods to nodes in turn and tells of each in an event, so many at a time.
+Runs in a separate process, as schedulers do. It reads the pods, opens a pod watch whose events it ignores, then binds
+the pods to nodes in turn and writes an event for each, `at_once` of them concurrently.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bayplan.objects.kinds import kind_of
 
 QPS, BURST = 5000.0, 10_000
 _LINGER_S = 3600.0
-"""Whoever measures looks at this process first and ends it then."""
+"""The parent process takes its last sample in this time and then ends this process."""
 
 
 async def loop(kubeconfig: str, namespace: str, at_once: int) -> None:

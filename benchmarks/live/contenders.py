@@ -1,6 +1,7 @@
-"""Who is measured: kube-scheduler, Bayplan, and the bare loop at some concurrency. Each is a process of its own.
+"""The compared processes: kube-scheduler, Bayplan, and the bare loop at several concurrencies.
 
-Both schedulers read the same configuration file, with the same qps and burst, without an election, and serve nothing.
+Both schedulers read the same configuration file, with the same qps and burst, without leader election and without
+serving.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""kube-scheduler's own benchmarks (`scheduler_perf`), run in this process: read, interpreted, measured.
+"""kube-scheduler's own benchmarks (`scheduler_perf`), read, interpreted and measured in this process.
 
-The files belong to the module k8s.io/kubernetes and are fetched into a cache; nothing of them is kept here.
+The files belong to the module k8s.io/kubernetes and are fetched into a cache; this repository has no copy of them.
 """

@@ -1,7 +1,7 @@
-"""What happens beside the operations, and when? Steps that are due at moments of a clock that need not wait.
+"""Periodic steps beside the operations, on a clock that can skip idle time.
 
-Asked between attempts. The clock is the machine's, moved on by `skip` whenever nobody has anything to do: a benchmark
-that deletes a pod every ten milliseconds takes as long as the work takes, and not as long as it was told to.
+Called between attempts. The clock is the machine's, advanced by `skip` when no pod can be scheduled: a benchmark that
+deletes a pod every ten milliseconds takes as long as the work takes, not as long as its intervals.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 Step = Callable[[], bool]
-"""Does something; whether there is more to do."""
+"""Performs one step; returns whether there is more to do."""
 
 
 @dataclass
@@ -22,7 +22,7 @@ class _Task:
 
 
 class Background:
-    """Steps that are repeated at their own pace."""
+    """Steps that are repeated at their own interval."""
 
     def __init__(self) -> None:
         self._tasks: list[_Task] = []
@@ -37,7 +37,7 @@ class Background:
         self._tasks.append(_Task(step, every_s, self.now_s + every_s))
 
     def run_due(self) -> None:
-        """Do what is due. Like a ticker, a task that is late does not catch up."""
+        """Run the steps that are due. Like a ticker, a late step does not catch up."""
         now = self.now_s
         for task in [each for each in self._tasks if each.due_s <= now]:
             task.due_s = now + task.every_s
@@ -45,9 +45,9 @@ class Background:
                 self._tasks.remove(task)
 
     def skip(self, until_s: float | None = None) -> bool:
-        """Move the clock to the next moment at which something is due, at the latest to `until_s`.
+        """Advance the clock to the next due step, at most to `until_s`.
 
-        False if nothing ever will be.
+        Returns False if there is no further step.
         """
         moments = [task.due_s for task in self._tasks] + ([] if until_s is None else [until_s])
         if not moments:

@@ -1,7 +1,7 @@
-"""Which benchmarks are there, and what does each do? Reads every performance-config.yaml of a folder.
+"""Reads every performance-config.yaml of a folder: the test cases and their workloads.
 
-Asked once a run. A test case is a series of operations with parameters; a workload gives the parameters their values.
-Operations stay what they are in the file, with parameters filled in; `operations` gives them their meaning.
+Called once a run. A test case is a series of operations with parameters; a workload gives the parameters their values.
+Operations stay as they are in the file, with parameters filled in; `operations` interprets them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Operation = Mapping[str, Any]
 
 
 class ConfigFault(BayplanError):
-    """A benchmark file does not say what it has to say."""
+    """A benchmark file lacks required content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class Workload:
     labels: frozenset[str] = frozenset()
     feature_gates: Mapping[str, bool] = field(default_factory=dict)
     threshold: float | None = None
-    """Pods a second that kube-scheduler must reach on its makers' machines, through an API server."""
+    """Pods a second that kube-scheduler must reach on upstream's machines, through an API server."""
 
 
 @dataclass(frozen=True, slots=True)
 class TestCase:
     """A series of operations, and the workloads that run it."""
 
-    __test__ = False  # not a test of ours
+    __test__ = False  # not a pytest class
 
     topic: str
     name: str
@@ -71,7 +71,7 @@ def load(file: Path, *, topic: str = "") -> Iterator[TestCase]:
     """The test cases of one file."""
     found = read_document(file.read_text(encoding="utf-8"))
     if not isinstance(found, list):
-        raise ConfigFault(f"{file} is no list of test cases")
+        raise ConfigFault(f"{file} is not a list of test cases")
     return (_case(raw, topic, file) for raw in found)
 
 
@@ -97,7 +97,7 @@ def _workload(raw: Mapping[str, Any], gates: Mapping[str, bool], topic: str, lab
         threshold = threshold.get(topic)
     selector = raw.get("thresholdMetricSelector") or {}
     if selector.get("name", _THROUGHPUT) != _THROUGHPUT:
-        threshold = None  # about something else than pods a second
+        threshold = None  # thresholds of other metrics than pods a second are ignored
     return Workload(
         name=raw["name"],
         params=raw.get("params") or {},
@@ -108,7 +108,7 @@ def _workload(raw: Mapping[str, Any], gates: Mapping[str, bool], topic: str, lab
 
 
 def _filled(operation: Operation, workload: Workload) -> dict[str, Any]:
-    """`countParam: $nodes` becomes `count: 5000`, also in operations inside of operations."""
+    """`countParam: $nodes` becomes `count: 5000`, also in nested operations."""
     found: dict[str, Any] = {}
     for key, value in operation.items():
         if isinstance(value, Mapping) and "opcode" in value:
@@ -152,7 +152,7 @@ class LabelFilter:
 def chosen(
     cases: Iterable[TestCase], names: Iterable[str], workload: str | None, labels: LabelFilter
 ) -> list[tuple[TestCase, Workload]]:
-    """The workloads of the named test cases, topics or `topic/TestCase`; all of them where no name is given."""
+    """The workloads of the named test cases, topics or `topic/TestCase`; all of them if no name is given."""
     cases, wanted = list(cases), list(names)
     for name in wanted:
         if not any(_is_named(case, name) for case in cases):

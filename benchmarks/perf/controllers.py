@@ -1,7 +1,7 @@
-"""What do others do in a cluster while a scheduler works? As much of it as benchmarks need, at once and in memory.
+"""In-memory replacements of the API server and the controllers that the benchmarks need, without delay.
 
-An API server performs writes, a controller makes device claims from templates and takes them back, another one applies
-rules that taint devices. Each is a few lines here; asked when pods come and go, and when a plugin writes.
+The API server performs writes, one controller creates device claims from templates and releases them, another one
+applies device taint rules. Each is a few lines here; called when pods come and go, and when a plugin writes.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from benchmarks.perf.templates import Names
 
 
 class UnknownWrite(BayplanError):
-    """A plugin writes something that no benchmark was expected to need."""
+    """A plugin writes an intent that these benchmarks do not support."""
 
 
 class Changes(Protocol):
-    """Where changes are made known."""
+    """Receives the changes of objects."""
 
     cache: Cache
     claims: ClaimController
@@ -53,7 +53,7 @@ def owner_of(pod: Pod) -> OwnerReference:
 
 
 class ClaimController:
-    """Makes device claims from templates, and gives devices back when their users are gone."""
+    """Creates device claims from templates, and deallocates devices when their users are deleted."""
 
     def __init__(self, changes: Changes, names: Names) -> None:
         self._changes = changes
@@ -66,8 +66,8 @@ class ClaimController:
         self._templates[f"{namespace}/{raw['metadata']['name']}"] = claim.spec
 
     def with_claims(self, pod: Pod) -> Pod:
-        """The pod, told the names of the claims that were made for it."""
-        told = []
+        """The pod, with the names of its generated claims in its status."""
+        statuses = []
         for reference in pod.spec.resource_claims:
             spec = self._templates.get(f"{pod.namespace}/{reference.resource_claim_template_name}")
             if spec is None:
@@ -78,17 +78,17 @@ class ClaimController:
             )
             self.note(pod, f"{pod.namespace}/{name}")
             self._changes.put(with_defaults(ResourceClaim(meta, spec)))
-            told.append(PodResourceClaimStatus(reference.name, name))
-        if not told:
+            statuses.append(PodResourceClaimStatus(reference.name, name))
+        if not statuses:
             return pod
-        return replace(pod, status=replace(pod.status, resource_claim_statuses=tuple(told)))
+        return replace(pod, status=replace(pod.status, resource_claim_statuses=tuple(statuses)))
 
     def note(self, pod: Pod, key: str) -> None:
-        """The pod uses a claim, or owns it."""
+        """Record that the pod uses a claim, or owns it."""
         self._used[pod.uid].add(key)
 
     def release(self, pod: Pod) -> None:
-        """The pod is gone: its own claims go too, and claims that nobody uses any more give their devices back."""
+        """Handle the deletion of a pod: delete its own claims, and deallocate claims without other users."""
         for key in sorted(self._used.pop(pod.uid, ())):
             claim = self._changes.cache.devices.claims.get(key)
             if claim is None:
@@ -110,7 +110,7 @@ class TaintController:
     def add_rule(self, raw: Mapping[str, Any]) -> None:
         spec = raw.get("spec") or {}
         if spec.get("deviceSelector"):
-            raise UnknownWrite("a DeviceTaintRule with a selector has no meaning here yet")
+            raise UnknownWrite("a DeviceTaintRule with a selector is not supported")
         taint = spec.get("taint") or {}
         self._taints.append(DeviceTaint(taint.get("key", ""), taint.get("value", ""), taint.get("effect", "")))
 
@@ -122,12 +122,12 @@ class TaintController:
 
 
 class PerformedWrites(RecordedWrites):
-    """An API server for what plugins write: it is done when it is said. Nothing is remembered."""
+    """An API server for the writes of plugins: each is performed at once, and no history is kept."""
 
     def __init__(self, names: Names) -> None:
         super().__init__()
         self._names = names
-        self.changes: Changes | None = None  # set once the cluster is there, which needs the writes first
+        self.changes: Changes | None = None  # set once the cluster exists, whose constructor needs the writes
 
     async def perform(self, intent: object) -> Any:
         match intent:
@@ -137,7 +137,7 @@ class PerformedWrites(RecordedWrites):
                 return self._created(claim, pod)
             case claim_intents.RecordSpecialClaim():
                 return None
-        raise UnknownWrite(f"{type(intent).__name__} has no meaning here yet")
+        raise UnknownWrite(f"{type(intent).__name__} is not supported")
 
     def submit(self, intent: object) -> None:
         assert self.changes is not None
@@ -151,7 +151,7 @@ class PerformedWrites(RecordedWrites):
             case claim_intents.DeallocateClaim(claim):
                 self.changes.put(replace(claim, status=replace(claim.status, allocation=None, reserved_for=())))
             case _:
-                raise UnknownWrite(f"{type(intent).__name__} has no meaning here yet")
+                raise UnknownWrite(f"{type(intent).__name__} is not supported")
 
     def _reserved(self, claim: ResourceClaim, pod: Pod, allocation: AllocationResult | None) -> ResourceClaim:
         assert self.changes is not None

@@ -1,8 +1,8 @@
-"""What does a text with Go's template marks say for the index-th of so many objects?
+"""Renders Go template marks in a text for the index-th of `count` objects.
 
-Asked for every object that a benchmark file describes. Only what those files use is known: `{{.Index}}`, `{{.Count}}`
-and the arithmetic functions that scheduler_perf adds, with numbers or those two as arguments. Anything else is refused
-by name: a benchmark that silently means something else is worse than none.
+Called for every object of a benchmark file. Only the functions that those files use are supported: `{{.Index}}`,
+`{{.Count}}` and the arithmetic functions that scheduler_perf adds, with numbers or those two as arguments. Anything
+else is an error with its name, because a silently different benchmark would be worse than none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MARK = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
 
 
 class TemplateError(BayplanError):
-    """A template uses something that is not known here."""
+    """A template uses an unsupported function or variable."""
 
 
 def render(text: str, *, index: int, count: int) -> str:
@@ -27,7 +27,7 @@ def render(text: str, *, index: int, count: int) -> str:
 
 
 def has_marks(text: str) -> bool:
-    """Whether the text differs from object to object at all."""
+    """Whether the text differs between objects."""
     return MARK.search(text) is not None
 
 
@@ -38,7 +38,7 @@ def _evaluate(expression: str, values: Mapping[str, float]) -> str:
     function = _FUNCTIONS.get(words[0]) if words else None
     if function is None:
         known = ", ".join([*values, *_FUNCTIONS])
-        raise TemplateError(f"{{{{{expression}}}}} is not known here; templates may use {known}")
+        raise TemplateError(f"{{{{{expression}}}}} is not supported; templates may use {known}")
     arguments = [_number(word, values, expression) for word in words[1:]]
     try:
         return function(*arguments)

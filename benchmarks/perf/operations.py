@@ -1,8 +1,8 @@
-"""What does each operation of a benchmark do to the cluster? One method an opcode.
+"""The operations of a benchmark and their effect on the cluster. One method per opcode.
 
-Operations run one after the other; while one waits, attempts are made. What upstream's harness does beside the
-scheduler (churn, deletions and updates at a rate) is done between attempts, when the clock says so; and while nobody
-can be tried the clock is moved on, so that nothing is ever waited for.
+Operations run one after the other; while one waits, attempts are made. The background work of upstream's harness
+(churn, deletions and updates at a rate) runs between attempts, when it is due on the clock; while no pod can be
+scheduled the clock is advanced, so the benchmark never sleeps.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import convert, find_kind
 from bayplan.objects.meta import KubeObject
 from benchmarks.device_workload import device_slice_tree
-from benchmarks.perf import making
+from benchmarks.perf import object_builders
 from benchmarks.perf.background import Background
-from benchmarks.perf.collecting import Measurement
 from benchmarks.perf.configs import TestCase, Workload
+from benchmarks.perf.in_memory_cluster import InMemoryCluster
 from benchmarks.perf.templates import Raw, Template
-from benchmarks.perf.world import World
+from benchmarks.perf.throughput_collector import Measurement
 
 LONGEST_WAIT_S = 600.0
-"""How long upstream's harness waits for pods before it gives a benchmark up."""
+"""How long upstream's harness waits for pods before it fails a benchmark."""
 _CHURN_INTERVAL_MS = 500
 _FEATURES = "numNodeDeclaredFeatures"
 
 Selector = Mapping[str, str]
 
 
-class Meaningless(BayplanError):
-    """An operation has no meaning in one process, or none that is known here."""
+class UnsupportedOperation(BayplanError):
+    """An operation is not possible in one process, or is not supported."""
 
 
 class Stuck(BayplanError):
-    """Pods wait for something that does not happen."""
+    """Pods wait for an event that does not happen."""
 
 
 class Run:
-    """One workload, from its first operation to its last."""
+    """One run of a workload, from its first operation to its last."""
 
     def __init__(self, case: TestCase, workload: Workload, *, steady_s: float | None = None, seed: int = 0) -> None:
         config = None if case.scheduler_config is None else case.file(case.scheduler_config)
-        self.world = World(None if config is None else config.read_text(encoding="utf-8"), seed=seed)
+        self.world = InMemoryCluster(None if config is None else config.read_text(encoding="utf-8"), seed=seed)
         self.measurements: list[Measurement] = []
         self.notes: list[str] = []
         self._case = case
@@ -64,16 +64,16 @@ class Run:
         self._open: Measurement | None = None
         self._templates: dict[Path, Template] = {}
         self._nodes: dict[str, None] = {}
-        self._number = 0  # of the operation
+        self._number = 0  # of the current operation
 
     def run(self) -> None:
-        """Run all operations. `BayplanError` says which of them cannot be run, and why."""
+        """Run all operations. Raises `BayplanError` with the operation that cannot run, and the reason."""
         for number, operation in enumerate(self._case.operations_for(self._workload)):
             self._number = number
             code = operation.get("opcode", "")
             method = OPERATIONS.get(code)
             if method is None:
-                raise Meaningless(f"operation {code} has no meaning in one process")
+                raise UnsupportedOperation(f"operation {code} is not possible in one process")
             method(self, operation)
 
     @property
@@ -84,9 +84,9 @@ class Run:
 
     def create_nodes(self, operation: Mapping[str, Any]) -> None:
         path = operation.get("nodeTemplatePath")
-        base = making.base_node(self._number)
+        base = object_builders.base_node(self._number)
         template = self._template(path) if path is not None else Template.of(base, self.world.names)
-        for raw in making.nodes(template, operation, self._features()):
+        for raw in object_builders.nodes(template, operation, self._features()):
             self._create_raw(raw, None)
 
     def _features(self) -> int:
@@ -102,7 +102,7 @@ class Run:
     def create_namespaces(self, operation: Mapping[str, Any]) -> None:
         path = operation.get("namespaceTemplatePath")
         base = self._template(path).object() if path is not None else {}
-        for raw in making.namespaces(base, operation["prefix"], operation["count"]):
+        for raw in object_builders.namespaces(base, operation["prefix"], operation["count"]):
             self._create_raw(raw, None)
 
     def create_pods(self, operation: Mapping[str, Any]) -> None:
@@ -133,7 +133,7 @@ class Run:
             self._create_raw(made, None)
 
     def allocate_claims(self, operation: Mapping[str, Any]) -> None:
-        """Claims that get devices without a pod, on nodes taken by chance."""
+        """Claims with allocated devices and without a pod, on random nodes."""
         world, names = self.world, list(self._nodes)
         catalog, devices = world.cache.catalog, world.cache.devices
         index, selectors = PoolIndex(catalog.resource_slices.values()), DeviceSelectors()
@@ -205,7 +205,7 @@ class Run:
     def barrier(self, operation: Mapping[str, Any]) -> None:
         self._drain()
         if operation.get("stageRequirement") == "Attempted":
-            return  # whoever can be tried has been tried
+            return  # no schedulable pod is left
         namespaces, labels = set(operation.get("namespaces") or ()), operation.get("labelSelector") or {}
         self._pump(lambda: not any(self._waiting(namespaces, labels)), eager=False)
 
@@ -233,18 +233,18 @@ class Run:
                 self.world.remove_pod(pod)
 
     def _try_until(self, end_s: float) -> None:
-        """Make attempts until a moment of the clock, which is there at once where nobody can be tried."""
+        """Make attempts until a time of the clock; the clock is advanced while no pod can be scheduled."""
         while self._background.now_s < end_s:
             if not self._try_next():
                 self._background.skip(end_s)
 
     def _drain(self) -> None:
-        """Try whoever can be tried."""
+        """Schedule until no pod can be tried."""
         while self._try_next():
             pass
 
     def _try_next(self) -> bool:
-        """Do what is due, then make one attempt; False where nobody can be tried."""
+        """Run the due steps, then make one attempt; False if no pod can be tried."""
         self._background.run_due()
         attempt = self.world.step()
         if attempt is not None and self._open is not None:
@@ -252,7 +252,7 @@ class Run:
         return attempt is not None
 
     def _pump(self, done: Callable[[], bool], *, eager: bool) -> None:
-        """Make attempts until something holds: asked after each of them, or only when nobody is left to be tried."""
+        """Make attempts until `done` holds: checked after each of them, or only when no pod can be tried."""
         deadline_s = self._background.now_s + LONGEST_WAIT_S
         while True:
             if eager and done():
@@ -262,7 +262,7 @@ class Run:
             if done():
                 return
             if not self._background.skip() or self._background.now_s > deadline_s:
-                raise Stuck(f"pods are left that fit nowhere; the last one was {self.world.last_refusal or 'gated'}")
+                raise Stuck(f"unschedulable pods are left; the last one was {self.world.last_refusal or 'gated'}")
 
     # measuring --------------------------------------------------------------------------------------------------
 
@@ -272,16 +272,16 @@ class Run:
 
     def stop_collecting(self, operation: Mapping[str, Any]) -> None:  # noqa: ARG002
         if self._open is None:
-            raise Meaningless("a measurement stops that was never started")
+            raise UnsupportedOperation("a measurement is stopped that was not started")
         self._open.stop(self.world)
         self.measurements.append(self._open)
         if not self._open.scheduled:
-            self._note("no pod is placed while it measures: upstream watches how fast objects reach the scheduler")
+            self._note("no pod is placed meanwhile: upstream measures how fast objects reach the scheduler")
         self._open = None
 
     def _start(self, name: str, namespaces: frozenset[str], labels: Selector) -> None:
         if self._open is not None:
-            raise Meaningless("a measurement starts before the last one has stopped")
+            raise UnsupportedOperation("a measurement is started before the last one was stopped")
         gc.collect()
         self._open = Measurement(name, namespaces, labels, self.world.busy_s)
 
@@ -289,12 +289,12 @@ class Run:
 
     def _create_now(self, operation: Mapping[str, Any], namespace: str) -> None:
         path = operation.get("podTemplatePath") or self._case.pod_template
-        template = self._template(path) if path else Template.of(making.BASE_POD, self.world.names)
+        template = self._template(path) if path else Template.of(object_builders.BASE_POD, self.world.names)
         count, claim = operation["count"], operation.get("persistentVolumeClaimTemplatePath")
-        items = making.pods(template, namespace, count)
+        items = object_builders.pods(template, namespace, count)
         if claim is not None:
             volume = self._template(operation["persistentVolumeTemplatePath"])
-            items = making.pods_with_volumes(template, volume, self._template(claim), namespace, count)
+            items = object_builders.pods_with_volumes(template, volume, self._template(claim), namespace, count)
         for raw in list(items):
             self._create_raw(raw, None)
 
@@ -315,12 +315,12 @@ class Run:
     def _typed(self, raw: Raw, namespace: str | None) -> KubeObject:
         kind = find_kind(raw.get("apiVersion", ""), raw.get("kind", ""))
         if kind is None:
-            raise Meaningless(f"objects of kind {raw.get('kind')} have no meaning to a scheduler alone")
-        placed = making.in_namespace(raw, namespace) if namespace and kind.namespaced else raw
+            raise UnsupportedOperation(f"objects of kind {raw.get('kind')} are not read by a scheduler")
+        placed = object_builders.in_namespace(raw, namespace) if namespace and kind.namespaced else raw
         return convert(placed, kind.struct)
 
     def _pods(self, namespaces: set[str], labels: Selector) -> Iterator[Pod]:
-        """Pods that are there, of some namespaces or of all."""
+        """Existing pods, of some namespaces or of all."""
         for pod in self.world.pods.values():
             if (not namespaces or pod.namespace in namespaces) and labels.items() <= pod.labels.items():
                 yield pod

@@ -1,8 +1,8 @@
-"""Which objects does a template file stand for? One for each index, named and read as an API server would read it.
+"""Objects of a template file: one for each index, named and decoded as by an API server.
 
-Asked while a benchmark's operations create objects, never inside a measurement. A file without marks is parsed once:
-its objects differ in their names alone. Go's JSON reader does not care for upper and lower case in field names, and one
-of the files relies on it.
+Called while a benchmark's operations create objects, never inside a measurement. A file without template marks is
+parsed once, because its objects differ only in name. Go's JSON decoder ignores the case of field names, and one of the
+files relies on it.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _FREE_KEYS = frozenset(
         "selector",
     }
 )
-"""Members whose own names are data, not fields."""
+"""Members whose keys are data, not fields."""
 
 
 class TemplateFault(BayplanError):
-    """A template file is missing or holds no object."""
+    """A template file is missing or contains no object."""
 
 
 class Names:
-    """Completes `generateName`, with suffixes as an API server's, but in order."""
+    """Completes `generateName`, with suffixes like those of an API server, but in order."""
 
     def __init__(self) -> None:
         self._given = 0
@@ -56,7 +56,7 @@ class Names:
 
 
 class Template:
-    """One file."""
+    """One template file."""
 
     def __init__(self, path: Path, names: Names, *, parsed: Raw | None = None) -> None:
         self.path = path
@@ -66,11 +66,11 @@ class Template:
 
     @classmethod
     def of(cls, raw: Raw, names: Names) -> Template:
-        """A template that stands in no file."""
+        """A template without a file."""
         return cls(Path("built-in"), names, parsed=raw)
 
     def objects(self, count: int) -> Iterator[Raw]:
-        """The objects 0 to count - 1. They share what is the same: nobody may change them in place."""
+        """The objects 0 to count - 1. They share equal parts, so callers must not change them in place."""
         return (self.object(index, count) for index in range(count))
 
     def object(self, index: int = 0, count: int = 1) -> Raw:
@@ -86,7 +86,7 @@ class Template:
             return self._parsed
         document = read_document(render(self._text, index=index, count=count))
         if not isinstance(document, dict):
-            raise TemplateFault(f"{self.path} holds no object")
+            raise TemplateFault(f"{self.path} contains no object")
         found: Raw = _as_fields(document)
         if not has_marks(self._text):
             self._parsed = found

@@ -1,6 +1,6 @@
-"""Plain twins of clever plugins: one node at a time, on API objects, straight from the specification.
+"""Naive twins of the plugins: reference implementations that evaluate one node at a time, on API objects.
 
-A module here that defines `TWIN` is found by `property/test_forms_agree.py`, which holds the plugin against it on
-random clusters. To add one: write how it judges or scores, put that into a `Twin`, and name what is random
-about its cases; `twin` holds the tables of random fields.
+They follow the specification directly. A module here that defines `TWIN` is found by `property/test_forms_agree.py`,
+which compares the plugin with it on random clusters. To add one: write its filter or scores, put them into a `Twin`,
+and name the random fields of its cases; `twin` has the tables of random fields.
 """

@@ -1,7 +1,8 @@
-"""The cluster as plain dictionaries: what a cache and its snapshots must show after any history of events.
+"""Naive twin of the cache: the expected contents of a cache and its snapshots after any history of events.
 
-Nothing is incremental here. A view is computed from the objects each time, except for what depends on history by
-design: image counts are as old as their node, and the visiting order is made anew only when nodes come or go.
+The cluster is plain dictionaries and nothing is incremental. A view is computed from the objects each time, except for
+what depends on history by design: image counts are as old as their node, and the visiting order is rebuilt only when
+nodes are added or removed.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class Refused(Exception):
 
 @dataclass
 class NaiveSnapshot:
-    """What one snapshot remembers from one refresh to the next."""
+    """State that one snapshot keeps between refreshes."""
 
-    images: dict[str, tuple[int, Images]] = field(default_factory=dict)  # node -> the version it was seen in, images
+    images: dict[str, tuple[int, Images]] = field(default_factory=dict)  # by node: version, images at refresh
     order: list[str] = field(default_factory=list)
     layout: int = -1
 
@@ -110,7 +111,7 @@ class NaiveCache:
 
     @contextmanager
     def aside(self, uids: set[str]) -> Iterator[None]:
-        """Without these pods for a while; those on unknown nodes are counted nowhere anyway."""
+        """Removes these pods inside the block; those on unknown nodes are not counted anyway."""
         pods, assumed = dict(self.pods), set(self.assumed)
         taken = [uid for uid in self.pods if uid in uids and self.pods[uid].spec.node_name in self.nodes]
         for uid in taken:
@@ -126,7 +127,7 @@ class NaiveCache:
     # views
 
     def refresh(self, snapshot: NaiveSnapshot) -> dict[str, Any]:
-        """What the snapshot shows from now on."""
+        """The contents of the snapshot after this refresh."""
         seen = {}
         for name in self.nodes:
             version, images = snapshot.images.get(name, (None, {}))
@@ -178,7 +179,7 @@ class NaiveCache:
         longest = max(map(len, self.zones.values()), default=0)
         return [names[turn] for turn in range(longest) for names in self.zones.values() if turn < len(names)]
 
-    # inside
+    # helpers
 
     def _put(self, pod: Pod) -> None:
         self.pods[pod.uid] = pod

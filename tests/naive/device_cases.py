@@ -1,4 +1,4 @@
-"""Random slices, claims and pods that want devices."""
+"""Random slices, claims and pods that request devices."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def wishes(draw: st.DrawFn) -> dict[str, Any]:
 @st.composite
 def requests(draw: st.DrawFn) -> DeviceRequest:
     if draw(st.booleans()):
-        preferred = subrequest(1, EXPRESSIONS[0])  # what some nodes have: those are the better ones
+        preferred = subrequest(1, EXPRESSIONS[0])  # alternatives that only some nodes have score better
         others = draw(st.lists(wishes(), min_size=1, max_size=2))
         return first_of(
             *draw(st.sampled_from(((preferred, subrequest(1)), (preferred, *others), (*others, preferred))))
@@ -194,7 +194,7 @@ def pods(draw: st.DrawFn) -> Pod:
 
 @st.composite
 def specials(draw: st.DrawFn, pod: Pod) -> list[ResourceClaim]:
-    """What an earlier attempt may have left."""
+    """State that an earlier attempt may have left."""
     wanted = draw(rarely(None, (), (exactly(1),)))
     if wanted is None:
         return []

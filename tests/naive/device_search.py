@@ -1,7 +1,7 @@
-"""The search for devices as kube-scheduler describes it: plain recursion over claims, requests and devices.
+"""Naive twin of `bayplan.devices.search`: the device search of kube-scheduler as a recursion over claims and requests.
 
-No short cuts: what is taken is a list that grows on the way down. Only what "distinct" remembers is kept and wiped, as
-there. The twin of `bayplan.devices.search`.
+Nothing is optimised: the allocated devices are a list that grows during the recursion. Only the state of the "distinct"
+constraint is kept and reset, as upstream does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bayplan.objects.taints import tolerated
 
 
 class TooManyError(Exception):
-    """A claim would hold too many devices."""
+    """A claim would get too many devices."""
 
 
 class NaiveSearch:
@@ -51,7 +51,7 @@ class NaiveSearch:
         return None if found is None else [(ask, device) for ask, device, _ in found]
 
     def can_serve(self, ask: RequestAlternative, device: PoolDevice) -> bool:
-        """Whether "all devices" means this one too."""
+        """Whether "all devices" includes this device."""
         return self._selects(ask, device) and self._has_room(ask, device, [])
 
     def _request(self, number: int, picks: list[Any]) -> list[Any] | None:
@@ -146,7 +146,7 @@ class NaiveSearch:
         return capacity.fits(ask.capacity, device.device.capacity, [self.in_use.consumed(device.id), *shares])
 
     def _take(self, ask: RequestAlternative, device: PoolDevice, picks: list[Any], *, must: bool) -> bool | None:
-        """Whether counters are paid for it; None if something objects."""
+        """Whether the counters that the device consumes suffice; None if a counter is unknown."""
         shared = device.shareable and (
             self.in_use.has_consumed_capacity(device.id) or any(item.id == device.id for _, item, _ in picks)
         )

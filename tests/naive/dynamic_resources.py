@@ -1,4 +1,4 @@
-"""Devices for claims, one node at a time. The search itself is the plain one of `device_search`."""
+"""Naive twin of DynamicResources, one node at a time. `device_search` has the search itself."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from support.builders.framework import FEASIBLE, FilterResult, errored, replace_
 
 
 class Outcome(NamedTuple):
-    """What a node says, and what was granted there to which claim (None: nothing had to be allocated)."""
+    """The result for a node, and the allocation of each claim (None: no allocation was necessary)."""
 
     answer: FilterResult
     claims: Sequence[ResourceClaim] = ()
@@ -169,7 +169,7 @@ def special_claim(case: Case) -> ResourceClaim:
 def with_node(
     case: Case, node: Node, special: ResourceClaim, resources: Sequence[str], classes: dict[str, DeviceClass]
 ) -> ResourceClaim | FilterResult | None:
-    """The special claim as the node needs it (None: not at all), or why the node will not do."""
+    """The special claim for this node (None: not needed), or why the node is rejected."""
     if special.spec.devices.requests:
         return unresolvable("cannot schedule extended resource claim")
     room = node.status.allocatable
@@ -207,7 +207,7 @@ def asked_by_containers(pod: Pod, resource: str, class_name: str) -> list[Device
 
 
 def allocate(case: Case, node: Node, claims: Sequence[ResourceClaim]) -> list[set[str]] | str:
-    """The requests that got devices, claim by claim; or why there are none."""
+    """The requests with their devices, claim by claim; or why there is no allocation."""
     pools = pools_of(case, node)
     allocations = [claim.status.allocation for claim in case.cluster.of(ResourceClaim)]
     in_use = AllocatedDevices(each for each in allocations if each is not None)
@@ -245,7 +245,7 @@ def with_all(search: NaiveSearch, pools: NodePools, ask: RequestAlternative) -> 
 
 
 def seen_from(node: Node, where: Any) -> bool:
-    """By a slice's own fields, or a device's."""
+    """The node, as a slice's own fields or a device's fields select it."""
     if where.node_name:
         return bool(where.node_name == node.name)
     if where.all_nodes or where.node_selector is None:
@@ -304,7 +304,7 @@ def pool_of(pool_id: PoolId, slices: Sequence[ResourceSlice], node: Node) -> Vis
     return VisiblePool(pool_id, devices=mine, elsewhere=others, counters=counters)
 
 
-# answers
+# results
 
 
 def judge(case: Case, node: Node) -> FilterResult:

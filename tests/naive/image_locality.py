@@ -1,4 +1,4 @@
-"""Images that are there already, one node at a time."""
+"""Naive twin of ImageLocality, one node at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Liking and avoiding other pods, one node and one pod at a time."""
+"""Naive twin of InterPodAffinity, one node and one pod at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def labels_of(case: Case, namespace: str) -> Mapping[str, str]:
 
 
 def means(case: Case, term: PodAffinityTerm, holder: Pod, other: Pod, *, incoming: bool) -> bool:
-    """Whether the holder's term means the other pod. The incoming pod's selector of namespaces is resolved first."""
+    """Whether the holder's term matches the other pod. The incoming pod's namespace selector is resolved first."""
     if not compile_label_selector(term.label_selector).matches(other.labels):
         return False
     names = set(term.namespaces)
@@ -62,7 +62,7 @@ def together(term: PodAffinityTerm, one: Node, other: Node) -> bool:
     return key in one.metadata.labels and one.metadata.labels[key] == other.metadata.labels.get(key)
 
 
-# answers
+# results
 
 
 def judge(case: Case, node: Node) -> FilterResult:

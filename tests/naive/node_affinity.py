@@ -1,4 +1,4 @@
-"""Node selectors and affinity, one node at a time, on the manifests themselves."""
+"""Naive twin of NodeAffinity, one node at a time, on the manifests."""
 
 from __future__ import annotations
 

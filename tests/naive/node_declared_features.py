@@ -1,4 +1,4 @@
-"""Declared features, one node at a time."""
+"""Naive twin of NodeDeclaredFeatures, one node at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node that a pod names, one node at a time."""
+"""Naive twin of NodeName, one node at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host ports, one node at a time."""
+"""Naive twin of NodePorts, one node at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Balance between resources, one node at a time."""
+"""Naive twin of NodeResourcesBalancedAllocation, one node at a time."""
 
 from __future__ import annotations
 

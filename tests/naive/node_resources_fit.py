@@ -1,4 +1,4 @@
-"""Room for a pod, one node at a time, in unbounded integers."""
+"""Naive twin of NodeResourcesFit, one node at a time, in unbounded integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cordoned nodes, one at a time."""
+"""Naive twin of NodeUnschedulable, one node at a time."""
 
 from __future__ import annotations
 

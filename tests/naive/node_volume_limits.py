@@ -1,4 +1,4 @@
-"""Attached volumes, counted one node at a time."""
+"""Naive twin of NodeVolumeLimits, one node at a time."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ Counted = set[tuple[str, str]]
 
 
 class MissingError(Exception):
-    """The pod to be placed names a claim that is not there."""
+    """The incoming pod names a claim that does not exist."""
 
 
 class BrokenError(Exception):
-    """A volume cannot be judged."""
+    """A volume cannot be resolved."""
 
 
 def from_in_tree(source: Volume | PersistentVolumeSpec, zone: str = "UNSPECIFIED") -> tuple[str, str] | None:

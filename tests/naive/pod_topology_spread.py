@@ -1,4 +1,4 @@
-"""Spreading, one node at a time: dictionaries of counts instead of columns."""
+"""Naive twin of PodTopologySpread, one node at a time: dictionaries of counts instead of columns."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SYSTEM = (
 )
 
 
-# which constraints
+# the constraints of the pod
 
 
 def constraints(case: Case, action: str) -> list[tuple[TopologySpreadConstraint, LabelMatcher]]:
@@ -83,7 +83,7 @@ def siblings(case: Case) -> LabelSelector:
     return LabelSelector(match_labels=labels, match_expressions=expressions)
 
 
-# what counts
+# the counted pods and nodes
 
 
 def included(constraint: TopologySpreadConstraint, pod: Pod, node: Node) -> bool:
@@ -104,7 +104,7 @@ def pods_meant(case: Case, selector: LabelMatcher, node: Node) -> int:
     )
 
 
-# answers
+# results
 
 
 def judge(case: Case, node: Node) -> FilterResult:

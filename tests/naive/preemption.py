@@ -1,4 +1,4 @@
-"""Preemption with nothing clever: lists of API objects, and CPU, memory and pod slots as the only filter."""
+"""Naive twin of preemption: lists of API objects, and CPU, memory and pod slots as the only filter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bayplan.objects.core import Node, Pod
 from bayplan.objects.workloads import PodDisruptionBudget
 
 Outcome = tuple[list[Pod], int]
-"""Victims, the most important first, and how many of them violate a budget."""
+"""Victims, the most important first, and how many of them violate a disruption budget."""
 
 
 def fits(pod: Pod, node: Node, others: Sequence[Pod]) -> bool:
@@ -41,7 +41,7 @@ def is_more_important(one: Pod, other: Pod, now: datetime) -> bool:
 
 
 def by_importance(pods: Iterable[Pod], now: datetime) -> list[Pod]:
-    """Each pod walks left past those that it is more important than: right for up to twelve of them."""
+    """Insertion sort by importance; correct for up to twelve pods."""
     ordered: list[Pod] = []
     for pod in pods:
         place = len(ordered)
@@ -52,7 +52,7 @@ def by_importance(pods: Iterable[Pod], now: datetime) -> list[Pod]:
 
 
 def violators(pods: Iterable[Pod], budgets: Sequence[PodDisruptionBudget]) -> list[Pod]:
-    """Pods whose going takes more from a budget than it allows. Budgets here select by labels only."""
+    """Pods whose eviction violates a disruption budget. Budgets here select by labels only."""
     taken = dict.fromkeys((budget.name for budget in budgets), 0)
     found = []
     for pod in pods:
@@ -69,7 +69,7 @@ def violators(pods: Iterable[Pod], budgets: Sequence[PodDisruptionBudget]) -> li
 def victims_on(
     pod: Pod, node: Node, there: Sequence[Pod], budgets: Sequence[PodDisruptionBudget], now: datetime
 ) -> Outcome | None:
-    """Who has to go from one node; None where that does not help, or nobody can."""
+    """The victims on one node; None if their eviction does not help, or no pod can be evicted."""
     staying = [one for one in there if one.priority >= pod.priority]
     weaker = by_importance([one for one in there if one.priority < pod.priority], now)
     if not weaker or not fits(pod, node, staying):
@@ -88,7 +88,7 @@ def victims_on(
 
 
 def best_node(found: dict[str, Outcome], now: datetime) -> str:
-    """One criterion after another among those that are still equal; then the first."""
+    """One criterion after another among the candidates that are still equal; then the first."""
     left = list(found)
     for criterion in (_violations, _first_priority, _sum, _count, _age):
         costs = {name: criterion(found[name], now) for name in left}
@@ -113,6 +113,6 @@ def _count(outcome: Outcome, now: datetime) -> float:  # noqa: ARG001
 
 
 def _age(outcome: Outcome, now: datetime) -> float:
-    """Of the victims of the highest priority, how long the oldest has been running."""
+    """The earliest start time among the victims of the highest priority, as an age."""
     highest = max(pod.priority for pod in outcome[0])
     return max((now - (pod.status.start_time or now)).total_seconds() for pod in outcome[0] if pod.priority == highest)

@@ -1,4 +1,4 @@
-"""The scheduling queue as one would write it in an hour: lists, every pod looked at, every hint asked of every pod.
+"""Naive twin of the scheduling queue: lists, with every hint function called for every pod.
 
 No heaps, no index, no sharing, no slices. Every rule is written out where it applies.
 """
@@ -38,14 +38,19 @@ class Entry:
 
 class NaiveQueue:
     def __init__(
-        self, cures: Mapping[str, Sequence[ClusterEventWithHint]], gate: Any, clock: Clock, *, early: bool = True
+        self,
+        registrations: Mapping[str, Sequence[ClusterEventWithHint]],
+        gate: Any,
+        clock: Clock,
+        *,
+        early: bool = True,
     ) -> None:
-        self.cures, self.gate, self.clock, self.early = cures, gate, clock, early
+        self.registrations, self.gate, self.clock, self.early = registrations, gate, clock, early
         self.entries: list[Entry] = []
         self.flying: list[Entry] = []
         self.lister: dict[str, Pod] = {}
 
-    # what happens
+    # events
 
     def add(self, pod: Pod) -> None:
         self.lister[pod.uid] = pod
@@ -103,7 +108,11 @@ class NaiveQueue:
         self.lister.pop(entry.pod.uid, None)
 
     def event(self, event: ClusterEvent, old: KubeObject | None, new: KubeObject | None, at_most: int | None) -> None:
-        if not event.is_wildcard and not any(cure.matches(event) for cures in self.cures.values() for cure in cures):
+        if not event.is_wildcard and not any(
+            registration.matches(event)
+            for registrations in self.registrations.values()
+            for registration in registrations
+        ):
             return
         for entry in self.parked():
             if at_most is None or entry.pod.priority <= at_most:
@@ -149,28 +158,30 @@ class NaiveQueue:
     # rules
 
     def wake(self, entry: Entry, event: ClusterEvent, old: KubeObject | None, new: KubeObject | None) -> None:
-        heard = any(cure.matches(event) for cure in self.cures.get(entry.gated_by, ()))
+        heard = any(registration.matches(event) for registration in self.registrations.get(entry.gated_by, ()))
         if not entry.gated_by or event.is_wildcard or heard:
             self.place(entry, self.judge(entry, event, old, new))
 
     def judge(self, entry: Entry, event: ClusterEvent, old: KubeObject | None, new: KubeObject | None) -> str:
-        """`now`, `backoff` or nothing."""
+        """`now`, `backoff` or ""."""
         if event.is_wildcard:
             meant = new is None or (isinstance(new, Pod) and new.uid == entry.pod.uid)
             return "backoff" if meant else ""
         found = ""
         for plugin in sorted(entry.unschedulable | entry.pending):
-            for cure in self.cures.get(plugin, ()):
-                if cure.matches(event) and self.says_queue(cure, entry.pod, old, new):
+            for registration in self.registrations.get(plugin, ()):
+                if registration.matches(event) and self.says_queue(registration, entry.pod, old, new):
                     if plugin in entry.pending:
                         return "now"
                     found = "backoff"
         return found
 
     @staticmethod
-    def says_queue(cure: ClusterEventWithHint, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> bool:
+    def says_queue(
+        registration: ClusterEventWithHint, pod: Pod, old: KubeObject | None, new: KubeObject | None
+    ) -> bool:
         try:
-            return cure.hint is None or cure.hint(pod, old, new) is QueueingHint.QUEUE
+            return registration.hint is None or registration.hint(pod, old, new) is QueueingHint.QUEUE
         except ValueError:
             return True
 
@@ -208,7 +219,7 @@ class NaiveQueue:
         until, now = self.until(entry), self.clock.now()
         return until is not None and until >= (now.replace(microsecond=0) if self.early else now)
 
-    # what is where
+    # state
 
     def line(self, where: str) -> list[Entry]:
         def order(entry: Entry) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Policies for shared GPUs in plain Python, one node at a time, with floats: the stupid twin of `plugins.gpu`."""
+"""Naive twin of `plugins.gpu`: policies for shared GPUs in plain Python, one node at a time, with floats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bayplan.plugins.gpu.typical_pods import GpuPodShape
 
 @dataclass
 class State:
-    """One node: CPU, what is left of each device, its model, and the kinds of pods on it (0: a part of a device)."""
+    """One node: CPU, the free part of each device, its model, and the kinds of pods on it (0: a part of a device)."""
 
     cpu: int
     left: list[int]

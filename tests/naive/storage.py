@@ -1,4 +1,4 @@
-"""Finding storage objects by walking over all of them, and the small pools that random ones come from."""
+"""Lookup of storage objects by a scan over all of them, and the small pools of random storage objects."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def not_made_for(pod: Pod, claim: PersistentVolumeClaim) -> str:
 
 
 def some_volumes(*claims: str, more: st.SearchStrategy[Volume] | None = None) -> st.SearchStrategy[tuple[Volume, ...]]:
-    """Volumes of a pod: on claims, an ephemeral one, others."""
+    """Volumes of a pod: of claims, an ephemeral one, other types."""
     kinds = st.sampled_from([*map(claim_volume, claims), ephemeral()])
     return st.lists(kinds if more is None else kinds | more, min_size=1, max_size=3).map(tuple)
 
 
 def owners(pod: Pod) -> st.SearchStrategy[tuple[OwnerReference, ...]]:
-    """Who made the claim of an ephemeral volume; nearly always it was for the pod."""
+    """Owners of the claim of an ephemeral volume; nearly always the pod."""
     return st.sampled_from((owner_references(pod),) * 20 + ((),))

@@ -1,4 +1,4 @@
-"""Taints, one node at a time."""
+"""Naive twin of TaintToleration, one node at a time."""
 
 from __future__ import annotations
 

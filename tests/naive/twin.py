@@ -1,4 +1,4 @@
-"""What a twin is, and the small random clusters on which plugins meet theirs."""
+"""`Twin`, and the small random clusters on which plugins are compared with their naive twins."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GPU = "example.com/gpu"
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes, the pods on them, and everything else."""
+    """Nodes, the pods on them, and all other objects."""
 
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...] = ()
@@ -47,7 +47,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Case:
-    """A pod, the cluster it meets, and the plugin's arguments (None: the default ones)."""
+    """A pod, its cluster, and the plugin's arguments (None: the defaults)."""
 
     pod: Pod
     cluster: Cluster
@@ -55,14 +55,14 @@ class Case:
 
 
 Filter = Callable[[Case, Node], FilterResult]
-"""What PreFilter and Filter together say of one node."""
+"""The combined result of PreFilter and Filter for one node."""
 Scores = Callable[[Case, Sequence[Node]], dict[str, int] | None]
-"""The normalised scores of the nodes that are feasible; None where the plugin skips the pod."""
+"""The normalised scores of the feasible nodes; None if the plugin skips the pod."""
 
 
 @dataclass(frozen=True)
 class Twin:
-    """A plugin and its plain form."""
+    """A plugin and its naive implementation."""
 
     plugin: type[Any]
     cases: st.SearchStrategy[Case]
@@ -71,11 +71,11 @@ class Twin:
 
 
 def fits_unless(*reasons: tuple[bool, FilterResult]) -> FilterResult:
-    """The first reason that holds, or a fit."""
+    """A filter that returns the first reason that applies, or success."""
     return next((answer for holds, answer in reasons if holds), FEASIBLE)
 
 
-# random objects, from pools so small that they collide
+# random objects, from pools so small that values collide
 
 _KEYS = ("zone", "disk", "gen")
 _VALUES = ("a", "b", "1", "5")
@@ -176,7 +176,7 @@ ANY_TERMS = SOUND_TERMS | _terms(SOUND_EXPRESSIONS + BROKEN_EXPRESSIONS, SOUND_F
 
 
 def node_affinities(terms: st.SearchStrategy[NodeSelectorTerm]) -> st.SearchStrategy[NodeAffinity | None]:
-    """None, or an affinity with such required terms. Preferences are sound: a broken one ends the attempt."""
+    """None, or an affinity with such required terms. Preferences are valid: an invalid one ends the attempt."""
     preferred = st.builds(PreferredSchedulingTerm, weight=st.sampled_from((0, 1, 3, 100)), preference=SOUND_TERMS)
     required = st.builds(NodeSelector, node_selector_terms=st.lists(terms, max_size=3).map(tuple))
     return st.none() | st.builds(
@@ -184,7 +184,7 @@ def node_affinities(terms: st.SearchStrategy[NodeSelectorTerm]) -> st.SearchStra
     )
 
 
-# what can be random about an object, by the name of the field
+# the random fields of an object, by the name of the field
 
 Fields = Mapping[str, st.SearchStrategy[Any]]
 
@@ -234,7 +234,7 @@ def _containers(about: set[str], **more: st.SearchStrategy[Any]) -> st.SearchStr
 
 
 def _specs(about: set[str]) -> st.SearchStrategy[dict[str, Any]]:
-    """What both placed and incoming pods have."""
+    """The fields that both placed and incoming pods have."""
     fields = {name: strategy for name, strategy in POD_FIELDS.items() if name in about}
     if about & CONTAINER_FIELDS.keys():
         policy = st.sampled_from((None, "Always"))
@@ -244,7 +244,7 @@ def _specs(about: set[str]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def incoming(about: set[str]) -> st.SearchStrategy[Pod]:
-    """A pod to be placed."""
+    """An incoming pod."""
     parts = st.tuples(_specs(about), _some(INCOMING_FIELDS, about))
     return parts.map(lambda found: make_pod("incoming", **found[0], **found[1]))
 
@@ -259,7 +259,7 @@ def placed(count: int, about: set[str]) -> st.SearchStrategy[tuple[Pod, ...]]:
 
 @st.composite
 def cases(draw: st.DrawFn, about: str, args: st.SearchStrategy[Any] | None = None) -> Case:
-    """A pod and a small cluster. `about` names what is random about them; the rest is as the builders have it."""
+    """A pod and a small cluster. `about` names the random fields; the rest is as the builders have it."""
     fields = set(about.split())
     found = draw(nodes(fields))
     objects = tuple(item for name in sorted(OBJECTS.keys() & fields) for item in draw(OBJECTS[name]))
@@ -268,7 +268,7 @@ def cases(draw: st.DrawFn, about: str, args: st.SearchStrategy[Any] | None = Non
 
 
 def spread_to_100(scores: dict[str, int], *, reverse: bool = False) -> dict[str, int]:
-    """kube-scheduler's usual normalising, node by node."""
+    """kube-scheduler's DefaultNormalizeScore, node by node."""
     largest = max([0, *scores.values()])
     if largest == 0:
         return dict.fromkeys(scores, 100) if reverse else scores

@@ -1,4 +1,4 @@
-"""Volumes for claims, one node at a time."""
+"""Naive twin of VolumeBinding, one node at a time."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ NO_SPACE = "node(s) did not have enough free storage"
 GONE = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 
 
-# which claims
+# the claims of the pod
 
 
 def refusal(case: Case) -> str | None:
-    """Why no node will do."""
+    """Why no node is feasible."""
     pod = case.pod
     for name, is_ephemeral in claim_names(pod, with_ephemeral=True):
         claim = find_claim(case.cluster, pod.namespace, name)
@@ -112,7 +112,7 @@ def judge(case: Case, node: Node) -> FilterResult:
     return unresolvable(*found) if found else FEASIBLE
 
 
-# claims that have a volume
+# bound claims
 
 
 def judge_bound(cluster: Cluster, claims: Sequence[PersistentVolumeClaim], node: Node) -> str | None:
@@ -135,7 +135,7 @@ def terms_of(volume: PersistentVolume) -> Sequence[NodeSelectorTerm] | None:
 
 
 def translated(cluster: Cluster, volume: PersistentVolume, node: Node) -> Sequence[NodeSelectorTerm] | None:
-    """The volume's affinity in the words of the driver that serves it on the node."""
+    """The volume's affinity with the topology keys of the driver that serves it on the node."""
     listed = ""
     for csi_node in cluster.of(CsiNode):
         if csi_node.name == node.name:
@@ -177,7 +177,7 @@ def in_words_of(
     ]
 
 
-# claims that wait for a node
+# unbound claims
 
 
 def size_of(claim: PersistentVolumeClaim) -> Quantity:
@@ -269,7 +269,7 @@ def holds(pool: CsiStorageCapacity, claim: PersistentVolumeClaim, node: Node) ->
 
 
 def scores(case: Case, feasible: Sequence[Node]) -> None:
-    """Capacity is not scored."""
+    """Storage capacity is not scored."""
 
 
 # random cases
@@ -362,7 +362,10 @@ def claims(draw: st.DrawFn, name: str, nodes: int, made_for_pod: Pod | None = No
 
 @st.composite
 def volumes(draw: st.DrawFn, found: Sequence[PersistentVolumeClaim]) -> list[PersistentVolume]:
-    """Volumes of different sizes, since nobody says which of two equal ones is taken; a claim is promised but one."""
+    """Volumes of different sizes, because the choice among equal ones is not specified.
+
+    At most one claim is promised.
+    """
     made = []
     promised = draw(st.permutations([*found, None, None, None]))
     for number, size in enumerate(draw(st.permutations(SIZES))[: draw(st.integers(1, 4))]):

@@ -1,4 +1,4 @@
-"""Disks and claims that have one user, one node at a time."""
+"""Naive twin of VolumeRestrictions: disks and claims with a single user, one node at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Zones of volumes, one node at a time."""
+"""Naive twin of VolumeZone, one node at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEWER = {BETA_ZONE: ZONE, BETA_REGION: REGION}
 
 
 def volume_of(case: Case, name: str) -> PersistentVolume | str | None:
-    """The volume of a claim, None where it is not chosen yet, or what is wrong with the claim."""
+    """The volume of a claim, None if it is not bound yet, or the error of the claim."""
     if not name:
         return "PersistentVolumeClaim had no name"
     claim = find_claim(case.cluster, case.pod.namespace, name)

@@ -1,6 +1,6 @@
-"""Whether one change would make a pod fit, found by trying all of them: every combination of every kind, one by one.
+"""Naive twin of the "why" search: tries every combination of changes of every kind, one by one.
 
-Slow and plain. Pods that go and objects that come are really gone and there: another cluster is built for each.
+Slow and simple. Pods are really removed and objects really added: another cluster is built for each combination.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Fitting = Callable[[RandomCluster, Pod], list[str]]
 
 
 def fitting(cluster: RandomCluster, pod: Pod) -> list[str]:
-    """The nodes that take the pod, if it is let in at all."""
+    """The nodes on which the pod is feasible, if PreEnqueue accepts it."""
     with _harness(cluster) as harness:
         return _fitting(harness, pod)
 
@@ -58,7 +58,7 @@ def _fitting(harness: Harness, pod: Pod) -> list[str]:
 
 
 def made(cluster: RandomCluster, pod: Pod, change: SuggestedChange) -> tuple[RandomCluster, Pod]:
-    """Cluster and pod after a change was really made."""
+    """Cluster and pod with the change applied."""
     if change.kind == EVICTION:
         left = tuple(each for each in cluster.pods if each.key not in change.evict)
         return RandomCluster(cluster.nodes, left, cluster.objects), pod
@@ -81,7 +81,7 @@ def _created(change: SuggestedChange, pod: Pod) -> Iterator[KubeObject]:
 
 
 def enough_for(asked: Fitting, cluster: RandomCluster, pod: Pod) -> set[str]:
-    """The kinds of which one change is enough, as somebody else says where the pod fits."""
+    """The kinds of which one change suffices, with `asked` as the test of feasibility."""
     found: set[str] = set()
     for change in all_changes(cluster, pod):
         if change.kind not in found:
@@ -92,7 +92,7 @@ def enough_for(asked: Fitting, cluster: RandomCluster, pod: Pod) -> set[str]:
 
 
 def enough(cluster: RandomCluster, pod: Pod) -> set[str]:
-    """The kinds of which one change is enough."""
+    """The kinds of which one change suffices."""
     found: set[str] = set()
     with _harness(cluster) as same:
         for change in all_changes(cluster, pod):
@@ -106,8 +106,10 @@ def enough(cluster: RandomCluster, pod: Pod) -> set[str]:
 
 
 def all_changes(cluster: RandomCluster, pod: Pod) -> Iterator[SuggestedChange]:
-    """Everything that could be suggested. Pods go from one node, and to that node the pod is to go: the room of others
-    is not its business."""
+    """All possible suggestions.
+
+    Victims are on one node, and the pod is to go to that node; the capacity of other nodes does not matter.
+    """
     taints = _taints(cluster.nodes)
     for kind, parts in (
         (GATE, [gate.name for gate in pod.spec.scheduling_gates]),
@@ -137,7 +139,7 @@ def _missing(cluster: RandomCluster, pod: Pod) -> list[str]:
 
 
 def _lower(cluster: RandomCluster, pod: Pod) -> Iterator[dict[str, int]]:
-    """Every request lowered to nothing, to what some node has left, or not at all."""
+    """Every request lowered to zero, to the free capacity of some node, or not at all."""
     asked = filter_requests(pod)
     with _harness(cluster) as harness:
         free = {name: {max(0, view.free(name)) for view in harness.engine.snapshot().table} for name in asked}

@@ -1,7 +1,7 @@
-"""What a shipped hint says of a part of a pod is what it says of every pod that has this part.
+"""A shipped hint gives the same result for every pod with an equal `HintInput` part.
 
-Held against each other on the recorded events: every pod of a scenario, gated and placed ones too, stands for one that
-was rejected. The queue asks once for all pods with an equal part; here each is asked.
+Compared on the recorded events: every pod of a scenario, also gated and placed ones, stands for a rejected one. The
+queue calls the hint once for all pods with an equal part; here it is called for each.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def said(hint: Any, subject: Any, old: KubeObject | None, new: KubeObject | None
     return answer.value
 
 
-def part_of(cure: ClusterEventWithHint, pod: Pod) -> Hashable | None:
-    assert cure.hint_key is not None
+def part_of(registration: ClusterEventWithHint, pod: Pod) -> Hashable | None:
+    assert registration.hint_key is not None
     try:
-        return cure.hint_key(pod)
+        return registration.hint_key(pod)
     except Exception:
         return None
 
@@ -54,26 +54,30 @@ def items(event: dict[str, Any]) -> tuple[KubeObject | None, KubeObject | None]:
 
 
 @pytest.mark.parametrize("number", range(PARTS))
-def test_a_part_speaks_for_every_pod_that_has_it(number: int) -> None:
+def test_a_hint_is_equal_for_all_pods_with_the_same_part(number: int) -> None:
     compared = 0
     for line in LINES[number::PARTS]:
         one = build_scenario_engine(line.scenario, default_plugins())
         pods = [*decode_objects(line.scenario, "pending", Pod), *decode_objects(line.scenario, "pods", Pod)]
-        cures = [
-            cure for cures in one.framework(pods[0].scheduler_name).profile.registered_events.values() for cure in cures
+        registrations = [
+            registration
+            for registrations in one.framework(pods[0].scheduler_name).profile.registered_events.values()
+            for registration in registrations
         ]
         for old, new in map(items, line.scenario["events"]):
             about = {each.uid for each in (old, new) if isinstance(each, Pod)}
             for event in cluster_events_of_change(old, new):
-                for cure in (each for each in cures if each.matches(event) and each.hint and each.hint_key):
+                for registration in (
+                    each for each in registrations if each.matches(event) and each.hint and each.hint_key
+                ):
                     answers: dict[Hashable, str] = {}
                     for pod in (each for each in pods if each.uid not in about):
-                        part = part_of(cure, pod)
+                        part = part_of(registration, pod)
                         if part is None:
                             continue
-                        alone = said(cure.hint, pod, old, new)
-                        assert answers.setdefault(part, alone) == alone, (line.name, event.name, cure, pod.key)
-                        if cure.keyed_hint is not None:
-                            assert said(cure.keyed_hint, part, old, new) == alone
+                        alone = said(registration.hint, pod, old, new)
+                        assert answers.setdefault(part, alone) == alone, (line.name, event.name, registration, pod.key)
+                        if registration.keyed_hint is not None:
+                            assert said(registration.keyed_hint, part, old, new) == alone
                         compared += 1
     assert compared > 200

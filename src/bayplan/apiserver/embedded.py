@@ -3,8 +3,9 @@
     async with EmbeddedCluster(credentials) as cluster:
         print(cluster.url)
 
-`app/cluster.py` and tests create it. Cost: some 100 ms to start, most of it imports; about 60 MB of memory before the
-first object.
+`app/cluster.py` and tests create it. Like kube-apiserver it does not clean up after deletions: garbage collection,
+deleted namespaces and the protection of volumes are the work of controllers (`CLEANUP_CONTROLLERS`). Cost: some 100 ms
+to start, most of it imports; about 60 MB of memory before the first object.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from bayplan.apiserver.auth.credentials import ClusterCredentials, admin_user, l
 from bayplan.apiserver.auth.rbac import RbacAuthorizer
 from bayplan.apiserver.auth.service_account_tokens import ServiceAccountTokens
 from bayplan.apiserver.bootstrap import BootstrapObjects
-from bayplan.apiserver.cleanup import Cleanup
 from bayplan.apiserver.http.discovery import Discovery
 from bayplan.apiserver.http.handler_chain import HandlerChain
 from bayplan.apiserver.http.openapi_documents import OpenApiDocuments
@@ -34,6 +34,7 @@ from bayplan.apiserver.storage.selection_predicate import field_extractor
 from bayplan.apiserver.storage.sqlite_backend import DataSync, SqliteBackend
 from bayplan.apiserver.storage.store import Store
 from bayplan.apiserver.storage.store_lookup import StoreLookup
+from bayplan.apiserver.writes.crd_finalizer import CrdFinalizer
 from bayplan.apiserver.writes.create_templates import CreateTemplates
 from bayplan.apiserver.writes.status_templates import StatusTemplates
 from bayplan.apiserver.writes.write_pipeline import WritePipeline
@@ -69,13 +70,11 @@ class EmbeddedCluster:
         client_authority: Path | None = None,
         clock: Clock | None = None,
         chance: random.Random | None = None,
-        cleanup: bool = True,
     ) -> None:
         """`data`: the SQLite file of the objects; None keeps them in memory.
 
         `data_sync`: what a committed write survives. `full`: a power loss; each group of writes costs one sync to the
-        disk. `normal`: the end of the process, also by SIGKILL, but not a power loss. `cleanup`: whether the server
-        itself cleans up after deletions. Pass False if the controllers run.
+        disk. `normal`: the end of the process, also by SIGKILL, but not a power loss.
         """
         self.credentials = credentials
         self._host, self._port = host, port
@@ -96,9 +95,7 @@ class EmbeddedCluster:
         self._bootstrap = BootstrapObjects(self.store, self.writer, self.resources, credentials.authority.read_text())
         if client_authority is not None and client_authority.exists():
             self._bootstrap.client_authority = client_authority.read_text()
-        self._cleanup: Cleanup | None = None
-        if cleanup:
-            self._cleanup = Cleanup(self.store, self.writer, self.resources, self._bootstrap.create_missing)
+        self._crd_finalizer = CrdFinalizer(self.store, self.writer, self.resources)
         self._http: HttpServer | None = None
 
     def handler_chain(self) -> HandlerChain:
@@ -134,8 +131,7 @@ class EmbeddedCluster:
             reason = (error.strerror or str(error)).rpartition(": ")[2]  # without the text that asyncio puts in front
             raise ListenError(f"cannot listen on {address}: {reason}; use another address or port") from None
         self.create_initial_objects()
-        if self._cleanup is not None:
-            self._cleanup.wake()
+        self._crd_finalizer.wake()
         await self.store.wait_committed()
 
     async def __aexit__(
@@ -146,8 +142,7 @@ class EmbeddedCluster:
     async def _end(self) -> None:
         if self._http is not None:
             await self._http.close()
-        if self._cleanup is not None:
-            self._cleanup.stop()
+        self._crd_finalizer.stop()
         await self.store.close()
         if self._backend is not None:
             await asyncio.to_thread(self._backend.close)

@@ -16,7 +16,7 @@ import msgspec
 from bayplan.apiserver import api_errors
 from bayplan.apiserver.resources.kinds import ServedResource, Tree
 from bayplan.apiserver.storage.reader import parse_bool
-from bayplan.apiserver.validation.field_errors import FieldErrorList
+from bayplan.codec.field_errors import FieldErrorList
 
 AUTHENTICATED_GROUP = "system:authenticated"
 MASTERS_GROUP = "system:masters"

@@ -6,7 +6,7 @@ import logging
 import platform
 import random
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,10 +17,9 @@ from bayplan.app.api_clients import ApiClients
 from bayplan.app.batch_monitor import BatchMonitor
 from bayplan.app.bind_request_watch import BindRequestWatch
 from bayplan.app.configuration import known_actions, known_batch_plugins
-from bayplan.app.insecure_serving import InsecureServingOptions, serve_insecure
-from bayplan.app.page_source import serve_page
-from bayplan.app.process_lifecycle import InformerSource, SchedulerProcess
-from bayplan.app.secure_serving import serve_secure
+from bayplan.app.insecure_serving import InsecureServingOptions
+from bayplan.app.process import ProcessParts, start_process
+from bayplan.app.process_lifecycle import SchedulerProcess
 from bayplan.batch.actions import default_actions
 from bayplan.batch.cluster_state import DEFAULT_SCHEDULER
 from bayplan.batch.config.conf_file import ConfFile
@@ -58,10 +57,8 @@ from bayplan.config.model import LeaderElection
 from bayplan.config.serving_flags import ServingFlags
 from bayplan.explain.engine_dispatch import BinderStatusReader
 from bayplan.framework.runtime.nominator import Nominator
-from bayplan.framework.runtime.plugin_call import plugin_call_of_frame
 from bayplan.framework.runtime.plugin_discovery import file_versions
 from bayplan.framework.runtime.registry import Registry as PluginRegistry
-from bayplan.memory import freeze_periodically
 from bayplan.objects import workloads
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest
@@ -75,7 +72,6 @@ from bayplan.telemetry.binder_metrics import register_stale_requests
 from bayplan.telemetry.decisions import DecisionRing
 from bayplan.telemetry.events import WARNING, EventRecorder, ObjectReference
 from bayplan.telemetry.metrics import MetricsRegistry
-from bayplan.telemetry.watchdog import watched_loop
 
 log = logging.getLogger(__name__)
 
@@ -221,17 +217,12 @@ class BatchComponents:
     live: BatchRunLoop
     event_recorders: SchedulerEventRecorders
 
-    def describe(self, _: InformerSource) -> list[str]:
-        return list(self.live.dump())
-
 
 def wire_batch(
     settings: BatchSettings,
     clients: ApiClients,
     cache: Cache,
     *,
-    clock: LoopClock,
-    chance: random.Random,
     observer: BatchObserver,
     writes: ApiWrites | None = None,
     nominations: Nominator | None = None,
@@ -239,6 +230,7 @@ def wire_batch(
     freed: Callable[[Pod], None] = ignore_freed_pod,
 ) -> BatchComponents:
     """Build a batch engine on a cache. `writes`: those of the pod engine, if both engines share a process."""
+    clock, chance = clients.client.clock, clients.client.chance
     http = BlockingHttpService(user_agent=f"bayplan/{__version__}")
     engine = settings.build_engine(cache, clock, chance, nominations, http)
     clients.stack.callback(engine.close)
@@ -306,7 +298,6 @@ async def batch_process(
     settings: BatchSettings,
     target: ConnectionConfig,
     *,
-    monitor: BatchMonitor | None = None,
     openly: InsecureServingOptions | None = None,
     qps: float = 2000.0,
     burst: int = 2000,
@@ -318,31 +309,17 @@ async def batch_process(
 ) -> AsyncIterator[SchedulerProcess]:
     """A batch engine on a cluster, in vc-scheduler's place. `openly`: serving without TLS and authorization; `serving`:
     `why` and the page, behind TLS."""
-    clock, chance, own = clock or SystemClock(), chance or random.Random(), own or BayplanSettings()
-    monitor = monitor or BatchMonitor(clock)
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(watched_loop(own.watchdog_seconds, plugin_call_of_frame))
-        await stack.enter_async_context(serve_insecure(monitor.views(), openly or InsecureServingOptions(), clock))
-        await stack.enter_async_context(serve_secure(monitor, target, serving, clock=clock, chance=chance))
-        page = await stack.enter_async_context(serve_page(own.page_address, monitor.page_source, clock))
-        kinds = settings.watched
-        clients = await ApiClients.connect(
-            target,
-            stack,
-            kinds,
-            clock=clock,
-            chance=chance,
-            observer=monitor.observer(target),
-            qps=qps,
-            burst=burst,
-            needed=settings.required,
-            senders=MIN_SENDERS,
-        )
-        side = wire_batch(settings, clients, Cache(), clock=clock, chance=chance, observer=monitor.metrics)
-        clients.event_sink.should_limit_senders = lambda: bool(side.live.binds.in_flight)
-        handle_event = monitor.page_source.with_page_updates(side.live.handle_event)
+    clock, own = clock or SystemClock(), own or BayplanSettings()
+    monitor = BatchMonitor(clock)
+    kinds, options = settings.watched, settings.options
+
+    async def build(clients: ApiClients) -> SchedulerProcess:
+        side = wire_batch(settings, clients, Cache(), observer=monitor.metrics)
+        live = side.live
+        clients.event_sink.should_limit_senders = lambda: bool(live.binds.in_flight)
+        handle_event = monitor.page_source.with_page_updates(live.handle_event)
         requests = await BindRequestWatch.create(
-            side.live.event_handlers.requests, clients, settings.options.exclusive_scheduler_names
+            live.event_handlers.requests, clients, options.exclusive_scheduler_names
         )
         informers = InformerSet(
             clients.client.informer(
@@ -352,28 +329,41 @@ async def batch_process(
             if (resource := clients.served_resources.get(kind)) is not None
             for selection in (requests.selections if kind is _REQUESTS else (EVERYTHING,))
         )
-        election = await clients.build_election(
-            [(settings.lease, settings.options.scheduler_name[0])], identity, serving.secure_port
+        collector = await clients.stack.enter_async_context(
+            usage_collector(live.engine, api=clients.client, clock=clock)
         )
-        collector = await stack.enter_async_context(usage_collector(side.live.engine, api=clients.client, clock=clock))
-        process = SchedulerProcess(
-            side.live,
+        add_bind_request_metrics(live, monitor.registry)
+        monitor.attach_engine(live, settings.lease, BinderStatusReader.for_engine(clients.client, own))
+        return SchedulerProcess(
+            live,
             informers,
-            election,
-            flush_events=clients.event_sink.drained,
-            drain_timeout_s=own.stop_seconds,
-            on_synced=freeze_periodically,
             before_deciding=(
                 clients.client.warm,
                 clients.event_client.warm,
-                *requests.startup_tasks(side.live.handle_event),
+                *requests.startup_tasks(live.handle_event),
             ),
-            describe=side.describe,
+            describe=lambda _: live.dump(),
             background_tasks=(collector.run, *requests.background_tasks(clock)),
-            page_url=page,
         )
-        add_bind_request_metrics(side.live, monitor.registry)
-        monitor.attach(process, side.live, settings.lease, binder=BinderStatusReader.for_engine(clients.client, own))
+
+    parts = ProcessParts(
+        target=target,
+        monitor=monitor,
+        kinds=kinds,
+        required=settings.required,
+        leases=[(settings.lease, options.scheduler_name[0])],
+        build=build,
+        qps=qps,
+        burst=burst,
+        senders=MIN_SENDERS,
+        settings=own,
+        serving=serving,
+        insecure_serving=openly,
+        identity=identity,
+        clock=clock,
+        chance=chance or random.Random(),
+    )
+    async with start_process(parts) as process:
         yield process
 
 

@@ -47,17 +47,16 @@ class BatchMonitor:
     def observer(self, target: ConnectionConfig) -> Observer:
         return self._requests.observer(target.url.netloc)
 
-    def attach(
-        self,
-        process: SchedulerProcess,
-        live: BatchRunLoop,
-        lease: LeaderElection,
-        binder: BinderStatusReader | None = None,
+    def attach_engine(
+        self, live: BatchRunLoop, lease: LeaderElection, binder: BinderStatusReader | None = None
     ) -> None:
-        """Use this process from now on."""
-        self._process, self._lease, self._explainers = process, lease, (BatchExplainer(live),)
-        self._binder = binder
+        """Set the engine and the lease of its process."""
+        self._lease, self._explainers, self._binder = lease, (BatchExplainer(live),), binder
         self.page_source.attach_batch(live, self.metrics)
+
+    def attach(self, process: SchedulerProcess) -> None:
+        """Use this process from now on."""
+        self._process = process
         self.page_source.attach_process(process)
 
     async def _why(self, namespace: str, name: str, now: bool) -> Answer | None:

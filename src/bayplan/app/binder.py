@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import platform
 import random
@@ -17,8 +16,8 @@ from bayplan import __version__
 from bayplan.api_writes.pod_status_messages import ProfileEvents
 from bayplan.api_writes.writes import ApiWrites
 from bayplan.app.api_clients import ApiClients
-from bayplan.app.health_server import insecure_server
-from bayplan.app.process_lifecycle import LeaderLease
+from bayplan.app.insecure_serving import insecure_server
+from bayplan.app.process_lifecycle import EngineProcess, LeaderLease
 from bayplan.binder.binder import PLUGIN_TIMEOUT_S, Binder
 from bayplan.binder.cancellable_waits import CancellableWaits, CancellableWrites
 from bayplan.binder.controller import WORKERS, BinderController
@@ -149,100 +148,65 @@ def _validate_plugin_arguments(plugins: BinderPlugins, choices: Mapping[str, Plu
         plugins.build(handle, choices)
 
 
-class BinderProcess:
+class _BinderLoop:
+    """The binder as an `EngineLoop`. The informers call its handlers directly, so no events are pending."""
+
+    def __init__(self, binder: BinderController) -> None:
+        self.binder = binder
+        self.ready = asyncio.Event()
+
+    async def handle_pending_events(self) -> None: ...
+
+    async def handle_events(self) -> None:
+        await asyncio.Event().wait()
+
+    async def run(self) -> None:
+        self.ready.set()
+        await self.binder.run()
+
+    def stop_scheduling(self) -> None:
+        """`drain` starts no new binding."""
+
+    async def drain(self) -> None:
+        await self.binder.drain()
+
+    @property
+    def has_open_writes(self) -> bool:
+        return self.binder.has_open_writes
+
+    async def abandon(self) -> None: ...
+
+
+class BinderProcess(EngineProcess):
     """A binder with its lease. When cancelled, it finishes its writes. It releases the lease only if no write is
     open."""
 
     def __init__(
         self, binder: BinderController, informers: InformerSet, election: LeaderLease | None, *, stop_s: float = STOP_S
     ) -> None:
+        loop = _BinderLoop(binder)
+        super().__init__(loop, informers, election, drain_timeout_s=stop_s)
         self.binder = binder
-        self.informers = informers
-        self.election = election
-        self._stop_s = stop_s
-        self._running: list[asyncio.Task[Any]] = []
-        self._is_draining = False
-        self.ready = asyncio.Event()
+        self.ready = loop.ready
         """Set when the binder works: the informers have synced, and it leads."""
+        self._work: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Acquire the lease and work until cancelled. Raises `LeaseLost` when the lease is lost."""
+        """Acquire the lease and work until cancelled or drained. Raises `LeaseLost` when the lease is lost."""
+        self._work = asyncio.ensure_future(self.run_until_stopped())
         try:
-            await self._run()
+            await asyncio.shield(self._work)
+        except asyncio.CancelledError:
+            await self.drain()
+            raise
         finally:
-            if self.election is not None:
-                self.election.report_unsent()
-
-    async def _run(self) -> None:
-        async with _reverse_task_group() as start:
-            informers_task = start(self.informers.run())
-            observe_task = start(self.election.observe()) if self.election is not None else None
-            await _wait_unless_ended(self.informers.wait_synced(), informers_task)
-            running = self._running = [informers_task]
-            if self.election is not None and observe_task is not None:
-                observe_task.cancel()
-                await _wait_unless_ended(self.election.acquire(), informers_task)
-                running.append(start(self.election.renew_until_lost()))
-                await _wait_unless_ended(self.informers.catch_up(), *running)
-            running.append(start(self.binder.run()))
-            self.ready.set()
-            try:
-                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            except asyncio.CancelledError:
-                await self.drain()
-                raise
-            finally:
-                if self.election is not None and self.binder.has_open_writes:
-                    self.election.retain()
-            for each in done:
-                each.result()
+            self._work.cancel()
 
     async def drain(self) -> None:
-        """Start no new binding and finish the writes in flight, within `stop_s` and while the lease is held."""
-        if self._is_draining or not self.ready.is_set():
-            return
-        self._is_draining = True
-        drain_task = asyncio.ensure_future(self.binder.drain())
-        try:
-            ends = (drain_task, *self._running)
-            await asyncio.wait(ends, timeout=self._stop_s, return_when=asyncio.FIRST_COMPLETED)
-            if not drain_task.done():
-                log.warning("a binding is still in flight after %.0f s; stopping without its result", self._stop_s)
-        finally:
-            drain_task.cancel()
-            await asyncio.wait([drain_task])
-
-
-@asynccontextmanager
-async def _reverse_task_group() -> AsyncIterator[Any]:
-    """Starts tasks, and cancels them at the end of the block, the youngest first."""
-    tasks: list[asyncio.Task[Any]] = []
-
-    def start(work: Any) -> asyncio.Task[Any]:
-        tasks.append(asyncio.ensure_future(work))
-        return tasks[-1]
-
-    try:
-        yield start
-    finally:
-        for task in reversed(tasks):
-            task.cancel()
-            with contextlib.suppress(BaseException):
-                await asyncio.wait([task])
-            if task.done() and not task.cancelled():
-                task.exception()
-
-
-async def _wait_unless_ended(work: Any, *ends: asyncio.Task[Any]) -> None:
-    """Wait for `work`. If one of `ends` finishes first, raise its exception."""
-    task = asyncio.ensure_future(work)
-    try:
-        done, _ = await asyncio.wait((task, *ends), return_when=asyncio.FIRST_COMPLETED)
-        for each in done:
-            each.result()
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+        """Start no new binding and finish the writes in flight, while the lease is held."""
+        self.stop()
+        if self._work is not None:
+            await asyncio.wait([self._work])
 
 
 class BinderMonitor:

@@ -42,14 +42,7 @@ from bayplan.clock import LoopClock, SystemClock
 from bayplan.config.bayplan_settings import BayplanSettings
 from bayplan.config.model import Configuration
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
-from bayplan.controllers import (
-    CLEANUP_CONTROLLERS,
-    CONTROLLER_NAMES,
-    ControllerManager,
-    FakeKubelet,
-    PodBehavior,
-    make_default_class,
-)
+from bayplan.controllers import CLEANUP_CONTROLLERS, ControllerManager, FakeKubelet, PodBehavior, make_default_class
 from bayplan.controllers.core.api_types import NAMESPACES, SERVICE_ACCOUNTS
 from bayplan.controllers.volcano.crds import create_crds, missing_crds
 from bayplan.errors import AlreadyExists
@@ -153,6 +146,7 @@ class ClusterOptions:
     scheduler: SchedulerSetup | None = None
     """None: the cluster has no scheduler."""
     controllers: bool = True
+    """Whether all controllers run; False: only those of `CLEANUP_CONTROLLERS`."""
     page_address: str = ""
     """The loopback address of the page, which the scheduler serves; empty: no page."""
     owns_process: bool = False
@@ -161,7 +155,7 @@ class ClusterOptions:
 
 
 class InProcessCluster:
-    """A cluster in this process: an API server, and the components that work on its objects."""
+    """A cluster in this process: an API server, the cleanup controllers, and the components of the plan."""
 
     def __init__(
         self, plan: ClusterOptions, *, clock: LoopClock | None = None, chance: random.Random | None = None
@@ -277,7 +271,10 @@ class InProcessCluster:
         in_process_server = InProcessServer(server.handler_chain(), lambda: server.store.version)
         self._stack.callback(in_process_server.close)
         self._connection = ConnectionConfig(
-            server="http://inside", token=Secret(plan.credentials.token), in_process=in_process_server
+            server="http://inside",
+            ca_file=str(plan.credentials.authority),
+            token=Secret(plan.credentials.token),
+            in_process=in_process_server,
         )
         if plan.scheduler is not None:
             await self._create_definitions(plan.scheduler)
@@ -288,13 +285,13 @@ class InProcessCluster:
             binder = binder_process(plan.scheduler.binder, self._connection, clock=self._clock, chance=self._chance)
             self.binder = await self._stack.enter_async_context(binder)
             self._run("binder", self.binder.run())
+        client = await self._stack.enter_async_context(self.client("bayplan-controllers"))
+        batch = plan.scheduler.batch if plan.scheduler is not None else None
+        schedulers = batch.options.scheduler_name if batch is not None else (SCHEDULER,)
+        only = None if plan.controllers else CLEANUP_CONTROLLERS
+        self.controllers = ControllerManager(client, only=only, schedulers=schedulers)
+        self._run("controllers", self.controllers.run())
         if plan.controllers:
-            client = await self._stack.enter_async_context(self.client("bayplan-controllers"))
-            batch = plan.scheduler.batch if plan.scheduler is not None else None
-            schedulers = batch.options.scheduler_name if batch is not None else (SCHEDULER,)
-            only = set(CONTROLLER_NAMES) - CLEANUP_CONTROLLERS
-            self.controllers = ControllerManager(client, only=only, schedulers=schedulers)
-            self._run("controllers", self.controllers.run())
             await make_default_class(client)
         if plan.nodes:
             client = await self._stack.enter_async_context(self.client("bayplan-kubelet"))

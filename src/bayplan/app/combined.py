@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from bayplan.app.api_clients import ApiClients
 from bayplan.app.batch import BatchComponents, BatchSettings, add_bind_request_metrics, usage_collector, wire_batch
 from bayplan.app.bind_request_watch import BindRequestWatch
 from bayplan.app.binder import BinderMonitor, BinderProcess, BinderSettings, binder_process
-from bayplan.app.insecure_serving import InsecureServingOptions, serve_insecure
+from bayplan.app.insecure_serving import InsecureServingOptions
 from bayplan.app.page_source import PageSource
+from bayplan.app.process import ProcessParts, start_process
 from bayplan.app.process_lifecycle import InformerSource, SchedulerProcess
-from bayplan.app.scheduler import watched_kinds, wire_scheduler
-from bayplan.app.secure_serving import SchedulerMonitor, monitor_scheduler
+from bayplan.app.scheduler import reload_tasks, watched_kinds, wire_scheduler
+from bayplan.app.secure_serving import SchedulerMonitor
 from bayplan.batch.live.run_loop import BatchRunLoop
 from bayplan.cache import Cache
 from bayplan.client import EVERYTHING, ConnectionConfig, InformerSet
@@ -33,13 +33,12 @@ from bayplan.explain.batch_explainer import BatchExplainer
 from bayplan.explain.engine_dispatch import BinderStatusReader
 from bayplan.framework.runtime.object_changes import ASSIGNED_POD_DELETE
 from bayplan.framework.runtime.registry import Registry
-from bayplan.memory import freeze_periodically
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.kinds import Kind
 from bayplan.objects.meta import KubeObject
 from bayplan.scheduler.live.cache_comparer import compare_cache
-from bayplan.scheduler.live.plugin_reloader import PluginReloader, PluginSource
+from bayplan.scheduler.live.plugin_reloader import PluginSource
 from bayplan.scheduler.live.run_loop import LiveScheduler
 from bayplan.telemetry.batch_metrics import BatchMetrics
 
@@ -115,35 +114,19 @@ async def combined_process(
 
     Serves the views of the pod engine, with the metrics of all components. `openly`: the part that is served without
     TLS and authorization."""
-    clock, chance, options = clock or SystemClock(), chance or random.Random(), options or ProcessOptions()
-    settings, connection = options.settings, configuration.client_connection
-    async with AsyncExitStack() as stack:
-        monitor, page = await stack.enter_async_context(
-            monitor_scheduler(configuration, target, options, clock=clock, chance=chance, set_verbosity=set_verbosity)
-        )
-        await stack.enter_async_context(serve_insecure(monitor.views(), openly or InsecureServingOptions(), clock))
-        pod_engine_kinds = watched_kinds(options, configuration)
-        kinds = (*pod_engine_kinds, *(kind for kind in batch.watched if kind not in pod_engine_kinds))
-        clients = await ApiClients.connect(
-            target,
-            stack,
-            kinds,
-            clock=clock,
-            chance=chance,
-            observer=monitor.observer(target),
-            qps=connection.qps,
-            burst=connection.burst,
-            needed=(*batch.required, *(kind for kind in pod_engine_kinds if kind.struct is BindRequest)),
-        )
-        cache = Cache()
-        live = wire_scheduler(configuration, registry, cache, clients, monitor, options, clock=clock, chance=chance)
+    clock, options = clock or SystemClock(), options or ProcessOptions()
+    connection = configuration.client_connection
+    monitor = SchedulerMonitor(configuration, options.serving, clock)
+    pod_engine_kinds = watched_kinds(options, configuration)
+    kinds = (*pod_engine_kinds, *(kind for kind in batch.watched if kind not in pod_engine_kinds))
+
+    async def build(clients: ApiClients) -> SchedulerProcess:
+        live = wire_scheduler(configuration, registry, Cache(), clients, monitor, options)
         metrics = BatchMetrics(monitor.registry, clock.now)
         side = wire_batch(
             batch,
             clients,
-            cache,
-            clock=clock,
-            chance=chance,
+            live.engine.cache,
             observer=metrics,
             writes=live.writes,
             nominations=live.engine.nominator,
@@ -151,44 +134,56 @@ async def combined_process(
             freed=lambda pod: _wake_for_deleted_pod(live, pod),
         )
         both = _share_cache(live, side.live)
-        election = await clients.build_election(_leases(configuration, batch), identity, options.serving.secure_port)
-        collector = await stack.enter_async_context(usage_collector(side.live.engine, api=clients.client, clock=clock))
-        reload_tasks = (
-            () if plugins is None else (PluginReloader(live, plugins, clock, settings.plugin_poll_seconds).run,)
-        )
-        background_tasks = [*reload_tasks, collector.run, *_bind_request_tasks(live, side, monitor, clients)]
-        binder_factory = partial(_monitored_binder, target, monitor, identity, clock, chance)
-        binders = [await stack.enter_async_context(binder_factory(each)) for each in (binder,) if each is not None]
-        process = SchedulerProcess(
+        start = clients.stack.enter_async_context
+        collector = await start(usage_collector(side.live.engine, api=clients.client, clock=clock))
+        binders = [
+            await start(_monitored_binder(each, clients, target, monitor, identity)) for each in (binder,) if each
+        ]
+        binder_status = BinderStatusReader.for_engine(clients.client, options.settings, configuration.leader_election)
+        monitor.attach_engine(live, BatchExplainer(side.live), binder=binder_status)
+        monitor.page_source.attach_batch(side.live, metrics)
+        return SchedulerProcess(
             both,
             _informers(clients, kinds, pod_engine_kinds, monitor.page_source, live, side),
-            election,
-            flush_events=clients.event_sink.drained,
-            drain_timeout_s=settings.stop_seconds,
-            on_synced=freeze_periodically,
             before_deciding=(clients.client.warm, clients.event_client.warm),
             describe=both.describe,
-            background_tasks=[*background_tasks, *(each.run for each in binders)],
+            background_tasks=[
+                *reload_tasks(live, plugins, options),
+                collector.run,
+                *_bind_request_tasks(live, side, monitor, clients),
+                *(each.run for each in binders),
+            ],
             drain_beside=[each.drain for each in binders],
-            page_url=page,
         )
-        binder_status = BinderStatusReader.for_engine(clients.client, settings, configuration.leader_election)
-        monitor.attach(process, live, BatchExplainer(side.live), binder=binder_status)
-        monitor.page_source.attach_batch(side.live, metrics)
+
+    parts = ProcessParts(
+        target=target,
+        monitor=monitor,
+        kinds=kinds,
+        required=(*batch.required, *(kind for kind in pod_engine_kinds if kind.struct is BindRequest)),
+        leases=_leases(configuration, batch),
+        build=build,
+        qps=connection.qps,
+        burst=connection.burst,
+        settings=options.settings,
+        serving=options.serving,
+        insecure_serving=openly,
+        set_verbosity=set_verbosity,
+        identity=identity,
+        clock=clock,
+        chance=chance or random.Random(),
+    )
+    async with start_process(parts) as process:
         yield process
 
 
 def _monitored_binder(
-    target: ConnectionConfig,
-    monitor: SchedulerMonitor,
-    identity: str,
-    clock: LoopClock,
-    chance: random.Random,
-    settings: BinderSettings,
+    settings: BinderSettings, clients: ApiClients, target: ConnectionConfig, monitor: SchedulerMonitor, identity: str
 ) -> AbstractAsyncContextManager[BinderProcess]:
     """A binder that registers its metrics with those of the engines."""
-    binder_factory = BinderMonitor(clock, monitor.registry, leader=monitor.leader)
-    return binder_process(settings, target, monitor=binder_factory, identity=identity, clock=clock, chance=chance)
+    clock, chance = clients.client.clock, clients.client.chance
+    binder_monitor = BinderMonitor(clock, monitor.registry, leader=monitor.leader)
+    return binder_process(settings, target, monitor=binder_monitor, identity=identity, clock=clock, chance=chance)
 
 
 def _bind_request_tasks(

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from bayplan import __version__
-from bayplan.app.health_server import health_server, insecure_server
+from bayplan.app.insecure_serving import health_server, insecure_server
 from bayplan.client import Client, ConnectionConfig, ElectionTimings, LeaderElector
 from bayplan.clock import LoopClock, SystemClock
 from bayplan.config.feature_gates import RELEASE

@@ -1,4 +1,4 @@
-"""Serving without TLS: health on one address, metrics and profiles on another, as vc-scheduler does.
+"""Serving without TLS: health on one address, metrics and profiles on another, as Volcano's components do.
 
 Enabled by flags. Any client that reaches the address may read, and can change nothing. A process that also has a port
 with TLS serves the same health and metrics there.
@@ -6,18 +6,18 @@ with TLS serves the same health and metrics there.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from bayplan.app.health_server import insecure_server
 from bayplan.clock import LoopClock
-from bayplan.server import ServerViews, build_routes
+from bayplan.server import Check, ServerViews, build_routes
 from bayplan.server.health import Handler
-from bayplan.server.http.insecure_server import InsecureHandler
+from bayplan.server.http.insecure_server import InsecureHandler, InsecureServer
 from bayplan.server.http.requests import HttpRequest
 from bayplan.server.http.responses import HttpServerResponse, text
 from bayplan.server.profiling import profiling_routes
+from bayplan.telemetry.metrics import MetricsRegistry
 
 _PROBE_PATHS = ("/healthz", "/livez", "/readyz")
 
@@ -50,6 +50,31 @@ async def serve_insecure(views: ServerViews, pages: InsecureServingOptions, cloc
         for address, handlers in ((pages.health_address, health), (pages.listen_address, metrics)):
             if handlers:
                 await stack.enter_async_context(insecure_server(address, handlers, clock))
+        yield
+
+
+@asynccontextmanager
+async def insecure_server(address: str, routes: Mapping[str, InsecureHandler], clock: LoopClock) -> AsyncIterator[None]:
+    """Run a plain HTTP server within the block."""
+    server = InsecureServer(address, routes, clock=clock)
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.close()
+
+
+@asynccontextmanager
+async def health_server(address: str, checks: Sequence[Check], clock: LoopClock) -> AsyncIterator[None]:
+    """Serve `/healthz`, `/livez` and `/readyz` within the block; no server without an address."""
+    if not address:
+        yield
+        return
+    found = build_routes(
+        ServerViews(metrics=MetricsRegistry(), healthz=checks, started_at=clock.now().timestamp()), clock
+    )
+    routes = {path: handler for path, handler in found.items() if not path.startswith("/metrics")}
+    async with insecure_server(address, routes, clock):
         yield
 
 

@@ -1,4 +1,4 @@
-"""Lifecycle of a scheduler process: sync informers, acquire the lease, schedule, and shut down in order.
+"""Lifecycle of a process with engines or a binder: sync informers, acquire the lease, work, and shut down in order.
 
 A standby keeps its informers in sync and decides nothing. The leader decides until it is stopped or loses the lease.
 When stopped, it starts nothing new and finishes the bindings in flight. It releases the lease only if no write is left
@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from bayplan.errors import LeaseLost
 from bayplan.objects.core import Pod
@@ -64,25 +64,20 @@ class LeaderLease(Protocol):
     def report_unsent(self) -> None: ...
 
 
-@dataclass(slots=True)
-class SchedulerProcess:
-    """Runs one live scheduler until `stop` is called."""
+@dataclass
+class EngineProcess:
+    """Runs one engine loop until `stop` is called."""
 
     engine_loop: EngineLoop
     informers: InformerSource
     election: LeaderLease | None = None
     flush_events: Callable[[], Awaitable[None]] | None = None  # waits until all events are sent
     drain_timeout_s: float = _DRAIN_TIMEOUT_S
-    on_synced: Callable[[], object] = lambda: None
     before_deciding: Sequence[Callable[[], Awaitable[None]]] = ()
-    describe: Callable[[InformerSource], Iterable[str]] = lambda _: ()
-    """Lines for a log about the known objects and the pending pods."""
     background_tasks: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     """Tasks that run as long as the process does, and end it when they fail."""
     drain_beside: Sequence[Callable[[], Awaitable[None]]] = ()
     """Functions that finish other writes of the process, at the same time as the engines."""
-    page_url: str = ""
-    """The URL of the page on this machine."""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     def stop(self) -> None:
@@ -92,27 +87,15 @@ class SchedulerProcess:
     def stopping(self) -> bool:
         return self._stop.is_set()
 
-    def pods(self) -> list[Pod]:
-        """Every known pod on the leader; none on a standby, whose numbers would count twice."""
-        return [each for each in self.informers.objects("pods") if isinstance(each, Pod)] if self.is_leading else []
-
-    async def dump(self) -> None:
-        """Log the known objects and pending pods, and whether they equal those of the API server."""
-        await self.engine_loop.handle_pending_events()
-        for line in self.describe(self.informers):
-            log.info("%s", line)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the informers have synced and the process is not stopping."""
-        return self.informers.synced and not self._stop.is_set()
-
     @property
     def is_leading(self) -> bool:
         return self.election is None or self.election.leading
 
-    async def run(self) -> int:
-        """Run the process; returns its exit code."""
+    def handle_synced(self) -> None:
+        """Called once, when the informers have synced."""
+
+    async def run_until_stopped(self) -> None:
+        """Run the process. Raises `LeaseLost` when the lease is lost."""
         stop_task = asyncio.ensure_future(self._stop.wait())
         informers_task = asyncio.gather(self.informers.run(), *(work() for work in self.background_tasks))
         observe_task = None if self.election is None else asyncio.ensure_future(self.election.observe())
@@ -120,24 +103,24 @@ class SchedulerProcess:
         renewal: asyncio.Future[None] | None = None
         try:
             if not await _completes_first(self.informers.wait_synced(), stop_task, informers_task):
-                return STOPPED_EXIT_CODE
+                return
             if not await _completes_first(self.engine_loop.handle_pending_events(), stop_task, informers_task):
-                return STOPPED_EXIT_CODE
-            self.on_synced()
-            log.info("caches are synchronised")
+                return
+            self.handle_synced()
             if self.election is not None:
                 await _cancel_and_wait(observe_task)
                 if not await self._acquire_lease(self.election, stop_task, informers_task):
-                    return STOPPED_EXIT_CODE
+                    return
                 renewal = asyncio.ensure_future(self.election.renew_until_lost())
             if not await _completes_first(self._prepare(), stop_task, informers_task):
-                return STOPPED_EXIT_CODE
+                return
             engine_task = asyncio.ensure_future(self.engine_loop.run())
             running = [task for task in (stop_task, informers_task, engine_task, renewal) if task is not None]
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             if stop_task.done():
-                return await self._shut_down(renewal)
-            return _exit_code(informers_task, engine_task, renewal)
+                await self._shut_down(renewal)
+            else:
+                _raise_fault(informers_task, engine_task, renewal)
         finally:
             await _cancel_and_wait(engine_task)
             if self.election is not None and self.engine_loop.has_open_writes:
@@ -162,7 +145,7 @@ class SchedulerProcess:
         await asyncio.gather(*catch_up, *(each() for each in self.before_deciding))
         await self.engine_loop.handle_pending_events()
 
-    async def _shut_down(self, renewal: asyncio.Future[None] | None) -> int:
+    async def _shut_down(self, renewal: asyncio.Future[None] | None) -> None:
         """Start nothing new and let work in flight finish, unless the lease is lost meanwhile."""
         self.engine_loop.stop_scheduling()
         drain_task = asyncio.ensure_future(self._drain())
@@ -170,9 +153,8 @@ class SchedulerProcess:
             ends = [task for task in (drain_task, renewal) if task is not None]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not drain_task.done():
-                return _exit_code(renewal)
+                _raise_fault(renewal)
             drain_task.result()
-            return STOPPED_EXIT_CODE
         finally:
             await _cancel_and_wait(drain_task)
 
@@ -184,9 +166,43 @@ class SchedulerProcess:
                     await self.flush_events()
         except TimeoutError:
             log.warning(
-                "work is still in flight after %.0f s; stop_task without its result, which the next start reads back",
+                "work is still in flight after %.0f s; stopping without its result, which the next start reads back",
                 self.drain_timeout_s,
             )
+
+
+@dataclass
+class SchedulerProcess(EngineProcess):
+    """A process with one engine or both."""
+
+    on_synced: Callable[[], object] = lambda: None
+    describe: Callable[[InformerSource], Iterable[str]] = lambda _: ()
+    """Lines for a log about the known objects and the pending pods."""
+    page_url: str = ""
+    """The URL of the page on this machine."""
+
+    def pods(self) -> list[Pod]:
+        """Every known pod on the leader; none on a standby, whose numbers would count twice."""
+        return [each for each in self.informers.objects("pods") if isinstance(each, Pod)] if self.is_leading else []
+
+    async def dump(self) -> None:
+        """Log the known objects and pending pods, and whether they equal those of the API server."""
+        await self.engine_loop.handle_pending_events()
+        for line in self.describe(self.informers):
+            log.info("%s", line)
+
+    def handle_synced(self) -> None:
+        self.on_synced()
+        log.info("caches are synchronised")
+
+    async def run(self) -> int:
+        """Run the process; returns its exit code."""
+        try:
+            await self.run_until_stopped()
+        except LeaseLost as fault:
+            log.error("leaderelection lost: %s", fault)
+            return LEASE_LOST_EXIT_CODE
+        return STOPPED_EXIT_CODE
 
 
 async def _completes_first(work: Awaitable[object], *ends: asyncio.Future[Any]) -> bool:
@@ -201,17 +217,11 @@ async def _completes_first(work: Awaitable[object], *ends: asyncio.Future[Any]) 
         await _cancel_and_wait(task)
 
 
-def _exit_code(*tasks: asyncio.Future[Any] | None) -> int:
+def _raise_fault(*tasks: asyncio.Future[Any] | None) -> NoReturn:
     for task in tasks:
-        if task is None or not task.done() or task.cancelled():
-            continue
-        fault = task.exception()
-        if isinstance(fault, LeaseLost):
-            log.error("leaderelection lost: %s", fault)
-            return LEASE_LOST_EXIT_CODE
-        if fault is not None:
+        if task is not None and task.done() and not task.cancelled() and (fault := task.exception()) is not None:
             raise fault
-    return LEASE_LOST_EXIT_CODE
+    raise LeaseLost("the process ended by itself")
 
 
 async def _cancel_and_wait(task: asyncio.Future[Any] | None) -> None:

@@ -11,10 +11,11 @@ from functools import partial
 from bayplan import __version__
 from bayplan.api_writes.pod_status_messages import ProfileEvents
 from bayplan.app.api_clients import ApiClients
-from bayplan.app.bind_request_watch import BindRequestWatch
+from bayplan.app.bind_request_watch import BackgroundTask, BindRequestWatch
 from bayplan.app.page_source import EventHandler
+from bayplan.app.process import ProcessParts, start_process
 from bayplan.app.process_lifecycle import SchedulerProcess
-from bayplan.app.secure_serving import SchedulerMonitor, monitor_scheduler
+from bayplan.app.secure_serving import SchedulerMonitor
 from bayplan.app.wakeup_batching import WakeupDelay
 from bayplan.cache import Cache
 from bayplan.client import (
@@ -33,7 +34,6 @@ from bayplan.config.model import Configuration, ExtenderConfig, ProfileConfig
 from bayplan.config.serving_flags import ProcessOptions
 from bayplan.explain.engine_dispatch import BinderStatusReader
 from bayplan.framework.runtime.registry import Registry
-from bayplan.memory import freeze_periodically
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.kinds import KINDS, kind_of
@@ -99,63 +99,62 @@ async def scheduler_process(
 
     `plugins`: their source, if they are reloaded when their files change. `set_verbosity`: of the log. `pace`: the
     wake-up delay of the loop, if the process has a batching loop."""
-    clock, chance = clock or SystemClock(), chance or random.Random()
-    options = options or ProcessOptions()
-    settings = options.settings
+    clock, options = clock or SystemClock(), options or ProcessOptions()
     connection, lease = configuration.client_connection, configuration.leader_election
-    async with AsyncExitStack() as stack:
-        monitor, page = await stack.enter_async_context(
-            monitor_scheduler(configuration, target, options, clock=clock, chance=chance, set_verbosity=set_verbosity)
-        )
-        watched = watched_kinds(options, configuration)
-        clients = await ApiClients.connect(
-            target,
-            stack,
-            watched,
-            clock=clock,
-            chance=chance,
-            observer=monitor.observer(target),
-            qps=connection.qps,
-            burst=connection.burst,
-            needed=[kind for kind in watched if kind.struct is BindRequest],
-        )
-        live = wire_scheduler(configuration, registry, Cache(), clients, monitor, options, clock=clock, chance=chance)
+    monitor = SchedulerMonitor(configuration, options.serving, clock)
+    watched = watched_kinds(options, configuration)
+    names = [profile.scheduler_name for profile in configuration.profiles]
+
+    async def build(clients: ApiClients) -> SchedulerProcess:
+        live = wire_scheduler(configuration, registry, Cache(), clients, monitor, options)
         if pace is not None:
             pace.max_delay_s = partial(_max_wakeup_delay_s, live, clients.event_sink)
-        names = [profile.scheduler_name for profile in configuration.profiles]
         request_watch = await BindRequestWatch.create(live.bind_requests, clients, names)
-        handle_event = monitor.page_source.with_page_updates(live.handle_event)
         informers = _informers(
             clients.client,
             clients.served_resources,
             watched,
-            handle_event,
+            monitor.page_source.with_page_updates(live.handle_event),
             request_watch.selections,
             only_latest=live.all_by_binder,
         )
-        election = await clients.build_election(
-            [(lease, configuration.profiles[0].scheduler_name)], identity, options.serving.secure_port
-        )
-        reload_tasks = (
-            () if plugins is None else (PluginReloader(live, plugins, clock, settings.plugin_poll_seconds).run,)
-        )
-        process = SchedulerProcess(
+        monitor.attach_engine(live, binder=BinderStatusReader.for_engine(clients.client, options.settings, lease))
+        return SchedulerProcess(
             live,
             informers,
-            election,
-            flush_events=clients.event_sink.drained,
-            drain_timeout_s=settings.stop_seconds,
-            on_synced=freeze_periodically,
             before_deciding=(
                 *clients.warm_connections(live.bindings.cycle.max_concurrent),
                 *request_watch.startup_tasks(live.handle_event),
             ),
             describe=lambda known: compare_cache(live, known.objects("nodes"), known.objects("pods")).lines(),
-            background_tasks=(*reload_tasks, *request_watch.background_tasks(clock)),
-            page_url=page,
+            background_tasks=(*reload_tasks(live, plugins, options), *request_watch.background_tasks(clock)),
         )
-        monitor.attach(process, live, binder=BinderStatusReader.for_engine(clients.client, settings, lease))
+
+    parts = ProcessParts(
+        target=target,
+        monitor=monitor,
+        kinds=watched,
+        required=[kind for kind in watched if kind.struct is BindRequest],
+        leases=[(lease, names[0])],
+        build=build,
+        qps=connection.qps,
+        burst=connection.burst,
+        settings=options.settings,
+        serving=options.serving,
+        set_verbosity=set_verbosity,
+        identity=identity,
+        clock=clock,
+        chance=chance or random.Random(),
+    )
+    async with start_process(parts) as process:
         yield process
+
+
+def reload_tasks(live: LiveScheduler, plugins: PluginSource | None, options: ProcessOptions) -> list[BackgroundTask]:
+    """The task that reloads plugins when their files change, if they have a source."""
+    if plugins is None:
+        return []
+    return [PluginReloader(live, plugins, live.clock, options.settings.plugin_poll_seconds).run]
 
 
 def watched_kinds(options: ProcessOptions, configuration: Configuration) -> tuple[ObjectKind, ...]:
@@ -186,11 +185,9 @@ def wire_scheduler(
     clients: ApiClients,
     monitor: SchedulerMonitor,
     options: ProcessOptions,
-    *,
-    clock: LoopClock,
-    chance: random.Random,
 ) -> LiveScheduler:
     """A live pod engine that writes through the clients of a process and reports to its monitor."""
+    clock, chance = clients.client.clock, clients.client.chance
     services, network = _http_services(configuration, clock, clients.stack)
     client, served = clients.client, clients.served_resources
     live = new_live_scheduler(

@@ -20,7 +20,7 @@ from typing import Protocol
 import yaml
 
 from bayplan import __version__
-from bayplan.app.page_source import PageSource, serve_page
+from bayplan.app.page_source import PageSource
 from bayplan.app.process_lifecycle import SchedulerProcess
 from bayplan.client import Client, ConnectionConfig, load_connection_config
 from bayplan.client.http.transport import Observer as RequestObserver
@@ -29,10 +29,9 @@ from bayplan.config.effective_configuration import effective_configuration
 from bayplan.config.feature_gates import RELEASE
 from bayplan.config.load import dump
 from bayplan.config.model import Configuration
-from bayplan.config.serving_flags import ProcessOptions, ServingFlags
+from bayplan.config.serving_flags import ServingFlags
 from bayplan.explain.engine_dispatch import NOT_LEADING_MESSAGE, BinderStatusReader, Explainer, explain_pod
 from bayplan.explain.live_pod_explainer import LivePodExplainer
-from bayplan.framework.runtime.plugin_call import plugin_call_of_frame
 from bayplan.objects.core import Pod
 from bayplan.scheduler.live.run_loop import LiveScheduler
 from bayplan.server import (
@@ -65,7 +64,6 @@ from bayplan.telemetry.process_metrics import (
     add_features,
 )
 from bayplan.telemetry.scheduler_metrics import SchedulerMetrics
-from bayplan.telemetry.watchdog import watched_loop
 
 log = logging.getLogger(__name__)
 
@@ -112,17 +110,17 @@ class SchedulerMonitor:
         """Observer of a client's requests."""
         return self._requests.observer(target.url.netloc)
 
-    def attach(
-        self,
-        process: SchedulerProcess,
-        live: LiveScheduler,
-        *more_explainers: Explainer,
-        binder: BinderStatusReader | None = None,
+    def attach_engine(
+        self, live: LiveScheduler, *more_explainers: Explainer, binder: BinderStatusReader | None = None
     ) -> None:
-        """Use this process and its pod engine from now on. `more_explainers` explain pods of the other engine."""
-        self._process, self._live = process, live
+        """Set the pod engine. `more_explainers` explain pods of the other engine."""
+        self._live = live
         self._explainers, self._binder = (LivePodExplainer(live), *more_explainers), binder
         self.page_source.attach_scheduler(live, self.metrics)
+
+    def attach(self, process: SchedulerProcess) -> None:
+        """Use this process from now on."""
+        self._process = process
         self.page_source.attach_process(process)
 
     def views(self, set_verbosity: Callable[[int], None] | None = None) -> ServerViews:
@@ -202,27 +200,6 @@ def _allowed_labels(flags: ServingFlags) -> dict[str, list[str]]:
 
 
 # Server.
-
-
-@asynccontextmanager
-async def monitor_scheduler(
-    configuration: Configuration,
-    target: ConnectionConfig,
-    options: ProcessOptions,
-    *,
-    clock: LoopClock,
-    chance: random.Random,
-    set_verbosity: Callable[[int], None] | None = None,
-) -> AsyncIterator[tuple[SchedulerMonitor, str]]:
-    """A watched loop, the HTTPS server and the page. Yields the monitor and the URL of the page."""
-    settings = options.settings
-    monitor = SchedulerMonitor(configuration, options.serving, clock)
-    async with (
-        watched_loop(settings.watchdog_seconds, plugin_call_of_frame),
-        serve_secure(monitor, target, options.serving, clock=clock, chance=chance, set_verbosity=set_verbosity),
-        serve_page(settings.page_address, monitor.page_source, clock) as page,
-    ):
-        yield monitor, page
 
 
 @asynccontextmanager

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,14 @@ from bayplan.admission.webhooks import (
     webhooks_for,
 )
 from bayplan.apiserver.admission.volcano_webhooks import template_errors
-from bayplan.app.health_server import health_server
+from bayplan.app.insecure_serving import health_server
+from bayplan.certificates import self_signed, subject_alternative_names
 from bayplan.client import Client, ConnectionConfig, GroupVersionResource, Informer, InformerSet, resource_of
 from bayplan.clock import SystemClock
 from bayplan.errors import AlreadyExists, ConfigError, NotFound, ServingError
 from bayplan.objects.kinds import Kind
 from bayplan.objects.meta import KubeObject
 from bayplan.server.admission_webhooks import AdmissionHandler, WebhookServer, webhook_configurations
-from bayplan.server.http.self_signed import self_signed
 from bayplan.server.http.serving_tls import ServingTls, TlsOptions
 
 log = logging.getLogger(__name__)
@@ -131,7 +130,7 @@ async def webhook_manager_process(
             await watched.informers.wait_synced()
             webhooks = AdmissionHandler(options.webhooks(), watched, options.settings)
             tls = ServingTls(options.tls, clock, address=options.address)
-            server = WebhookServer(webhooks, tls=tls, address=options.address, port=options.port)
+            server = WebhookServer(webhooks, tls=tls, clock=clock, address=options.address, port=options.port)
             await server.start()
             try:
                 yield server
@@ -208,7 +207,7 @@ def ensure_certificate(folder: Path, names: Sequence[str]) -> tuple[Path, Path]:
         pair = self_signed(names, datetime.now(UTC))
         folder.mkdir(parents=True, exist_ok=True)
         key.touch(mode=0o600)
-        key.write_text(pair.key.reveal())
+        key.write_text(pair.key)
         certificate.write_text(pair.certificate)
     return certificate, key
 
@@ -220,18 +219,9 @@ def _is_certificate_valid(path: Path, names: Sequence[str], now: datetime) -> bo
         known = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (OSError, ValueError, x509.ExtensionNotFound):
         return False
-    valid_names = {*known.get_values_for_type(x509.DNSName), *map(str, known.get_values_for_type(x509.IPAddress))}
-    return {
-        _certificate_name(name) for name in names
-    } <= valid_names and found.not_valid_after_utc - now > _MIN_REMAINING_VALIDITY
-
-
-def _certificate_name(name: str) -> str:
-    """A host name or an address in the spelling of certificates."""
-    try:
-        return str(ip_address(name))
-    except ValueError:
-        return name.encode("idna").decode()
+    return set(subject_alternative_names(names)) <= set(known) and (
+        found.not_valid_after_utc - now > _MIN_REMAINING_VALIDITY
+    )
 
 
 def parse_resource_groups(text: str) -> tuple[ResourceGroup, ...]:

@@ -62,7 +62,9 @@ def run_until_stopped(work: Coroutine[Any, Any, T]) -> T:
             signal.signal(number, handler)
 
 
-async def wait_until_stopped(work: Coroutine[Any, Any, None], *, beside: Coroutine[Any, Any, None]) -> None:
+async def wait_until_stopped(
+    work: Coroutine[Any, Any, None], *, beside: Coroutine[Any, Any, None] | None = None
+) -> None:
     """Work until a signal arrives, and return normally: for commands that are meant to be stopped.
 
     An exception of `work` is raised. `beside` runs at the same time and may end earlier. After the return a second
@@ -71,13 +73,14 @@ async def wait_until_stopped(work: Coroutine[Any, Any, None], *, beside: Corouti
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, stop.set)
-    work_task, beside_task, stop_task = (asyncio.ensure_future(each) for each in (work, beside, stop.wait()))
+    work_task, stop_task = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    others = [stop_task] if beside is None else [stop_task, asyncio.ensure_future(beside)]
     try:
         await asyncio.wait((work_task, stop_task), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (work_task, beside_task, stop_task):
+        for task in (work_task, *others):
             task.cancel()
-        await asyncio.gather(beside_task, stop_task, return_exceptions=True)
+        await asyncio.gather(*others, return_exceptions=True)
         with suppress(asyncio.CancelledError):
             await work_task
         for number in SIGNALS:

@@ -24,6 +24,7 @@ from bayplan.controllers.core.shared_informers import SharedInformerFactory, run
 from bayplan.controllers.networking.endpoint_slices import EndpointSliceController
 from bayplan.controllers.nodes.node_lifecycle import NodeLifecycleController
 from bayplan.controllers.nodes.taint_eviction import PodGarbageCollector, TaintEvictionController
+from bayplan.controllers.policy.cluster_role_aggregation import ClusterRoleAggregationController
 from bayplan.controllers.policy.disruption_budgets import DisruptionController
 from bayplan.controllers.policy.namespace_defaults import DefaultServiceAccountController, RootCaPublisher
 from bayplan.controllers.policy.resource_quotas import ResourceQuotaController
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 
 _ALL: tuple[type[Controller], ...] = (
     PvcProtectionController,
+    ClusterRoleAggregationController,
     CronJobController,
     DaemonSetController,
     DeploymentController,
@@ -83,11 +85,13 @@ _SHARED = frozenset(UPSTREAM_NAMES) & frozenset(CONTROLLER_NAMES)
 """Names in both kube-controller-manager and vc-controller-manager: `job-controller`, `cronjob-controller`."""
 
 CLEANUP_CONTROLLERS: frozenset[str] = frozenset(
-    {"garbage-collector-controller", "namespace-controller", "serviceaccount-controller"}
-    | {"root-ca-certificate-publisher-controller"}
-    | {"persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller"}
-) & set(CONTROLLER_NAMES)
-"""Controllers for work that Bayplan's own API server does itself. There they are harmless and have no effect."""
+    each.name
+    for each in (
+        *(GarbageCollector, NamespaceController, PvProtectionController, PvcProtectionController),
+        *(DefaultServiceAccountController, RootCaPublisher, ClusterRoleAggregationController),
+    )
+)
+"""Controllers that an embedded cluster runs even without `--controllers`: no API server is usable without them."""
 
 
 class ControllerManager:

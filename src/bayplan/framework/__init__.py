@@ -1,6 +1,6 @@
 """Extension points, statuses and everything a plugin author imports."""
 
-from bayplan.config.field_errors import FieldError, FieldPath, invalid
+from bayplan.codec.field_errors import FieldError, FieldPath, invalid
 from bayplan.config.plugin_args import ArgsKind
 from bayplan.config.schema import ConfigStruct
 from bayplan.framework.api.cycle import Cycle, StateKey
@@ -24,8 +24,8 @@ from bayplan.framework.api.plugin import (
     PreFilterResult,
     QueuedPod,
     Rejection,
-    row_local,
 )
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.framework.api.status import SKIP, SUCCESS, Code, Status, error, pending, unresolvable, unschedulable
 from bayplan.framework.runtime.registry import Registry
 from bayplan.framework.runtime.scoring import default_normalize
@@ -57,6 +57,7 @@ __all__ = [
     "NodeTable",
     "PermitWait",
     "Placement",
+    "PluginTraits",
     "Pod",
     "PodColumns",
     "PodInfo",

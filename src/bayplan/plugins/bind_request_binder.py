@@ -14,7 +14,8 @@ from bayplan.errors import ApiError, BayplanError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import Rejection, row_local
+from bayplan.framework.api.plugin import Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.framework.api.status import SKIP, Status, error, unresolvable
 from bayplan.framework.runtime.bind_request_mutation import EXCLUDED_NODE_REASON, REQUEST_FIELDS
 from bayplan.intents.pod_intents import CreateBindRequest
@@ -26,12 +27,14 @@ class BindRequestBinder:
     """Binds pods through the binder."""
 
     name = "BindRequestBinder"
-    looks_at_pods = False
-    depends_on = row_local  # it rejects nothing for pods without failures, and pods with failures share no answers
-    binds_every_pod = True
-    filters_where_it_binds = True  # otherwise a binding that is always refused would be requested repeatedly
-    signs_anew = True  # a failed binding changes the signature of a pod that has not changed
-    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
+    traits = PluginTraits(
+        depends_on=row_local,  # it rejects nothing for pods without failures, and pods with failures share no answers
+        looks_at_pods=False,
+        binds_every_pod=True,
+        filters_before_binding=True,  # otherwise a binding that is always refused would be requested repeatedly
+        signature_may_change=True,  # a failed binding changes the signature of a pod that has not changed
+    )
+    events_to_register = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
 
     def __init__(self, handle: Handle) -> None:
         self._writes = handle.writes

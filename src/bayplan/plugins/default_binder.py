@@ -8,6 +8,7 @@ from __future__ import annotations
 from bayplan.errors import ApiError, BayplanError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.handle import Handle
+from bayplan.framework.api.plugin_traits import PluginTraits
 from bayplan.framework.api.status import Status, error
 from bayplan.intents.pod_intents import BindPod
 
@@ -16,7 +17,7 @@ class DefaultBinder:
     """Binds pods through the API server."""
 
     name = "DefaultBinder"
-    binds_every_pod = True
+    traits = PluginTraits(binds_every_pod=True)
 
     def __init__(self, handle: Handle) -> None:
         self._writes = handle.writes

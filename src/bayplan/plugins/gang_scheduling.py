@@ -50,7 +50,7 @@ class GangScheduling:
     """Schedules the pods of a gang together or not at all."""
 
     name = "GangScheduling"
-    cured_by = (
+    events_to_register = (
         ClusterEventWithHint(EventResource.POD, ActionType.ADD, hint_on_member_add, hint_key=own_group_key),
         ClusterEventWithHint(EventResource.POD_GROUP, ActionType.ADD, hint_on_group_add, hint_key=own_group_key),
     )

@@ -18,7 +18,8 @@ from bayplan.errors import ObjectError
 from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import Rejection, row_local
+from bayplan.framework.api.plugin import Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.framework.api.status import SKIP, Status, unresolvable, unschedulable
 from bayplan.framework.runtime.bind_request_mutation import add_request_fields
 from bayplan.objects.core import Pod
@@ -81,8 +82,8 @@ class GpuSharing:
     """Assigns shares of GPUs."""
 
     name = "GpuSharing"
-    depends_on = row_local
-    cured_by = (
+    traits = PluginTraits(depends_on=row_local)
+    events_to_register = (
         ClusterEventWithHint(
             EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE | ActionType.UPDATE_NODE_LABEL
         ),

@@ -12,6 +12,7 @@ import numpy as np
 
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.plugin import MAX_SCORE
+from bayplan.framework.api.plugin_traits import PluginTraits
 from bayplan.objects.core import Pod
 from bayplan.objects.images import container_count, pod_images
 from bayplan.plugins.go_division import quotient
@@ -26,14 +27,14 @@ class ImageLocality:
     """Prefers nodes that must pull fewer bytes."""
 
     name = "ImageLocality"
-    looks_at_pods = False
+    traits = PluginTraits(
+        # the node counts of a row change only when the row is updated
+        depends_on=lambda _plugin, cycle: cycle.snapshot.nodes.images_version,
+        looks_at_pods=False,
+    )
 
     def signature(self, pod: Pod) -> Hashable | None:
         return tuple(sorted(pod_images(pod))), container_count(pod)
-
-    def depends_on(self, cycle: Cycle) -> Hashable:
-        """On images: the node counts of a row change only when the row is updated."""
-        return cycle.snapshot.nodes.images_version
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
         total_nodes = float(cycle.snapshot.nodes.count)

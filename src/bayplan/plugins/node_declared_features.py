@@ -17,7 +17,8 @@ from bayplan.framework.api.events import (
     no_hint_key,
     queue_hint_if,
 )
-from bayplan.framework.api.plugin import Rejection, row_local
+from bayplan.framework.api.plugin import Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.framework.api.status import SKIP, Status
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
@@ -59,9 +60,8 @@ class NodeDeclaredFeatures:
     """Keeps pods off nodes whose kubelet lacks a required feature."""
 
     name = "NodeDeclaredFeatures"
-    looks_at_pods = False
-    depends_on = row_local
-    cured_by = (
+    traits = PluginTraits(depends_on=row_local, looks_at_pods=False)
+    events_to_register = (
         ClusterEventWithHint(
             EventResource.NODE,
             ActionType.ADD | ActionType.UPDATE_NODE_DECLARED_FEATURE,

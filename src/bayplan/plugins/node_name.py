@@ -9,7 +9,8 @@ from collections.abc import Hashable, Iterator
 
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
-from bayplan.framework.api.plugin import Rejection, row_local
+from bayplan.framework.api.plugin import Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.objects.core import Pod
 from bayplan.snapshot import NodeTable
 
@@ -20,9 +21,8 @@ class NodeName:
     """Keeps a pod with a node name off all other nodes."""
 
     name = "NodeName"
-    looks_at_pods = False
-    depends_on = row_local
-    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
+    traits = PluginTraits(depends_on=row_local, looks_at_pods=False)
+    events_to_register = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
 
     def signature(self, pod: Pod) -> Hashable | None:
         return pod.spec.node_name

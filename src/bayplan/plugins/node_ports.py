@@ -11,7 +11,8 @@ import numpy as np
 
 from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint, queue_hint_if
-from bayplan.framework.api.plugin import Rejection, row_local
+from bayplan.framework.api.plugin import Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.framework.api.status import SKIP, Status, error, unschedulable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -34,8 +35,8 @@ class NodePorts:
     """Keeps pods off nodes where another pod uses one of their host ports."""
 
     name = "NodePorts"
-    depends_on = row_local
-    cured_by = (
+    traits = PluginTraits(depends_on=row_local)
+    events_to_register = (
         ClusterEventWithHint.with_hint_key(EventResource.POD, ActionType.DELETE, host_ports, hint_on_pod_delete),
         ClusterEventWithHint(EventResource.NODE, ActionType.ADD),
     )

@@ -16,7 +16,8 @@ from bayplan.framework.api.events import (
     no_hint_key,
     queue_hint_if,
 )
-from bayplan.framework.api.plugin import Rejection, row_local
+from bayplan.framework.api.plugin import Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.taints import UNSCHEDULABLE, tolerated
@@ -42,9 +43,8 @@ class NodeUnschedulable:
     """Keeps pods off cordoned nodes, unless they tolerate the cordon's taint."""
 
     name = "NodeUnschedulable"
-    looks_at_pods = False
-    depends_on = row_local
-    cured_by = (
+    traits = PluginTraits(depends_on=row_local, looks_at_pods=False)
+    events_to_register = (
         ClusterEventWithHint(
             EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_TAINT, hint_on_node_change, hint_key=no_hint_key
         ),

@@ -28,7 +28,7 @@ class SchedulingGates:
     """Keeps pods out of the queue until their scheduling gates are removed."""
 
     name = "SchedulingGates"
-    cured_by = (
+    events_to_register = (
         ClusterEventWithHint(
             EventResource.POD, ActionType.UPDATE_POD_GATES_ELIMINATED, hint_on_gates_removed, hint_key=no_hint_key
         ),

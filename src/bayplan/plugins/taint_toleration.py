@@ -17,7 +17,8 @@ from bayplan.framework.api.events import (
     no_hint_key,
     queue_hint_if,
 )
-from bayplan.framework.api.plugin import Rejection, row_local
+from bayplan.framework.api.plugin import Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.framework.api.status import Status, error
 from bayplan.framework.runtime.scoring import default_normalize
 from bayplan.objects.core import Node, Pod, Taint, Toleration
@@ -76,9 +77,8 @@ class TaintToleration:
     """Keeps pods off nodes with untolerated taints, and prefers nodes with fewer untolerated soft taints."""
 
     name = "TaintToleration"
-    looks_at_pods = False
-    depends_on = row_local
-    cured_by = (
+    traits = PluginTraits(depends_on=row_local, looks_at_pods=False)
+    events_to_register = (
         ClusterEventWithHint.with_hint_key(
             EventResource.NODE,
             ActionType.ADD | ActionType.UPDATE_NODE_TAINT,

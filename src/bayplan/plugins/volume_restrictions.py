@@ -2,7 +2,7 @@
 
 Two rules: some disks (GCE PD, EBS, iSCSI, RBD) cannot be mounted twice on a node, and a ReadWriteOncePod claim has one
 user in the whole cluster. Cost: nothing for pods without such volumes; the second rule needs a few lookups. The first
-rule loops over the pods of the remaining rows (`per_row`), because there are no columns of in-tree disks.
+rule loops over the pods of the remaining rows (`loops_over_rows`), because there are no columns of in-tree disks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint, queue_hint_if
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import Rejection, row_local
+from bayplan.framework.api.plugin import Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.framework.api.status import SKIP, Code, Status, unresolvable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -75,10 +76,8 @@ class VolumeRestrictions:
     """Keeps pods off volumes that another pod uses exclusively."""
 
     name = "VolumeRestrictions"
-    looks_at_pods = False
-    depends_on = row_local
-    per_row = True
-    cured_by = (
+    traits = PluginTraits(depends_on=row_local, looks_at_pods=False, loops_over_rows=True)
+    events_to_register = (
         ClusterEventWithHint(EventResource.POD, ActionType.DELETE, hint_on_pod_delete, hint_key=claims_hint_key),
         ClusterEventWithHint(EventResource.NODE, ActionType.ADD),
         ClusterEventWithHint.with_hint_key(

@@ -20,7 +20,8 @@ from bayplan.framework.api.events import (
     queue_hint_if,
 )
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import Rejection, row_local
+from bayplan.framework.api.plugin import Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.framework.api.status import SKIP, Status, unresolvable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -64,9 +65,8 @@ class VolumeZone:
     """Keeps pods in the zones of their volumes."""
 
     name = "VolumeZone"
-    looks_at_pods = False
-    depends_on = row_local
-    cured_by = (
+    traits = PluginTraits(depends_on=row_local, looks_at_pods=False)
+    events_to_register = (
         ClusterEventWithHint(
             EventResource.STORAGE_CLASS, ActionType.ADD, hint_on_storage_class_change, hint_key=no_hint_key
         ),

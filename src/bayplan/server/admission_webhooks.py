@@ -1,6 +1,6 @@
 """HTTPS server of the admission webhooks.
 
-    server = WebhookServer(webhooks, port=8443, tls=ServingTls(TlsOptions(), clock))
+    server = WebhookServer(webhooks, port=8443, tls=ServingTls(TlsOptions(), clock), clock=clock)
     await server.start()
 
 One request is one AdmissionReview of admission.k8s.io/v1, on the path of a webhook. An invalid review is answered with
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import base64
 import logging
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from aiohttp import web
 
 from bayplan.admission.gpu_sharing import DEFAULT_SCHEDULER, SCHEDULERS_ANNOTATION, match_conditions
 from bayplan.admission.webhooks import (
@@ -27,7 +27,12 @@ from bayplan.admission.webhooks import (
     json_patch,
     run_webhook,
 )
+from bayplan.clock import LoopClock
 from bayplan.errors import ServingError
+from bayplan.server.http.connections import ConnectionHandler
+from bayplan.server.http.listener import Listener, bind_socket
+from bayplan.server.http.requests import HttpRequest
+from bayplan.server.http.responses import JSON, HttpServerResponse, text
 from bayplan.server.http.serving_tls import ServingTls
 
 log = logging.getLogger(__name__)
@@ -36,6 +41,8 @@ Tree = dict[str, Any]
 
 MAX_BODY_BYTES = 3 * 1024 * 1024
 """The limit of the API server for its own requests."""
+
+_GRACE_S = 5.0
 
 
 class InvalidAdmissionReview(Exception):
@@ -112,51 +119,50 @@ def _review(response: Tree) -> Tree:
 class WebhookServer:
     """HTTPS server, from `start` to `close`."""
 
-    def __init__(self, webhooks: AdmissionHandler, *, tls: ServingTls, address: str = "", port: int = 8443) -> None:
+    def __init__(
+        self, webhooks: AdmissionHandler, *, tls: ServingTls, clock: LoopClock, address: str = "", port: int = 8443
+    ) -> None:
         self._webhooks = webhooks
         self._tls = tls
         self._address, self._port = address or "0.0.0.0", port
-        self._runner: web.AppRunner | None = None
+        self._listening = Listener(ConnectionHandler(self._handle, tls, clock, max_body=MAX_BODY_BYTES), "webhooks")
 
     @property
     def port(self) -> int:
         """The port of the server, also when port 0 was requested."""
-        assert self._runner is not None
-        return int(self._runner.addresses[0][1])
+        return self._listening.port
 
     async def start(self) -> None:
         """Start the server. Raises `ServingError` when the address or the certificate is unusable."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
-        app.router.add_get("/healthz", self._healthy)
-        app.router.add_post("/{path:.*}", self._handle_review)
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, self._address, self._port, ssl_context=self._tls.context())
+        self._tls.context()
         try:
-            await site.start()
+            found = socket.getaddrinfo(self._address, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except OSError as fault:
-            await self._runner.cleanup()
-            where = f"{self._address}:{self._port}"
-            raise ServingError(f"cannot listen on {where}: {fault.strerror}; choose another --port") from None
+            raise self._listen_error(fault) from None
+        self._listening.start(bind_socket(found[0], self._listen_error))
 
     async def close(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._listening.close(_GRACE_S)
 
-    async def _healthy(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok")
+    def _listen_error(self, fault: OSError) -> ServingError:
+        where = f"{self._address}:{self._port}"
+        return ServingError(f"cannot listen on {where}: {fault.strerror}; choose another --port")
 
-    async def _handle_review(self, request: web.Request) -> web.Response:
+    async def _handle(self, request: HttpRequest) -> HttpServerResponse:
         path = request.path
+        if path == "/healthz" and request.method in ("GET", "HEAD"):
+            return text("ok")
+        if request.method != "POST":
+            return text(f"{request.method} is not allowed; use POST", 405)
         if path not in self._webhooks.paths:
-            return web.Response(status=404, text=f"{path} is not a webhook; use {', '.join(self._webhooks.paths)}")
-        if request.content_type != "application/json":
-            return web.Response(status=415, text="unsupported content type; send application/json")
+            return text(f"{path} is not a webhook; use {', '.join(self._webhooks.paths)}", 404)
+        if request.header("content-type").partition(";")[0].strip().lower() != JSON:
+            return text("unsupported content type; send application/json", 415)
         try:
-            answer = self._webhooks.respond(path, await request.read())
+            answer = self._webhooks.respond(path, request.body)
         except InvalidAdmissionReview as fault:
-            return web.Response(status=400, text=str(fault))
-        return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+            return text(str(fault), 400)
+        return HttpServerResponse(200, msgspec.json.encode(answer), JSON)
 
 
 def webhook_configurations(

@@ -162,12 +162,12 @@ class Harness:
     ) -> set[str]:
         """The plugins that reject the pod now and whose hints requeue it after the event."""
         stored = self._stored_pod(pod)
-        cures = self._framework(pod).profile.registered_events
+        registrations = self._framework(pod).profile.registered_events
         return {
             name
             for name in self._rejecting_plugins(stored)
-            for cure in cures.get(name, ())
-            if cure.matches(event) and _evaluate_hint(name, cure, stored, old, new)
+            for registration in registrations.get(name, ())
+            if registration.matches(event) and _evaluate_hint(name, registration, stored, old, new)
         }
 
     def node_of(self, pod: Pod) -> str | None:
@@ -322,10 +322,10 @@ class Harness:
 
 
 def _evaluate_hint(
-    plugin: str, cure: ClusterEventWithHint, pod: Pod, old: KubeObject | None, new: KubeObject | None
+    plugin: str, registration: ClusterEventWithHint, pod: Pod, old: KubeObject | None, new: KubeObject | None
 ) -> bool:
     """The result of a hint. The queue treats every result but SKIP as QUEUE; in a test another type is an error."""
-    result = QueueingHint.QUEUE if cure.hint is None else cure.hint(pod, old, new)
+    result = QueueingHint.QUEUE if registration.hint is None else registration.hint(pod, old, new)
     if not isinstance(result, QueueingHint):
         raise PluginError(f'a hint of plugin "{plugin}" must return Hint.QUEUE or Hint.SKIP; got {result!r}')
     return result is QueueingHint.QUEUE

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from bayplan.errors import BayplanError, UsageError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.extension_points import FILTER, SCORE
-from bayplan.framework.api.plugin import Rejection, row_local
+from bayplan.framework.api.plugin import Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.snapshot import IntVector, NodeTable
@@ -192,7 +193,7 @@ class _SharingTrigger:
     that the number of candidates decreases from pod to pod."""
 
     name = "Company"
-    depends_on = row_local
+    traits = PluginTraits(depends_on=row_local)
 
     def signature(self, pod: Pod) -> Hashable:  # noqa: ARG002
         return ()

@@ -1,1 +1,1 @@
-"""Objects and inputs for tests; a test names only what it is about."""
+"""Builders for objects and inputs of tests; a test names only the fields that it is about."""

@@ -1,7 +1,7 @@
 """Pod groups, queues and open sessions for tests of the batch engine's plugins.
 
-`with opened(Overcommit, pods=[...], objects=[make_group("job")]) as session:` gives a session in which the plugin has
-registered; the question at its points is then asked through the session, as actions do it.
+`with open_session(Overcommit, pods=[...], objects=[make_group("job")]) as session:` gives a session in which the plugin
+has registered its functions; the test then calls them through the session, as actions do.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def make_engine(
     objects: Iterable[KubeObject] = (),
     now: datetime = NOW,
 ) -> BatchEngine:
-    """An engine with these plugins in one tier, all flags on; `arguments` are given to each."""
+    """An engine with these plugins in one tier, all flags on; `arguments` are passed to each."""
     cache = Cache()
     for node in nodes:
         cache.add_node(node)
@@ -121,7 +121,7 @@ def make_engine(
 
 @contextmanager
 def open_session(*plugins: type[Any], **world: Any) -> Iterator[Session]:
-    """An open session of `make_engine`; a plugin that broke while it opened is an error."""
+    """An open session of `make_engine`; an exception of a plugin in OnSessionOpen fails the test."""
     with make_engine(*plugins, **world).session() as session:
         broken = [fault for fault in session.faults if "on_session_open" in fault]
         assert not broken, broken
@@ -139,5 +139,5 @@ def task_names(tasks: Iterable[Task]) -> list[str]:
 
 
 def pod_group_messages(session: Session) -> list[str]:
-    """What pod groups are told, as `group: text`."""
+    """Messages of the pod group conditions, as `group: text`."""
     return [f"{group.partition('/')[2]}: {text}" for group, _, _, text in session.events]

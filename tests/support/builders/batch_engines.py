@@ -1,4 +1,4 @@
-"""Whole engines for tests of sessions and actions: real framework plugins, a configuration as text, a cluster."""
+"""Complete engines for tests of sessions and actions: real framework plugins, a configuration as text, a cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ tiers:
   - name: predicates
   - name: nodeorder
 """
-"""Gangs on nodes that fit, the least used first."""
+"""Configuration that places gangs on feasible nodes, the least used first."""
 
 
 def build_engine(
@@ -39,7 +39,7 @@ def build_engine(
     seed: int = 0,
     cache: Cache | None = None,
 ) -> BatchEngine:
-    """An engine on a cluster; the queue `q` is always there."""
+    """An engine on a cluster; the queue `q` always exists."""
     cache = Cache() if cache is None else cache
     for node in nodes:
         cache.add_node(node)
@@ -54,7 +54,7 @@ def build_engine(
 
 
 def add_pod(engine: BatchEngine, pod: Pod) -> None:
-    """The API server shows a new pod."""
+    """Deliver the add event of a pod."""
     if pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed"):
         engine.cache.add_pod(pod)
     engine.handle_update(pod)

@@ -1,4 +1,4 @@
-"""What an open session says of nodes for one task: scores and objections by node name."""
+"""Results of an open session for one task: scores and rejections by node name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.builders.batch import tasks_of
 
 
 def scores(session: Session, name: str) -> dict[str, float]:
-    """The totals of all nodes for the pod of this name."""
+    """The total scores of all nodes for the pod of this name."""
     (task,) = tasks_of(session, name)
     totals = session.scores(task, np.ones(len(session.nodes), dtype=np.bool_))
     assert totals is not None
@@ -20,7 +20,7 @@ def scores(session: Session, name: str) -> dict[str, float]:
 
 
 def predicate_rejections(session: Session, name: str) -> Mapping[str, tuple[Code, str]]:
-    """The nodes that a predicate rejects for the pod of this name, and how."""
+    """The nodes that a predicate rejects for the pod of this name, with the reasons."""
     (task,) = tasks_of(session, name)
     found = {}
     for node in session.nodes:

@@ -1,4 +1,4 @@
-"""Histories for the tests of the chaos driver: objects and watch events, made by hand, with times of their own."""
+"""Histories for the tests of the chaos checks: hand-written objects and watch events, with their times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POOL = "p"
 
 
 class EventHistory:
-    """A world that is told event by event, with the checkers of one kind or all of them."""
+    """A sequence of events for the checkers of one invariant or all of them."""
 
     def __init__(self, *checkers: type[Checker]) -> None:
         self.world = World()
@@ -29,7 +29,7 @@ class EventHistory:
             self._tell(at_s, "ADDED", each)
 
     def change(self, at_s: float, tree: Tree, **changes: Any) -> None:
-        """`spec`, `status` and `metadata` of `changes` are laid over those of the tree."""
+        """`spec`, `status` and `metadata` of `changes` are merged over those of the tree."""
         for part, fields in changes.items():
             tree.setdefault(part, {}).update(copy.deepcopy(fields))
         self._tell(at_s, "MODIFIED", tree)
@@ -48,7 +48,7 @@ class EventHistory:
         self.world.record.apply(tree["kind"], type_, copy.deepcopy(tree), at_s)
 
     def names(self, at_s: float = 10_000.0) -> list[str]:
-        """Names of the invariants that were violated, after all checks that were put off."""
+        """Names of the violated invariants, after all deferred checks."""
         self.invariants.tick(at_s)
         return [each.invariant for each in self.found]
 

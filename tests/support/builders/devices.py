@@ -46,8 +46,11 @@ SELECTORS = DeviceSelectors()
 def device(
     name: str, *, consumes: Mapping[str, str] | None = None, api: Mapping[str, Any] | None = None, **attributes: Any
 ) -> Device:
-    """A device. `attributes` are strings, numbers or booleans; `consumes` are counters of the set "set"; `api` are
-    other fields as they stand in a manifest."""
+    """A device.
+
+    `attributes` are strings, numbers or booleans; `consumes` are counters of the set "set"; `api` are other fields as
+    in a manifest.
+    """
     manifest: dict[str, Any] = {"name": name, **(api or {})}
     manifest["attributes"] = {key: {_type_of(value): value} for key, value in attributes.items()}
     if consumes is not None:
@@ -71,7 +74,7 @@ def make_slice(
     counters: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> ResourceSlice:
-    """A slice of a pool of `of` slices, local to `node` unless `spec` says otherwise; `counters` make the set "set"."""
+    """A slice of a pool of `of` slices, local to `node` unless `spec` overrides that; `counters` make the set "set"."""
     pool = pool or node or "pool"
     manifest: dict[str, Any] = {
         "driver": driver,
@@ -98,7 +101,7 @@ def selectors(*expressions: str) -> tuple[DeviceSelector, ...]:
 
 
 def subrequest(count: int | str = 1, *expressions: str, of: str = "gpu", **fields: Any) -> dict[str, Any]:
-    """The part that plain requests and alternatives have in common; the count may be "all"."""
+    """The common part of plain requests and alternatives; the count may be "all"."""
     wanted: dict[str, Any] = {"deviceClassName": of, **fields}
     wanted["selectors"] = [{"cel": {"expression": text}} for text in expressions]
     wanted.update({"allocationMode": "All"} if count == "all" else {"allocationMode": "ExactCount", "count": count})
@@ -125,7 +128,7 @@ def make_claim(
     version: str = "",
     **status: Any,
 ) -> ResourceClaim:
-    """A claim of namespace "default"; requests are called r0, r1, … in their order."""
+    """A claim of namespace "default"; requests are named r0, r1, … in their order."""
     named = tuple(msgspec.structs.replace(item, name=f"r{number}") for number, item in enumerate(requests))
     devices = DeviceClaim(
         requests=named,
@@ -157,21 +160,21 @@ def allocate(
     node: Node | None = None,
     **options: Any,
 ) -> Allocation | NotAllocatable:
-    """Allocate the claims on a node called "n", with one class "gpu" that takes every device unless told otherwise."""
+    """Allocate the claims on a node "n", by default with one class "gpu" that matches every device."""
     known = {item.name: item for item in (classes if classes is not None else [make_class()])}
     allocator = Allocator(PoolIndex(slices), known, in_use if in_use is not None else AllocatedDevices(), SELECTORS)
     return allocator.allocate(node or make_node("n"), claims, **options)
 
 
 def allocated_devices(outcome: Allocation | NotAllocatable) -> list[str] | str:
-    """What was given, as "request=device" in order, claims after one another; or why nothing was."""
+    """The allocated devices, as "request=device" in order, claim after claim; or why there is no allocation."""
     if isinstance(outcome, NotAllocatable):
         return outcome.reason
     return [f"{pick.alternative.name}={pick.device.id.device}" for picks in outcome.picks for pick in picks]
 
 
 def protected_claim(name: str) -> ResourceClaim:
-    """A claim for one device, which has the finalizer already: allocating it is one write."""
+    """A claim for one device, which already has the finalizer, so its allocation is one write."""
     claim = make_claim(exactly(1), name=name, version="1")
     metadata = msgspec.structs.replace(claim.metadata, finalizers=(FINALIZER,))
     return msgspec.structs.replace(claim, metadata=metadata)

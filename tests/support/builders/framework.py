@@ -1,8 +1,8 @@
-"""Snapshots and handles for tests of the parts, and the questions that tests of shipped plugins ask of them.
+"""Snapshots and handles for tests of framework parts, and runners for single extension points of shipped plugins.
 
-Pods and nodes come from the public kit (`bayplan.testing`); where that runs whole profiles, this goes below them:
-`run_filter(NodePorts, pod, node_a, node_b, pods=[...])`. Plugins may be given as a class: it is then built the way a
-profile builds it, with its default arguments unless `args` says otherwise.
+Pods and nodes come from the public kit (`bayplan.testing`). The kit runs whole profiles; this module runs parts:
+`run_filter(NodePorts, pod, node_a, node_b, pods=[...])`. A plugin may be given as a class: it is then built as a
+profile builds it, with its default arguments unless `args` is given.
 """
 
 from __future__ import annotations
@@ -70,19 +70,19 @@ __all__ = [
 ]
 
 FilterResult = tuple[str, tuple[str, ...]]
-"""What a filter says of a node: the code's label and the reasons."""
+"""The result of a filter for a node: the code's label and the reasons."""
 
 
 # objects
 
 
 def from_api(kind: type[K], manifest: Mapping[str, Any]) -> K:
-    """An object as it stands in a manifest, for shapes that the builders have no keyword for."""
+    """An object from its manifest, for fields that the builders have no keyword for."""
     return msgspec.convert(manifest, kind)
 
 
 def make_node(name: str = "node", *, labels: Mapping[str, str] | None = None, **fields: Any) -> Node:
-    """The kit's node with these labels and no others: tests of the parts count them."""
+    """The kit's node with only these labels: tests of the parts count them."""
     node = kit.make_node(name, **fields)
     return replace_fields(node, metadata={"labels": dict(labels or {})})
 
@@ -92,7 +92,7 @@ def taint(key: str, effect: str = "NoSchedule", value: str = "") -> Taint:
 
 
 def replace_fields(item: K, **fields: Any) -> K:
-    """The same object with some fields replaced: `changed(pod, spec={"priority": 3}, status={...})`."""
+    """The same object with some fields replaced: `replace_fields(item, spec={"priority": 3}, status={...})`."""
     parts = {
         name: msgspec.structs.replace(getattr(item, name), **value) if isinstance(value, dict) else value
         for name, value in fields.items()
@@ -104,7 +104,10 @@ def replace_fields(item: K, **fields: Any) -> K:
 
 
 def make_snapshot(nodes: Iterable[Node] = (), pods: Iterable[Pod] = (), objects: Iterable[KubeObject] = ()) -> Snapshot:
-    """A snapshot of these nodes in this order. Pods are counted on the node that they name; others are left out."""
+    """A snapshot of these nodes in this order.
+
+    Pods are counted on the node that they name; pods without a node are ignored.
+    """
     nodes = list(nodes)
     vocabulary = InternTables()
     snapshot = Snapshot(vocabulary, Catalog(objects))
@@ -146,16 +149,16 @@ def _image_states(nodes: Sequence[Node]) -> dict[str, ImageState]:
 
 
 def make_cycle(pod: Pod, snapshot: Snapshot | None = None) -> Cycle:
-    """One attempt to place `pod`."""
+    """The cycle of one scheduling attempt for `pod`."""
     return Cycle(PodInfo(pod), make_snapshot() if snapshot is None else snapshot)
 
 
-# what a plugin may reach
+# the plugin handle
 
 
 @dataclass
 class FakeNominations:
-    """Pods by the node that they wait for; nobody waits unless a test says so."""
+    """Nominated pods by node; empty unless a test adds some."""
 
     waiting: dict[str, list[PodInfo]] = field(default_factory=dict)
     leaving: dict[str, Mapping[str, object]] = field(default_factory=dict)
@@ -177,7 +180,7 @@ class FakeNominations:
 
 
 class FakeHandle:
-    """A handle over a catalog, with a clock that stands still and chance that repeats."""
+    """A handle over a catalog, with a clock that stands still and a seeded random generator."""
 
     def __init__(self, catalog: Catalog | None = None, *, group_pods: Iterable[Pod] = ()) -> None:
         self.catalog = Catalog() if catalog is None else catalog
@@ -209,7 +212,7 @@ def _group_of(pod: Pod) -> str | None:
 
 
 def make_plugin(plugin: Any, *, args: Any = None, handle: FakeHandle | None = None) -> Any:
-    """A plugin built as a profile builds it; an object that is a plugin already is returned as it is."""
+    """A plugin built as a profile builds it; an instance is returned as it is."""
     if not isinstance(plugin, type):
         return plugin
     (entry,) = Registry.of(plugin)
@@ -218,11 +221,11 @@ def make_plugin(plugin: Any, *, args: Any = None, handle: FakeHandle | None = No
     return entry.build(args, handle or FakeHandle())
 
 
-# questions
+# runners
 
 
 def make_filtering(*plugins: Any) -> FilterPoints:
-    """PreFilter and Filter of a profile that has only these plugins."""
+    """PreFilter and Filter of a profile with only these plugins."""
     return FilterPoints(
         [plugin for plugin in plugins if PRE_FILTER.extended_by(plugin)],
         [plugin for plugin in plugins if FILTER.extended_by(plugin)],
@@ -232,7 +235,7 @@ def make_filtering(*plugins: Any) -> FilterPoints:
 
 
 def make_scoring(*plugins: Any) -> ScorePoints:
-    """PreScore and Score of a profile that has only these plugins, each with weight 1."""
+    """PreScore and Score of a profile with only these plugins, each with weight 1."""
     return ScorePoints(
         [plugin for plugin in plugins if PRE_SCORE.extended_by(plugin)],
         [plugin for plugin in plugins if SCORE.extended_by(plugin)],
@@ -251,7 +254,7 @@ def run_filter(
 
 
 def diagnose(plugin: Any, pod: Pod, snapshot: Snapshot, *, args: Any = None) -> Diagnosis:
-    """The same as a diagnosis, for tests that look at more than the nodes."""
+    """The same as a `Diagnosis`, for tests that read more than the nodes."""
     built = make_plugin(plugin, args=args, handle=FakeHandle(snapshot.catalog))
     filtering, cycle = make_filtering(built), make_cycle(pod, snapshot)
     return filtering.run_filters(cycle, filtering.pre_filter(cycle))
@@ -260,7 +263,7 @@ def diagnose(plugin: Any, pod: Pod, snapshot: Snapshot, *, args: Any = None) -> 
 def run_score(
     plugin: Any, pod: Pod, *nodes: Node, pods: Iterable[Pod] = (), objects: Iterable[KubeObject] = (), args: Any = None
 ) -> dict[str, int]:
-    """PreScore, Score and normalising of one plugin over all nodes; nothing where it skips the pod."""
+    """PreScore, Score and NormalizeScore of one plugin over all nodes; empty if it skips the pod."""
     snapshot = make_snapshot(nodes, pods, objects)
     scores = score(plugin, pod, snapshot, args=args)
     assert scores.status.ok, scores.status
@@ -271,13 +274,13 @@ def run_score(
 def score(
     plugin: Any, pod: Pod, snapshot: Snapshot, *, args: Any = None, nodes: NodeTable | None = None
 ) -> TotalScores:
-    """The same as the framework keeps it, for tests that look at the status or at part of the nodes."""
+    """The same in the framework's types, for tests that read the status or part of the nodes."""
     built = make_plugin(plugin, args=args, handle=FakeHandle(snapshot.catalog))
     return make_scoring(built).score(make_cycle(pod, snapshot), snapshot.table if nodes is None else nodes)
 
 
 def filter_result(status: Status) -> FilterResult:
-    """A status as tests write it down."""
+    """A status as tests compare it."""
     return status.code.label, status.reasons
 
 
@@ -285,21 +288,24 @@ FEASIBLE: FilterResult = (Code.SUCCESS.label, ())
 
 
 def rejected(*reasons: str) -> FilterResult:
-    """The node is refused; removing pods could help."""
+    """The node is rejected; evicting pods could help."""
     return Code.UNSCHEDULABLE.label, reasons
 
 
 def unresolvable(*reasons: str) -> FilterResult:
-    """The node is refused, whoever is removed."""
+    """The node is rejected, and evicting pods cannot help."""
     return Code.UNRESOLVABLE.label, reasons
 
 
 def errored(*reasons: str) -> FilterResult:
-    """Something broke."""
+    """The plugin returned an error."""
     return Code.ERROR.label, reasons
 
 
 def evaluate_hints(plugin: Any, resource: str, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> list[str]:
-    """What each of the plugin's cures about a kind of object says of an event; "Queue" where it has no hint."""
-    cures = [cure for cure in plugin.cured_by if cure.resource == resource]
-    return [cure.hint(pod, old, new).value if cure.hint is not None else "Queue" for cure in cures]
+    """The results of the plugin's hint functions for an event of a resource; "Queue" for a registration without one."""
+    registrations = [registration for registration in plugin.events_to_register if registration.resource == resource]
+    return [
+        registration.hint(pod, old, new).value if registration.hint is not None else "Queue"
+        for registration in registrations
+    ]

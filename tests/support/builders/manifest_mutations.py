@@ -1,7 +1,7 @@
-"""Changed copies of a manifest: every field emptied, spoilt, doubled or taken away, one at a time.
+"""Mutated copies of a manifest: every field emptied, invalidated, duplicated or removed, one at a time.
 
-The recording of a real API server's answers and the test that holds our rules against it both make them, so that the
-recording needs to keep no more than where and how a copy was changed.
+Both the recorder of a real API server's responses and the test that compares our validation with them use this module,
+so the recording only contains the path and the kind of each mutation.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ INVALID_VALUE = "Bad_Value!"
 LONG_VALUE = "x" * 70
 DELETE = "-"
 _NEAR = 4
-"""How deep texts are made long, too; most are held to one rule whatever their length."""
+"""Up to this depth texts are also made too long; most are checked by one rule whatever their length."""
 MAPS = ("labels", "annotations", "matchLabels", "selector", "nodeSelector", "data", "parameters", "volumeAttributes")
 NAMES = (("metadata", "name"), ("metadata", "namespace"), ("metadata", "generateName"))
 
 
 def mutations(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Where to put which value; `GONE` takes the field away, and at the end of a list a new value comes in."""
+    """Paths and values; `GONE` removes the field, and a path one past the end of a list appends a value."""
     if path[:1] in (("kind",), ("apiVersion",), ("status",)) or path in NAMES:
         return
-    if path[-1:] == ("nodePort",):  # a dry run does not look at these
+    if path[-1:] == ("nodePort",):  # a dry run ignores these
         return
     if isinstance(tree, dict):
         if path and path != ("metadata",):
@@ -61,7 +61,7 @@ def copy_tree(tree: Any) -> Any:
 
 
 def apply_mutation(tree: Any, path: Path, value: Any) -> Any:
-    """A copy with the value there."""
+    """A copy with the value at the path."""
     copy = copy_tree(tree)
     place = copy
     for step in path[:-1]:

@@ -1,4 +1,4 @@
-"""The OpenB workloads that tests read."""
+"""The OpenB workloads for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of recordings and what-if share."""
+"""Configuration shared by the tests of recordings and what-if."""
 
 from __future__ import annotations
 

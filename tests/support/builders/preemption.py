@@ -1,4 +1,4 @@
-"""Weak pods, strong pods and budgets: what tests of preemption are made of."""
+"""Builders for tests of preemption: pods of low and high priority, and disruption budgets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def running_pod(
     told: Condition | None = None,
     **more: Any,
 ) -> Pod:
-    """A pod on a node; `started`: seconds after the beginning, None: not yet."""
+    """A pod on a node; `started`: seconds after `NOW`, None: not started yet."""
     start_time = None if started is None else CREATED + timedelta(seconds=started)
     status = PodStatus(phase="Running", start_time=start_time, conditions=(told,) if told else ())
     return make_pod(name, node=node, requests={"cpu": cpu}, priority=priority, status=status, **more)

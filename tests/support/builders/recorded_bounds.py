@@ -1,7 +1,7 @@
 """Tables of the last value that a field accepts and the first one that it refuses.
 
-Each row changes one field of a recorded manifest, which is valid as it is: (path, accepted, refused, words of the
-fault), and the field that the fault names where it is not the path. Keys of a table are Kind/name of the manifests.
+Each row changes one field of a recorded manifest, which is valid: (path, accepted, refused, words of the field error),
+and the field of the error if it is not the path. Keys of a table are Kind/name of the manifests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def cases(table: Mapping[str, Sequence[Row]]) -> list[Any]:
 
 
 def faults(name: str, path: str, value: Any) -> list[tuple[str, str]]:
-    """Field and message of each fault of a recorded manifest with one field changed."""
+    """Field and message of each field error of a recorded manifest with one field changed."""
     items = [each["item"] for each in recorded()]
     item = next(each for each in items if f"{each['kind']}/{each['metadata'].get('name')}" == name)
     steps = tuple(int(each) if each.isdigit() else each for each in path.split("."))
@@ -39,7 +39,7 @@ def faults(name: str, path: str, value: Any) -> list[tuple[str, str]]:
 
 
 def assert_faults(name: str, path: str, value: Any, expected: Sequence[str]) -> None:
-    """A changed manifest has these faults and no others. The words are parts of "field: message"."""
+    """Assert that a changed manifest has exactly these field errors. The words are parts of "field: message"."""
     found = [f"{field}: {message}" for field, message in faults(name, path, value)]
     unexplained = [each for each in found if not any(_says(each, words) for words in expected)]
     unseen = [words for words in expected if not any(_says(each, words) for each in found)]
@@ -47,5 +47,5 @@ def assert_faults(name: str, path: str, value: Any, expected: Sequence[str]) -> 
 
 
 def _says(fault: str, words: str) -> bool:
-    """Whether all parts of the words are in a fault; between field and message it has the value."""
+    """Whether all words are in an error; between field and message it has the value."""
     return all(part in fault for part in words.split(": ", 1))

@@ -1,7 +1,7 @@
-"""The recorded manifests of every kind, and what our rules make of a new or changed object.
+"""The recorded manifests of every kind, and the result of defaulting, admission and validation for them.
 
-`create` and `update` take an object through reading, defaults, admission, preparation and validation, as a request
-does. They return the object that would be stored, or its faults as (field, reason, message).
+`create` and `update` take an object through decoding, defaulting, admission, strategy and validation, as a request
+does. They return the object that would be stored, or its field errors as (field, reason, message).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def read(resource: ServedResource, item: Tree) -> Tree:
 
 
 def create(item: Tree, identity: Tree) -> Any:
-    """The object as it would be stored, or its faults; `identity` has the recorded uid and time."""
+    """The object that would be stored, or its errors; `identity` has the recorded uid and time."""
     resource = resource_of(item)
     tree = read(resource, item)
     metadata = tree["metadata"]
@@ -112,8 +112,10 @@ def messages(faults: Any) -> list[list[str]]:
 
 
 def plain(causes: Any) -> list[list[str]]:
-    """Faults in one order, each once. What is made up is gone, and so is the difference between empty and absent,
-    which reading loses."""
+    """The errors, sorted and without duplicates.
+
+    Generated parts are removed, and empty and absent values are equal, because decoding cannot distinguish them.
+    """
     found = {(field, reason, _UID.sub("<uid>", _EMPTY.sub("null", text))) for field, reason, text in causes}
     return sorted(map(list, found))
 

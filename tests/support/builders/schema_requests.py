@@ -1,6 +1,6 @@
-"""The questions of `schema_cases.json` as requests, for the one who records answers and for the one who compares.
+"""The cases of `schema_cases.json` as requests, for the recorder of responses and for the test that compares them.
 
-Also the random histories of objects that several managers write to: the same seed makes the same history.
+Also the random histories of objects with several field managers: the same seed makes the same history.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _text(body: Any) -> str:
 
 
 def schema_requests() -> Iterator[SchemaRequest]:
-    """Everything that is asked once, of a server on which only the pod and the definition are there."""
+    """Requests for a server that has only the pod and the definition."""
     for path, key in ((PODS, "pod_bodies"), (SECRETS, "secret_bodies"), (LEASES, "lease_bodies")):
         yield from (SchemaRequest("decoding", "POST", path, body) for body in CASES[key])
     yield from (SchemaRequest("decoding", "POST", PODS, body, YAML) for body in CASES["pod_yaml"])
@@ -72,7 +72,7 @@ def schema_requests() -> Iterator[SchemaRequest]:
 
 
 def changed(tree: Tree, change: list[Any]) -> Tree:
-    """The tree with fields set or taken out, by their paths."""
+    """The tree with fields set or removed, by their paths."""
     made = deepcopy(tree)
     for path, value in change:
         holder: Any = made
@@ -86,11 +86,11 @@ def changed(tree: Tree, change: list[Any]) -> Tree:
     return made
 
 
-# Histories.
+# Histories of writes by several field managers.
 
 
 class Write(NamedTuple):
-    """One step of a history. `verb` is apply, force, create, update, merge or status."""
+    """One write of a history. `verb` is apply, force, create, update, merge or status."""
 
     verb: str
     manager: str

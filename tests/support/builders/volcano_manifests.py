@@ -1,4 +1,4 @@
-"""Jobs, queues and their kin as trees, for tests of whatever reads them."""
+"""Volcano jobs, tasks and queues as trees."""
 
 from __future__ import annotations
 

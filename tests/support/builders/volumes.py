@@ -1,4 +1,7 @@
-"""Claims, volumes, classes and CSI objects for tests. Everything has a default; a test names only what it is about."""
+"""Claims, volumes, classes and CSI objects for tests.
+
+Everything has a default; a test names only the fields that it is about.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def ephemeral(volume: str = "scratch") -> Volume:
 def volume_pod(
     *volumes: Volume, name: str = "pod", namespace: str = "default", node: str = "", nominated: str = ""
 ) -> Pod:
-    """A pod that is about its volumes alone."""
+    """A pod of which only the volumes matter."""
     return Pod(
         ObjectMeta(name=name, namespace=namespace, uid=f"uid-{namespace}-{name}"),
         PodSpec(node_name=node, volumes=volumes),
@@ -62,12 +65,12 @@ def owner_references(pod: Pod) -> tuple[OwnerReference, ...]:
 
 
 def make_claim(name: str = "claim", *, storage_class: str | None = "slow", **fields: Any) -> PersistentVolumeClaim:
-    """The kit's claim, of the class that these tests are about."""
+    """The kit's claim, with the storage class of these tests."""
     return make_pvc(name, storage_class=storage_class, **fields)
 
 
 def make_volume(name: str = "volume", *, storage_class: str = "slow", **fields: Any) -> PersistentVolume:
-    """The kit's volume, of the same class."""
+    """The kit's volume, with the same class."""
     return make_pv(name, storage_class=storage_class, **fields)
 
 
@@ -122,7 +125,7 @@ def make_storage_capacity(
     largest: QuantityText | None = None,
     reachable: bool = True,
 ) -> CsiStorageCapacity:
-    """A CSIStorageCapacity; without `near` every node reaches it, unless `reachable` is false."""
+    """A CSIStorageCapacity; without `near` it applies to every node, unless `reachable` is false."""
     topology = LabelSelector(match_labels=near or {}) if reachable else None
     return CsiStorageCapacity(
         ObjectMeta(name=name, namespace="kube-system"), topology, storage_class, capacity, largest
@@ -139,5 +142,5 @@ def catalog(*objects: Any) -> Catalog:
 
 
 def at_version(item: Any, version: str) -> Any:
-    """The same object as a later write left it."""
+    """The same object with a later resource version."""
     return msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, resource_version=version))

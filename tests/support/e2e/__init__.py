@@ -1,1 +1,1 @@
-"""What end-to-end tests share: processes, namespaces, and checks on a cluster."""
+"""Code that end-to-end tests share: processes, namespaces, and checks on a cluster."""

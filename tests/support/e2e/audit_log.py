@@ -1,4 +1,4 @@
-"""A real server that keeps account of what one ServiceAccount asks, under exactly the rules that we hand out."""
+"""A real API server with an audit log of one ServiceAccount, under exactly the RBAC rules of `deploy/`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ rules:
 
 @dataclass(frozen=True)
 class DeployedFolder:
-    """What a folder of `deploy/` brings: an account, and rules for it."""
+    """The account and the rules of a folder of `deploy/`."""
 
     folder: str
     namespace: str
@@ -49,7 +49,7 @@ class DeployedFolder:
         return [tree for path in paths for tree in yaml.safe_load_all(path.read_text()) if tree]
 
     def rights(self) -> set[AccessRight]:
-        """Everything that our own rules allow."""
+        """Every right that the folder's rules grant."""
         found = set()
         for role in (tree for tree in self.objects() if tree["kind"] in ("Role", "ClusterRole")):
             for rule in role["rules"]:
@@ -57,7 +57,7 @@ class DeployedFolder:
         return found
 
     def log(self, cluster: Cluster) -> list[Tree]:
-        """What the account asked."""
+        """The audit log entries of the account."""
         text = (cluster.folder.parent / "audit.log").read_text()
         return [tree for tree in map(json.loads, text.splitlines()) if tree["user"]["username"] == self.account]
 
@@ -69,7 +69,7 @@ class DeployedFolder:
 
 @contextmanager
 def run_audited_cluster(folder: Path, overlay: Path, *accounts: DeployedFolder) -> Iterator[Cluster]:
-    """A server with all that an overlay brings, which keeps account of what these ask."""
+    """A server with all objects of an overlay, and an audit log of their accounts."""
     policy = folder / "policy.yaml"
     policy.write_text(_POLICY.format(accounts=json.dumps([each.account for each in accounts])))
     flags = (

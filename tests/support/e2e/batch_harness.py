@@ -1,4 +1,4 @@
-"""One end-to-end test's own corner for the batch engine: queues, gangs, a process, and what must hold afterwards."""
+"""The batch engine in one end-to-end test: its own queues and gangs, a process, and the checks afterwards."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class BatchSchedulerHarness(SchedulerHarness):
     # objects ----------------------------------------------------------------------------------------------------
 
     def queue(self, name: str, **spec: Any) -> str:
-        """An open queue; the name is this test's own."""
+        """An open queue; its name is unique to the test."""
         full = f"{self.label[:40]}-{name}"
         self._queues.append(full)
         tree = {"apiVersion": VOLCANO, "kind": "Queue", "metadata": {"name": full}}
@@ -87,7 +87,7 @@ class BatchSchedulerHarness(SchedulerHarness):
     def gang(
         self, name: str, size: int, *, minimum: int | None = None, queue: str = "default", cpu: str = "1", **more: Any
     ) -> list[str]:
-        """A group and all of its pods; their names."""
+        """A pod group and all of its pods; returns their names."""
         self.group(name, size if minimum is None else minimum, queue, **more.pop("group", {}))
         self.api.create(*(self.member(name, number, cpu=cpu, **more) for number in range(size)))
         return [f"{name}-w-{number}" for number in range(size)]
@@ -101,7 +101,7 @@ class BatchSchedulerHarness(SchedulerHarness):
         return full
 
     def start(self, *names: str) -> None:
-        """The pods' containers run, as a kubelet would say."""
+        """Set the pods to Running, as a kubelet does."""
         for name in names:
             self.api.patch("Pod", name, {"status": {"phase": "Running"}}, sub="status")
 
@@ -117,7 +117,7 @@ class BatchSchedulerHarness(SchedulerHarness):
         program: tuple[str, ...] = (),
         env: dict[str, str] | None = None,
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """`bayplan batch run`, ended by its own id when the block is left."""
+        """`bayplan batch run`, ended by its own pid at the end of the block."""
         given = [*arguments]
         if not any(each.startswith("--leader-elect") for each in given):
             given.append("--leader-elect=false")
@@ -143,13 +143,13 @@ class BatchSchedulerHarness(SchedulerHarness):
         return self.folder / "volcano-scheduler.conf"
 
     def write_conf(self, text: str) -> None:
-        """As a ConfigMap does it: another file in the place of the old one."""
+        """Replace the file atomically, as the kubelet does for a ConfigMap."""
         fresh = self.folder / ".fresh.conf"
         fresh.write_text(text)
         fresh.replace(self.conf)
 
     def dumped_state(self, process: subprocess.Popen[bytes]) -> Tree:
-        """What the process knows, by its own account."""
+        """The dump of the process's own cache."""
         before = self.log().count("batch: {")
         process.send_signal(signal.SIGUSR2)
         wait_until(lambda: self.log().count("batch: {") > before, "the process says what it knows")
@@ -157,7 +157,7 @@ class BatchSchedulerHarness(SchedulerHarness):
         found: Tree = json.loads(line.partition("batch: ")[2])
         return found
 
-    # what must hold ---------------------------------------------------------------------------------------------
+    # checks -----------------------------------------------------------------------------------------------------
 
     def phase(self, group: str) -> str:
         return str(self.api.get("PodGroup", group).get("status", {}).get("phase", ""))
@@ -174,12 +174,12 @@ class BatchSchedulerHarness(SchedulerHarness):
         return [node_name(pods[name]) for name in names if name in pods]
 
     def reasons(self, names: Iterable[str]) -> list[str]:
-        """Why pods wait, as their conditions say."""
+        """The reasons of pending pods, from their conditions."""
         pods = self.api.pods()
         return [condition(pods[name]).get("message", "") for name in names if name in pods]
 
     def event_notes(self, name: str) -> list[str]:
-        """Notes of events about an object of this name."""
+        """Notes of the events about an object of this name."""
         return [each.get("note", "") for each in self.api.list("Event") if each["regarding"]["name"] == name]
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class BatchSchedulerHarness(SchedulerHarness):
 
 
 def install_volcano_crds(cluster: Cluster, api: Api) -> None:
-    """Volcano's kinds, as users bring them; nothing where they are there."""
+    """Install Volcano's CRDs, unless they exist."""
 
     def served() -> bool:
         try:

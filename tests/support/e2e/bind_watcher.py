@@ -1,8 +1,8 @@
-"""Who looks on while pods are bound: what the last state does not show any more, such as a second node.
+"""Watches bindings as they happen, to find errors that the final state no longer shows, such as a second node.
 
-Reads the watches of pods and of requests from the moment on at which it begins, and what a plugin of the binder, which
-may not live to tell of an attempt, has noted of each. It plays the part of the node, too: a reservation pod says which
-device it holds as soon as it is there, and is gone once it is told to go.
+Reads the watches of pods and of bind requests from its start, and the notes that a plugin of the binder writes about
+each attempt, because the binder may be killed before it reports one. It also plays the node: it sets the device
+annotation of a new reservation pod, and ends a reservation pod that is deleted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Attempts:
 
 
 class WatchThread(threading.Thread):
-    """Everything that happens to one kind in one namespace, in order. Ends when told to."""
+    """Records all watch events of one kind in one namespace, in order, until `end`."""
 
     def __init__(self, cluster: Cluster, path: str, since: str, hear: Callable[[str, Tree], None]) -> None:
         super().__init__(daemon=True)
@@ -58,7 +58,7 @@ class WatchThread(threading.Thread):
 
     def run(self) -> None:
         while not self._over and not self.faults:
-            with suppress(OSError, http.client.HTTPException, ValueError, AttributeError):  # ended by us, or by it
+            with suppress(OSError, http.client.HTTPException, ValueError, AttributeError):  # closed by either side
                 self._listen()
 
     def _listen(self) -> None:
@@ -90,7 +90,7 @@ class WatchThread(threading.Thread):
 
 @dataclass
 class SeenRequest:
-    """One request, as it was made, and the most attempts that a binder ever spoke of."""
+    """One request, as it was created, and the highest attempt count that a binder reported."""
 
     tree: Tree
     made: int
@@ -99,16 +99,14 @@ class SeenRequest:
 
 @dataclass
 class BindWatcher:
-    """Looks on in one namespace, from `with` on."""
+    """Watches one namespace, from `with` on."""
 
     cluster: Cluster
     namespace: str
-    notes: Path | None = None  # where NOTING notes attempts
-    nodes: dict[str, dict[str, int]] = field(
-        default_factory=dict
-    )  # by uid of the pod: since which version it was there
+    notes: Path | None = None  # the file to which NOTING writes attempts
+    nodes: dict[str, dict[str, int]] = field(default_factory=dict)  # by uid of the pod: resource version of its binding
     requests: dict[str, SeenRequest] = field(default_factory=dict)  # by their own uid
-    reserved: set[str] = field(default_factory=set)  # reservation pods that there ever were
+    reserved: set[str] = field(default_factory=set)  # every reservation pod seen so far
     _faults: list[str] = field(default_factory=list)
 
     def __enter__(self) -> BindWatcher:
@@ -133,13 +131,13 @@ class BindWatcher:
             each.end()
 
     def has_seen(self, pods: dict[str, Tree]) -> bool:
-        """Whether it knows already of the nodes of these, and who asked for that."""
+        """Whether the watches have delivered the nodes of these pods, and their requests."""
         bound = {each["metadata"]["uid"]: node_name(each) for each in pods.values() if node_name(each)}
         asked = {pod_uid(each.tree) for each in [*self.requests.values()]}
         return all(uid in asked and node in self.nodes.get(uid, {}) for uid, node in bound.items())
 
     def faults(self) -> list[str]:
-        """What went wrong on the way, whatever the end looks like."""
+        """Errors during the run, whatever the final state is."""
         found = [*self._faults, *(fault for each in self._watches for fault in each.faults)]
         for uid, nodes in self.nodes.items():
             if len(nodes) > 1:
@@ -157,12 +155,12 @@ class BindWatcher:
         return found
 
     def tried(self) -> Counter[str]:
-        """By the uid of the request: how often plugins were really asked to prepare its pod."""
+        """By the uid of the request: how often plugins ran PreBind for its pod."""
         if self.notes is None or not self.notes.exists():
             return Counter()
         return Counter(self.notes.read_text().split())
 
-    # what is told
+    # watch events
 
     def _hear_pod(self, _: str, pod: Tree) -> None:
         if node := node_name(pod):
@@ -180,7 +178,7 @@ class BindWatcher:
     def _hear_reservation(self, kind: str, pod: Tree) -> None:
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         self.reserved.add(uid)
-        with suppress(Refused):  # it is gone by now, or another one has its name
+        with suppress(Refused):  # already deleted, or another pod has its name
             if kind == "DELETED":
                 return
             if "deletionTimestamp" in pod["metadata"]:

@@ -1,4 +1,4 @@
-"""One end-to-end test's own corner for the binder: requests, the process, and what must hold after whatever happens."""
+"""The binder in one end-to-end test: bind requests, the process, and the invariants that must hold afterwards."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ bindRequests: true
 
 
 def is_stopped(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it stands still, by SIGSTOP."""
+    """Whether the process is stopped by SIGSTOP."""
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 class BinderHarness(BatchSchedulerHarness):
-    """Pods, requests and binders of one test."""
+    """Pods, bind requests and binders of one test."""
 
     bound_event_reason = "Bound"  # a pod whose request is lost is scheduled once more
     expected_annotations: Callable[[Tree], Tree] = staticmethod(lambda request: {})  # noqa: ARG005
-    """What the plugins of a test's engine put on a request, all of them together."""
+    """All annotations that the plugins of a test's engine set on a request."""
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
         super().__init__(cluster, namespace, folder)
-        self._handed: dict[str, Tree] = {}  # by uid of the pod: what the test itself has put on requests
+        self._handed: dict[str, Tree] = {}  # by uid of the pod: annotations that the test itself has set on requests
 
     # objects ----------------------------------------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ class BinderHarness(BatchSchedulerHarness):
         owned: bool = True,
         **spec: Any,
     ) -> Tree:
-        """A request for a pod, as an engine makes it. Not `owned`: nobody collects it when the pod goes."""
+        """A request for a pod, as an engine creates it. Without `owned` it is not garbage-collected with the pod."""
         meta = pod["metadata"]
         self._handed[meta["uid"]] = annotations or {}
         owner = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
@@ -88,7 +88,7 @@ class BinderHarness(BatchSchedulerHarness):
         }
 
     def pod_with_request(self, name: str, node: str, **more: Any) -> Tree:
-        """A pod that nobody schedules, and the request to bind it."""
+        """A pod of no scheduler, and the request to bind it."""
         (pod,) = self.api.create(self.pod(name, schedulerName="nobody"))
         self.api.create(self.request(pod, node, **more))
         return pod
@@ -100,7 +100,7 @@ class BinderHarness(BatchSchedulerHarness):
         return str(self.find("BindRequest", name).get("status", {}).get("reason", ""))
 
     def find(self, kind: str, name: str) -> Tree:
-        """The object, or nothing."""
+        """The object, or None."""
         try:
             return self.api.get(kind, name)
         except Refused as fault:
@@ -109,7 +109,7 @@ class BinderHarness(BatchSchedulerHarness):
             return {}
 
     def wait_for_end(self, name: str, phase: str) -> Tree:
-        """Wait until a request has come to this end; the request."""
+        """Wait until a request has this final phase; return the request."""
         wait_until(
             lambda: self.phase_of(name) == phase,
             f"{name} ends as {phase}",
@@ -117,10 +117,12 @@ class BinderHarness(BatchSchedulerHarness):
         )
         return self.find("BindRequest", name)
 
-    # devices that are shared ------------------------------------------------------------------------------------
+    # shared devices
 
     def sharing(self, name: str, group: str, *, config_map: bool = False, **more: Any) -> Tree:
-        """A pod that shares a device, and the request to bind it; with a ConfigMap that an attempt has left before."""
+        """A pod that shares a device, and the request to bind it; optionally with a ConfigMap left by an earlier
+        attempt.
+        """
         pod = self.pod(name, schedulerName="nobody")
         pod["metadata"]["annotations"] = {"runai/shared-gpu-configmap": f"{name}-gpu"}
         (made,) = self.api.create(pod)
@@ -133,7 +135,7 @@ class BinderHarness(BatchSchedulerHarness):
         return made
 
     def claiming(self, name: str, **more: Any) -> Tree:
-        """A pod with a device claim, and the request to bind it, which says what device that is."""
+        """A pod with a device claim, and the request to bind it, which has the allocated device."""
         self.api.create(device_claim(name, "gpus"))
         pod = self.pod(name, schedulerName="nobody", resourceClaims=[{"name": "gpu", "resourceClaimName": name}])
         pod["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
@@ -144,9 +146,12 @@ class BinderHarness(BatchSchedulerHarness):
         return made
 
     def storing(self, name: str, provisioner: str = "kubernetes.io/no-provisioner", **more: Any) -> list[str]:
-        """A pod whose claim waits for it, two volumes on the first node that fit, and the request to bind it.
+        """A pod with an unbound WaitForFirstConsumer claim, two matching volumes on the first node, and the request to
+        bind it.
 
-        The names of the volumes: without a provisioner one of the two is promised, with one another is to be made."""
+        Returns the names of the volumes: without a provisioner the request selects one of the two, with one a new
+        volume is provisioned.
+        """
         kind = wait_for_first_consumer_class(self, name, provisioner)
         fits = kind if provisioner == "kubernetes.io/no-provisioner" else "another"
         made = [volume(self, f"{name}-{number}", self.nodes[0], fits) for number in range(2)]
@@ -160,23 +165,23 @@ class BinderHarness(BatchSchedulerHarness):
         return names
 
     def ensure_reservations(self) -> None:
-        """The namespace of pods that hold devices."""
+        """Create the namespace of the reservation pods."""
         with suppress(Refused):
             self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESERVATIONS}})
 
     def release(self, group: str) -> None:
-        """Leave no reservation behind."""
+        """Wait until no reservation pod is left."""
         api = Api(self.cluster, RESERVATIONS)
         left = api.list("Pod", labelSelector=f"runai-gpu-group={group}")
         api.delete_all("Pod", [pod["metadata"]["name"] for pod in left])
 
     def reservations(self, group: str) -> list[Tree]:
-        """Those that hold a device: nobody is there to end the pods of this cluster that were asked to go."""
+        """Reservation pods without a deletion timestamp: this cluster has no kubelet that ends deleted pods."""
         found = Api(self.cluster, RESERVATIONS).list("Pod", labelSelector=f"runai-gpu-group={group}")
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def report_device(self, group: str, device: str = "GPU-7") -> None:
-        """What the program of a reservation pod does once it runs."""
+        """Set the device of a reservation pod, as its program does once it runs."""
         wait_until(lambda: bool(self.reservations(group)), "the device is reserved")
         (pod,) = self.reservations(group)
         body = {"metadata": {"annotations": {"run.ai/reserve_for_gpu_index": device}}}
@@ -186,7 +191,7 @@ class BinderHarness(BatchSchedulerHarness):
 
     @contextmanager
     def binder(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """`bayplan binder`, ended by its own id when the block is left."""
+        """`bayplan binder`, ended by its own pid at the end of the block."""
         given = [*arguments]
         if "--leader-elect" not in given:
             given.append("--no-leader-elect")
@@ -199,13 +204,13 @@ class BinderHarness(BatchSchedulerHarness):
 
     @property
     def long_timeout_settings(self) -> str:
-        """For a process that stands still for as long as it takes: nobody is to call that a fault."""
+        """Settings for a process that is stopped for a while: no timeout of a client or lease may expire."""
         settings = self.folder / "patient.yaml"
         settings.write_text("apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\nwatchdogSeconds: 0\n")
         return f"--settings={settings}"
 
     def run_until_crash(self, step: str, *arguments: str) -> None:
-        """A binder that ends itself, by SIGKILL, when it reaches a step."""
+        """A binder that kills itself with SIGKILL at a crash point."""
         with crash_at(step), self.binder(*arguments) as process:
             assert process.wait(60) == -signal.SIGKILL, self.binder_log()
 
@@ -213,25 +218,27 @@ class BinderHarness(BatchSchedulerHarness):
         return max(self.folder.glob("binder-*.log")).read_text(errors="replace")
 
     def run_scheduler_with_requests(self, *arguments: str, **more: Any) -> Any:
-        """`bayplan scheduler` that hands its pods to the binder."""
+        """`bayplan scheduler` with BindRequestBinder."""
         return self.run_scheduler(*arguments, config=short_backoff_config(BY_BINDER), **more)
 
     def run_batch_with_requests(self, *arguments: str, settings: str = SETTINGS, **more: Any) -> Any:
-        """`bayplan batch run` that does."""
+        """`bayplan batch run` with bind requests."""
         path = self.folder / "settings.yaml"
         path.write_text(settings)
         return self.run_batch(f"--settings={path}", *arguments, **more)
 
-    # what must hold ---------------------------------------------------------------------------------------------
+    # checks -----------------------------------------------------------------------------------------------------
 
     def watch_binds(self, plugins: Path) -> BindWatcher:
-        """Somebody who looks on, and plays the part of nodes whose devices are reserved. `plugins`: a folder that the
-        binders of the test are given; one is put there that notes attempts."""
+        """A `BindWatcher`, which also plays the nodes with reserved devices.
+
+        `plugins`: the plugin folder of the test's binders; it gets a plugin that records attempts.
+        """
         (plugins / "attempts.py").write_text(RECORDING_PLUGIN)
         return BindWatcher(self.cluster, self.namespace, plugins / "attempts.noted")
 
     def faults(self) -> list[str]:
-        """What is not as it must be, once all is quiet: see `binder_invariants`."""
+        """Violations of `binder_invariants` in the final state."""
         reservations = Api(self.cluster, RESERVATIONS).list("Pod")
         return ClusterState(
             nodes=[each for each in self.api.list("Node") if each["metadata"]["name"] in self.nodes],
@@ -248,17 +255,17 @@ class BinderHarness(BatchSchedulerHarness):
         ).faults()
 
     def volumes(self) -> list[Tree]:
-        """Those that were promised to claims of this corner."""
+        """Volumes that are bound or reserved for claims of this test."""
         found = self.api.list("PersistentVolume")
         return [each for each in found if each["spec"].get("claimRef", {}).get("namespace") == self.namespace]
 
     def check_invariants(self) -> None:
-        """What must be true whoever died and when."""
+        """Check the invariants, which hold whichever process was killed at whichever time."""
         found = self.faults()
         assert not found, found
 
     def requested_and_bound_nodes(self, names: Iterable[str]) -> list[tuple[str, str]]:
-        """The node of each pod by its request, and by itself."""
+        """The node of each pod by its request, and by its spec."""
         pods = self.api.pods()
         return [(self.find("BindRequest", name)["spec"]["selectedNode"], node_name(pods[name])) for name in names]
 

@@ -1,6 +1,7 @@
-"""What must be true of pods, requests, reservations and claims once all is quiet, whoever died and when.
+"""Invariants of pods, bind requests, reservations and claims in a settled cluster, after any crash.
 
-Asked by `BinderHarness.holds` with what the API server has. Each fault is a sentence; none is what a test wants to see.
+Checked by `BinderHarness.check_invariants` on the state of the API server. Each violation is a sentence; a test expects
+none.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _ENDED_PHASES = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class ClusterState:
-    """All that a test has of the cluster. `handed`: the annotations that the request is to have."""
+    """The objects of a test. `expected_annotations`: those that the request must have."""
 
     nodes: list[Tree]
     pods: list[Tree]
@@ -92,10 +93,10 @@ class ClusterState:
             for group in each["spec"].get("selectedGPUGroups", [])
         }
         for group, node in sorted(held - used - awaited):
-            yield f"the device of group {group} on {node} is reserved, and nobody uses it"
+            yield f"the device of group {group} on {node} is reserved but unused"
         for group, node in sorted(used - held):
             if node or group not in {each for each, _ in awaited}:
-                yield f'a pod on "{node}" is of group {group}, and nobody reserves the device'
+                yield f'a pod on "{node}" is of group {group}, but the device is not reserved'
         living = self._living()
         for each in self._of_the_living():
             wanted = set(each["spec"].get("selectedGPUGroups", []))
@@ -103,7 +104,7 @@ class ClusterState:
             if node_name(pod) and each["spec"].get("receivedResourceType") == "Fraction" and groups_of(pod) != wanted:
                 yield f"pod {pod['metadata']['name']} is of groups {groups_of(pod)}, its request says {wanted}"
 
-    # what containers are told
+    # environment of the containers
 
     def _config_maps(self) -> Iterator[str]:
         there = {each["metadata"]["name"] for each in self.config_maps}
@@ -130,7 +131,7 @@ class ClusterState:
             reserved[name] = users
             yield from (f"claim {name} is reserved for {uid}, which is gone" for uid in users - living.keys())
             if "allocation" in status and not users:
-                yield f"claim {name} has devices, and nobody uses them"
+                yield f"claim {name} has devices but no user"
             results = status.get("allocation", {}).get("devices", {}).get("results", [])
             given.update((result["driver"], result["pool"], result["device"]) for result in results)
         yield from (f"device {device} is given out {count} times" for device, count in given.items() if count > 1)
@@ -160,7 +161,7 @@ class ClusterState:
                 elif not is_volume_reachable(found[0], labels.get(node_name(pod), {})):
                     yield f"pod {pod['metadata']['name']} is on {node_name(pod)}, where volume {bound_to} is not"
 
-    # inside
+    # helpers
 
     def _living(self) -> dict[str, Tree]:
         return {
@@ -180,12 +181,14 @@ def pod_uid(request: Tree) -> str:
 
 
 def max_attempts(request: Tree) -> int:
-    """How often a request may have been tried at most: a binder that starts tries what is there, limit or no limit."""
+    """Maximum number of attempts for a request: a binder tries existing requests once after its start, whatever the
+    limit.
+    """
     return max(int(request["spec"].get("backoffLimit", 0)), 1) + 1
 
 
 def is_live(request: Tree) -> bool:
-    """Whether it was or may still be carried out."""
+    """Whether the request was or may still be executed."""
     status = request.get("status", {})
     return status.get("phase") != "Failed" or status.get("failedAttempts", 0) < request["spec"].get("backoffLimit", 0)
 
@@ -196,7 +199,7 @@ def groups_of(pod: Tree) -> set[str]:
 
 
 def _selects(selector: Tree | None, node: str, labels: Tree) -> bool:
-    """Whether a selector means the node, as far as allocations say such things: by name, and by values of labels."""
+    """Whether a node selector matches the node, for the forms that allocations use: by name, and by label values."""
     if selector is None:
         return True
     return any(
@@ -212,7 +215,7 @@ def volume_claims_of(pod: Tree) -> list[str]:
 
 
 def is_volume_reachable(volume: Tree, labels: Tree) -> bool:
-    """Whether a volume of which one label says where it is can be had on a node with these labels."""
+    """Whether a volume with a one-label topology is reachable from a node with these labels."""
     terms = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
     (where,) = [each for term in terms for each in term["matchExpressions"]]
     return labels.get(where["key"]) in where["values"]

@@ -1,7 +1,7 @@
-"""Runs `bayplan` and kills the process at a crash point, so that tests see what a crash leaves behind.
+"""Runs `bayplan` and kills the process at a crash point, so that tests can check the state after a crash.
 
-Started instead of `-m bayplan` in a block of `crash_at`. `BAYPLAN_DIE_AT=bound` names the step, `requested:2` the
-second time that it is reached, and `any:3` the third of all steps.
+Started instead of `-m bayplan` inside `crash_at`. `BAYPLAN_DIE_AT=bound` names the crash point, `requested:2` the
+second time that it is reached, and `any:3` the third of all crash points.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ANY = "any"
 
 
 def kill_process_at(text: str) -> CrashPointCallback:
-    """A callback that kills this process with SIGKILL at the step that the text names."""
+    """A callback that kills this process with SIGKILL at the crash point that the text names."""
     step, _, times = text.partition(":")
     assert step in (*CRASH_POINTS, ANY), f"{ENVIRONMENT_VARIABLE} is {text!r}; use one of {CRASH_POINTS} or {ANY}"
     left = int(times or "1")

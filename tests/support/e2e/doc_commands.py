@@ -1,4 +1,4 @@
-"""Pages that begin with nothing and end with a cluster at work, typed word by word as a newcomer would."""
+"""Runs the commands of documentation pages that start from an empty machine, exactly as written."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _ENDED = "trap 'kill $(jobs -p) 2>/dev/null || true; bayplan cluster down >/dev/
 
 
 def page_commands(page: Path, *, after: int = 0) -> list[Command]:
-    """What a page has people type, in order; without the first blocks, where these set up the machine."""
+    """The commands of a page in order; without the first blocks if these set up the machine."""
     consoles = [block for block in blocks(page) if block.language == "console"]
     return [command for block in consoles[after:] for command in commands(block.text)]
 
 
 def save_files(page: Path, folder: Path) -> None:
-    """Write the files that a page has people write; nobody else may change them."""
+    """Write the files of a page; they are not writable for group and other users."""
     for block in blocks(page):
         if name := block.directives.get("save"):
             path = folder / name
@@ -32,7 +32,7 @@ def save_files(page: Path, folder: Path) -> None:
 def run_typed_commands(
     scripts: list[str], folder: Path, *, tools: Path | None = None, within_s: float = TEST_TIMEOUT_S
 ) -> list[str]:
-    """Type commands into one shell, at home in a folder, until one fails; what each of them has printed."""
+    """Run commands in one shell, in a folder, until one fails; return the output of each."""
     programs = [str(each) for each in (tools, Path(sys.executable).parent) if each is not None]
     env = {**os.environ, "PATH": ":".join([*programs, os.environ["PATH"]]), "HOME": str(folder)}
     env["XDG_STATE_HOME"] = str(folder / "state")

@@ -1,16 +1,16 @@
-"""Commands of kubectl, given to two clusters, and what is told apart from chance: ages, ids, times, random names.
+"""Runs kubectl sessions against two clusters and compares outputs, ignoring ages, ids, times and generated names.
 
-A session is a list of steps; each is a command line as a person types it, perhaps with a manifest on its standard
-input. Both clusters get the same steps in the same order, and every output is compared after `settled` has replaced
-what no two clusters can have in common.
+A session is a list of steps; each is a command line as typed by a user, optionally with a manifest on its standard
+input. Both clusters get the same steps in the same order, and every output is compared after `normalise_output` has
+replaced what differs between any two clusters.
 
     $ get pods                          one command
     $ KUBE_EDITOR='sed -i s/a/b/' edit configmap c
-    $ until auth can-i get pods         again and again until it succeeds; only its exit code is compared
-    $ & 2 get pods -w                   begins, and goes on beside the steps that follow once it has printed two lines
-    $ fg 5                              what it has printed, once there are five lines; then it is ended
+    $ until auth can-i get pods         repeated until it succeeds; only its exit code is compared
+    $ & 2 get pods -w                   in the background; the next step starts when it has printed two lines
+    $ fg 5                              its output once there are five lines; then it is ended
 
-`$(get ...)` in a command or on its standard input is what that command prints, as in a shell.
+`$(get ...)` in a command or on its standard input is replaced by the output of that command, as in a shell.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cluster.run import Cluster
 from support.harness.deadlines import DEADLINE_S
 
 _REPLACED = (
-    # kubectl's own log, if a time-out comes at the wrong moment.
+    # kubectl's own log lines, if a timeout happens at an inconvenient time
     (re.compile(r"^[EIW]\d{4} .*reflector\.go.*\n", re.MULTILINE), ""),
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<uid>"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "<time>"),
@@ -73,8 +73,10 @@ _WRITER = re.compile(r"^  (?:manager|operation|subresource): .*$", re.MULTILINE)
 
 
 def _by_writer(managed: re.Match[str]) -> str:
-    """Managed fields by manager, operation and subresource. Servers sort them by the second in which they were written
-    before that, and two clusters need not get through the same steps in the same seconds."""
+    """Managed fields sorted by manager, operation and subresource.
+
+    Servers sort them by time in seconds first, and two clusters do not run the same steps in the same seconds.
+    """
     indent, entries = managed["indent"], managed["entries"].removesuffix("\n")
     items = re.split(rf"^{indent}- ", f"{entries}\n", flags=re.MULTILINE)[1:]
     items.sort(key=lambda item: sorted(_WRITER.findall(item.replace(f"\n{indent}", "\n"))))
@@ -82,7 +84,9 @@ def _by_writer(managed: re.Match[str]) -> str:
 
 
 def normalise_output(text: str) -> str:
-    """The output without what is chance, as is the order in which a real server finds faults in several fields."""
+    """The output without random parts, and in a fixed order: a real server returns several field errors in random
+    order.
+    """
     text = _MANAGED.sub(_by_writer, text)
     for pattern, word in _REPLACED:
         text = pattern.sub(word, text)
@@ -94,14 +98,14 @@ _ASKED = re.compile(r"\$\((get [^()]*)\)")
 
 
 class Terminal:
-    """Somebody who types commands for one cluster."""
+    """Runs the commands of a session on one cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._beside: _BackgroundCommand | None = None
 
     def run(self, step: Step) -> str:
-        """What a step prints, its complaints and its exit code, settled."""
+        """The normalised output, errors and exit code of a step."""
         step = Step(self._filled(step.line), self._filled(step.stdin))
         words = shlex.split(step.line)
         if words[0] == "&":
@@ -123,7 +127,7 @@ class Terminal:
         return _ASKED.sub(lambda asked: self._done(shlex.split(asked[1]), "").stdout, text)
 
     def _until(self, words: list[str], stdin: str) -> str:
-        """Ask again and again until a command succeeds."""
+        """Repeat a command until it succeeds."""
         deadline = time.monotonic() + DEADLINE_S
         while (done := self._done(words, stdin)).returncode:
             assert time.monotonic() < deadline, f"{self._cluster.url}: {shlex.join(words)}: {done.stdout}{done.stderr}"
@@ -151,13 +155,13 @@ class Terminal:
         return [str(program("kubectl")), f"--kubeconfig={self._cluster.kubeconfig()}", *words]
 
     def _environment(self) -> dict[str, str]:
-        """Of nobody's own: what kubectl keeps, an edit that was refused too, goes with the cluster's folder."""
+        """The environment of the user, with kubectl's cache and its files of refused edits in the cluster's folder."""
         folder = str(self._cluster.folder)
         return {"KUBE_EDITOR": "true", "PATH": "/bin", "HOME": folder, "TMPDIR": folder}
 
 
 def compare_output(both: tuple[Terminal, Terminal], step: Step) -> str:
-    """Give a step to both; what the first prints otherwise than the second, if anything."""
+    """Run a step on both clusters; return the difference of the outputs, if any."""
     ours, real = both
     told, expected = ours.run(step), real.run(step)
     if told == expected:
@@ -167,7 +171,7 @@ def compare_output(both: tuple[Terminal, Terminal], step: Step) -> str:
 
 
 class _BackgroundCommand:
-    """A command that goes on while others are typed."""
+    """A background command."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -186,7 +190,7 @@ class _BackgroundCommand:
                 self._news.notify_all()
 
     def printed(self, count: int) -> str:
-        """The first lines, as soon as there are so many."""
+        """The first `count` lines, once there are so many."""
         with self._news:
             enough = self._news.wait_for(lambda: len(self._lines) >= count, DEADLINE_S)
             assert enough, f"not {count} lines within {DEADLINE_S:g} s: {self._lines}"

@@ -1,7 +1,7 @@
-"""One end-to-end test's own corner of the cluster: nodes that only its pods may use, a process, and what must hold.
+"""The scheduler in one end-to-end test: nodes that only its pods may use, a process, and the checks afterwards.
 
-After whatever happens every pod has a node or an honest reason, no node holds more than it has, and the process
-believes what a fresh start would read: `Corner.settles`.
+After every scenario each pod has a node or a correct reason, no node is overcommitted, and the cache of the process
+equals that of a newly started one: `SchedulerHarness.check_settled`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ PROFILES
 
 
 def short_backoff_config(profiles: str = "") -> str:
-    """A configuration whose pods do not back off for long."""
+    """A configuration with a short pod backoff."""
     return SHORT_BACKOFF_CONFIG.replace("PROFILES", profiles)
 
 
 def plugin_folder(folder: Path, name: str, source: str) -> Path:
-    """A folder with one plugin file, which nobody else may write."""
+    """A folder with one plugin file, writable only by its owner."""
     made = folder / "plugins"
     made.mkdir(mode=0o700)
     (made / f"{name}.py").write_text(source)
@@ -48,7 +48,7 @@ def plugin_folder(folder: Path, name: str, source: str) -> Path:
 
 
 def overcommitted_resources(nodes: Iterable[Tree], pods: Iterable[Tree]) -> list[str]:
-    """Every resource of a node of which its pods want more than there is, in thousandths."""
+    """Every overcommitted resource of a node, with the excess in thousandths."""
     wanted: dict[str, Counter[str]] = {}
     for each in pods:
         if node_name(each) and each.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
@@ -64,7 +64,7 @@ def overcommitted_resources(nodes: Iterable[Tree], pods: Iterable[Tree]) -> list
 
 
 def _pod_requests(spec: Tree) -> Counter[str]:
-    """What a pod counts for on its node: what it may need while it starts or while it runs, and its overhead."""
+    """The requests of a pod on its node: the maximum of init and main containers, and the overhead."""
     running, starting = Counter[str](), Counter[str]()
     for container in spec.get("initContainers", []):
         if container.get("restartPolicy") == "Always":
@@ -74,12 +74,12 @@ def _pod_requests(spec: Tree) -> Counter[str]:
             starting |= running + _requests(container)
     for container in spec["containers"]:
         running.update(_requests(container))
-    whole = Counter({**(running | starting), **_requests(spec)})  # what is asked for the whole pod counts instead
+    whole = Counter({**(running | starting), **_requests(spec)})  # pod-level requests take precedence
     return whole + _thousandths(spec.get("overhead", {}))
 
 
 def _extended_resource_requests(pod: Tree) -> Counter[str]:
-    """What a pod wants by the name of a resource and gets by a claim, whatever its node has of that name."""
+    """Extended resources that a pod gets through a claim; they do not count against the node."""
     claimed = pod.get("status", {}).get("extendedResourceClaimStatus", {}).get("requestMappings", [])
     names = {each["resourceName"] for each in claimed}
     return Counter({name: amount for name, amount in _pod_requests(pod["spec"]).items() if name in names})
@@ -97,7 +97,7 @@ class SchedulerHarness:
     """Nodes and pods of one test."""
 
     bound_event_reason = "Scheduled"
-    """The event of whoever binds."""
+    """The reason of the binding event; another one with the binder."""
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
         self.cluster, self.namespace, self.folder = cluster, namespace, folder
@@ -110,7 +110,7 @@ class SchedulerHarness:
     def add_nodes(
         self, count: int, *, cpu: str = "4", labels: dict[str, str] | None = None, room: dict[str, str] | None = None
     ) -> list[str]:
-        """`room`: what they have beside processors, if not what is usual."""
+        """`room`: other resources of the nodes than CPU, instead of the defaults."""
         names = [f"{self.label[:45]}-{len(self.nodes) + number}" for number in range(count)]
         self.nodes += names
         made = [node(name, cpu=cpu, labels={"for": self.label, **(labels or {})}) for name in names]
@@ -128,7 +128,7 @@ class SchedulerHarness:
         asks: dict[str, str] | None = None,
         **spec: Any,
     ) -> Tree:
-        """A pod that may only go to this corner's nodes. `asks`: what it wants beside processors."""
+        """A pod that is limited to the nodes of this test. `asks`: other requests than CPU."""
         spec.setdefault("nodeSelector", {})
         spec["nodeSelector"] = {"for": self.label, **spec["nodeSelector"]}
         found = pod(name, self.namespace, cpu=cpu, **spec)
@@ -136,12 +136,12 @@ class SchedulerHarness:
         if asks:
             (container,) = found["spec"]["containers"]
             container["resources"]["requests"].update(asks)
-            # what only whole numbers are given out of must be the limit as well
+            # extended resources need equal limits
             container["resources"]["limits"] = {name: amount for name, amount in asks.items() if "/" in name}
         return found
 
     def priority(self, name: str, value: int, **fields: Any) -> str:
-        """A class that may be named at once: a server that has stored one need not know it yet."""
+        """A priority class that can be used at once: the server's admission may not know a stored class yet."""
         full = f"{self.label[:40]}-{name}"
         self.api.create(
             {
@@ -168,18 +168,18 @@ class SchedulerHarness:
     def run_scheduler(
         self, *arguments: str, config: str | None = None, may_end_with: int = -signal.SIGKILL, **more: Any
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """`more`: as `scheduling.scheduler` takes it."""
+        """`more`: arguments of `scheduler_process.run_scheduler`."""
         text = short_backoff_config() if config is None else config
         with run_scheduler(self.cluster, self.folder, *arguments, config=text, **more) as process:
             yield process
             assert process.poll() in (None, may_end_with), self.log()[-4000:]
 
     def log(self) -> str:
-        """What the latest process said."""
+        """The log of the latest process."""
         return max(self.folder.glob("scheduler-*.log")).read_text(errors="replace")
 
     def dump_comparison(self, process: subprocess.Popen[bytes]) -> Tree:
-        """What the process believes, and what is wrong with it."""
+        """The state of the process's cache, and its differences from the API server."""
         before = self.log().count("comparison: {")
         process.send_signal(signal.SIGUSR2)
         wait_until(lambda: self.log().count("comparison: {") > before, "the process compares")
@@ -187,10 +187,10 @@ class SchedulerHarness:
         found: Tree = json.loads(line.partition("comparison: ")[2])
         return found
 
-    # what must hold ---------------------------------------------------------------------------------------------
+    # checks -----------------------------------------------------------------------------------------------------
 
     def wait_bound(self, names: Iterable[str] | None = None, *, within_s: float = DEADLINE_S) -> None:
-        """Wait until pods, all unless some are named, have a node."""
+        """Wait until the named pods, by default all, have a node."""
         wanted = None if names is None else set(names)
         wait_until(lambda: not self._unbound(wanted), "the pods have nodes", within_s=within_s, why=self._reasons)
 
@@ -198,7 +198,7 @@ class SchedulerHarness:
         waiting = {each["metadata"]["name"] for each in self.api.list("Pod", fieldSelector="spec.nodeName=")}
         left = waiting if names is None else waiting & names
         if left:
-            return sorted(left)  # all pods, which may be thousands, are read only when it seems that nobody waits
+            return sorted(left)  # all pods, which may be thousands, are listed only when no pod seems to be pending
         found = self.api.pods()
         wanted = found.keys() if names is None else names
         return [name for name in wanted if name not in found or not node_name(found[name])]
@@ -209,13 +209,15 @@ class SchedulerHarness:
         return json.dumps({name: text for name, text in waiting.items() if not node_name(found[name])})[:2000]
 
     def check_settled(self, process: subprocess.Popen[bytes], *, waiting: Iterable[str] = ()) -> dict[str, str]:
-        """All of it: pods bound or honestly `waiting`, nodes not over their room, and the process knows the truth.
+        """Check everything: pods are bound or `waiting` with a reason, nodes are not overcommitted, the cache is
+        correct.
 
-        Returns the nodes of those that have one."""
+        Returns the nodes of the bound pods.
+        """
         waits = set(waiting)
         self.wait_bound(self.api.pods().keys() - waits)
         for name in waits:
-            wait_until(lambda name=name: bool(condition(self.api.pod(name)).get("message")), f"{name} is told why")  # type: ignore[misc]
+            wait_until(lambda name=name: bool(condition(self.api.pod(name)).get("message")), f"{name} has a reason")  # type: ignore[misc]
         self.check_no_overcommit()
         wait_until(
             lambda: self._agrees(process), "the process believes what the server says", why=lambda: str(self._last)
@@ -236,40 +238,41 @@ class SchedulerHarness:
         return not self._last["faults"] and not self._last["assumed"] and same
 
     def check_no_overcommit(self) -> None:
-        """No node holds more than it has."""
+        """Check that no node is overcommitted."""
         mine = [each for each in self.api.list("Node") if each["metadata"]["name"] in self.nodes]
         assert overcommitted_resources(mine, self.api.pods().values()) == []
 
     def check_bound_once(self) -> None:
-        """Nobody was told twice that it has a node."""
+        """Check that no pod has two binding events."""
         told = Counter(
             each["regarding"]["uid"] for each in self.api.list("Event") if each["reason"] == self.bound_event_reason
         )
         assert all(times == 1 for times in told.values()), told
 
     def close(self) -> None:
-        """Leave nothing behind that others' processes would have to care for."""
+        """Delete everything that processes of later tests would have to handle."""
         self.api.delete_all("Node", self.nodes)
         end_s = time.monotonic() + 120
         while self.api.list("Pod", limit="1") and time.monotonic() < end_s:
-            with suppress(Refused, OSError):  # thousands may take longer than the server gives a request
+            with suppress(Refused, OSError):  # thousands may take longer than the request timeout
                 self.api.delete_collection("Pod")
             time.sleep(0.1)
 
 
-def run_basic_scenario(corner: SchedulerHarness) -> dict[str, str]:
-    """On two nodes that are empty: pods are placed, one is refused, and one that is strong takes a weak one's room.
+def run_basic_scenario(harness: SchedulerHarness) -> dict[str, str]:
+    """On two empty nodes: pods are placed, one is unschedulable, and one of high priority preempts one of low priority.
 
-    Returns the nodes of those that have one in the end."""
-    corner.add_nodes(2)
-    strong = corner.priority("strong", 1000)
-    with corner.run_scheduler() as process:
-        corner.api.create(*(corner.pod(f"fits-{number}", cpu="1500m") for number in range(4)))
-        corner.wait_bound()
-        corner.api.create(corner.pod("large", cpu="64"), corner.pod("strong", cpu="2", priorityClassName=strong))
-        corner.wait_bound(["strong"])
-        settled = corner.check_settled(process, waiting=["large"])
+    Returns the nodes of the pods that are bound in the end.
+    """
+    harness.add_nodes(2)
+    strong = harness.priority("strong", 1000)
+    with harness.run_scheduler() as process:
+        harness.api.create(*(harness.pod(f"fits-{number}", cpu="1500m") for number in range(4)))
+        harness.wait_bound()
+        harness.api.create(harness.pod("large", cpu="64"), harness.pod("strong", cpu="2", priorityClassName=strong))
+        harness.wait_bound(["strong"])
+        settled = harness.check_settled(process, waiting=["large"])
         assert "strong" in settled
-        assert len(settled) == 4  # one of the weak ones had to go
-        assert condition(corner.api.pod("large"))["reason"] == "Unschedulable"
+        assert len(settled) == 4  # one pod of low priority was evicted
+        assert condition(harness.api.pod("large"))["reason"] == "Unschedulable"
     return settled

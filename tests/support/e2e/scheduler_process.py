@@ -1,4 +1,4 @@
-"""A `bayplan scheduler` process beside a cluster, and what tests say about pods and nodes."""
+"""A `bayplan scheduler` process beside a cluster, and helpers to read pods and nodes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _LOG_TAIL_CHARS = 12_000
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A port on loopback that somebody serves on."""
+    """A port on loopback with a server."""
 
     port: int
 
 
 @contextmanager
 def crash_at(step: str) -> Iterator[None]:
-    """Processes that are started in this block end themselves at a crash point: `bound`, or `requested:2`."""
+    """Processes started in this block kill themselves at a crash point: `bound`, or `requested:2`."""
     os.environ[ENVIRONMENT_VARIABLE] = step
     try:
         yield
@@ -54,7 +54,7 @@ def run_scheduler(
     kubeconfig: Path | None = None,
     program: Sequence[str] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """One process, ended by its own id when the block is left. Without `config` it runs alone, on the default one.
+    """One process, ended by its own pid at the end of the block. Without `config` it has the default configuration.
 
     `program`: arguments of the interpreter, instead of those of `bayplan_program`.
     """
@@ -77,7 +77,7 @@ def run_scheduler(
 def run_process(
     command: Sequence[str], log: Path, *, env: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process whose words go into a file, ended by its own id; what fails meanwhile says how it was with it."""
+    """A process with its output in a file, ended by its own pid; an exception of the block gets its state as a note."""
     around = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(env or {})}
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=around, preexec_fn=die_with_parent)
@@ -97,7 +97,7 @@ def run_process(
 
 
 def _state_of(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Whether it lives, what it believes if it can say so, and the end of what it has said."""
+    """Whether it is running, its cache if it can dump it, and the end of its log."""
     ended = process.poll()
     if ended is None:
         said = log.stat().st_size
@@ -105,8 +105,8 @@ def _state_of(process: subprocess.Popen[bytes], log: Path) -> str:
         end_s = time.monotonic() + _DUMP_TIMEOUT_S
         while log.stat().st_size == said and time.monotonic() < end_s:
             time.sleep(0.05)
-        process.send_signal(signal.SIGABRT)  # where it stands in its code
-        with suppress(subprocess.TimeoutExpired):  # one that was stopped says nothing
+        process.send_signal(signal.SIGABRT)  # the current stack
+        with suppress(subprocess.TimeoutExpired):  # a stopped process cannot answer
             process.wait(_DUMP_TIMEOUT_S)
     how = "was running" if ended is None else f"had ended with {ended}"
     return f"the process {how}; the end of {log}:\n{log.read_text(errors='replace')[-_LOG_TAIL_CHARS:]}"
@@ -153,7 +153,7 @@ def condition(found: dict[str, Any], kind: str = "PodScheduled") -> dict[str, An
 
 
 def events(cluster: Cluster, namespace: str, reason: str) -> list[str]:
-    """What events with a reason say."""
+    """Notes of the events with a reason."""
     found = json.loads(cluster.kubectl("-n", namespace, "get", "events.events.k8s.io", "-o", "json"))
     return [each["note"] for each in found["items"] if each["reason"] == reason]
 
@@ -161,7 +161,7 @@ def events(cluster: Cluster, namespace: str, reason: str) -> list[str]:
 def wait_until(
     holds: Callable[[], bool], what: str, *, within_s: float = DEADLINE_S, why: Callable[[], str] = lambda: ""
 ) -> None:
-    """Wait for something to hold; a deadline, not a pause. `why`: what to say beyond, where it does not."""
+    """Wait until a condition holds; with a deadline, not a pause. `why`: a further part of the message on failure."""
     end_s = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < end_s, f"not within {within_s:.0f} s: {what} {why()}"

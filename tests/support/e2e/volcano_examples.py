@@ -1,4 +1,5 @@
-"""Volcano's own example manifests, file by file: which run here unedited, which are to be refused, what others need.
+"""Volcano's own example manifests, file by file: those that run unedited, those to be refused, requirements of the
+rest.
 
 The files are those of the folder `example/` of module volcano.sh/volcano, which Go downloads.
 """
@@ -50,7 +51,7 @@ REFUSED = {
     "invalid_jobs/duplicatedTaskName-webhook-deny.yaml": "duplicated task name task-1",
     "invalid_jobs/minAvailable-webhook-deny.yaml": "'minAvailable' should not be greater than total replicas",
 }
-"""Meant to be refused, and with which words they are."""
+"""Examples that must be refused, with words of the error."""
 
 _OLD = "a Kubernetes before 1.22: scheduling.k8s.io/v1beta1 was removed"
 
@@ -68,25 +69,25 @@ MISSING = {
         "the sharding controller, which is off by default in Volcano and which Bayplan does not have"
     ),
 }
-"""What a file needs that a scheduler and a kubelet are not."""
+"""What a file needs besides a scheduler and a kubelet."""
 
 SAID_BY_THE_SERVER = tuple(name for name in MISSING if not name.endswith(("rbac.yaml", "nginx.yaml", "configmap.yaml")))
-"""Of these the API server itself says that it does not know them."""
+"""Kinds that the API server itself reports as unknown."""
 
 
 def classified_files() -> set[str]:
-    """Every file that somebody has thought about."""
+    """Every file with an entry in one of the tables."""
     return {*JOBS, *HIERARCHY, *FLOW, *CRON, *DEPLOYMENT, *REPLICA_SETS, *REFUSED, *MISSING}
 
 
 @cache
 def module_folder(version: str) -> Path:
-    """Where Go keeps a version of Volcano."""
+    """The folder of a version of Volcano in Go's module cache."""
     command = ["go", "mod", "download", "-json", f"volcano.sh/volcano@{version}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE_S)
     return Path(json.loads(done.stdout)["Dir"])
 
 
 def examples_folder() -> Path:
-    """Where the files are."""
+    """The folder of the examples."""
     return module_folder(VERSION) / "example"

@@ -1,4 +1,4 @@
-"""Webhooks for an end-to-end test: our API server knows them by name, a real one asks `bayplan admission`."""
+"""Webhooks for an end-to-end test: built into the embedded API server; a real one calls `bayplan admission`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
 
 @contextmanager
 def run_webhooks(cluster: Cluster, folder: Path, doors: str, *flags: str) -> Iterator[None]:
-    """Registered, and served where that is needed; `flags` are for who serves them."""
+    """Register the webhooks, and serve them if necessary; `flags` are those of the server."""
     command = [sys.executable, "-m", "bayplan", "admission"]
     if isinstance(cluster, Embedded):
         given = ["manifests", "--url", "https://127.0.0.1:1", "--enabled-admission", doors]

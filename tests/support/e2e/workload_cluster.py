@@ -1,4 +1,4 @@
-"""A cluster that lives: controllers, fake nodes and a scheduler, each started as users start it, and kubectl."""
+"""A cluster with controllers, fake nodes and a scheduler, each started on the command line, and kubectl."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NODE_LABEL = "for=workload_cluster"
 
 @contextmanager
 def running_command(folder: Path, *arguments: str, says: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A command of ours that runs until it is stopped, once it has said this."""
+    """A Bayplan command that runs until the end of the block; the block starts when it has printed `says`."""
     path = folder / f"{arguments[0]}-{time.monotonic_ns()}.log"
     with run_process([sys.executable, "-m", "bayplan", *arguments], path) as process:
         wait_until(
@@ -36,7 +36,7 @@ def running_command(folder: Path, *arguments: str, says: str) -> Iterator[subpro
 
 
 def nodes(cluster: Cluster, folder: Path, name: str, *arguments: str) -> Any:
-    """Fake nodes of this name until the block is left."""
+    """Fake nodes of this name until the end of the block."""
     template = folder / f"{name}.yaml"
     body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"for": "workload_cluster"}}}
     template.write_text(json.dumps(body))
@@ -45,13 +45,13 @@ def nodes(cluster: Cluster, folder: Path, name: str, *arguments: str) -> Any:
 
 
 def controllers(folder: Path, kubeconfig: Path, *arguments: str) -> Any:
-    """The controllers until the block is left."""
+    """The controllers until the end of the block."""
     return running_command(folder, "controllers", "--kubeconfig", str(kubeconfig), *arguments, says="are running on")
 
 
 @contextmanager
 def run_cluster(cluster: Cluster, folder: Path, *, kubeconfig: Path | None = None) -> Iterator[None]:
-    """All of it; `kubeconfig`: the way of the controllers, if not the cluster's own."""
+    """The whole cluster; `kubeconfig`: that of the controllers, if not the cluster's own."""
     with ExitStack() as stack:
         way = kubeconfig or cluster.kubeconfig()
         stack.enter_context(controllers(folder, way, "--default-storage-class"))
@@ -70,7 +70,7 @@ class NamespaceKubectl:
         return self.cluster.kubectl("-n", self.namespace, *arguments, stdin=stdin)
 
     def expect_error(self, *arguments: str) -> str:
-        """What kubectl complains of when it fails, which it must."""
+        """The error output of a kubectl command, which must fail."""
         command = [str(program("kubectl")), f"--kubeconfig={self.cluster.kubeconfig()}", "-n", self.namespace]
         done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=DEADLINE_S)
         assert done.returncode, done.stdout
@@ -97,7 +97,7 @@ class NamespaceKubectl:
 def template(
     labels: dict[str, str], *, image: str = "one", annotations: dict[str, str] | None = None, **spec: Any
 ) -> Tree:
-    """Pods of the nodes of this module."""
+    """A pod template for the nodes of this module."""
     containers = [{"name": "main", "image": image}]
     grace = {"terminationGracePeriodSeconds": 1, "nodeSelector": {"for": "workload_cluster"}}
     return {

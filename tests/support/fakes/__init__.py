@@ -1,1 +1,1 @@
-"""Servers, proxies, clocks and plugins that stand in for real ones."""
+"""Servers, proxies, clocks and plugins that replace real ones in tests."""

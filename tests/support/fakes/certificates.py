@@ -1,70 +1,44 @@
-"""Certificates for tests: an authority and what it signs. Not for anything that matters."""
+"""Certificates for tests: a certificate authority and the certificates that it signs. Not for production."""
 
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bayplan.server.http.self_signed import (
-    CLIENT_AUTH,
-    SERVER_AUTH,
-    EcPrivateKey,
-    der_sequence,
-    distinguished_name,
-    extended_key_usage,
-    extension,
-    key_usage,
-    sign_certificate,
-    subject_alternative_names,
-)
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-__all__ = ["Authority", "EcPrivateKey", "Pair", "server_context"]
+from bayplan.certificates import SERVER_AUTH, CertificateAuthority, CertificatePair, common_name, key_pem, new_key
 
-_SINCE, _UNTIL = datetime(2020, 1, 1, tzinfo=UTC), datetime(2120, 1, 1, tzinfo=UTC)
+__all__ = ["Authority", "Pair", "private_key", "server_context"]
+
+Pair = CertificatePair
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A certificate and its key, in PEM."""
-
-    certificate: str
-    key: str
-
-
-class Authority:
+class Authority(CertificateAuthority):
     """Signs certificates for servers and users."""
 
-    def __init__(self, common_name: str = "bayplan tests") -> None:
-        self._key = EcPrivateKey()
-        self._name = distinguished_name(common_name)
-        constraints = extension("2.5.29.19", der_sequence(b"\x01\x01\xff"), critical=True)
-        self.certificate = self._sign(self._name, self._key, [constraints, key_usage(b"\x03\x02\x01\x86")])
+    def __init__(self, name: str = "bayplan tests") -> None:
+        super().__init__(name, since=datetime(2020, 1, 1, tzinfo=UTC), until=datetime(2120, 1, 1, tzinfo=UTC))
 
     def server(self, *names: str) -> Pair:
         """For a server under these host names or addresses."""
-        key = EcPrivateKey()
-        return Pair(
-            self._sign(
-                distinguished_name(names[0]), key, [subject_alternative_names(names), extended_key_usage(SERVER_AUTH)]
-            ),
-            key.pem,
-        )
+        return self.issue(common_name(names[0]), SERVER_AUTH, names)
 
-    def user(self, common_name: str, *groups: str) -> Pair:
-        """For a user of the API server: the name is the user, organisations are groups."""
-        key = EcPrivateKey()
-        return Pair(
-            self._sign(distinguished_name(common_name, groups), key, [extended_key_usage(CLIENT_AUTH)]), key.pem
-        )
+    def user(self, name: str, *groups: str) -> Pair:
+        """For a user of the API server: the common name is the user, organisations are groups."""
+        organisations = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+        return self.issue(x509.Name([*organisations, *common_name(name)]), ExtendedKeyUsageOID.CLIENT_AUTH)
 
-    def _sign(self, subject: bytes, key: EcPrivateKey, extensions: list[bytes]) -> str:
-        return sign_certificate(self._key, self._name, subject, key, extensions, since=_SINCE, until=_UNTIL)
+
+def private_key() -> str:
+    """A new key in PEM."""
+    return key_pem(new_key())
 
 
 def server_context(folder: Path, pair: Pair, clients: str = "") -> ssl.SSLContext:
-    """What a server needs to speak TLS; with `clients`, an authority, it asks who connects for a certificate of it."""
+    """The TLS context of a server; with `clients`, an authority, it requires client certificates of that authority."""
     (folder / "server.crt").write_text(pair.certificate)
     (folder / "server.key").write_text(pair.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

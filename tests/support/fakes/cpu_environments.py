@@ -1,7 +1,8 @@
-"""The same commands as if on another machine: other hashes, and a processor without anything that is not everywhere.
+"""Environments that make a command run as on another machine: other hashes, and a processor without SIMD extensions.
 
-Which instructions NumPy and the C library use depends on the processor, and those that round once where others round
-twice give other last bits. Without all of them, both do as they would on the oldest machine that they know.
+The instructions that NumPy and the C library use depend on the processor, and fused instructions, which round once
+instead of twice, change the last bits. With all of them disabled, both use the instructions of the oldest supported
+processor.
 """
 
 from __future__ import annotations

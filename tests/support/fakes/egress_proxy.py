@@ -1,7 +1,7 @@
-"""A network of pods for an API server that has none: whatever address of a pod it dials is a port on loopback.
+"""A pod network for an API server that has none: connections to any pod address go to a port on loopback.
 
-API servers do not proxy to loopback. They can be told to dial pods through an HTTP proxy on a socket of the file
-system (an egress selector), which is what this is: it takes `CONNECT 10.1.2.3:10259` and leads to that port here.
+API servers do not proxy to loopback. An egress selector lets them connect to pods through an HTTP proxy on a Unix
+socket, which is this module: for `CONNECT 10.1.2.3:10259` it connects to that port on loopback.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class _Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A pod that does not answer is the API server's to tell."""
+        """The API server reports a pod that does not answer."""
 
 
 @contextmanager
 def run_egress_proxy() -> Iterator[str]:
-    """The flag that makes a kube-apiserver use it."""
-    folder = Path(tempfile.mkdtemp(prefix="pods-"))  # names of sockets must be short
+    """The flag that makes a kube-apiserver use the proxy."""
+    folder = Path(tempfile.mkdtemp(prefix="pods-"))  # names of Unix sockets must be short
     name = folder / "network"
     connection = {"proxyProtocol": "HTTPConnect", "transport": {"uds": {"udsName": str(name)}}}
     config = {

@@ -1,6 +1,6 @@
-"""A proxy on loopback between a scheduler and its API server. A test makes it refuse, hold, lose, cut and swallow.
+"""A proxy on loopback between a scheduler and its API server, which injects faults that a test selects.
 
-It speaks TLS on both sides, so it sees requests as they are. It lives in a thread of its own: tests are plain code.
+It terminates TLS on both sides, so it reads requests. It runs in its own thread, because the tests are synchronous.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ProxiedRequest:
-    """A request as it passes by."""
+    """A request as it passes the proxy."""
 
     method: str
     path: str
@@ -41,11 +41,11 @@ class ProxiedRequest:
 
 @dataclass(eq=False)
 class ProxyFault:
-    """What happens to requests that `hits` says yes to, `times` of them.
+    """A fault for the first `times` requests that `matches` accepts.
 
-    `refuse`: an answer in the server's place. `hold`: nothing, until `release` lets it pass or the connection is cut;
-    with `after` the request passes and its answer is held. `drop_answer`: the request passes, and the connection is
-    cut. `answer`: the request passes, and the client gets this instead of the server's answer. `delay_s`: the
+    `refuse`: an error response instead of the server's. `hold`: the request waits until `release`, or the connection is
+    cut; with `after` the request passes and its response waits. `drop_answer`: the request passes, and the connection
+    is cut. `answer`: the request passes, and the client gets this instead of the server's response. `delay_s`: the
     connection is cut, and the server gets the request so many seconds later.
     """
 
@@ -86,10 +86,10 @@ class FaultProxy:
         self._server: asyncio.Server | None = None
         self.port = 0
 
-    # what tests say ---------------------------------------------------------------------------------------------
+    # interface of the tests -------------------------------------------------------------------------------------
 
     def kubeconfig(self, user: str = ADMIN) -> Path:
-        """A user's, by way of this proxy."""
+        """A kubeconfig of the user that connects through this proxy."""
         text = self._cluster.kubeconfig(user).read_text()
         path = self._folder / f"proxied-{user}.kubeconfig"
         path.write_text(text.replace(self._cluster.url, f"https://127.0.0.1:{self.port}"))
@@ -100,7 +100,7 @@ class FaultProxy:
         return fault
 
     def remove(self, fault: ProxyFault) -> None:
-        """Let what it held go on, and the next ones pass."""
+        """Release held requests, and let later ones pass."""
 
         def off() -> None:
             if fault in self._faults:
@@ -110,7 +110,7 @@ class FaultProxy:
         self._soon(off)
 
     def cut(self, hits: Callable[[ProxiedRequest], bool] = lambda _: True) -> int:
-        """Cut every connection whose request is one of these; how many that were."""
+        """Cut every connection whose current request matches; return their number."""
 
         def now() -> int:
             hit = [writer for writer, ask in self._links.items() if ask is not None and hits(ask)]
@@ -121,8 +121,10 @@ class FaultProxy:
         return self._soon(now)
 
     def blackhole(self, hits: Callable[[ProxiedRequest | None], bool] = lambda _: True) -> int:
-        """Keep the connections whose request is one of these open, and deliver nothing on them any more, in either
-        direction; idle connections have no request. Returns how many they are. New connections work."""
+        """Keep the connections whose request matches open, and deliver nothing on them any more, in either direction.
+
+        Idle connections have no request. Returns the number of connections. New connections work.
+        """
 
         def now() -> int:
             hit = {writer for writer, ask in self._links.items() if hits(ask)}
@@ -132,7 +134,7 @@ class FaultProxy:
         return self._soon(now)
 
     def blackholed_watches(self) -> int:
-        """How many swallowed watches the client has not given up yet."""
+        """Number of blackholed watches that the client has not closed yet."""
 
         def now() -> int:
             waiting = [self._links.get(writer) for writer in self._swallowed if not writer.is_closing()]
@@ -149,7 +151,7 @@ class FaultProxy:
     def _run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    # life -------------------------------------------------------------------------------------------------------
+    # lifecycle --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         threading.Thread(target=self._loop.run_forever, name="fault proxy", daemon=True).start()
@@ -248,19 +250,19 @@ class FaultProxy:
         return None
 
     async def _held(self, fault: ProxyFault, reader: asyncio.StreamReader) -> None:
-        """Until it is released; who asks may lose patience before."""
+        """Wait for the release; the client may close the connection before."""
         released, gone = asyncio.ensure_future(fault._released.wait()), asyncio.ensure_future(reader.read(1))
         await asyncio.wait((released, gone), return_when=asyncio.FIRST_COMPLETED)
         if not released.done():
             released.cancel()
-            raise ConnectionError("nobody waits any more")
+            raise ConnectionError("the client has closed the connection")
         gone.cancel()
         with suppress(asyncio.CancelledError):
             await gone
 
 
 class _Upstream:
-    """The way on to the server; one that died since the last request is opened anew."""
+    """The connection to the server; one that was closed since the last request is opened again."""
 
     def __init__(self, url: str, tls: ssl.SSLContext) -> None:
         self._host, _, port = url.removeprefix("https://").partition(":")
@@ -290,7 +292,7 @@ def _length(head: bytes) -> int:
 
 
 async def _relay(reader: asyncio.StreamReader, write: Callable[[bytes], Awaitable[None]]) -> None:
-    """One answer, while it arrives."""
+    """Relay one response as it arrives."""
     head = await reader.readuntil(b"\r\n\r\n")
     if b"transfer-encoding: chunked" not in head.lower():
         await write(head + await reader.readexactly(_length(head)))

@@ -1,4 +1,4 @@
-"""A cluster for tests of the group commit: commits happen, or fail, when the test says so."""
+"""A cluster for tests of the group commit: the test decides when a commit happens or fails."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ DISK_FULL_ERROR = "cannot write objects.db: database or disk is full"
 
 
 class ManualCommitJournal(SqliteBackend):
-    """The journal of the product; from `hold` on, each commit waits for `commit_next` or `fail_next`."""
+    """The product's journal; after `hold`, each commit waits for `commit_next` or `fail_next`."""
 
     def __init__(self, path: Path, sync: DataSync = "full") -> None:
         super().__init__(path, sync)
         self.groups: list[list[int]] = []
-        """The versions of each group that was asked to be committed since `hold`."""
+        """The versions of each group that was submitted since `hold`."""
         self._held = False
         self._failing = False
         self._waiting: list[tuple[int, Changes, asyncio.Future[None]]] = []
@@ -46,7 +46,7 @@ class ManualCommitJournal(SqliteBackend):
         self._failing = True
 
     def work_again(self) -> None:
-        """Commit all that waits and all that follows."""
+        """Commit all waiting groups and all later ones."""
         self._held = self._failing = False
         while self._waiting:
             self._pass_on(*self._waiting.pop(0))
@@ -79,7 +79,7 @@ class ManualCommitJournal(SqliteBackend):
 
 
 def use_held_journal(monkeypatch: pytest.MonkeyPatch) -> list[ManualCommitJournal]:
-    """Have embedded clusters use held journals; those that were made."""
+    """Make embedded clusters use such journals; returns the list of created ones."""
     made: list[ManualCommitJournal] = []
 
     def make(path: Path, sync: DataSync = "full") -> ManualCommitJournal:
@@ -91,14 +91,14 @@ def use_held_journal(monkeypatch: pytest.MonkeyPatch) -> list[ManualCommitJourna
 
 
 class HeldCluster(EmbeddedClusterClient):
-    """A cluster that can also be asked without a socket."""
+    """A cluster with in-process requests."""
 
     def __init__(self, cluster: EmbeddedClusterClient) -> None:
         super().__init__(cluster.cluster, cluster.session)
         self._door = InProcessServer(cluster.cluster.handler_chain(), lambda: 0)
 
     async def begin(self, method: str, path: str, body: Tree, media: str = JSON) -> asyncio.Task[ServerResponse]:
-        """Ask; when this returns, the server has decided and waits for the commit, if it waits at all."""
+        """Send a request; on return, the server has decided and waits for the commit, if any."""
         lines = f"Authorization: Bearer {self.cluster.credentials.token}\r\nContent-Type: {media}".encode()
 
         async def ask() -> ServerResponse:
@@ -112,13 +112,13 @@ class HeldCluster(EmbeddedClusterClient):
 
 @asynccontextmanager
 async def run_held_cluster(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, sync: DataSync = "full", cleanup: bool = False
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, sync: DataSync = "full"
 ) -> AsyncIterator[tuple[HeldCluster, ManualCommitJournal]]:
-    """A cluster whose commits the test holds, lets through or fails."""
+    """A cluster whose commits the test holds, releases or fails."""
     made = use_held_journal(monkeypatch)
     monkeypatch.setattr(store_module, "RETRY_S", 0.0)
     data = folder / "objects.db"
-    async with run_embedded_cluster(folder, data=data, data_sync=sync, cleanup=cleanup) as cluster:
+    async with run_embedded_cluster(folder, data=data, data_sync=sync) as cluster:
         try:
             yield HeldCluster(cluster), made[0]
         finally:

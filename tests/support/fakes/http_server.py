@@ -1,4 +1,4 @@
-"""A small HTTP server on loopback that answers as a test tells it, over real sockets; and tests on the loop."""
+"""A small HTTP server on loopback with responses that a test defines, over real sockets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Request:
 
 @dataclass(slots=True)
 class Reply:
-    """A whole answer: JSON, or bytes as they are."""
+    """A complete response: JSON, or raw bytes."""
 
     status: int = 200
     body: Any = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Reply:
 
 
 class WatchStream:
-    """An answer that goes on: a watch. Its lines are chunks."""
+    """A watch response. Its lines are chunks."""
 
     def __init__(self, *events: dict[str, Any]) -> None:
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -71,12 +71,12 @@ class WatchStream:
         self._queue.put_nowait(b"%x\r\n%b\r\n" % (len(data), data))
 
     def end(self) -> None:
-        """The orderly end."""
+        """End the response in order."""
         self._queue.put_nowait(b"0\r\n\r\n")
         self._queue.put_nowait(None)
 
     def cut(self) -> None:
-        """The connection dies."""
+        """Cut the connection."""
         self._queue.put_nowait(None)
 
     async def serve(self, writer: asyncio.StreamWriter) -> bool:
@@ -91,7 +91,7 @@ class WatchStream:
 
 
 class NoAnswer:
-    """No answer at all, until the other side gives up."""
+    """No response, until the client closes the connection."""
 
 
 ServerAnswer = Reply | WatchStream | NoAnswer
@@ -99,7 +99,7 @@ Route = Callable[[Request], ServerAnswer | Awaitable[ServerAnswer]]
 
 
 class FakeHttpServer:
-    """Answers by `route`, or one after another from `script`; remembers what was asked."""
+    """Responds by `route`, or with the responses of `script` in order; records the requests."""
 
     def __init__(
         self, route: Route | None = None, script: Iterable[ServerAnswer] = (), tls: ssl.SSLContext | None = None
@@ -133,7 +133,7 @@ class FakeHttpServer:
         await self._server.wait_closed()
 
     def cut(self) -> None:
-        """Every open connection dies without a word."""
+        """Cut every open connection."""
         for writer in list(self._writers):
             writer.transport.abort()
 
@@ -181,13 +181,13 @@ class FakeHttpServer:
         if self.script:
             return self.script.popleft()
         if self.route is None:
-            return status(500, "InternalError", f"nobody expected {request.method} {request.path}")
+            return status(500, "InternalError", f"unexpected request {request.method} {request.path}")
         found = self.route(request)
         return await found if isinstance(found, Awaitable) else found
 
 
 def status(code: int, reason: str = "", message: str = "", **headers: str) -> Reply:
-    """A refusal as the API server words it."""
+    """An error response as the API server formats it."""
     body = {
         "kind": "Status",
         "apiVersion": "v1",
@@ -205,7 +205,7 @@ def listed(version: str | int, *items: dict[str, Any], following: str = "") -> R
 
 
 def node(name: str, version: str | int, uid: str = "", **more: Any) -> dict[str, Any]:
-    """A node as JSON, small."""
+    """A small node as JSON."""
     meta = {"name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
     return {"metadata": {**meta, **more.pop("metadata", {})}, **more}
 

@@ -1,4 +1,4 @@
-"""The Leases of an API server as a wire server plays them, for tests of elections."""
+"""A fake server for the Leases of leader election."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 
 
 class LeaseServer:
-    """One Lease of an API server, with optimistic concurrency; can be made to fail."""
+    """One Lease of an API server, with optimistic concurrency; requests can be made to fail."""
 
     def __init__(self, name: str = "kube-scheduler") -> None:
         self.name = name
@@ -50,7 +50,7 @@ class LeaseServer:
         return spec
 
     def steal(self, who: str) -> None:
-        """Another candidate takes or renews the lease, rightly or not."""
+        """Another candidate takes or renews the lease, whether it has expired or not."""
         before = self.lease or lease_held_by(who, name=self.name)
         self.renewals += 1
         spec = {**before["spec"], "holderIdentity": who, "renewTime": f"{self.renewals} by {who}"}

@@ -1,9 +1,9 @@
-"""Bayplan in a process whose wall clock is as far from the machine's as a file says, in seconds.
+"""Bayplan in a process with a wall clock that is shifted by the number of seconds in a file.
 
     python tests/support/fakes/shifted_clock.py FILE scheduler --config ...
 
-Whoever writes into the file makes the clock jump, and nobody else notices. Monotonic time goes on as it does when
-somebody sets a machine's clock.
+Writing to the file makes the clock of this process jump; other processes are unaffected. Monotonic time is not shifted,
+as when the clock of a machine is set.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bayplan.clock import SystemClock
 
 
 def install(file: Path) -> None:
-    """Everything that reads the wall clock: the product's clock, and the log."""
+    """Shift every reader of the wall clock: the product's clock, and the log."""
     machine_s = time.time
 
     def shift_s() -> float:

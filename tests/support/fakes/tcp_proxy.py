@@ -1,4 +1,4 @@
-"""A TCP pipe between a client and a server that a test can cut, so that the client alone is without its server."""
+"""A TCP proxy that a test can cut, so that the client alone loses its server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.harness.deadlines import DEADLINE_S
 
 
 class TcpProxy:
-    """Listens on loopback and leads to a port."""
+    """Listens on loopback and forwards to a port."""
 
     def __init__(self, to_port: int) -> None:
         self._to_port = to_port
@@ -32,7 +32,7 @@ class TcpProxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def cut(self) -> None:
-        """No new connections, and the old ones die."""
+        """Refuse new connections, and cut the open ones."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -58,7 +58,7 @@ async def _copy_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 class ThreadedTcpProxy:
-    """The same for a test that has no loop of its own."""
+    """The same for a test without an event loop."""
 
     def __init__(self, to_port: int, loop: asyncio.AbstractEventLoop) -> None:
         self._pipe = TcpProxy(to_port)
@@ -91,7 +91,7 @@ async def _cancel_all_tasks() -> None:
 
 @contextmanager
 def run_tcp_proxy(to_port: int) -> Iterator[ThreadedTcpProxy]:
-    """A pipe that is open, on a thread of its own."""
+    """An open proxy, on its own thread."""
     loop = asyncio.new_event_loop()
     thread = Thread(target=loop.run_forever)
     thread.start()

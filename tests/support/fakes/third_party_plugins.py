@@ -1,7 +1,6 @@
-"""Plugins from outside as people write them: such that say much, little or nothing of themselves, and such that break.
+"""Third-party plugins as users write them: with complete, partial or no traits, and some that fail.
 
-What they answer follows from the pod and the cluster alone, so that two engines that live through the same can be held
-against each other.
+Their results depend on the pod and the cluster alone, so that two engines with the same history can be compared.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from bayplan.framework import (
     Cycle,
     NodeInfo,
     NodeTable,
+    PluginTraits,
     PreFilterResult,
     Rejection,
     StateKey,
@@ -30,15 +30,15 @@ from bayplan.snapshot import IntVector
 
 
 def pod_number(pod: Pod) -> int:
-    """Pods are called p1, p2 …: what nobody else looks at."""
+    """Pods are named p1, p2 …; only these plugins read the number."""
     return int(pod.name[1:])
 
 
-# who signs nothing
+# without a signature
 
 
 class FilterByPodName:
-    """One node at a time, and by the name of the pod, which nobody else looks at."""
+    """A per-node filter by the name of the pod, which no other plugin reads."""
 
     name = "Picky"
 
@@ -49,7 +49,7 @@ class FilterByPodName:
 
 
 class PreFilterByPodName:
-    """All nodes at once, with something to say before and after, and again by the name of the pod."""
+    """A filter over all nodes with PreFilter and PreScore, again by the name of the pod."""
 
     name = "Moody"
     MOOD: StateKey[int] = StateKey("Mood")
@@ -70,11 +70,11 @@ class PreFilterByPodName:
         return np.minimum(scores - scores.min(), 100)
 
 
-# who signs, and says little or much
+# with a signature, and complete or few other traits
 
 
 class SignatureOnly:
-    """Signs, and says nothing else: it is asked about every row each time."""
+    """A signature and no other trait: the framework calls it for every row each time."""
 
     name = "Plain"
 
@@ -90,10 +90,10 @@ class SignatureOnly:
 
 
 class ManyReasons:
-    """One node at a time; its reasons, their order and their number follow from the pods there."""
+    """A per-node filter; its reasons, their order and their number depend on the pods on the node."""
 
     name = "Wordy"
-    depends_on = row_local
+    traits = PluginTraits(depends_on=row_local)
 
     def signature(self, pod: Pod) -> Hashable:
         return None if pod_number(pod) % 7 == 0 else pod.labels.get("app")
@@ -111,7 +111,7 @@ class InPlaceNormalize:
     """Both forms, and a normalize that works in place."""
 
     name = "InPlace"
-    depends_on = row_local
+    traits = PluginTraits(depends_on=row_local)
 
     def signature(self, pod: Pod) -> Hashable:
         return pod.labels.get("app")
@@ -139,16 +139,13 @@ class InPlaceNormalize:
 
 
 class ComparesCandidates:
-    """Looks at who the candidates are, and has no opinion about few."""
+    """Scores that depend on the set of candidates; it skips small sets."""
 
     name = "Compares"
-    compares_candidates = True
+    traits = PluginTraits(depends_on=lambda _plugin, cycle: len(cycle.snapshot.nodes.pods[0]), compares_candidates=True)
 
     def signature(self, pod: Pod) -> Hashable:
         return pod.labels.get("app")
-
-    def depends_on(self, cycle: Cycle) -> Hashable:
-        return len(cycle.snapshot.nodes.pods[0])
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
         return SKIP if len(nodes) < 4 else None
@@ -162,11 +159,12 @@ class ComparesCandidates:
 
 
 class ScoresSomeCandidates:
-    """Compares candidates, and speaks of some sets of them only: of an odd number, and where one has two pods."""
+    """Compares candidates, and scores some sets of them only: those of odd size, and those with a node that has two
+    pods.
+    """
 
     name = "Reticent"
-    depends_on = row_local
-    compares_candidates = True
+    traits = PluginTraits(depends_on=row_local, compares_candidates=True)
 
     def signature(self, pod: Pod) -> Hashable:
         return pod.labels.get("app")
@@ -179,7 +177,7 @@ class ScoresSomeCandidates:
 
 
 class NarrowsNodes:
-    """Sends every ninth pod to three nodes, and refuses some outright."""
+    """Narrows every ninth pod to three nodes, and rejects some pods."""
 
     name = "Narrows"
 
@@ -192,7 +190,7 @@ class NarrowsNodes:
 
 
 class FailsReserve:
-    """Takes a node back after it was chosen, now and then."""
+    """Fails Reserve now and then."""
 
     name = "Refuses"
 
@@ -203,11 +201,11 @@ class FailsReserve:
         pass
 
 
-# who breaks
+# with errors
 
 
 class FailsForSomePods:
-    """Fails for some pods at some nodes, at every point in turn: only who is really asked about them may notice."""
+    """Fails for some pods at some nodes, at every extension point in turn: no other pod may be affected."""
 
     name = "Brittle"
 
@@ -216,11 +214,13 @@ class FailsForSomePods:
             raise KeyError("no signature")
         return pod.labels.get("app")
 
-    def depends_on(self, cycle: Cycle) -> Hashable:
+    def crowds(self, cycle: Cycle) -> Hashable:
         first, last = (len(cycle.snapshot.nodes.pods[row]) for row in (0, -1))
         if first == 4 and last > 1:
             raise ValueError("four on the first node")
         return first, last
+
+    traits = PluginTraits(depends_on=crowds)
 
     def pre_filter(self, cycle: Cycle) -> None:
         if len(cycle.snapshot.nodes.pods[-1]) == 3 and cycle.pod.labels.get("app") == "a1":

@@ -1,1 +1,1 @@
-"""Parts of the product set up for tests, on manual or virtual time."""
+"""Parts of the product, set up for tests on manual or virtual time."""

@@ -1,4 +1,4 @@
-"""An API server without a network: its parts put together on a manual clock and a seeded chance, for tests."""
+"""An API server without a network: its parts on a manual clock and a seeded random generator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADMIN = RequestUser("admin", (MASTERS_GROUP,))
 
 
 class ApiserverStore:
-    """A store with a writer, and shorthands for what tests do with it."""
+    """A store with a writer, and shorthands for tests."""
 
     def __init__(self, store: Store | None = None) -> None:
         self.clock = ManualClock()

@@ -29,7 +29,7 @@ def async_test(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None
 
 @asynccontextmanager
 async def count_loop_turns(pause_s: float = 0.0) -> AsyncIterator[Callable[[], int]]:
-    """How often somebody else on the loop has had its turn so far."""
+    """Count the turns of another task on the loop."""
     turns = 0
 
     async def others() -> None:
@@ -46,7 +46,7 @@ async def count_loop_turns(pause_s: float = 0.0) -> AsyncIterator[Callable[[], i
 
 
 async def wait_until(condition: Callable[[], object], *, tick: Callable[[], None] | None = None) -> None:
-    """Give the loop turns until something is so; `tick` may move a manual clock on between two turns."""
+    """Run the loop until a condition holds; `tick` may advance a manual clock between two turns."""
     while not condition():
         await asyncio.sleep(0.001)
         if tick is not None:

@@ -1,4 +1,4 @@
-"""A whole cluster in a thread of the test's own process, and the command line on it, as a person has it."""
+"""A whole cluster in a thread of the test's process, and the command line on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CommandOutput(NamedTuple):
 
 
 class InProcessCommandLine:
-    """Runs verbs in this process; what they print and their exit codes."""
+    """Runs commands in this process; returns their output and exit codes."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -35,7 +35,7 @@ class InProcessCommandLine:
         return CommandOutput(code, *self._capsys.readouterr())
 
     def lines(self, *arguments: object) -> list[str]:
-        """The lines of a command that goes well."""
+        """The output lines of a command that succeeds."""
         ended = self(*arguments)
         assert ended.code == 0, ended.err
         return ended.out.splitlines()
@@ -43,7 +43,7 @@ class InProcessCommandLine:
 
 @contextmanager
 def live_cluster(**options: Any) -> Iterator[Cluster]:
-    """A cluster that the environment's KUBECONFIG names, as long as the block lasts."""
+    """A cluster that the environment's KUBECONFIG names, inside the block."""
     with Cluster(**options) as cluster:
         before = os.environ.get("KUBECONFIG")
         os.environ["KUBECONFIG"] = str(cluster.kubeconfig)

@@ -1,6 +1,6 @@
-"""A whole cluster on one loop for a test: our API server, the controllers, fake nodes, and the scheduler.
+"""A whole cluster on one event loop: the embedded API server, the controllers, fake nodes, and the scheduler.
 
-async with controlled(tmp_path, nodes=3) as world:
+async with run_controllers(tmp_path, nodes=3) as world:
     await world.make(DEPLOYMENTS, {...})
     await world.until(lambda: ...)
 """
@@ -20,7 +20,7 @@ from bayplan.client import MERGE_PATCH, Client, GroupVersionResource
 from bayplan.clock import LoopClock, ManualClock
 from bayplan.config.bayplan_settings import BayplanSettings
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
-from bayplan.controllers import ControllerManager, FakeKubelet, NodePool, PodBehavior, nodes_of
+from bayplan.controllers import CLEANUP_CONTROLLERS, ControllerManager, FakeKubelet, NodePool, PodBehavior, nodes_of
 from bayplan.controllers.core.api_types import PODS, Tree
 from bayplan.controllers.core.shared_informers import SharedIndexInformer
 from bayplan.errors import NotFound
@@ -35,11 +35,11 @@ clientConnection: {qps: 5000, burst: 10000}
 """
 
 NO_SERVING = ProcessOptions(settings=BayplanSettings(watchdog_seconds=0), serving=ServingFlags(secure_port=0))
-"""Nobody looks at it, and many of them share this machine."""
+"""No metrics server: many of these clusters run on one machine."""
 
 
 class ControllersHarness:
-    """What a test asks of the cluster."""
+    """Requests to the cluster."""
 
     def __init__(self, served: EmbeddedClusterClient, client: Client, within_s: float = DEADLINE_S) -> None:
         self.served, self.client, self._within_s = served, client, within_s
@@ -65,7 +65,7 @@ class ControllersHarness:
         await self.client.patch(resource, body, namespace=namespace, name=name, subresource=sub, kind=MERGE_PATCH)
 
     async def patch_pod(self, name: str, body: Tree) -> None:
-        """What a kubelet would tell of a pod."""
+        """Write a pod status, as a kubelet does."""
         await self.patch(PODS, name, body, sub="status")
 
     async def delete(self, resource: GroupVersionResource, name: str, *, propagation: str = "") -> None:
@@ -73,7 +73,7 @@ class ControllersHarness:
         await self.client.delete(resource, namespace=namespace, name=name, propagation=propagation)
 
     async def until(self, so: Callable[[], Awaitable[Any]], what: str = "it is so") -> Any:
-        """The first answer that is true of the server."""
+        """Poll the server; return the first result that is true."""
         last: Any = None
         try:
             async with asyncio.timeout(self._within_s):
@@ -88,14 +88,14 @@ class ControllersHarness:
             raise AssertionError(f"not within {self._within_s:g} s: {what}; last {last!r}; pods {pods}") from None
 
     async def when(self, resource: GroupVersionResource, name: str, so: Callable[[Tree], Any]) -> Tree:
-        """The object once it is so."""
+        """Wait until the object fulfils a condition; return it."""
 
         async def look() -> Tree | None:
             found = await self.get(resource, name)
             try:
                 return found if so(found) else None
             except KeyError:
-                return None  # nothing is told of that yet
+                return None  # not in the informer's cache yet
 
         try:
             seen: Tree = await self.until(look, f"{resource} {name}")
@@ -129,17 +129,20 @@ async def run_controllers(
     clock: LoopClock | None = None,
     within_s: float = DEADLINE_S,
 ) -> AsyncIterator[ControllersHarness]:
-    """Everything in this process; `only`: these controllers. `cleanup`: by the API server itself. `clock`: what
-    controllers and nodes go by. `within_s`: how long one thing may take to happen."""
+    """Run everything in this process; `only`: these controllers, with `cleanup` also those of `CLEANUP_CONTROLLERS`.
+
+    `clock`: that of controllers and nodes. `within_s`: the timeout of one wait.
+    """
     async with (
-        run_embedded_cluster(folder, cleanup=cleanup) as cluster,
+        run_embedded_cluster(folder) as cluster,
         cluster.client() as client,
         contextlib.AsyncExitStack() as stack,
     ):
         timed = client
         if clock is not None:
             timed = await stack.enter_async_context(Client(client.target, clock=clock, chance=client.chance, qps=-1.0))
-        controllers = ControllerManager(timed, only=only)
+        names = {*only, *CLEANUP_CONTROLLERS} if only is not None and cleanup else only
+        controllers = ControllerManager(timed, only=names)
         kubelet = FakeKubelet(timed, nodes=nodes_of([NodePool("node", nodes)]), habits=habits or PodBehavior())
         work = [controllers.run(), kubelet.run()]
         if scheduling:
@@ -161,7 +164,7 @@ async def run_controllers(
 
 
 async def advance_until(clock: ManualClock, so: Callable[[], Awaitable[Any]], *, step_s: float = 1.0) -> Any:
-    """Let time pass in small steps until it is so."""
+    """Advance the clock in small steps until a condition holds."""
     while not (found := await so()):
         clock.advance(step_s)
         await asyncio.sleep(0.01)
@@ -169,7 +172,7 @@ async def advance_until(clock: ManualClock, so: Callable[[], Awaitable[Any]], *,
 
 
 def deliver_event(feed: SharedIndexInformer[Any], old: Any, new: Any) -> None:
-    """What a watch would tell a controller that has none."""
+    """Deliver a watch event to a controller that has no watch."""
     item, store = new if new is not None else old, feed._informer._store
     if new is None:
         del store[(item.namespace, item.name)]

@@ -1,4 +1,4 @@
-"""A cluster that casts objects, and its naive twin that makes each of them, on clocks and chances that repeat."""
+"""A cluster that uses create templates, and its naive twin that does not, on manual clocks and seeded generators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Request = tuple[str, str, bytes]
 
 
 class CountingCreateTemplates(CreateTemplates):
-    """Counts what is cast."""
+    """Counts the creates from a template."""
 
     count = 0
 
@@ -37,7 +37,7 @@ class CountingCreateTemplates(CreateTemplates):
 
 
 class CountingStatusTemplates(StatusTemplates):
-    """Counts what is cast, by the part that was asked for."""
+    """Counts the writes from a template, by subresource."""
 
     def __init__(self, store: Store, lookup: StoreLookup, clock: Clock) -> None:
         super().__init__(store, lookup, clock)
@@ -50,14 +50,14 @@ class CountingStatusTemplates(StatusTemplates):
 
 
 class NoCreateTemplates(CountingCreateTemplates):
-    """The naive twin: every object is made."""
+    """The naive twin: no create uses a template."""
 
     def parse(self, ask: ResourceRequest, body: bytes) -> TemplateInput | None:  # noqa: ARG002
         return None
 
 
 class NoStatusTemplates(CountingStatusTemplates):
-    """The naive twin: every state is made."""
+    """The naive twin: no status write uses a template."""
 
     def parse_status_patch(self, ask: ResourceRequest, body: bytes) -> StatusTemplateInput | None:  # noqa: ARG002
         return None
@@ -67,7 +67,7 @@ class NoStatusTemplates(CountingStatusTemplates):
 
 
 class AdjustableClock(ManualClock):
-    """One that somebody may set back."""
+    """A clock that a test can set back."""
 
     def set_back(self, seconds: float) -> None:
         self._start -= timedelta(seconds=seconds)
@@ -78,7 +78,7 @@ class TemplateTwin:
 
     def __init__(self, credentials: ClusterCredentials, *, naive: bool = False) -> None:
         self.clock, chance = AdjustableClock(), random.Random(1)
-        self.cluster = EmbeddedCluster(credentials, clock=self.clock, chance=chance, cleanup=False)
+        self.cluster = EmbeddedCluster(credentials, clock=self.clock, chance=chance)
         self.cluster.create_initial_objects()
         gateway, store, lookup = self.cluster.handler_chain(), self.cluster.store, self.cluster._lookup
         self.moulds = (NoCreateTemplates if naive else CountingCreateTemplates)(store, lookup, self.clock, chance)
@@ -96,21 +96,21 @@ class TemplateTwin:
         return asyncio.run(self._door.request(method, path, lines.encode(), body))
 
     def everything(self) -> tuple[list[Any], list[Any]]:
-        """What there is, and how it came to be."""
+        """All objects, and the history of watch events."""
         return self._objects(), self._history()
 
     def _objects(self) -> list[Any]:
-        return [astuple(entry) for place in self.cluster.store.all_committed() for entry in place.entries()]
+        return [astuple(entry) for place in self.cluster.store._committed_objects.values() for entry in place.entries()]
 
     def _history(self) -> list[Any]:
-        places = self.cluster.store.all_committed()
+        places = self.cluster.store._committed_objects.values()
         return [
             (each.type, each.version, each.entry.raw) for place in places for each in place.watch_cache.events_after(0)
         ]
 
 
 def run_twins(credentials: ClusterCredentials, asked: Iterable[Request | float]) -> tuple[TemplateTwin, TemplateTwin]:
-    """A cluster that casts and its twin, after both were asked the same, with pauses, and have said the same."""
+    """A cluster with templates and its twin, after the same requests with pauses and equal responses."""
     cast, made = TemplateTwin(credentials), TemplateTwin(credentials, naive=True)
     for each in asked:
         if isinstance(each, float):

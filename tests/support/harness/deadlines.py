@@ -1,10 +1,10 @@
-"""How long tests wait for what has to happen. A deadline, never a pause: it costs nothing where all is well.
+"""Timeouts of tests. They are deadlines, never pauses: they cost nothing when a test passes.
 
-Generous, because a machine that is shared may stand still for a minute, and that says nothing about the code.
+They are generous, because a shared machine may be stalled for a minute without a fault of the code.
 """
 
 DEADLINE_S = 240.0
-"""For one thing to happen, or one command to end."""
+"""For one condition or one command."""
 
 TEST_TIMEOUT_S = 2 * DEADLINE_S
-"""For one test: those that take longer hang."""
+"""For one test; a longer test counts as hanging."""

@@ -1,4 +1,4 @@
-"""An embedded cluster on loopback for a test, and the ways to ask it."""
+"""An embedded cluster on loopback for a test, and clients for it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class EmbeddedClusterClient:
         self.session = session
 
     async def request(self, method: str, path: str, body: Any = None, **headers: str) -> ServerResponse:
-        """Any request; names of headers with underscores, bodies that are no text as JSON."""
+        """Send any request; header names with underscores, bodies that are not text as JSON."""
         named = {key.replace("_", "-"): value for key, value in headers.items()}
         data = body if isinstance(body, str | bytes | None) else json.dumps(body)
         async with self.session.request(method, path, data=data, headers=named) as answer:
@@ -64,7 +64,7 @@ class EmbeddedClusterClient:
         return Client(self.target(token), clock=SystemClock(), chance=random.Random(0), qps=10_000.0, burst=10_000)
 
     async def raw(self, text: bytes) -> bytes:
-        """What the server says to bytes on a connection, until it closes it."""
+        """The server's response to raw bytes on a connection, until it closes it."""
         trust = ssl.create_default_context(cafile=str(self.cluster.credentials.authority))
         reader, writer = await asyncio.open_connection("127.0.0.1", self.cluster.port, ssl=trust)
         writer.write(text)

@@ -1,8 +1,8 @@
-"""Histories that two engines live through, one with equivalence classes and one without.
+"""Histories for two engines, one with equivalence classes and one without.
 
-Used by the properties of `framework.classes`. Every decision must be the same in everything it says, and so must its
-record. A history is random and repeatable: pods of a few templates placed, forgotten and removed, nodes that come, go
-and change, objects that come and go. Who wants another world overrides what there is, or what happens.
+Used by the properties of `framework.equivalence`. Every decision must be equal in all its fields, and so must its
+record. A history is random and repeatable: pods of a few templates are placed, forgotten and removed; nodes are added,
+removed and changed; objects come and go. A subclass overrides the objects, or the steps.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class History:
         self.placed: dict[str, Pod] = {}
         self.templates = [self.template(number) for number in range(templates)]
         self.count = 0
-        self.shared = 0  # pods that were placed by what others know
+        self.shared = 0  # placed pods, as the engines know them
         for name in ("default", "ml"):
             self.each("upsert", convert({"metadata": {"name": name, "labels": {"team": name}}}, Namespace))
         for number in range(chance.randint(nodes // 2, nodes)):
@@ -77,7 +77,7 @@ class History:
         for engine in self.engines:
             getattr(engine.cache, method)(*arguments)
 
-    # what there is ----------------------------------------------------------------------------------------------
+    # objects ----------------------------------------------------------------------------------------------------
 
     def node(self, name: str) -> Node:
         pick = self.chance.choice
@@ -143,7 +143,7 @@ class History:
             ]
         spec["schedulerName"] = pick(list(self.engines[0].scheduler_names))
         metadata: dict[str, Any] = {"namespace": pick(["default", "ml"]), "labels": {"app": f"a{number % 2}"}}
-        if draw() < 0.4:  # then the default constraints are about what its owner and its services select
+        if draw() < 0.4:  # then the default constraints use the selectors of its owner and its services
             owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}
             metadata["ownerReferences"] = [owner]
         return {"metadata": metadata, "spec": spec}
@@ -154,7 +154,7 @@ class History:
         metadata = {**template["metadata"], "name": f"p{self.count}", "uid": f"u{self.count}"}
         return convert({"metadata": metadata, "spec": template["spec"]}, Pod)
 
-    # what happens -----------------------------------------------------------------------------------------------
+    # steps ------------------------------------------------------------------------------------------------------
 
     def add_node(self, name: str) -> None:
         self.nodes[name] = self.node(name)
@@ -185,7 +185,7 @@ class History:
             self.change_owners()
 
     def change_owners(self) -> None:
-        """A Service or a ReplicaSet selects others, or goes."""
+        """Change the selector of a Service or a ReplicaSet, or delete it."""
         app = {"app": self.chance.choice(["a0", "a1"])}
         metadata = {"namespace": self.chance.choice(["default", "ml"])}
         service = {"metadata": {"name": "s", **metadata}, "spec": {"selector": app}}
@@ -203,18 +203,21 @@ class History:
         self.placed[uid] = changed
 
     def leave(self, pod: Pod) -> None:
-        """A pod goes: taken back, or deleted."""
+        """Forget or delete a pod."""
         assumed = self.engines[0].cache.is_assumed(pod.uid)
         self.each("forget" if assumed and self.chance.random() < 0.5 else "remove_pod", pod)
 
     def place(self) -> None:
         pod = self.pod()
         self.decided(pod)
-        for engine in self.engines:  # a nomination would take both engines off the shared way
+        for engine in self.engines:  # a nomination would disable sharing in both engines
             engine.nominator.delete_nomination(pod.uid)
 
     def decided(self, pod: Pod, infos: Sequence[PodInfo] = ()) -> list[ScheduleResult]:
-        """What becomes of a pod with either engine: the same. `infos`: the pod as each engine knows it already."""
+        """Decide a pod with each engine, and check that the decisions are equal.
+
+        `infos`: the pod as each engine knows it already.
+        """
         known: Sequence[Pod | PodInfo] = infos or [pod for _ in self.engines]
         both = [engine.place(each) for engine, each in zip(self.engines, known, strict=True)]
         shared, alone = both
@@ -229,7 +232,7 @@ class History:
 
 
 def decision_fields(decision: SchedulingDecision) -> dict[str, Any]:
-    """Everything that a decision says."""
+    """All fields of a decision."""
     answer: dict[str, Any] = {"node": decision.node, "message": decision.message}
     answer |= {"victims": decision.victims, "nominate": decision.nominated_node_name, "writes": decision.writes}
     if decision.diagnosis is not None:
@@ -246,7 +249,7 @@ def decision_fields(decision: SchedulingDecision) -> dict[str, Any]:
 
 
 def run_history(history: History, *, at_least_shared: float = 0.5) -> Counter[str]:
-    """Live through it; what kept pods from being helped."""
+    """Run the history; return the reasons why pods were not evaluated by class."""
     for _ in range(STEPS):
         history.step()
     assert history.count > STEPS // 3

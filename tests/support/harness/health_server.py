@@ -1,4 +1,4 @@
-"""A server for health and metrics on loopback, whose clock and judge a test holds in its hands, and a plain client."""
+"""A server for health and metrics on loopback, with a clock and an authorizer of the test, and a plain client."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Reply:
 
 @dataclass(slots=True)
 class FakeReviews:
-    """Stands for the API server: who has which token, and who may have which path or object."""
+    """Fakes the TokenReview and SubjectAccessReview APIs: users by token, and permissions by path or object."""
 
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
     allowed: set[tuple[str, str, str]] = field(default_factory=set)
@@ -85,7 +85,7 @@ async def run_server(
     metrics: MetricsRegistry | None = None,
     **serving: Any,
 ) -> AsyncIterator[Server]:
-    """A running server; every path is open to everybody unless `open_paths` says otherwise."""
+    """A running server; every path is public unless `open_paths` is given."""
     clock = clock or ManualClock()
     counted = AccessMetrics(metrics or MetricsRegistry(), clock.monotonic_s)
     access = AccessControl(Authenticator(judge, clock), Authorizer(judge, clock, always_allowed=open_paths), counted)
@@ -103,7 +103,7 @@ async def run_server(
 
 
 def client_tls_context(folder: Path | None = None, pair: Pair | None = None, *, ca: str = "") -> ssl.SSLContext:
-    """The client's side of TLS: it believes `ca`, or anybody, and may have a certificate itself."""
+    """The client's TLS context: it trusts `ca`, or any server, and may have a certificate itself."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if ca:
         context.load_verify_locations(cadata=ca)
@@ -119,7 +119,7 @@ def client_tls_context(folder: Path | None = None, pair: Pair | None = None, *, 
 
 
 class HasPort(Protocol):
-    """Anything on a port of loopback."""
+    """A server on a loopback port."""
 
     @property
     def port(self) -> int: ...
@@ -145,7 +145,7 @@ async def get(
     body: bytes = b"",
     context: ssl.SSLContext | None = None,
 ) -> Reply:
-    """One request on a connection of its own."""
+    """One request on a new connection."""
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     lines += [f"Content-Length: {len(body)}"] if body else []
@@ -154,7 +154,7 @@ async def get(
 
 
 async def exchange(server: HasPort, data: bytes, *, context: ssl.SSLContext | None = None) -> bytes:
-    """Everything that is answered to some bytes until the server closes."""
+    """The complete response to some bytes until the server closes the connection."""
     async with connected(server, context) as (reader, writer):
         writer.write(data)
         return await reader.read()

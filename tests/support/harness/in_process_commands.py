@@ -1,4 +1,4 @@
-"""A command of ours in this process: how it ended and what it printed."""
+"""Runs a Bayplan command in this process: its exit code and its output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ clusters: [{name: x, cluster: {server: "http://127.0.0.1:9"}}]
 contexts: [{name: x, context: {cluster: x}}]
 current-context: x
 """
-"""A kubeconfig of a cluster that nobody serves."""
+"""A kubeconfig of a cluster without a server."""
 
 
 class CommandResult(NamedTuple):
@@ -26,7 +26,7 @@ class CommandResult(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Everything that was printed."""
+        """All output."""
         return self.out + self.err
 
 
@@ -34,7 +34,7 @@ CommandRunner = Callable[..., CommandResult]
 
 
 def run_command(capsys: pytest.CaptureFixture[str], *arguments: object) -> CommandResult:
-    """Run a command; wherever it prints, it is read."""
+    """Run a command; capture all of its output."""
     code = 0
     try:
         main([str(argument) for argument in arguments])

@@ -1,6 +1,6 @@
-"""A live batch engine on the manual clock and a wire server that plays the API: sessions as a test wants them.
+"""A live batch engine on a manual clock and a fake API server: a test runs its sessions.
 
-The server keeps nothing up to date by itself: a test says what the watch tells, with `rig.hear`.
+The server stores nothing: a test delivers watch events with `harness.deliver`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from support.harness.live_engine import LiveEngineHarness
 
 @dataclass
 class RecordedBatchEvents:
-    """What people were told: (object, type, reason, note)."""
+    """The recorded events: (object, type, reason, note)."""
 
     told: list[tuple[str, str, str, str]] = field(default_factory=list)
 
@@ -56,7 +56,7 @@ class LiveBatchHarness(LiveEngineHarness[BatchRunLoop]):
     events: RecordedBatchEvents
 
     async def session(self) -> SessionResult:
-        """One session on all that was told, and everything written that follows from it."""
+        """Run one session on all delivered events, and all of its writes."""
         await self.live.handle_pending_events()
         outcome = await self.live.run_session()
         await wait_until(
@@ -75,7 +75,7 @@ class LiveBatchHarness(LiveEngineHarness[BatchRunLoop]):
 async def run_live_batch(
     *objects: KubeObject, conf: str = GANGS, options: BatchOptions | None = None, real_clock: LoopClock | None = None
 ) -> AsyncIterator[LiveBatchHarness]:
-    """A live engine that knows these objects. `real_clock`: by which its slices are measured, where they are."""
+    """A live engine to which these objects are delivered. `real_clock`: measures its slices, if given."""
     manual, options, events = ManualClock(), options or BatchOptions(), RecordedBatchEvents()
     clock = real_clock or manual
     async with FakeHttpServer() as server, server.client(clock) as client:
@@ -88,11 +88,11 @@ async def run_live_batch(
         groups, queues = (resource_of(kind_of(kind)) for kind in (volcano.PodGroup, volcano.Queue))
         writers = ApiWriters(client, writes, statuses, events, groups, queues)
         live = build_run_loop(following, writers, options, clock, http=http)
-        rig = LiveBatchHarness(server, client, manual, live, events)
-        server.route = rig.answer
-        rig.deliver(*sorted(objects, key=lambda item: not isinstance(item, Node)))
+        harness = LiveBatchHarness(server, client, manual, live, events)
+        server.route = harness.answer
+        harness.deliver(*sorted(objects, key=lambda item: not isinstance(item, Node)))
         try:
-            yield rig
+            yield harness
         finally:
             await live.abandon()
             await http.close_steps()

@@ -1,4 +1,4 @@
-"""What the process would write into its log at a verbosity."""
+"""Captures the log lines of a verbosity."""
 
 from __future__ import annotations
 

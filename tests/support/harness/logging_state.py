@@ -1,8 +1,8 @@
-"""A test leaves logging as it found it, whatever it has run.
+"""Restores the logging configuration after each test.
 
-Commands that tests run in this process start logs, and libraries configure them: one `dictConfig` switches off every
-logger that exists, and one forgotten handler or level changes what later tests find in `caplog`. Tests come in any
-order, so such a failure shows far from its cause. Cost: a look at every logger, some tens of microseconds a test.
+Commands that tests run in this process configure logging, and so do libraries: one `dictConfig` disables every existing
+logger, and one leftover handler or level changes what later tests find in `caplog`. Tests run in any order, so such a
+failure appears far from its cause. Cost: one pass over the loggers, some tens of microseconds a test.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _NEW: _State = (logging.NOTSET, False, True, [], [])
 
 @contextmanager
 def restore_logging() -> Iterator[None]:
-    """Every logger is afterwards what it was before; one that came meanwhile is as it comes."""
+    """Restore the state of every logger; a logger that was created meanwhile gets the initial state."""
     manager = logging.root.manager
     disabled, before = manager.disable, {logger: _state(logger) for logger in _loggers()}
     try:
         yield
     finally:
         if manager.disable != disabled:
-            logging.disable(disabled)  # which, unlike the attribute, has loggers forget for which levels they were on
+            logging.disable(disabled)  # unlike the attribute, the method clears the loggers' cache of enabled levels
         for logger in _loggers():
             known = before.get(logger, _NEW)
             if _state(logger) != known:
@@ -43,4 +43,4 @@ def _state(logger: logging.Logger) -> _State:
 
 def _restore(logger: logging.Logger, state: _State) -> None:
     level, logger.disabled, logger.propagate, logger.handlers[:], logger.filters[:] = state
-    logger.setLevel(level)  # likewise
+    logger.setLevel(level)  # clears the cache as well

@@ -1,4 +1,4 @@
-"""The guard of a process whose lease is too old: it lets no write out, and counts those that it has refused."""
+"""The write guard of a process with an expired lease: it refuses every write and counts the refusals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bayplan.errors import LeaseLost
 
 
 class StaleLease:
-    """Fits where an election that has lost its lease does."""
+    """Used in place of an election that has lost its lease."""
 
     def __init__(self, clock: LoopClock) -> None:
         self.leading = False
@@ -32,7 +32,7 @@ class StaleLease:
 
 
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Every warning, and everything with a trace."""
+    """Log records of level warning, and records with a traceback."""
     return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING or each.exc_info]
 
 

@@ -1,4 +1,4 @@
-"""Reads what a scrape of metrics says: families with their heads, labels and bounds, and single values."""
+"""Parses a scrape of metrics: families with their headers, labels and buckets, and single values."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 @dataclass
 class MetricFamily:
-    """A metric as it is seen in a scrape."""
+    """A metric family of a scrape."""
 
     head: list[str]
     labels: set[str] = field(default_factory=set)
     bounds: list[str] = field(default_factory=list)
     values: dict[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
-    """By labels, without the bounds of buckets: what it counts, of a histogram how often."""
+    """Values by labels, without the `le` label; the count for a histogram."""
 
     def value(self, **labels: str) -> float:
         """The sum of all values that have these labels."""
@@ -24,7 +24,7 @@ class MetricFamily:
         return sum(value for known, value in self.values.items() if wanted <= set(known))
 
     def label_values(self, label: str) -> set[str]:
-        """Every value that a label has."""
+        """Every value of a label."""
         return {value for known in self.values for key, value in known if key == label}
 
 

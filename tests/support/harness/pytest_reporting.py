@@ -1,4 +1,4 @@
-"""What a run tells beyond pytest's dots: which test failed, at once, and what a limit of time left out."""
+"""Additional output of a test run: each failure at once, and the tests that a time limit skipped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OUTPUT = "left_out"
 
 
 class ImmediateFailures:
-    """A run that is cut off has then said what it knew."""
+    """Prints failures immediately, so that an aborted run has reported them."""
 
     def __init__(self, terminal: Any) -> None:
         self._terminal = terminal
@@ -27,7 +27,7 @@ class ImmediateFailures:
 
 
 class TimeLimit:
-    """No test is begun once the time is over. Those that were not are counted, and the end of the run says so."""
+    """Starts no test after the time limit. The skipped tests are counted, and the end of the run reports them."""
 
     def __init__(self, config: pytest.Config, minutes: float) -> None:
         self._minutes = minutes
@@ -40,7 +40,7 @@ class TimeLimit:
         if time.monotonic() < self._ends_s:
             return None
         self._left_out += 1
-        return True  # dealt with
+        return True  # handled
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:

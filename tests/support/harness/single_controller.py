@@ -1,9 +1,9 @@
 """One controller without an API server: requests are recorded and answered from a table.
 
-async with rig_of(Namespaces, {"GET /apis": {...}}) as rig:
-    rig.hear(rig.controller.namespaces, item)
-    await rig.controller.sync(("", "team"))
-    assert rig.requests == [...]
+async with run_controller(Namespaces, {"GET /apis": {...}}) as harness:
+    harness.deliver(harness.controller.namespaces, item)
+    await harness.controller.sync(("", "team"))
+    assert harness.requests == [...]
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class RecordingTransport:
         )
 
     async def close(self) -> None:
-        """No connection is open."""
+        """There is no connection to close."""
 
 
 @dataclass
-class ControllerRig(Generic[C]):
+class SingleControllerHarness(Generic[C]):
     controller: C
     transport: RecordingTransport
     clock: ManualClock
@@ -63,7 +63,7 @@ class ControllerRig(Generic[C]):
 
     @property
     def requests(self) -> list[Sent]:
-        """Every request until now, and none of them again."""
+        """Every request since the last access."""
         found, self.transport.requests = self.transport.requests, []
         return found
 
@@ -72,19 +72,19 @@ class ControllerRig(Generic[C]):
         """The same without reads."""
         return [each for each in self.requests if not each[0].startswith("GET ")]
 
-    def hear(self, feed: SharedIndexInformer[Any], *items: KubeObject) -> None:
-        """The watch of a feed reports objects, or new versions of those that it reported before."""
+    def deliver(self, feed: SharedIndexInformer[Any], *items: KubeObject) -> None:
+        """Deliver watch events of objects: new ones, or new versions of those that were delivered before."""
         for item in items:
             key = f"{feed.resource} {item.key}"
             deliver_event(feed, self._known.get(key), item)
             self._known[key] = item
 
-    def hear_gone(self, feed: SharedIndexInformer[Any], *items: KubeObject) -> None:
+    def deliver_deletion(self, feed: SharedIndexInformer[Any], *items: KubeObject) -> None:
         for item in items:
             deliver_event(feed, self._known.pop(f"{feed.resource} {item.key}"), None)
 
     def queued(self) -> dict[Key, float]:
-        """The keys that want work and after how many seconds, taken out of the queue."""
+        """The keys in the work queue with their delays in seconds; the queue is emptied."""
         queue = self.controller.queue
         found = dict.fromkeys(queue._waiting, 0.0)
         found |= {key: round(due - self.clock.monotonic_s(), 3) for key, due in queue._due.items()}
@@ -94,12 +94,12 @@ class ControllerRig(Generic[C]):
 
 
 @contextlib.asynccontextmanager
-async def rig_of(
+async def run_controller(
     make: Callable[[SharedInformerFactory], C], answers: Mapping[str, Any] | None = None
-) -> AsyncIterator[ControllerRig[C]]:
-    """A controller that has heard of nothing yet."""
+) -> AsyncIterator[SingleControllerHarness[C]]:
+    """A controller without any delivered objects."""
     clock, transport = ManualClock(), RecordingTransport(answers or {})
     async with Client(ConnectionConfig(server="http://127.0.0.1:1"), clock=clock, chance=random.Random(0)) as client:
         await client.transport.close()
         client.transport = transport  # type: ignore[assignment]
-        yield ControllerRig(make(SharedInformerFactory(client)), transport, clock)
+        yield SingleControllerHarness(make(SharedInformerFactory(client)), transport, clock)

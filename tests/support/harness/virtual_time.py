@@ -4,7 +4,7 @@
         runner.run(main())
 
 `loop.time()` starts at 0 and jumps to the next timer when the loop would otherwise wait. `LoopTimeClock` reads the same
-time. Only work that stays in the process fits here: a peer behind a socket does not see the time jump.
+time. Only work inside the process is possible: a peer behind a socket does not see the time jump.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Polls the files; instead of waiting for a timeout it moves the time on by that much."""
+    """Polls the files; instead of waiting for a timeout it advances the time by that much."""
 
     elapsed_s = 0.0
 
@@ -35,7 +35,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time is virtual."""
+    """An event loop on virtual time."""
 
     def __init__(self) -> None:
         self._virtual = _JumpingSelector()
@@ -46,7 +46,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class LoopTimeClock:
-    """A `LoopClock` that shows the time of the running loop."""
+    """A `LoopClock` that returns the time of the running loop."""
 
     def now(self) -> datetime:
         return START + timedelta(seconds=self.monotonic_s())

@@ -37,7 +37,7 @@ from bayplan.codec.go_duration import GoDuration
 from bayplan.config.bayplan_settings import BayplanSettings
 from bayplan.config.feature_gates import parse_feature_gates
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
-from bayplan.controllers import CLEANUP_CONTROLLERS, CONTROLLER_NAMES, ControllerManager, FakeKubelet, PodBehavior
+from bayplan.controllers import ControllerManager, FakeKubelet, PodBehavior
 from bayplan.controllers.core.api_types import NAMESPACES
 from bayplan.controllers.volcano.crds import create_crds, missing_crds
 from bayplan.objects.kai.bind_request_definition import bind_request_definition
@@ -80,7 +80,7 @@ class _RecordingHandler:
 
 @dataclass(slots=True)
 class VirtualCluster:
-    """What a test asks of the cluster."""
+    """Requests to the cluster, and its records."""
 
     client: Client
     engines: CombinedEngines
@@ -95,7 +95,7 @@ class VirtualCluster:
         return self.engines.batch
 
     def writes_since(self, at_s: float) -> list[RecordedWrite]:
-        """Writes after this time, without leases and without what nodes and the test itself wrote."""
+        """Writes after this time, except those of leases, of nodes and of the test itself."""
         return [
             each
             for each in self._recorded.writes
@@ -139,8 +139,9 @@ async def virtual_cluster(
     gates: Sequence[str] = (),
     seed: int = 0,
 ) -> AsyncIterator[VirtualCluster]:
-    """`conf`: a volcano-scheduler.conf; `period_s`: between sessions; `gates`: features that are on; `seed`: of every
-    random choice."""
+    """`conf`: a volcano-scheduler.conf; `period_s`: time between sessions; `gates`: enabled feature gates; `seed`: of
+    every random choice.
+    """
     clock, chance = LoopTimeClock(), random.Random(seed)
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(
@@ -159,7 +160,7 @@ async def virtual_cluster(
         await create_crds(own, [*await missing_crds(own), bind_request_definition()])
         await own.create(NAMESPACES, {"metadata": {"name": LOCK_NAMESPACE}})
         kubelet = FakeKubelet(await client(KUBELET), nodes=nodes, habits=PodBehavior(starts_after_s=0.0))
-        controllers = ControllerManager(await client("controllers"), only=set(CONTROLLER_NAMES) - CLEANUP_CONTROLLERS)
+        controllers = ControllerManager(await client("controllers"))
         registry, settings = known_plugins(), BayplanSettings(watchdog_seconds=0, bind_requests=True)
         features = parse_feature_gates(f"{name}=true" for name in gates)
         batch = BatchSettings(

@@ -1,7 +1,7 @@
-"""Volcano's controllers at work in one namespace of any API server, with kubelets and a stand-in for the scheduler.
+"""Volcano's controllers in one namespace of any API server, with kubelets and a fake scheduler.
 
-The stand-in lets every group in and binds every pod that has one to the next node, at once: what is tested with it are
-the controllers. A pod ends when a test says so, or by the kubelet's annotations.
+The fake scheduler admits every pod group and binds every pod that has one to the next node, at once, because only the
+controllers are under test. A pod ends when the test ends it, or by the kubelet's annotations.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def async_test(test: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
 
 
 class VolcanoControllersHarness:
-    """One namespace, seen by the administrator."""
+    """One namespace, with administrator rights."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self.client = client
@@ -70,7 +70,7 @@ class VolcanoControllersHarness:
         return found
 
     async def until(self, resource: GroupVersionResource, name: str, so: Callable[[Tree], object]) -> Tree:
-        """The object when it is so."""
+        """Wait until the object fulfils a condition; return it."""
         last: Tree = {}
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -93,15 +93,15 @@ class VolcanoControllersHarness:
                 except NotFound:
                     return
                 if found["metadata"].get("deletionTimestamp") and resource is not PODS:
-                    return  # who collects what it owns is somebody else
+                    return  # the garbage collector deletes its dependents
                 await asyncio.sleep(0.05)
 
     async def job(self, name: str, phase: str) -> Tree:
-        """A job when it has come to a phase."""
+        """Wait until a job has a phase; return it."""
         return await self.until(VC_JOBS, name, lambda job: phase_of(job) == phase)
 
     async def pods(self, so: Callable[[dict[str, Tree]], object]) -> dict[str, Tree]:
-        """The pods by name when they are so."""
+        """Wait until the pods fulfil a condition; return them by name."""
         try:
             async with asyncio.timeout(DEADLINE_S):
                 while True:
@@ -114,11 +114,11 @@ class VolcanoControllersHarness:
             raise AssertionError(f"the pods did not become so: {phases}") from None
 
     async def running(self, *names: str) -> dict[str, Tree]:
-        """These pods when they run."""
+        """Wait until the pods run; return them."""
         return await self.pods(lambda pods: all(_phase(pods.get(name)) == "Running" for name in names))
 
     async def end(self, name: str, *, exit_code: int = 0) -> None:
-        """A pod's only container exits."""
+        """End a pod's only container."""
         phase = "Failed" if exit_code else "Succeeded"
         ended = {"terminated": {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed"}}
         container = {
@@ -133,7 +133,7 @@ class VolcanoControllersHarness:
         await self.client.patch(PODS, {"status": status}, namespace=self.namespace, name=name, subresource="status")
 
     async def events(self, about: str, reason: str) -> list[str]:
-        """What was said of an object, once something was."""
+        """Wait for events about an object; return their notes."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 notes = [
@@ -155,7 +155,7 @@ def _phase(pod: Tree | None) -> str:
 
 
 class FakeScheduler:
-    """Lets groups in and binds pods of one namespace."""
+    """Admits pod groups and binds pods of one namespace."""
 
     def __init__(self, client: Client, namespace: str, nodes: Collection[str]) -> None:
         self._client = client
@@ -199,7 +199,7 @@ class FakeScheduler:
 
 
 async def install_volcano_crds(client: Client) -> None:
-    """Volcano's kinds, and wait until the server serves them."""
+    """Install Volcano's CRDs, and wait until the server serves them."""
     installed = []
     for definition in volcano_definitions():
         with suppress(NotFound):
@@ -228,8 +228,10 @@ async def run_controllers(
     workloads: Collection[str] = (),
     labels: Mapping[str, str] | None = None,
 ) -> AsyncIterator[VolcanoControllersHarness]:
-    """`through`: how the controllers reach the server, where that differs. `workloads`: which of Kubernetes' own
-    controllers run besides. `labels`: of the nodes."""
+    """`through`: how the controllers reach the server, if not directly.
+
+    `workloads`: further controllers of Kubernetes to run. `labels`: of the nodes.
+    """
     options: Tree = {"clock": SystemClock(), "qps": -1.0}
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(target, chance=random.Random(0), **options))

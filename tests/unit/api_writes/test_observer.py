@@ -13,7 +13,17 @@ import pytest
 
 from bayplan.app import configured, filled_cache, known_plugins
 from bayplan.clock import ManualClock
-from bayplan.framework import Cycle, NodeInfo, NodeTable, Rejection, Status, error, row_local, unschedulable
+from bayplan.framework import (
+    Cycle,
+    NodeInfo,
+    NodeTable,
+    PluginTraits,
+    Rejection,
+    Status,
+    error,
+    row_local,
+    unschedulable,
+)
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import convert
 from bayplan.scheduler.engine import PodEngine
@@ -38,7 +48,7 @@ class FailsHere:
     """Fails for pods with a label that names the extension point."""
 
     name = "FailsHere"
-    depends_on = row_local
+    traits = PluginTraits(depends_on=row_local)
 
     def signature(self, pod: Pod) -> Hashable:
         return pod.metadata.labels.get("breaks")

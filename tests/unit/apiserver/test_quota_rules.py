@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bayplan.apiserver.validation.core_kinds import check_quota, check_quota_update
-from bayplan.apiserver.validation.field_errors import FieldErrorList
+from bayplan.codec.field_errors import FieldErrorList
 
 Tree = dict[str, Any]
 COMPUTE = (

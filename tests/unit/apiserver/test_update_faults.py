@@ -8,9 +8,9 @@ import pytest
 
 from bayplan.apiserver.resources.lookup import built_in
 from bayplan.apiserver.validation import jobs, metadata, services, statuses, storage, workloads
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.pods import pod_spec, pod_updates
 from bayplan.apiserver.warnings.pods import pod_warnings
+from bayplan.codec.field_errors import FieldErrorList
 from support.builders.manifest_mutations import apply_mutation, copy_tree
 from support.builders.recorded_bounds import assert_faults
 from support.builders.recorded_objects import recorded

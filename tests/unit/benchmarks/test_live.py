@@ -1,4 +1,4 @@
-"""What contenders on a real API server find, what is made of what was seen of them, and what is kept between runs."""
+"""Benchmarks on a real API server: the initial state, the computed figures, and results kept between runs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from benchmarks import e2e
-from benchmarks.live import held
-from benchmarks.live.flow import unique_pod
-from benchmarks.live.measuring import Race, Reached
-from benchmarks.live.stagehand import path_of
-from benchmarks.live.staging import Churn, Deletion, Stage, Unstaged, staged
-from benchmarks.live.watching import Process
+from benchmarks.live import loop_turns
+from benchmarks.live.bind_watch import Process
+from benchmarks.live.cluster_setup import path_of
+from benchmarks.live.comparison import Comparison, ContenderResult
+from benchmarks.live.initial_state import Churn, Deletion, InitialState, UnsupportedWorkload, build_initial_state
+from benchmarks.live.pod_churn import unique_pod
 from benchmarks.perf.configs import TestCase, Workload, load_all
 
 POD = """
@@ -34,28 +34,28 @@ def case_of(folder: Path, *operations: dict[str, Any]) -> tuple[TestCase, Worklo
     return case, case.workloads[0]
 
 
-def stage_of(folder: Path, *operations: dict[str, Any]) -> Stage:
-    return staged(*case_of(folder, *operations))
+def stage_of(folder: Path, *operations: dict[str, Any]) -> InitialState:
+    return build_initial_state(*case_of(folder, *operations))
 
 
-def test_pods_of_earlier_operations_are_on_nodes_and_those_to_be_measured_wait(tmp_path: Path) -> None:
-    stage = stage_of(tmp_path, NODES, BEFORE, MEASURED)
-    placed = [tree for tree in stage.pods if tree["spec"].get("nodeName")]
-    assert (len(stage.pods), len(placed), len(stage.measured), stage.nodes) == (5, 3, 2, 2)
-    assert stage.namespace == "namespace-2"
-    assert {tree["kind"] for tree in stage.trees} == {"Node"}
+def test_pods_of_earlier_operations_are_bound_and_measured_ones_pending(tmp_path: Path) -> None:
+    initial = stage_of(tmp_path, NODES, BEFORE, MEASURED)
+    placed = [tree for tree in initial.pods if tree["spec"].get("nodeName")]
+    assert (len(initial.pods), len(placed), len(initial.measured), initial.nodes) == (5, 3, 2, 2)
+    assert initial.namespace == "namespace-2"
+    assert {tree["kind"] for tree in initial.trees} == {"Node"}
 
 
-def test_what_happens_at_a_rate_is_left_for_later(tmp_path: Path) -> None:
+def test_background_load_is_recorded_for_later(tmp_path: Path) -> None:
     churn = {"opcode": "churn", "mode": "create", "templatePaths": ["pod.yaml"], "intervalMilliseconds": 200}
     gone = {"opcode": "deletePods", "namespace": "namespace-1", "deletePodsPerSecond": 50, "skipWaitToCompletion": True}
-    stage = stage_of(tmp_path, NODES, BEFORE, churn, gone, MEASURED)
-    churned, deleted = stage.beside
+    initial = stage_of(tmp_path, NODES, BEFORE, churn, gone, MEASURED)
+    churned, deleted = initial.beside
     assert isinstance(churned, Churn)
     assert (churned.every_s, churned.recreate) == (0.2, False)
     assert isinstance(deleted, Deletion)
     assert (len(deleted.pods), deleted.every_s) == (3, 0.02)
-    assert len(stage.pods) == 5
+    assert len(initial.pods) == 5
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_what_happens_at_a_rate_is_left_for_later(tmp_path: Path) -> None:
         pytest.param({**MEASURED, "steadyState": True, "duration": "1s"}, id="steady"),
     ],
 )
-def test_a_scheduler_that_has_long_been_at_work_cannot_be_staged(tmp_path: Path, operation: dict[str, Any]) -> None:
-    with pytest.raises(Unstaged, match="long been at work"):
+def test_steady_state_measurements_are_unsupported(tmp_path: Path, operation: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedWorkload, match="steady state of a running scheduler"):
         stage_of(tmp_path, NODES, operation)
 
 
-def reached(name: str, *moments: float, cpu_s: float = 1.0, after_s: float = 0.0) -> Reached:
-    return Reached(name, moments, cpu_s, 2.0, 100.0, after_s)
+def reached(name: str, *moments: float, cpu_s: float = 1.0, after_s: float = 0.0) -> ContenderResult:
+    return ContenderResult(name, moments, cpu_s, 2.0, 100.0, after_s)
 
 
 def test_figures_of_a_contender() -> None:
@@ -89,7 +89,7 @@ def test_a_pause_belongs_to_the_pods_after_it() -> None:
 
 
 def test_ratios_are_over_the_peer_and_over_the_best_loop() -> None:
-    race = Race(
+    race = Comparison(
         reached("kube-scheduler", 0.0, 4.0, cpu_s=4.0),
         reached("bayplan", 0.0, 1.0, cpu_s=1.0),
         [reached("bare-loop-16", 0.0, 0.8), reached("bare-loop-32", 0.0, 0.5)],
@@ -113,11 +113,11 @@ def test_the_processor_is_counted_from_before_the_first_binding() -> None:
         ),
     ],
 )
-def test_where_objects_are_made(tree: dict[str, Any], path: str) -> None:
+def test_path_of_a_collection(tree: dict[str, Any], path: str) -> None:
     assert path_of(tree) == path
 
 
-def test_what_was_measured_is_not_measured_again_and_what_failed_is(tmp_path: Path) -> None:
+def test_only_failed_workloads_are_measured_again(tmp_path: Path) -> None:
     file = tmp_path / "e2e.json"
     rows = [
         {"workload": "A", "upstream_workload": "w", "params": {"n": 1}, "ratio_throughput": 2.0},
@@ -170,8 +170,8 @@ def test_pods_of_the_soak_share_no_label_with_another_job() -> None:
     assert own == {"batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"}
 
 
-def test_time_that_a_host_took_is_no_time_of_a_turn(tmp_path: Path) -> None:
-    """Of the processor on which the turn ended, and only what cannot have been stolen before the turn began."""
+def test_steal_time_is_subtracted_from_a_turn(tmp_path: Path) -> None:
+    """The steal time of the processor on which the turn ended, and only what cannot be from before the turn."""
     tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
     stat, own = tmp_path / "stat", tmp_path / "own"
     own.write_text("7 (a name) with) R " + " ".join(["0"] * 35) + " 1 0 0")
@@ -181,13 +181,13 @@ def test_time_that_a_host_took_is_no_time_of_a_turn(tmp_path: Path) -> None:
         stat.write_text("\n".join([*lines, f"cpu1 1 2 3 4 5 6 7 {second} 9 0", "intr 8 9 10"]))
 
     counted(10, 100)
-    stolen = held.Stolen(stat, own)
+    stolen = loop_turns.Stolen(stat, own)
     stolen.look(50.0)
     counted(90, 120)
-    stolen.look(50.001)  # too soon to look again
+    stolen.look(50.001)  # too early for another sample
     assert stolen.since(50.0) == pytest.approx(20 * tick_s)
     assert stolen.since(50.0 + 5 * tick_s) == pytest.approx(15 * tick_s)
     assert stolen.since(60.0) == 0.0
     stolen.look(51.0)
     assert stolen.since(51.0) == 0.0
-    assert held.Stolen(tmp_path / "none", own).since(0.0) == 0.0
+    assert loop_turns.Stolen(tmp_path / "none", own).since(0.0) == 0.0

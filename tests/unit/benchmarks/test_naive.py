@@ -1,4 +1,4 @@
-"""The plain forms that count first say what the plain twins say; and a disagreement does not go unnoticed."""
+"""The precounted twins agree with the naive twins; and a disagreement is reported."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.counted_twins import CountedAffinity, CountedSpread, image_scores
-from benchmarks.naive import Disagreement, agree, plain_registry
+from benchmarks.naive import DecisionMismatch, agree, naive_registry
+from benchmarks.naive_counts import CountedAffinity, CountedSpread, image_scores
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,10 +51,10 @@ def test_images_that_are_counted_first(data: st.DataObject) -> None:
 
 def test_every_filter_and_score_of_the_profile_is_plain() -> None:
     profile = {ref.name for ref in DEFAULT_PLUGINS.at(MULTI_POINT).enabled}
-    shipped = {entry.name for entry in plain_registry() if entry.plugin.__module__.startswith("bayplan.plugins")}
+    shipped = {entry.name for entry in naive_registry() if entry.plugin.__module__.startswith("bayplan.plugins")}
     assert not any(
         hasattr(entry.plugin, method)
-        for entry in plain_registry()
+        for entry in naive_registry()
         if entry.name in shipped & profile
         for method in ("filter", "filter_nodes", "score", "score_nodes")
     )
@@ -75,15 +75,15 @@ def decided(totals: list[int] | None, rows: list[int]) -> SchedulingDecision:
     ],
 )
 def test_disagreements_end_the_benchmark(one: Any, other: Any, words: str) -> None:
-    with pytest.raises(Disagreement, match=words):
+    with pytest.raises(DecisionMismatch, match=words):
         agree(decided(*one), decided(*other), make_pod())
 
 
 def said_of(one: SchedulingDecision, other: SchedulingDecision) -> str:
-    """How they disagree; nothing where they do not."""
+    """The error of a comparison; empty if there is none."""
     try:
         agree(one, other, make_pod())
-    except Disagreement as found:
+    except DecisionMismatch as found:
         return str(found)
     return ""
 
@@ -93,6 +93,6 @@ def test_the_same_totals_agree() -> None:
     assert said_of(decided(None, [0]), decided(None, [0])) == ""
 
 
-def test_a_pod_that_only_one_can_place_is_told() -> None:
-    with pytest.raises(Disagreement, match="or n0"):
+def test_a_pod_that_only_one_can_place_is_reported() -> None:
+    with pytest.raises(DecisionMismatch, match="or n0"):
         agree(SchedulingDecision(), decided([1], [0]), make_pod())

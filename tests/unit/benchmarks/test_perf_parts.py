@@ -1,11 +1,11 @@
-"""The parts of a cluster in memory: a clock that need not wait, a line without backoff."""
+"""Parts of the in-memory cluster: a clock that skips idle time, and pending pods without backoff."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from benchmarks.perf.background import Background
-from benchmarks.perf.waiting import WaitingLine
+from benchmarks.perf.pending_pods import PendingPods
 
 from bayplan.framework.api.events import ActionType, ClusterEvent, ClusterEventWithHint, EventResource, QueueingHint
 from bayplan.objects.core import Pod
@@ -36,11 +36,11 @@ def test_skipping_goes_no_further_than_asked() -> None:
     assert end <= found.now_s < end + 1000.0
 
 
-def test_a_line_hands_out_by_priority_and_wakes_by_hints() -> None:
+def test_pods_are_ordered_by_priority_and_requeued_by_hints() -> None:
     def only_green(pod: Pod, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
         return QueueingHint.QUEUE if pod.labels == {"color": "green"} else QueueingHint.SKIP
 
-    line = WaitingLine(
+    line = PendingPods(
         {
             "P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD, only_green),),
             "Q": (ClusterEventWithHint(EventResource.NODE, ActionType.DELETE),),
@@ -62,8 +62,8 @@ def test_a_line_hands_out_by_priority_and_wakes_by_hints() -> None:
     assert line.parked == 0
 
 
-def test_a_pod_that_is_gone_has_no_turn() -> None:
-    line = WaitingLine({})
+def test_a_deleted_pod_is_not_returned() -> None:
+    line = PendingPods({})
     info = PodInfo(make_pod())
     line.enter(info)
     line.drop(info.uid)

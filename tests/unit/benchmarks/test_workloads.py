@@ -1,4 +1,4 @@
-"""Every workload can be set up and decided, by the engine and by the plain twins, who agree."""
+"""Every workload can be set up and decided by the engine and by the naive twins, with equal decisions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ from datetime import UTC, datetime
 
 import pytest
 from benchmarks import clusters
-from benchmarks.measuring import Latencies, Undecided, compare, decide, engine_on, filled, pods_of, run
-from benchmarks.naive import decide_plainly, preempt_plainly
+from benchmarks.decision_timing import (
+    Latencies,
+    UnexpectedOutcome,
+    compare,
+    decide,
+    engine_on,
+    fill_cluster,
+    pods_of,
+    run,
+)
+from benchmarks.naive import decide_with_twins, preempt_with_twins
 from benchmarks.one_node import Simple, measure_cost
 from benchmarks.workloads import WORKLOADS, Workload
 
@@ -21,7 +30,7 @@ NAMES = (
 )
 
 
-def test_the_workloads_are_those_that_people_know() -> None:
+def test_the_workloads_are_the_documented_ones() -> None:
     assert list(WORKLOADS) == NAMES.split()
 
 
@@ -30,7 +39,9 @@ def test_every_pod_is_decided_and_the_twins_agree(name: str) -> None:
     workload = WORKLOADS[name]
     latencies, engine = run(workload, NODES, PODS)
     more = pods_of(workload, 1, first=PODS)
-    plainly = preempt_plainly(engine, more, datetime.now(UTC)) if workload.preempts else decide_plainly(engine, more)
+    plainly = (
+        preempt_with_twins(engine, more, datetime.now(UTC)) if workload.preempts else decide_with_twins(engine, more)
+    )
     assert len(latencies.took_us) == PODS
     assert len(plainly.took_us) == 1
 
@@ -42,14 +53,14 @@ def test_sharing_and_full_evaluation_decide_the_same_pods(name: str) -> None:
     assert both.ratio > 0
 
 
-def test_a_plugin_that_answers_for_one_node_is_asked_about_every_node_that_is_left() -> None:
+def test_a_per_node_plugin_evaluates_every_remaining_node() -> None:
     latencies, engine, cost = measure_cost(WORKLOADS["one_node_plugin"], 120, PODS)
     unlucky = 12
     assert len(latencies.took_us) == PODS
     assert cost.asked == 120 + 120 - unlucky
     assert cost.own_us > 0
     assert engine.sample_size("default-scheduler").percentage == 100
-    decided = decide_plainly(engine, pods_of(WORKLOADS["one_node_plugin"], 1, first=PODS), Simple)
+    decided = decide_with_twins(engine, pods_of(WORKLOADS["one_node_plugin"], 1, first=PODS), Simple)
     assert len(decided.took_us) == 1
 
 
@@ -63,7 +74,7 @@ def test_every_pod_of_filling_up_fills_its_node() -> None:
     workload = WORKLOADS["filling_up"]
     _, engine = run(workload, NODES, NODES)
     one_more = [engine.prepare(pod) for pod in pods_of(workload, 1, first=NODES)]
-    with pytest.raises(Undecided, match="Insufficient cpu"):
+    with pytest.raises(UnexpectedOutcome, match="Insufficient cpu"):
         list(decide(engine, one_more, workload))
 
 
@@ -84,7 +95,7 @@ def test_no_two_pods_of_all_different_are_alike() -> None:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_names_are_not_used_twice(name: str) -> None:
-    cache = filled(WORKLOADS[name], NODES, PODS)
+    cache = fill_cluster(WORKLOADS[name], NODES, PODS)
     waiting = {pod.uid for pod in pods_of(WORKLOADS[name], PODS + 3)}
     assert not waiting & {pod.uid for pod in cache.pods()}
 
@@ -93,14 +104,14 @@ def test_the_same_seed_decides_the_same() -> None:
     workload = WORKLOADS["basic_identical"]
     chosen = []
     for _ in range(2):
-        engine = engine_on(filled(workload, NODES, PODS), seed=3)
+        engine = engine_on(fill_cluster(workload, NODES, PODS), seed=3)
         chosen.append([engine.place(pod).node for pod in pods_of(workload, PODS)])
     assert chosen[0] == chosen[1]
 
 
-def test_a_pod_that_cannot_go_anywhere_ends_the_measurement() -> None:
+def test_an_unschedulable_pod_ends_the_measurement() -> None:
     huge = Workload(about="", pod=lambda number: clusters.pod(f"p{number}", nodeName="", nodeSelector={"no": "where"}))
-    with pytest.raises(Undecided, match="p0"):
+    with pytest.raises(UnexpectedOutcome, match="p0"):
         run(huge, 3, 1)
 
 

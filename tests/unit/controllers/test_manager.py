@@ -39,7 +39,7 @@ def test_selected_controllers(patterns: list[str], missing: set[str]) -> None:
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
-        UsageError, match="'deployment' is no controller; the controllers are cronjob-controller, daemonset"
+        UsageError, match="'deployment' is no controller; the controllers are clusterrole-aggregation-controller, "
     ):
         select_controllers(["deployment"])
 

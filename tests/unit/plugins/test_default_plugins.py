@@ -84,4 +84,4 @@ def test_plugins_that_can_reject_register_events() -> None:
     handle = FakeHandle()
     plugins = [*default_profile().instances.values(), GangScheduling(handle)]
     rejecting = [plugin for plugin in plugins if any(point.extended_by(plugin) for point in points)]
-    assert [plugin.name for plugin in rejecting if not plugin.cured_by] == []
+    assert [plugin.name for plugin in rejecting if not plugin.events_to_register] == []

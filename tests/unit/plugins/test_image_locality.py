@@ -63,7 +63,7 @@ def test_a_pod_without_containers_gets_0() -> None:
 
 
 def test_it_never_rejects_and_registers_no_events() -> None:
-    assert not hasattr(ImageLocality, "cured_by")
+    assert not hasattr(ImageLocality, "events_to_register")
 
 
 def test_signatures() -> None:

@@ -40,6 +40,6 @@ def test_only_an_update_of_the_pod_itself_queues_it(other: str, hint: str) -> No
 
 
 def test_it_registers_for_gates_alone() -> None:
-    (cure,) = SchedulingGates.cured_by
-    assert cure.matches(ClusterEvent(EventResource.UNSCHEDULABLE_POD, ActionType.UPDATE_POD_GATES_ELIMINATED))
-    assert not cure.matches(ClusterEvent(EventResource.UNSCHEDULABLE_POD, ActionType.UPDATE))
+    (registration,) = SchedulingGates.events_to_register
+    assert registration.matches(ClusterEvent(EventResource.UNSCHEDULABLE_POD, ActionType.UPDATE_POD_GATES_ELIMINATED))
+    assert not registration.matches(ClusterEvent(EventResource.UNSCHEDULABLE_POD, ActionType.UPDATE))

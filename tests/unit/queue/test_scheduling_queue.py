@@ -51,7 +51,9 @@ def reading(label: str) -> HintKeyFunction:
 class World:
     """A queue with one profile, a clock, the existing pods, and a gate that can be closed."""
 
-    def __init__(self, cures: dict[str, tuple[ClusterEventWithHint, ...]] | None = None, **settings: Any) -> None:
+    def __init__(
+        self, registrations: dict[str, tuple[ClusterEventWithHint, ...]] | None = None, **settings: Any
+    ) -> None:
         self.clock = ManualClock()
         self.pods: dict[str, Pod] = {}
         self.nominator = Nominator()
@@ -59,7 +61,7 @@ class World:
         self.closed_gates: dict[str, str] = {}  # pod -> the gating plugin
         self.calls: list[tuple[str, str]] = []
         self.queue = SchedulingQueue(
-            {DEFAULT_SCHEDULER_NAME: QueueProfile(cures or {}, self.gate)},
+            {DEFAULT_SCHEDULER_NAME: QueueProfile(registrations or {}, self.gate)},
             PrioritySort().sort_key,
             clock=self.clock,
             pods=self.pods,
@@ -284,7 +286,7 @@ def test_an_event_moves_only_pods_that_it_may_help() -> None:
 
 
 def test_an_event_for_a_pending_plugin_skips_the_backoff() -> None:
-    cures = {
+    registrations = {
         "Outside": (
             ClusterEventWithHint(
                 EventResource.RESOURCE_CLAIM, ActionType.UPDATE, hint_result(QueueingHint.QUEUE), hint_key=no_hint_key
@@ -297,7 +299,7 @@ def test_an_event_for_a_pending_plugin_skips_the_backoff() -> None:
         ),
     }
     for order in (("Inside", "Outside"), ("Outside", "Inside")):
-        world = World({name: cures[name] for name in order})
+        world = World({name: registrations[name] for name in order})
         world.fail("both", "Inside", "Outside", pending=("Outside",))
         world.fail("inside", "Inside")
         world.queue.move_all_on_event(GENERATED, None, make_node())
@@ -344,7 +346,7 @@ def test_hints_of_all_rejectors_run_until_one_returns_queue(judged: bool) -> Non
     """Pods of one rejector group: the first hint returns Queue for some pods, the second one for some of the rest."""
     calls: Counter[tuple[str, str]] = Counter()
 
-    def cure(label: str) -> ClusterEventWithHint:
+    def registration(label: str) -> ClusterEventWithHint:
         def judge(key: str, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
             calls[label, key] += 1
             return QueueingHint.QUEUE if key == "yes" else QueueingHint.SKIP
@@ -357,7 +359,7 @@ def test_hints_of_all_rejectors_run_until_one_returns_queue(judged: bool) -> Non
             return ClusterEventWithHint.with_hint_key(EventResource.NODE, ActionType.ADD, reads, judge)
         return ClusterEventWithHint(EventResource.NODE, ActionType.ADD, hint, hint_key=reads)
 
-    world = World({label: (cure(label),) for label in "PQ"})
+    world = World({label: (registration(label),) for label in "PQ"})
     for first in ("yes", "no"):
         for second in ("yes", "no"):
             world.fail(f"{first}-{second}", "P", "Q", labels={"P": first, "Q": second})
@@ -376,10 +378,10 @@ def test_a_hint_runs_separately_for_pods_without_a_key(judged: bool) -> None:
     def judge(key: str, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
         return QueueingHint.QUEUE if key == "green" else QueueingHint.SKIP
 
-    cure = ClusterEventWithHint(
+    registration = ClusterEventWithHint(
         EventResource.NODE, ActionType.ADD, hint, lambda pod: pod.labels.get("color"), judge if judged else None
     )
-    world = World({"P": (cure,)})
+    world = World({"P": (registration,)})
     for name in ("yes-1", "no-1", "yes-2", "no-2"):
         world.fail(name, "P")
     world.fail("no-red", "P", labels={"color": "red"})
@@ -782,11 +784,13 @@ def test_new_profiles_move_pods_that_changed_plugins_rejected() -> None:
     world.fail("p", "P")
     world.fail("q", "Q")
     world.clock.advance(5)
-    cures = {
+    registrations = {
         "P": (ClusterEventWithHint(EventResource.NODE, ActionType.DELETE),),
         "Q": (ClusterEventWithHint(EventResource.NODE, ActionType.DELETE),),
     }
-    assert sum(world.queue.install_profiles({DEFAULT_SCHEDULER_NAME: QueueProfile(cures, world.gate)}, ["P"])) == 1
+    assert (
+        sum(world.queue.install_profiles({DEFAULT_SCHEDULER_NAME: QueueProfile(registrations, world.gate)}, ["P"])) == 1
+    )
     assert (world.where("p"), world.where("q")) == ("active", "unschedulable")
     assert world.queue.move_all_on_event(NODE_ADD, None, make_node()) == 0
     assert world.queue.move_all_on_event(NODE_DELETE, make_node(), None) == 1

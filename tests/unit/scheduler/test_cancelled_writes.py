@@ -34,7 +34,7 @@ class Refuses:
     """Fails in PreBind on the test's signal; runs with DynamicResources."""
 
     name = "Refuses"
-    cured_by = ()
+    events_to_register = ()
     now: asyncio.Event
     has_failed = False
 

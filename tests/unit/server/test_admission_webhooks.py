@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -13,7 +16,9 @@ import pytest
 from bayplan.admission.gpu_sharing import match_conditions
 from bayplan.admission.webhooks import GPU_WEBHOOKS, WEBHOOKS, AdmissionSettings, webhooks_for
 from bayplan.clock import SystemClock
+from bayplan.errors import ServingError
 from bayplan.server.admission_webhooks import (
+    MAX_BODY_BYTES,
     AdmissionHandler,
     InvalidAdmissionReview,
     WebhookServer,
@@ -21,7 +26,9 @@ from bayplan.server.admission_webhooks import (
 )
 from bayplan.server.http.serving_tls import ServingTls, TlsOptions
 from support.builders.volcano_manifests import job, queue, task
+from support.fakes.certificates import Authority
 from support.harness.async_tests import async_test
+from support.harness.health_server import client_tls_context
 
 Tree = dict[str, Any]
 
@@ -129,25 +136,98 @@ def test_a_pod_that_shares_a_gpu_gets_references_by_a_patch() -> None:
     assert set(patch) == {"/metadata/annotations/runai~1shared-gpu-configmap", "/spec/containers", "/spec/volumes"}
 
 
-@async_test
-async def test_reviews_over_https() -> None:
-    tls = ServingTls(TlsOptions(), SystemClock(), address="127.0.0.1")
-    server = WebhookServer(HANDLER, tls=tls, address="127.0.0.1", port=0)
+@asynccontextmanager
+async def run_server(options: TlsOptions | None = None) -> AsyncIterator[WebhookServer]:
+    clock = SystemClock()
+    tls = ServingTls(options or TlsOptions(), clock, address="127.0.0.1")
+    server = WebhookServer(HANDLER, tls=tls, clock=clock, address="127.0.0.1", port=0)
     await server.start()
     try:
-        base = f"https://127.0.0.1:{server.port}"
-        connector = aiohttp.TCPConnector(ssl=False)
-        async with aiohttp.ClientSession(base, connector=connector) as session:
-            headers = {"Content-Type": "application/json"}
-            async with session.post("/queues/mutate", data=review(queue("q")), headers=headers) as answer:
-                assert (await answer.json())["response"]["allowed"] is True
-            async with session.post("/queues/mutate", data=b"{}", headers=headers) as answer:
-                assert answer.status == 400
-            async with session.post("/nowhere", data=b"{}", headers=headers) as answer:
-                assert answer.status == 404
-            async with session.post("/jobs/mutate", data=b"x", headers={"Content-Type": "text/plain"}) as answer:
-                assert answer.status == 415
-            async with session.get("/healthz") as answer:
-                assert await answer.text() == "ok"
+        yield server
     finally:
         await server.close()
+
+
+@asynccontextmanager
+async def webhook_session() -> AsyncIterator[aiohttp.ClientSession]:
+    """A client of a running webhook server."""
+    async with run_server() as server:
+        connector = aiohttp.TCPConnector(ssl=False)
+        async with aiohttp.ClientSession(f"https://127.0.0.1:{server.port}", connector=connector) as session:
+            yield session
+
+
+@async_test
+async def test_reviews_over_https() -> None:
+    async with webhook_session() as session:
+        headers = {"Content-Type": "application/json; charset=utf-8"}
+        for weight in (1, 2):  # the second on the same connection
+            body = review(queue("q", weight=weight))
+            async with session.post("/queues/mutate", data=body, headers=headers) as answer:
+                assert answer.content_type == "application/json"
+                assert (await answer.json())["response"]["allowed"] is True
+        async with session.get("/healthz") as answer:
+            assert await answer.text() == "ok"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "content_type", "expected"),
+    [
+        pytest.param("POST", "/queues/mutate", b"{}", "application/json", 400, id="no review"),
+        pytest.param("POST", "/nowhere", b"{}", "application/json", 404, id="unknown path"),
+        pytest.param("POST", "/healthz", b"{}", "application/json", 404, id="a review for the health check"),
+        pytest.param("GET", "/queues/mutate", b"", "", 405, id="no POST"),
+        pytest.param("POST", "/jobs/mutate", b"x", "text/plain", 415, id="other content type"),
+    ],
+)
+@async_test
+async def test_invalid_requests_are_refused(
+    method: str, path: str, body: bytes, content_type: str, expected: int
+) -> None:
+    headers = {"Content-Type": content_type} if content_type else {}
+    async with webhook_session() as session, session.request(method, path, data=body, headers=headers) as answer:
+        assert answer.status == expected
+
+
+@async_test
+async def test_reviews_may_be_as_large_as_requests_of_the_api_server() -> None:
+    headers = {"Content-Type": "application/json"}
+    largest = review(queue("q")).ljust(MAX_BODY_BYTES)
+    async with webhook_session() as session:
+        async with session.post("/queues/mutate", data=largest, headers=headers) as answer:
+            assert (await answer.json())["response"]["allowed"] is True
+        too_large = {**headers, "Content-Length": str(MAX_BODY_BYTES + 1), "Expect": "100-continue"}
+        async with session.post("/queues/mutate", data=largest + b" ", headers=too_large) as answer:
+            assert answer.status == 413
+
+
+@async_test
+async def test_a_port_in_use_is_an_error() -> None:
+    clock = SystemClock()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        tls = ServingTls(TlsOptions(), clock)
+        server = WebhookServer(HANDLER, tls=tls, clock=clock, address="127.0.0.1", port=port)
+        with pytest.raises(ServingError, match=f"cannot listen on 127.0.0.1:{port}: .*; choose another --port"):
+            await server.start()
+        await server.close()
+
+
+@async_test
+async def test_a_rotated_certificate_is_read_again(tmp_path: Path) -> None:
+    options = TlsOptions(cert_file=str(tmp_path / "tls.crt"), key_file=str(tmp_path / "tls.key"))
+    authorities = [Authority("first"), Authority("second")]
+    write_pair(tmp_path, authorities[0])
+    async with run_server(options) as server:
+        for authority in authorities:
+            write_pair(tmp_path, authority)
+            context = client_tls_context(ca=authority.certificate)
+            url = f"https://127.0.0.1:{server.port}/healthz"
+            async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as answer:
+                assert answer.status == 200
+
+
+def write_pair(folder: Path, authority: Authority) -> None:
+    pair = authority.server("127.0.0.1")
+    (folder / "tls.crt").write_text(pair.certificate)
+    (folder / "tls.key").write_text(pair.key)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from bayplan.framework import (
     IntVector,
     NodeInfo,
     NodeTable,
+    PluginTraits,
     Pod,
     PreFilterResult,
     Rejection,
@@ -326,12 +328,10 @@ class Signed:
     """Prefers nodes with few pods of the pod's app, and declares its dependencies."""
 
     name = "Signed"
+    traits = PluginTraits(depends_on=lambda _plugin, _cycle: ())
 
     def signature(self, pod: Pod) -> Any:
         return (pod.labels.get("app"),)
-
-    def depends_on(self, cycle: Cycle) -> Any:
-        return ()
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
         app = cycle.pod.labels.get("app")
@@ -353,20 +353,20 @@ class DependsOnMore(Signed):
 
 
 class LooksAtPods(Signed):
-    looks_at_pods = False
+    traits = replace(Signed.traits, looks_at_pods=False)
 
 
 class Compares(Signed):
     """Scores by the number of candidates, and declares it."""
 
-    compares_candidates = True
+    traits = replace(Signed.traits, compares_candidates=True)
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
         return np.full(len(nodes), 10 * len(nodes))
 
 
 class ComparesUndeclared(Compares):
-    compares_candidates = False
+    traits = replace(Compares.traits, compares_candidates=False)
 
 
 @pytest.mark.parametrize("plugin", [Signed, Compares, Consistent], ids=lambda each: each.__name__)

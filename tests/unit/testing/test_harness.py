@@ -51,7 +51,7 @@ def hint_rack_added(pod: Pod, old: KubeObject | None, new: KubeObject | None) ->
 
 class Racked:
     name = "Racked"
-    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD, hint_rack_added),)
+    events_to_register = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD, hint_rack_added),)
 
     def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         return None if "rack" in node.labels else unresolvable("node(s) are in no rack")
@@ -305,7 +305,7 @@ class Hasty:
     """Its hint returns a value of the wrong type."""
 
     name = "Hasty"
-    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD, lambda _pod, _old, _new: True),)  # type: ignore[arg-type,return-value]
+    events_to_register = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD, lambda _pod, _old, _new: True),)  # type: ignore[arg-type,return-value]
 
     def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         return unschedulable("never")

@@ -16,7 +16,7 @@ from bayplan.apiserver.admission.pod_security_standards import BASELINE, RESTRIC
 from bayplan.apiserver.resources.kinds import ServedResource, Tree
 from bayplan.apiserver.resources.lookup import ObjectLookup, built_in
 from bayplan.apiserver.resources.pod_templates import pod_template
-from bayplan.apiserver.validation.field_errors import FieldErrorList
+from bayplan.codec.field_errors import FieldErrorList
 
 _PREFIX = "pod-security.kubernetes.io/"
 _PRIVILEGED = "privileged"

@@ -24,7 +24,7 @@ from bayplan.apiserver.defaulting.pods import fill_template
 from bayplan.apiserver.resources.kinds import ServedResource, Tree
 from bayplan.apiserver.resources.lookup import ObjectLookup, built_in
 from bayplan.apiserver.validation.core_kinds import check_pod_template
-from bayplan.apiserver.validation.field_errors import FieldErrorList
+from bayplan.codec.field_errors import FieldErrorList
 
 _QUEUES = ServedResource(
     group="scheduling.volcano.sh",

@@ -7,7 +7,6 @@ reuse them, so a kubeconfig stays valid. Cost: about 50 ms at the first start.
 from __future__ import annotations
 
 import base64
-import ipaddress
 import json
 import os
 import secrets
@@ -108,57 +107,20 @@ def admin_user() -> RequestUser:
     return RequestUser(ADMIN_USER_NAME, (MASTERS_GROUP,), ADMIN_USER_NAME)
 
 
-def _write(path: Path, text: str | bytes) -> None:
+def _write(path: Path, text: str) -> None:
     """Writes a file atomically; from its first byte only the owner can read it."""
     new = path.with_name(f"{path.name}.new")
-    content = text.encode() if isinstance(text, str) else text
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
     new.replace(path)
 
 
 def _make_certificates(folder: Path, names: list[str], now: datetime) -> None:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+    from bayplan.certificates import SERVER_AUTH, CertificateAuthority, common_name
 
-    def common_name(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-    def new_certificate(subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-        start = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
-        return start.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + _VALIDITY)
-
-    issuer = common_name(f"bayplan-cluster@{int(now.timestamp())}")
-    authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    signs = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
-    root = (
-        new_certificate(issuer, authority.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(signs, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
-        .sign(authority, hashes.SHA256())
-    )
-    leaf = (
-        new_certificate(common_name("bayplan-cluster"), server.public_key())
-        .add_extension(
-            x509.SubjectAlternativeName([_subject_alternative_name(x509, name) for name in names]), critical=False
-        )
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
-        .sign(authority, hashes.SHA256())
-    )
-    key = server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    _write(folder / "ca.crt", root.public_bytes(Encoding.PEM))
-    _write(folder / "server.crt", leaf.public_bytes(Encoding.PEM))
-    _write(folder / "server.key", key)
-
-
-def _subject_alternative_name(x509: Any, name: str) -> Any:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
+    issuer = f"bayplan-cluster@{int(now.timestamp())}"
+    authority = CertificateAuthority(issuer, since=now - timedelta(hours=1), until=now + _VALIDITY)
+    server = authority.issue(common_name("bayplan-cluster"), SERVER_AUTH, names)
+    _write(folder / "ca.crt", authority.certificate)
+    _write(folder / "server.crt", server.certificate)
+    _write(folder / "server.key", server.key)

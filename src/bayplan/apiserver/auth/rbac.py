@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from bayplan.apiserver.requests import AUTHENTICATED_GROUP, RequestUser
 from bayplan.apiserver.resources.kinds import Tree
 from bayplan.apiserver.storage.store import CommittedObjects, Store
-from bayplan.apiserver.validation.metadata import selector_matches
 
 _GROUP = "rbac.authorization.k8s.io"
 
@@ -86,19 +85,6 @@ class RbacAuthorizer:
 
     def _on_change(self, objects: CommittedObjects) -> None:
         self._changes += objects.name[0] == _GROUP
-
-
-def aggregated_rules(role: Tree, roles: Iterable[Tree]) -> list[Tree]:
-    """The rules of an aggregated ClusterRole: those of the roles that its selectors match, each rule once."""
-    by_name = sorted(roles, key=lambda each: str(each["metadata"]["name"]))
-    found: list[Tree] = []
-    for selector in (role.get("aggregationRule") or {}).get("clusterRoleSelectors") or ():
-        for source in by_name:
-            if source["metadata"]["name"] != role["metadata"]["name"] and selector_matches(
-                selector, source["metadata"].get("labels") or {}
-            ):
-                found += [rule for rule in source.get("rules") or () if rule not in found]
-    return found
 
 
 def _binds_user(binding: Tree, user: RequestUser, namespace: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from bayplan.apiserver.api_errors import bad_request, invalid
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import FieldErrorList
+from bayplan.codec.field_errors import FieldErrorList
 
 _GROUP = "authorization.k8s.io"
 

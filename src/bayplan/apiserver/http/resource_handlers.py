@@ -44,13 +44,13 @@ from bayplan.apiserver.storage.reader import (
 )
 from bayplan.apiserver.storage.store import CommitError, Store
 from bayplan.apiserver.storage.stored_objects import StoredObject, encode
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.writes.create_templates import CreateTemplates
 from bayplan.apiserver.writes.deletion import DeleteOptions, deleted_status, returns_deleted_object
 from bayplan.apiserver.writes.metadata import set_name, timestamp
 from bayplan.apiserver.writes.status_templates import StatusTemplates
 from bayplan.apiserver.writes.writer import ObjectWriter, WriteResult
 from bayplan.clock import Clock
+from bayplan.codec.field_errors import FieldErrorList
 
 BodyReader = Callable[[], Awaitable[bytes]]
 _PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY)

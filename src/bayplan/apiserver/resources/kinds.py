@@ -257,7 +257,6 @@ class ResourceRegistry:
         self._custom: dict[str, tuple[ServedResource, ...]] = {}
         self._by_path: dict[tuple[str, str, str], ServedResource] = {}
         self._by_kind: dict[tuple[str, str, str], ServedResource] = {}
-        self._by_storage: dict[tuple[str, str], ServedResource] = {}
         self._groups: dict[str, tuple[str, ...]] = {}
         self.version = 0
         """Changes with every definition that is added, changed or removed."""
@@ -286,14 +285,6 @@ class ResourceRegistry:
     def of_group(self, group: str, version: str) -> list[ServedResource]:
         return [each for each in self if each.group == group and each.version == version]
 
-    def stored_in(self, storage: tuple[str, str]) -> list[ServedResource]:
-        """Every version that serves the objects of one storage key."""
-        return [each for each in self if each.storage == storage]
-
-    def first_stored_in(self, storage: tuple[str, str]) -> ServedResource | None:
-        """One version that serves the objects of a storage key: the storage version if there are several."""
-        return self._by_storage.get(storage)
-
     def add(self, name: str, resources: Iterable[ServedResource]) -> None:
         """Serve the kinds of a CustomResourceDefinition, in place of its earlier kinds."""
         added = tuple(resources)
@@ -311,7 +302,6 @@ class ResourceRegistry:
         all_kinds = [*self._built_in, *(each for added in self._custom.values() for each in added)]
         self._by_path = {(each.group, each.version, each.plural): each for each in all_kinds}
         self._by_kind = {(each.group, each.version, each.kind): each for each in all_kinds}
-        self._by_storage = {each.storage: each for each in reversed(all_kinds)}
         versions: dict[str, list[str]] = {}
         for each in all_kinds:
             versions_of_group = versions.setdefault(each.group, [])

@@ -20,8 +20,8 @@ from bayplan.apiserver.storage.selection_predicate import SelectionPredicate, pa
 from bayplan.apiserver.storage.store import ResourceObjects
 from bayplan.apiserver.storage.stored_objects import StoredObject, encode
 from bayplan.apiserver.storage.version_conversion import to_list_item
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.codec import json_text
+from bayplan.codec.field_errors import FieldErrorList
 from bayplan.codec.json_text import JsonSyntaxError
 
 _TOO_OLD = (

@@ -191,9 +191,6 @@ class Store:
             found = self._uncommitted[name] = UncommittedObjects(self.committed(name))
         return found
 
-    def all_committed(self) -> Sequence[CommittedObjects]:
-        return tuple(self._committed_objects.values())
-
     def restore(self, name: GroupResource, raw: bytes, version: int) -> None:
         """Load an object of the storage backend, without an event."""
         objects = self.committed(name)

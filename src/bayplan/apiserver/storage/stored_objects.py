@@ -35,7 +35,6 @@ class StoredObject(msgspec.Struct, eq=False, gc=False):
     labels: Mapping[str, str]
     fields: Mapping[str, str]
     uid: str
-    owners: tuple[str, ...] = ()
     deleting: bool = False
 
     def tree(self) -> Tree:
@@ -81,7 +80,6 @@ def _make(
         labels=_intern_all(labels, known_labels) if labels else _NO_FIELDS,
         fields=_intern_all(extract(tree), known_fields) if extract is not None else _NO_FIELDS,
         uid=metadata.get("uid") or "",
-        owners=tuple(owner["uid"] for owner in metadata.get("ownerReferences") or () if "uid" in owner),
         deleting="deletionTimestamp" in metadata,
     )
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import check_metadata, check_metadata_update
 from bayplan.apiserver.validation.names import dns_label, dns_subdomain, path_segment
 from bayplan.apiserver.validation.resource_quantities import container_resource_name
+from bayplan.codec.field_errors import FieldErrorList
 from bayplan.codec.quantity import parse_quantity
 
 _SOURCES = {

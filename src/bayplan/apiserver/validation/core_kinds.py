@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import (
     check_immutable,
     check_kube_finalizer,
@@ -28,6 +27,7 @@ from bayplan.apiserver.validation.resource_quantities import (
     resource_name,
 )
 from bayplan.codec import json_text
+from bayplan.codec.field_errors import FieldErrorList
 from bayplan.codec.json_text import JsonSyntaxError
 from bayplan.codec.quantity import parse_quantity
 

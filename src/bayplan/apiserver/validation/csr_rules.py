@@ -11,8 +11,8 @@ from binascii import Error as Base64Error
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import check_metadata
+from bayplan.codec.field_errors import FieldErrorList
 
 DECISIONS = ("Approved", "Denied")
 _PERMANENT_CONDITIONS = (*DECISIONS, "Failed")

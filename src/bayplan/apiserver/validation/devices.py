@@ -8,7 +8,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import IMMUTABLE, FieldErrorList
 from bayplan.apiserver.validation.go_struct_text import struct_text
 from bayplan.apiserver.validation.metadata import (
     check_annotations,
@@ -20,6 +19,7 @@ from bayplan.apiserver.validation.metadata import (
 from bayplan.apiserver.validation.names import dns_label, dns_subdomain
 from bayplan.apiserver.validation.pods.scheduling import check_node_selector
 from bayplan.apiserver.validation.pods.volumes import check_driver_name
+from bayplan.codec.field_errors import IMMUTABLE, FieldErrorList
 from bayplan.codec.quantity import parse_quantity
 from bayplan.objects.resources import is_extended_resource_name
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import IMMUTABLE, FieldErrorList
 from bayplan.apiserver.validation.go_struct_text import struct_text
 from bayplan.apiserver.validation.metadata import check_metadata, check_metadata_update
 from bayplan.apiserver.validation.names import dns_subdomain, label_key
+from bayplan.codec.field_errors import IMMUTABLE, FieldErrorList
 
 _EVENTS_V1_NAMES = {
     "involvedObject": "regarding",

@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import INVALID, FieldError, FieldErrorList
 from bayplan.apiserver.validation.go_struct_text import struct_text
 from bayplan.apiserver.validation.metadata import (
     check_immutable,
@@ -22,6 +21,7 @@ from bayplan.apiserver.validation.names import dns_label, dns_subdomain, label_k
 from bayplan.apiserver.validation.pods.pod_spec import check_template
 from bayplan.apiserver.validation.workloads import check_non_negative
 from bayplan.codec.cron import schedule_error, time_zone_error
+from bayplan.codec.field_errors import INVALID, FieldError, FieldErrorList
 from bayplan.codec.go_text import quote
 
 MAX_PARALLELISM_INDEXED = 100_000

@@ -23,11 +23,11 @@ from bayplan.apiserver.validation import (
     webhooks,
     workloads,
 )
-from bayplan.apiserver.validation.field_errors import FieldError, FieldErrorList
 from bayplan.apiserver.validation.metadata import check_metadata, check_metadata_update
 from bayplan.apiserver.validation.names import dns_subdomain
 from bayplan.apiserver.validation.pods import pod_spec, pod_updates
 from bayplan.apiserver.validation.statuses import check_status
+from bayplan.codec.field_errors import FieldError, FieldErrorList
 
 CreateValidator = Callable[[FieldErrorList, Tree], None]
 UpdateValidator = Callable[[FieldErrorList, Tree, Tree], None]

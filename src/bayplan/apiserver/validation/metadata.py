@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import IMMUTABLE, FieldErrorList
 from bayplan.apiserver.validation.names import NameRule, dns_label, label_key, label_value
+from bayplan.codec.field_errors import IMMUTABLE, FieldErrorList
 from bayplan.codec.go_text import quote
 
 MAX_ANNOTATION_BYTES = 256 * 1024

@@ -6,7 +6,6 @@ from ipaddress import ip_network
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.jobs import check_domain_path
 from bayplan.apiserver.validation.metadata import check_immutable, check_metadata, check_metadata_update, check_selector
 from bayplan.apiserver.validation.names import (
@@ -19,6 +18,7 @@ from bayplan.apiserver.validation.names import (
     port_number,
     wildcard_subdomain,
 )
+from bayplan.codec.field_errors import FieldErrorList
 
 _GROUP = "rbac.authorization.k8s.io"
 

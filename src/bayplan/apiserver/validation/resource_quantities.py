@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import NOT_FOUND, FieldError, FieldErrorList
 from bayplan.apiserver.validation.names import Problems, dns_label, label_key
+from bayplan.codec.field_errors import NOT_FOUND, FieldError, FieldErrorList
 from bayplan.codec.go_text import quote
 from bayplan.codec.quantity import Quantity, parse_quantity
 from bayplan.objects.resources import is_extended_resource_name, is_hugepages, is_native, is_pod_level

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import check_immutable, check_labels, check_metadata, check_metadata_update
 from bayplan.apiserver.validation.names import (
     address,
@@ -19,6 +18,7 @@ from bayplan.apiserver.validation.names import (
     port_number,
 )
 from bayplan.apiserver.validation.pods.containers import check_port_or_name, check_protocol
+from bayplan.codec.field_errors import FieldErrorList
 
 _TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 _FAMILIES = ("IPv4", "IPv6")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bayplan.apiserver.resources.kinds import ServedResource, Tree
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.resource_quantities import NEGATIVE
+from bayplan.codec.field_errors import FieldErrorList
 
 _OF_REPLICAS = "cannot be greater than status.replicas"
 _NUMBERS: Mapping[tuple[str, str], tuple[str, ...]] = {

@@ -7,7 +7,6 @@ from posixpath import normpath
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import IMMUTABLE, FieldErrorList
 from bayplan.apiserver.validation.go_struct_text import struct_diff, struct_text
 from bayplan.apiserver.validation.metadata import (
     check_immutable,
@@ -21,6 +20,7 @@ from bayplan.apiserver.validation.names import dns_label, dns_subdomain, label_k
 from bayplan.apiserver.validation.pods.scheduling import check_node_selector
 from bayplan.apiserver.validation.pods.volumes import check_driver_name, check_source
 from bayplan.apiserver.validation.resource_quantities import NEGATIVE, NOT_POSITIVE, check_quantity
+from bayplan.codec.field_errors import IMMUTABLE, FieldErrorList
 from bayplan.codec.quantity import parse_quantity
 
 _ACCESS = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import check_metadata, check_metadata_update, check_selector
 from bayplan.apiserver.validation.names import dns1035_label, dns_subdomain, label_key, port_number
+from bayplan.codec.field_errors import FieldErrorList
 
 _REVIEWS = ("v1", "v1beta1")
 _CHOICES = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import (
     check_annotations,
     check_immutable,
@@ -23,6 +22,7 @@ from bayplan.apiserver.validation.names import dns_label, dns_subdomain, path_se
 from bayplan.apiserver.validation.pods.pod_spec import check_template
 from bayplan.apiserver.validation.resource_quantities import NEGATIVE
 from bayplan.apiserver.validation.storage import check_claim_spec
+from bayplan.codec.field_errors import FieldErrorList
 
 _SELECTOR_MISMATCH = "`selector` does not match template `labels`"
 _STATEFUL_SET_MUTABLE = (

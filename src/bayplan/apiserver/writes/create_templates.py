@@ -193,9 +193,7 @@ class CreateTemplate(msgspec.Struct, eq=False):
             fields = dict(fields)
             for field, placeholder in self.fields.items():
                 fields[field] = values[placeholder].decode()
-        return StoredObject(
-            example.namespace, name, version, self.stored_format % values, example.labels, fields, uid, example.owners
-        )
+        return StoredObject(example.namespace, name, version, self.stored_format % values, example.labels, fields, uid)
 
 
 class CreateTemplates:

@@ -16,8 +16,8 @@ from bayplan.apiserver.resources.kinds import ServedResource, Tree
 from bayplan.apiserver.schema.decoder import BuiltInReader, ExpectedKind, parse_json
 from bayplan.apiserver.schema.protobuf import MAGIC, decode_protobuf
 from bayplan.apiserver.schema.types import built_in_types
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.writes.metadata import timestamp
+from bayplan.codec.field_errors import FieldErrorList
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"

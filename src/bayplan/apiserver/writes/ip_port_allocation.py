@@ -15,9 +15,9 @@ from zlib import crc32
 
 from bayplan.apiserver.api_errors import StatusError, internal_error, invalid
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.names import address
 from bayplan.apiserver.validation.services import check_service, is_headless, needs_health_check
+from bayplan.codec.field_errors import FieldErrorList
 
 ADDRESSES = IPv4Network("10.0.0.0/24")
 NODE_PORTS = range(30000, 32768)

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from bayplan.apiserver import api_errors
 from bayplan.apiserver.resources.kinds import ServedResource, Tree
-from bayplan.apiserver.validation.field_errors import FieldErrorList
+from bayplan.codec.field_errors import FieldErrorList
 from bayplan.objects.meta import NAME_SUFFIX_ALPHABET
 
 _SUFFIX_LENGTH = 5

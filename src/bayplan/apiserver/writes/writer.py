@@ -23,7 +23,6 @@ from bayplan.apiserver.resources.lookup import built_in
 from bayplan.apiserver.storage import version_conversion
 from bayplan.apiserver.storage.store import ResourceObjects, Store
 from bayplan.apiserver.storage.stored_objects import StoredObject, encode
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.writes.deletion import DeleteOptions, begin_deletion, can_remove
 from bayplan.apiserver.writes.metadata import (
     check_has_name,
@@ -35,6 +34,7 @@ from bayplan.apiserver.writes.metadata import (
 )
 from bayplan.apiserver.writes.write_pipeline import WritePipeline
 from bayplan.clock import Clock
+from bayplan.codec.field_errors import FieldErrorList
 
 _ALLOW_CREATE_ON_UPDATE = frozenset(
     {

@@ -28,7 +28,8 @@ from bayplan.batch.model.tasks import Task
 from bayplan.batch.session.session import Session
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.extension_points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
-from bayplan.framework.api.plugin import PreFilterResult, amounts_local, row_local
+from bayplan.framework.api.plugin import PreFilterResult
+from bayplan.framework.api.plugin_traits import traits_of
 from bayplan.framework.api.status import SKIP, Code, Status, error, unschedulable
 from bayplan.framework.runtime.plugin_call import PLUGIN_EXCEPTIONS, to_status
 from bayplan.objects.core import ReplicationController, Service
@@ -139,7 +140,7 @@ class FilterColumn:
         self.plugin = plugin
         self._record_fault = record_fault
         self.active = False
-        self.looks_at_pods = bool(getattr(plugin, "looks_at_pods", True))
+        self.looks_at_pods = traits_of(plugin).looks_at_pods
         self.codes: npt.NDArray[np.int8] = np.zeros(count, dtype=np.int8)
         self.reasons: dict[str, BoolVector] = {}  # in the order of the filter
         self.dependency_value: Hashable = None
@@ -197,9 +198,9 @@ class FrameworkFilters:
         self._snapshot: Snapshot = session.snapshot
         count = session.nodes.accounts.count
         self.cycle = Cycle(task.info, self._snapshot)
-        self._pre_filters = {plugin.name: plugin for plugin in pre_filters}
+        self._pre_filters = {plugin.name: (plugin, traits_of(plugin)) for plugin in pre_filters}
         self._columns = [FilterColumn(plugin, count, session.fault_recorder(FILTER.key)) for plugin in filters]
-        self._watching = [plugin for plugin in pre_filters if not _is_row_local(plugin)]
+        self._watching = [name for name, (_, traits) in self._pre_filters.items() if not traits.is_row_local]
         self._dependency_values: dict[str, Hashable] = {}
         self._ran = False
         self._full_evaluation = False  # a filter was called for all rows since the last refresh
@@ -216,22 +217,18 @@ class FrameworkFilters:
         stale = set(self._pre_filters)
         if self._ran:
             dependency_values = self._dependency_values
-            found = [
-                plugin.name
-                for plugin in self._watching
-                if self._dependency_value(plugin) != dependency_values[plugin.name]
-            ]
+            found = [name for name in self._watching if self._dependency_value(name) != dependency_values[name]]
             if not found:
                 return self._refused
             if self._refused is None:
                 stale = set(found)
         self._refused = None
         self._ran = True
-        for name, plugin in self._pre_filters.items():
+        for name, (plugin, _) in self._pre_filters.items():
             if name not in stale:
                 continue
             status = self._run_pre_filter(plugin)
-            self._dependency_values[name] = self._dependency_value(plugin)
+            self._dependency_values[name] = self._dependency_value(name)
             if status.code is Code.SKIP:
                 self.cycle.skip_filter.add(name)
             elif status.ok:
@@ -256,16 +253,15 @@ class FrameworkFilters:
             self._session.record_plugin_fault(plugin.name, fault, PRE_FILTER.key)
             return SKIP
 
-    def _dependency_value(self, plugin: Any) -> Hashable:
-        depends = getattr(plugin, "depends_on", None)
-        if depends is None:
+    def _dependency_value(self, name: str) -> Hashable:
+        plugin, traits = self._pre_filters[name]
+        if traits.depends_on is None:
             return object()
         try:
-            value: Hashable = depends(self.cycle)
+            return traits.depends_on(plugin, self.cycle)
         except PLUGIN_EXCEPTIONS as fault:
-            self._session.record_plugin_fault(plugin.name, fault, "depends_on")
+            self._session.record_plugin_fault(name, fault, "depends_on")
             return object()
-        return value
 
     # Filter -----------------------------------------------------------------------------------------------------
 
@@ -354,7 +350,7 @@ class FrameworkScores:
         self._compares = True
         self._dependency_values: dict[int, Hashable] = {}
         self._candidates: BoolVector | None = None
-        self._watching = [not _is_row_local(plugin) for plugin, _ in plugins]
+        self._watching = [not column.traits.is_row_local for _, column in self._columns]
         self.values: FloatVector = np.zeros(session.nodes.accounts.count)
         self.failed: BoolVector | None = None
 
@@ -385,7 +381,7 @@ class FrameworkScores:
         self._live = [(number, column) for number, column in self._columns if column.active or self._watching[number]]
         self._active = [column for _, column in self._live if column.active]
         self._compares = any(
-            column.compares_candidates or (column.active and column.normalizes)
+            column.traits.compares_candidates or (column.active and column.normalizes)
             for number, column in self._live
             if number not in self._not_applicable
         )
@@ -412,10 +408,10 @@ class FrameworkScores:
         stale = number not in self._dependency_values or (
             self._watching[number] and self._dependency_value(column) != self._dependency_values[number]
         )
-        rows = touched if column.looks_at_pods else ()
+        rows = touched if column.traits.looks_at_pods else ()
         if number in self._not_applicable and not stale and touched is not None:
             return False  # whatever the candidates are
-        if stale or touched is None or (column.compares_candidates and (not same or rows)):
+        if stale or touched is None or (column.traits.compares_candidates and (not same or rows)):
             self._evaluate(number, column, candidates)
             return True
         if not column.active:
@@ -448,19 +444,16 @@ class FrameworkScores:
 
     def _dependency_value(self, column: ScoreColumn) -> Hashable:
         """The dependencies of the scores, while the plugin scores; else those of its applicability."""
-        plugin = column.plugin
-        depends = getattr(plugin, "depends_on", None)
-        if depends is None:
+        plugin, traits = column.plugin, column.traits
+        if traits.depends_on is None:
             return object()
-        scores = getattr(plugin, "scores_depend_on", None) if column.active else None
-        return depends(self._cycle) if scores is None else (depends(self._cycle), scores(self._cycle))
+        value = traits.depends_on(plugin, self._cycle)
+        if traits.scores_depend_on is None or not column.active:
+            return value
+        return value, traits.scores_depend_on(plugin, self._cycle)
 
 
 def is_not_applicable(plugin: Any, cycle: Cycle) -> bool:
     """Whether a plugin declares at once that it is not applicable to the pod."""
-    sits_out = getattr(plugin, "sits_out", None)
-    return sits_out is not None and bool(sits_out(cycle))
-
-
-def _is_row_local(plugin: Any) -> bool:
-    return getattr(type(plugin), "depends_on", None) in (row_local, amounts_local)
+    not_applicable = traits_of(plugin).not_applicable
+    return not_applicable is not None and not_applicable(plugin, cycle)

@@ -14,6 +14,7 @@ import numpy as np
 from bayplan.batch.diagnostics.plugin_faults import InvalidAnswer
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.plugin import MAX_SCORE
+from bayplan.framework.api.plugin_traits import PluginTraits, traits_of
 from bayplan.snapshot import BoolVector, IntVector, NodeInfo, NodeTable
 
 _FEW_ROWS = 2
@@ -31,21 +32,19 @@ class ScoreColumn:
     plugin: Any
     weight: int
     active: bool = False
-    looks_at_pods: bool = True
     normalizes: bool = False
-    compares_candidates: bool = False
+    traits: PluginTraits = field(init=False)
     raw: IntVector = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     weighted: IntVector = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
-        self.looks_at_pods = bool(getattr(self.plugin, "looks_at_pods", True))
         self.normalizes = hasattr(self.plugin, "normalize")
-        self.compares_candidates = bool(getattr(self.plugin, "compares_candidates", False))
+        self.traits = traits_of(self.plugin)
 
     def evaluate(self, cycle: Cycle, feasible: BoolVector) -> None:
         """Score all rows, or only the candidates if the plugin compares them."""
         table = cycle.snapshot.table
-        if not self.compares_candidates:
+        if not self.traits.compares_candidates:
             self.raw = np.array(
                 _check_vector(self.plugin.score_nodes(cycle, table))
             )  # copied, because a plugin may keep what it returned

@@ -80,6 +80,7 @@ KUBE_CONTROLLER_FLAGS = (
 )
 
 _LEGACY_NAMES = {
+    "clusterrole-aggregation": "clusterrole-aggregation-controller",
     "cronjob": "cronjob-controller",
     "daemonset": "daemonset-controller",
     "deployment": "deployment-controller",
@@ -116,8 +117,6 @@ _UNSUPPORTED_CONTROLLERS = frozenset(
         "certificatesigningrequest-signing-controller",
         "cloud-node-lifecycle",
         "cloud-node-lifecycle-controller",
-        "clusterrole-aggregation",
-        "clusterrole-aggregation-controller",
         "csrapproving",
         "csrcleaner",
         "csrsigning",

@@ -10,9 +10,8 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-import msgspec
-
 from bayplan.client import Client, GroupVersionResource
+from bayplan.client.discovery.discovery_client import ApiResource, server_groups, server_resources
 from bayplan.errors import ApiError
 from bayplan.objects.kinds import Kind
 from bayplan.objects.meta import KubeObject
@@ -21,32 +20,6 @@ log = logging.getLogger(__name__)
 
 _EVENTS = {("", "events"), ("events.k8s.io", "events")}
 """Events are excluded: they own no objects, and there are many of them."""
-
-
-class _DiscoveryVersion(msgspec.Struct, frozen=True, rename="camel"):
-    group_version: str = ""
-    version: str = ""
-
-
-class _DiscoveryGroup(msgspec.Struct, frozen=True, rename="camel"):
-    name: str = ""
-    versions: tuple[_DiscoveryVersion, ...] = ()
-    preferred_version: _DiscoveryVersion = _DiscoveryVersion()
-
-
-class _DiscoveryGroupList(msgspec.Struct, frozen=True):
-    groups: tuple[_DiscoveryGroup, ...] = ()
-
-
-class _DiscoveryResource(msgspec.Struct, frozen=True):
-    name: str = ""
-    kind: str = ""
-    namespaced: bool = False
-    verbs: tuple[str, ...] = ()
-
-
-class _DiscoveryResourceList(msgspec.Struct, frozen=True):
-    resources: tuple[_DiscoveryResource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +60,8 @@ async def server_preferred_resources(client: Client) -> PreferredResources:
     """
     await client.check_ready()
     groups = [("", "v1")]
-    answer = msgspec.json.decode((await client.transport.request("GET", "/apis")).body, type=_DiscoveryGroupList)
-    for group in answer.groups:
-        preferred = group.preferred_version.version
-        versions = [preferred, *(each.version for each in group.versions if each.version != preferred)]
-        groups += [(group.name, version) for version in versions]
+    for group in await server_groups(client.transport):
+        groups += [(group.name, version) for version in group.versions_by_preference]
     answers = await asyncio.gather(*(_list_resources(client, *each) for each in groups))
     found: dict[tuple[str, str], PreferredResource] = {}
     failed = []
@@ -101,24 +71,21 @@ async def server_preferred_resources(client: Client) -> PreferredResources:
             continue
         for entry in listed:
             name = (group_name, entry.name)
-            if "/" not in entry.name and name not in _EVENTS and name not in found:
+            if name not in _EVENTS and name not in found:
                 found[name] = _to_preferred(group_name, version, entry)
     return PreferredResources(tuple(found.values()), tuple(failed))
 
 
-def _to_preferred(group: str, version: str, entry: _DiscoveryResource) -> PreferredResource:
+def _to_preferred(group: str, version: str, entry: ApiResource) -> PreferredResource:
     kind = Kind(entry.kind, entry.name, group, KubeObject, namespaced=entry.namespaced, versions=(version,))
     return PreferredResource(
-        GroupVersionResource(group, version, entry.name, entry.namespaced, kind), frozenset(entry.verbs)
+        GroupVersionResource(group, version, entry.name, entry.namespaced, kind), frozenset(entry.verbs or ())
     )
 
 
-async def _list_resources(client: Client, group: str, version: str) -> tuple[_DiscoveryResource, ...] | None:
-    path = GroupVersionResource(group, version, "").root
+async def _list_resources(client: Client, group: str, version: str) -> tuple[ApiResource, ...] | None:
     try:
-        return msgspec.json.decode(
-            (await client.transport.request("GET", path)).body, type=_DiscoveryResourceList
-        ).resources
-    except (ApiError, msgspec.DecodeError) as fault:
-        log.info("discovery of %s failed: %s", path, fault)
+        return await server_resources(client.transport, group, version)
+    except ApiError as fault:
+        log.info("discovery of %s failed: %s", GroupVersionResource(group, version, "").root, fault)
         return None

@@ -13,9 +13,11 @@ from difflib import get_close_matches
 
 import msgspec
 
+from bayplan.client.discovery.discovery_client import ApiGroup, get_document, server_resources
 from bayplan.client.http.transport import Transport
 from bayplan.client.resources import GroupVersionResource
-from bayplan.errors import ApiError, BayplanError, NotFound, ServerError, UsageError
+from bayplan.errors import BayplanError, NotFound, ServerError, UsageError
+from bayplan.objects.meta import ObjectMeta
 
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 
@@ -100,7 +102,7 @@ def _in_group(resource: GroupVersionResource, word: str) -> bool:
 
 async def discover_rest_mapper(transport: Transport) -> RestMapper:
     """Discover all kinds of the server."""
-    core, named = await asyncio.gather(_get_json(transport, "/api"), _get_json(transport, "/apis"))
+    core, named = await asyncio.gather(_discover(transport, "/api"), _discover(transport, "/apis"))
     return RestMapper((*core, *named))
 
 
@@ -123,22 +125,9 @@ class _AggregatedVersion(msgspec.Struct, frozen=True):
     resources: tuple[_AggregatedResource, ...] = ()
 
 
-class _AggregatedMeta(msgspec.Struct, frozen=True):
-    name: str = ""
-
-
 class _AggregatedGroup(msgspec.Struct, frozen=True):
-    metadata: _AggregatedMeta = _AggregatedMeta()
+    metadata: ObjectMeta = ObjectMeta()
     versions: tuple[_AggregatedVersion, ...] = ()
-
-
-class _PreferredVersion(msgspec.Struct, frozen=True):
-    version: str = ""
-
-
-class _PlainGroup(msgspec.Struct, frozen=True, rename="camel"):
-    name: str = ""
-    preferred_version: _PreferredVersion = _PreferredVersion()
 
 
 class _DiscoveryDocument(msgspec.Struct, frozen=True):
@@ -146,30 +135,12 @@ class _DiscoveryDocument(msgspec.Struct, frozen=True):
 
     kind: str = ""
     items: tuple[_AggregatedGroup, ...] = ()
-    groups: tuple[_PlainGroup, ...] = ()
+    groups: tuple[ApiGroup, ...] = ()
     versions: tuple[str, ...] = ()
 
 
-class _PlainResource(msgspec.Struct, frozen=True, rename="camel"):
-    name: str = ""
-    kind: str = ""
-    namespaced: bool = False
-    singular_name: str = ""
-    short_names: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    verbs: tuple[str, ...] = ()
-
-
-class _PlainResources(msgspec.Struct, frozen=True):
-    resources: tuple[_PlainResource, ...] = ()
-
-
-async def _get_json(transport: Transport, path: str) -> list[KindMapping]:
-    answer = await transport.request("GET", path, accept=_AGGREGATED)
-    try:
-        document = msgspec.json.decode(answer.body, type=_DiscoveryDocument)
-    except msgspec.DecodeError:
-        raise ApiError(f"GET {path} did not answer as an API server does; check the server's address") from None
+async def _discover(transport: Transport, path: str) -> list[KindMapping]:
+    document = await get_document(transport, path, _DiscoveryDocument, accept=_AGGREGATED)
     if document.kind == "APIGroupDiscoveryList":
         return list(_aggregated(document.items))
     groups = [("", version) for version in document.versions] if path == "/api" else []
@@ -201,7 +172,7 @@ def _aggregated(groups: Iterable[_AggregatedGroup]) -> Iterator[KindMapping]:
 
 async def _plain(transport: Transport, group: str, version: str) -> list[KindMapping]:
     try:
-        answer = await transport.request("GET", GroupVersionResource(group, version, "").root)
+        found = await server_resources(transport, group, version)
     except (NotFound, ServerError):
         return []  # an aggregated API group whose server is unavailable
     return [
@@ -211,8 +182,7 @@ async def _plain(transport: Transport, group: str, version: str) -> list[KindMap
             each.singular_name,
             each.short_names,
             each.categories,
-            each.verbs,
+            each.verbs or (),
         )
-        for each in msgspec.json.decode(answer.body, type=_PlainResources).resources
-        if "/" not in each.name
+        for each in found
     ]

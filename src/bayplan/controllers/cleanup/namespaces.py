@@ -24,6 +24,9 @@ from bayplan.objects.meta import KubeObject, format_time
 
 FINALIZER = "kubernetes"
 RECHECK_S = 0.5
+NAMESPACE_DELETION_GRACE_PERIOD_S = 2.0
+"""Seconds for which a deleted namespace keeps its content. `kubectl delete -f` deletes the namespace of a manifest
+first and then the objects in it one by one; these must still exist then. Upstream waits five seconds."""
 
 
 class _PartialList(msgspec.Struct, frozen=True):
@@ -43,7 +46,7 @@ class NamespaceController(Controller):
 
     def _on_namespace(self, _: UntypedObject | None, new: UntypedObject | None) -> None:
         if new is not None and new.terminating:
-            self.enqueue(None, new)
+            self.queue.add(("", new.name), after_s=NAMESPACE_DELETION_GRACE_PERIOD_S)
 
     async def sync(self, key: Key) -> float | None:
         found = self.namespaces.get(*key)

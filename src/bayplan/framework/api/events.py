@@ -1,8 +1,8 @@
 """Cluster events, and the registrations of the events that may make a rejected pod schedulable.
 
-A plugin declares `cured_by`, the counterpart of kube-scheduler's EventsToRegister: the kinds of event after which the
-scheduler retries a pod that the plugin rejected. Each kind may have a queueing hint that reads the event's objects.
-The scheduling queue calls the hints.
+A plugin declares `events_to_register`, as in kube-scheduler: the kinds of event after which the scheduler retries a pod
+that the plugin rejected. Each kind may have a queueing hint that reads the objects of the event. The scheduling queue
+calls the hints.
 """
 
 from __future__ import annotations

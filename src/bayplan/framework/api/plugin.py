@@ -3,29 +3,11 @@
 A plugin is any object with a `name`. The points that it extends follow from its methods. Filter and Score have two
 forms: for one node (`filter`, `score`, the simple form) and for all rows of a table at once (`filter_nodes`,
 `score_nodes`, the form of the shipped plugins). The framework calls one-node plugins only for rows that all other
-plugins accept. A plugin with `per_row = True` loops over nodes inside its whole-table form, and therefore gets only the
-remaining rows.
+plugins accept.
 
-Pods of one equivalence class share answers (`framework.equivalence`). For this a plugin declares what else its answers
-depend on. `depends_on(cycle)` returns a value that changes whenever an answer about an unchanged row may change
-(`depends_on = row_local` if there is no other dependency). `looks_at_pods = False`: the plugin reads only the node of a
-row. `compares_candidates = True`: its scores depend on which nodes are candidates. A plugin without these declarations
-is evaluated in full for every pod. A plugin that often skips both PreFilter and PreScore can declare `sits_out(cycle)`:
-true if it skips both for this pod. A plugin whose scores depend on more than its filter does declares
-`scores_depend_on(cycle)`, which is called while it scores. `depends_on` then covers its filter, and PreScore while that
-returns Skip. A plugin that compares candidates can return scores by groups of rows (`score_groups`, for a whole table).
-None: the framework calls `score_nodes`.
-
-`reserves_what_it_filters = True`: the plugin reserves nothing for pods that it skips at PreFilter, and Reserve is not
-called for these. `filters_where_it_binds = True`: the plugin must not bind a pod to a node that its own filter rejects.
-A profile that has it at Bind also has it at PreFilter and Filter, whatever the configuration lists there.
-`binds_every_pod = True`: the plugin never returns Skip at Bind. The scheduler warns about Bind plugins listed behind
-it.
-
-Optional everywhere: `cured_by` (events after which a rejected pod may fit; without it every event counts),
-`signature(pod)` (what the answers depend on in the pod; None: the pod shares no answers), `close()` (release
-resources). A factory gets `(args, handle)`; see `registry`. The framework calls `signature` once for each pod.
-`signs_anew = True`: the signature may change later although the pod has not changed.
+Optional everywhere: `traits` (what the answers depend on; see `plugin_traits`), `events_to_register` (events after
+which a rejected pod may fit; without it every event counts), `signature(pod)` (what the answers depend on in the pod;
+None: the pod shares no answers), `close()` (release resources). A factory gets `(args, handle)`; see `registry`.
 """
 
 from __future__ import annotations
@@ -33,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -41,7 +23,7 @@ from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis
 from bayplan.framework.api.status import Code, Status
 from bayplan.objects.core import Pod
-from bayplan.snapshot import BoolVector, IntVector, NodeInfo, NodeTable, PodInfo, RowVector
+from bayplan.snapshot import BoolVector, IntVector, NodeInfo, NodeTable, PodInfo
 
 MAX_SCORE = 100
 
@@ -131,25 +113,6 @@ class PreBindPreFlightResult:
     """PreBind has work to do for this pod. `allow_parallel`: it may run in parallel with other PreBind plugins."""
 
     allow_parallel: bool = False
-
-
-def row_local(plugin: object, cycle: Cycle) -> Hashable:  # noqa: ARG001
-    """`depends_on = row_local`: the answer about a row depends on the pod and on that row, on nothing else."""
-    return ()
-
-
-def amounts_local(plugin: object, cycle: Cycle) -> Hashable:  # noqa: ARG001
-    """Like `row_local`, and only on the row's allocatable and requested amounts: equal amounts get equal answers."""
-    return ()
-
-
-class ScoreGroups(NamedTuple):
-    """Final scores of a table whose rows fall into few groups with equal scores."""
-
-    scores: Sequence[int] | IntVector  # of each group, normalized
-    of_row: RowVector  # the group of each row
-    lowest: int  # among the groups that have a row
-    highest: int
 
 
 class QueuedPod(Protocol):

@@ -405,13 +405,13 @@ class ClassEvaluation:
         if not evaluation.scores_row_local:
             # A single candidate needs no scores.
             scored = self.candidates > evaluation.unshared and (
-                evaluation.has_score or (evaluation.compares_candidates and not evaluation.sits_out)
+                evaluation.has_score or (evaluation.compares_candidates and not evaluation.not_applicable)
             )
             weighted = evaluation.same_for_any_candidates() if scored else NO_WEIGHTED_SCORES
             if weighted is None:
                 weighted = evaluation.weighted(self.feasible, self._candidates_table())
             term.weighted = weighted
-            if evaluation.role.has_scores_version and evaluation.compares_candidates:
+            if evaluation.role.scores_depend_on is not None and evaluation.compares_candidates:
                 term.stamp = evaluation.scores_stamp()
         term.changes = evaluation.changes
 

@@ -7,10 +7,10 @@ signature, or with signature None, may read anything of a pod: it is evaluated i
 plugins still share. An evaluation is stored when its key occurs for the second time. Caches are bounded: the least
 recently used evaluation goes first.
 
-A plugin that skips the whole attempt for a pod (`sits_out`) treats all such pods alike, whatever their signatures are.
-Pods that it could distinguish by their labels stay in one class until a pod has an affinity to labels. `sits_out` is
-called on the evaluation of the pod's own signature, which follows the plugin's dependencies. The pods then share an
-evaluation without answers that belongs to no signature.
+A plugin that skips the whole attempt for a pod (`not_applicable`) treats all such pods alike, whatever their signatures
+are. Pods that it could distinguish by their labels stay in one class until a pod has an affinity to labels.
+`not_applicable` is called on the evaluation of the pod's own signature, which follows the plugin's dependencies. The
+pods then share an evaluation without answers that belongs to no signature.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ class EquivalenceClasses:
         order = {name: number for number, name in enumerate(plugins_by_name)}
         self._filters = [order[plugin.name] for plugin in points[FILTER]]
         self._scores = [order[plugin.name] for plugin in points[SCORE]]
-        self._changing_signatures = [number for number, role in enumerate(self._roles) if role.signs_anew]
+        self._changing_signatures = [number for number, role in enumerate(self._roles) if role.signature_may_change]
         # If a signature may change, representatives are found by the pod's own class, so no plugin may be skipped.
         self._skipping = [
             number
             for number, role in enumerate(self._roles)
-            if role.has_signature and role.sits_out is not None and not self._changing_signatures
+            if role.has_signature and role.not_applicable is not None and not self._changing_signatures
         ]
         self._not_applicable_roles = {
             number: self._roles[number].as_not_applicable(extends[self._roles[number].name])
@@ -100,7 +100,7 @@ class EquivalenceClasses:
         self._always_signed = [
             number
             for number, role in enumerate(self._roles)
-            if role.has_signature and (role.is_external or role.signs_anew)
+            if role.has_signature and (role.is_external or role.signature_may_change)
         ]
         self._templates: dict[Hashable, tuple[int, tuple[object, ...], EvaluationSlots]] = {}
         self._class_evaluations: BoundedCache[ClassEvaluation] = BoundedCache(limit)
@@ -317,11 +317,11 @@ class EquivalenceClasses:
         """Call the PreFilter plugins of new evaluations before any filter.
 
         A plugin that narrows the nodes or rejects the pod forces a full attempt, which takes over the answers. No
-        plugin is called twice. Plugins with `sits_out` are not called here.
+        plugin is called twice. Plugins with `not_applicable` are not called here.
         """
         pre_filtered: list[PluginEvaluation] = []
         for evaluation in evaluations:
-            if not evaluation.role.pre_filters or evaluation.role.sits_out is not None:
+            if not evaluation.role.pre_filters or evaluation.role.not_applicable is not None:
                 continue
             result = evaluation.pre_filter()
             pre_filtered.append(evaluation)

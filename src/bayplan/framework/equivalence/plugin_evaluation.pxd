@@ -10,7 +10,7 @@ cdef class PluginEvaluation:
     cdef public CPluginRole role
     cdef public EvaluationCounter _counter
     cdef public CCycle cycle
-    cdef public bint unshared, compares_candidates, scores_row_local, has_filter, rejects, sits_out, has_score, all_zero, out_of_range
+    cdef public bint unshared, compares_candidates, scores_row_local, has_filter, rejects, not_applicable, has_score, all_zero, out_of_range
     cdef public object _caller
     cdef public Py_ssize_t version, filter_version, changes
     cdef public object codes, raw

@@ -1,14 +1,9 @@
 """Evaluation of one plugin on every row for one equivalence class of pods, updated incrementally.
 
 Pods with an equal `signature` of a plugin get the same answers. A `PluginEvaluation` starts with one full evaluation.
-Later updates evaluate only the rows that changed, or everything if another dependency of the plugin changed. A plugin
-declares its dependencies:
-
-- `depends_on(cycle)`: a value that changes whenever answers on unchanged rows may change (pods elsewhere, services,
-  namespaces). A plugin without it is evaluated in full every time.
-- `looks_at_pods`: false for a plugin that reads only the node of a row.
-- `compares_candidates`: its scores depend on which nodes are candidates. `ClassEvaluation`, which knows the candidates,
-  requests them.
+Later updates evaluate only the rows that changed, or everything if another dependency of the plugin changed
+(`PluginTraits.depends_on`: pods elsewhere, services, namespaces). `ClassEvaluation`, which knows the candidates,
+requests the scores of a plugin that compares them.
 
 Cost of an update after one placement: a few Python operations for a plugin that looks at pods, a comparison of two
 numbers for any other plugin.
@@ -123,7 +118,7 @@ class PluginEvaluation:
         self.codes: CodeVector = _NO_CODES
         self.reasons: list[FilterReason] = []
         self._reason_indexes: dict[str, list[int]] = {}  # text -> indexes in `reasons`
-        self.sits_out = False  # `sits_out` of the plugin was true for these pods
+        self.not_applicable = False  # whether the plugin declared that it is not applicable to these pods
         self.has_score = False
         self.all_zero = True  # whether every row is known to score 0
         self.out_of_range = False  # whether a score was ever invalid; this matters on candidates
@@ -151,7 +146,7 @@ class PluginEvaluation:
         ):
             self.evaluate()
             return
-        if role.has_scores_version and self.has_score:
+        if role.scores_depend_on is not None and self.has_score:
             self._update_scores()
         journal = snapshot.touched if role.looks_at_pods else snapshot.renewed
         end = journal.end
@@ -172,12 +167,12 @@ class PluginEvaluation:
         """
         role = self.role
         if not self.is_evaluated:
-            if role.sits_out is not None and role.sits_out(self.cycle):
+            if role.not_applicable is not None and role.not_applicable(self.cycle):
                 self.evaluate()
             return self.is_evaluated
-        if self.sits_out:
+        if self.not_applicable:
             self.update()
-        return self.sits_out
+        return self.not_applicable
 
     def update_rows(self, rows: Collection[int], start: int, end: int) -> None:
         """Update a plugin that looks at pods, when the rows that changed since `start` are known."""
@@ -209,8 +204,8 @@ class PluginEvaluation:
         self.changes += 1
         self._counter.evaluations += 1
         self.filter_version += self.has_filter
-        self.sits_out = role.sits_out is not None and role.sits_out(cycle)
-        if self.sits_out:
+        self.not_applicable = role.not_applicable is not None and role.not_applicable(cycle)
+        if self.not_applicable:
             self._set_not_applicable()
             return
         self.has_filter = self._run_pre_filter() and role.filters
@@ -232,7 +227,7 @@ class PluginEvaluation:
         if self.has_score:
             self._caller.points.count(role.name, SCORE.metric_label, count)
             self._call(SCORE, cycle.snapshot.table, self._score_all)
-            if role.has_scores_version:
+            if role.scores_depend_on is not None:
                 self._scores_stamp = self.scores_stamp()
         self._save_cursor()
 
@@ -286,7 +281,7 @@ class PluginEvaluation:
         columns = cycle.snapshot.nodes
         few = len(rows) <= MAX_SINGLE_ROWS
         # a plugin with `scores_depend_on` computes the scores of all rows
-        scoring = self.has_score and not role.has_scores_version
+        scoring = self.has_score and role.scores_depend_on is None
         if few and (role.filters_one or not self.has_filter) and (role.scores_one or not scoring):
             for row in rows:
                 node = NodeInfo(columns, row)
@@ -471,8 +466,8 @@ class PluginEvaluation:
 
     def scores_stamp(self) -> Hashable:
         """Return the dependencies of the scores, for a plugin that declares `scores_depend_on`."""
-        stamp: Hashable = self.role.plugin.scores_depend_on(self.cycle)
-        return stamp
+        assert self.role.scores_depend_on is not None
+        return self.role.scores_depend_on(self.cycle)
 
     def _update_scores(self) -> None:
         """Compute all scores again if their dependencies changed."""
@@ -497,7 +492,7 @@ class PluginEvaluation:
 
         None if the plugin returns no groups.
         """
-        groups = self.role.plugin.score_groups(self.cycle, candidates) if self.role.has_score_groups else None
+        groups = None if self.role.score_groups is None else self.role.score_groups(self.cycle, candidates)
         return None if groups is None else WeightedScores.from_groups(groups, self.role.weight)
 
     def _compute_weighted(self, feasible: BoolVector, candidates: NodeTable) -> WeightedScores:
@@ -505,13 +500,13 @@ class PluginEvaluation:
         if self.compares_candidates:
             if not self.pre_score(candidates):
                 return NO_WEIGHTED_SCORES
-            if role.has_score_groups:
-                groups = self._call(SCORE, candidates, role.plugin.score_groups, self.cycle, candidates)
+            if role.score_groups is not None:
+                groups = self._call(SCORE, candidates, role.score_groups, self.cycle, candidates)
                 if groups is not None:
                     return WeightedScores.from_groups(groups, role.weight)
             final = self._call(SCORE, candidates, self._score_candidates, candidates)
             # its dependencies include the counts that it just computed
-            if role.checks_dependencies and not role.has_scores_version:
+            if role.checks_dependencies and role.scores_depend_on is None:
                 self._stamp = self._depends_on()
         else:
             final = self.raw[feasible]  # a copy: normalization may work in place

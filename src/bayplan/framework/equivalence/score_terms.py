@@ -46,7 +46,7 @@ class ScoreTerm:
         return (
             evaluation.compares_candidates
             and evaluation.role.pre_scores
-            and not (self.is_active or evaluation.sits_out or evaluation.role.has_scores_version)
+            and not (self.is_active or evaluation.not_applicable or evaluation.role.scores_depend_on is not None)
         )
 
     @property
@@ -70,7 +70,7 @@ class ScoreTerm:
         """Whether the scores may have changed on unchanged rows."""
         evaluation = self.evaluation
         if evaluation.compares_candidates:
-            if not evaluation.role.has_scores_version:
+            if evaluation.role.scores_depend_on is None:
                 return False
             self.last_checked_stamp = evaluation.scores_stamp()
             return self.last_checked_stamp != self.stamp
@@ -148,7 +148,7 @@ class IncrementalPlan:
         # Whether a change of pods on a row requires an update of that row only.
         moving = [*active.inactive_terms, *[term for _, term in self.normalized_terms]]
         self.can_update_rows = scores and all(
-            a.evaluation.role.has_scores_version for a in moving if a.evaluation.role.looks_at_pods
+            a.evaluation.role.scores_depend_on is not None for a in moving if a.evaluation.role.looks_at_pods
         )
         # whether other terms may become active with other candidates
         self.has_inactive_terms = bool(active.inactive_terms)

@@ -9,7 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from bayplan.framework.api.plugin import MAX_SCORE, ScoreGroups
+from bayplan.framework.api.plugin import MAX_SCORE
+from bayplan.framework.api.plugin_traits import ScoreGroups
 from bayplan.framework.runtime.scoring import invalid_scores_error
 from bayplan.snapshot import BoolVector, IntVector, RowVector
 

@@ -24,6 +24,7 @@ from bayplan.framework.api.extension_points import (
 )
 from bayplan.framework.api.plugin import PermitWait, PreBindPreFlightResult
 from bayplan.framework.api.plugin_error import PluginFault
+from bayplan.framework.api.plugin_traits import traits_of
 from bayplan.framework.api.status import SUCCESS, Code, Status, error
 from bayplan.framework.runtime.plugin_call import PluginCaller, status_text, to_status
 
@@ -63,7 +64,7 @@ class BindingPoints:
     def __init__(self, plugins: dict[ExtensionPoint, Sequence[Any]], caller: PluginCaller) -> None:
         self._plugins = {point: tuple(plugins.get(point, ())) for point in (RESERVE, PERMIT, PRE_BIND, BIND, POST_BIND)}
         self._skips_reserve = {
-            plugin.name for plugin in self._plugins[RESERVE] if getattr(plugin, "reserves_what_it_filters", False)
+            plugin.name for plugin in self._plugins[RESERVE] if traits_of(plugin).reserves_only_filtered_pods
         }
         self._reserve_plugins, self._permit_plugins = self._plugins[RESERVE], self._plugins[PERMIT]
         self._caller = caller

@@ -40,14 +40,14 @@ def registered_events(plugin: Any) -> tuple[ClusterEventWithHint, ...]:
     """Return the events that may help a pod rejected by this plugin. Empty for a plugin that cannot reject."""
     if not any(point.extended_by(plugin) for point in _CAN_REJECT):
         return ()
-    declared = getattr(plugin, "cured_by", None)
+    declared = getattr(plugin, "events_to_register", None)
     if declared is None:
         return ALL_EVENTS
     registrations = tuple(declared) if isinstance(declared, Iterable) else (declared,)
     for registration in registrations:
         if not isinstance(registration, ClusterEventWithHint):
             raise PluginError(
-                f'plugin "{plugin.name}": cured_by holds {registration!r}; '
+                f'plugin "{plugin.name}": events_to_register holds {registration!r}; '
                 "it takes ClusterEventWithHint(resource, action, hint)"
             )
     return registrations + _node_taint_events(registrations)

@@ -19,6 +19,7 @@ from bayplan.framework.api.extension_points import ADD_POD, FILTER, PRE_FILTER, 
 from bayplan.framework.api.handle import PodNominator
 from bayplan.framework.api.plugin import PreFilterResult, Rejection
 from bayplan.framework.api.plugin_error import PluginFault
+from bayplan.framework.api.plugin_traits import traits_of
 from bayplan.framework.api.status import SUCCESS, Code, Status, error, unresolvable
 from bayplan.framework.runtime.plugin_call import PluginCaller, invalid_status_error, status_text, to_status
 from bayplan.snapshot import BoolVector, NodeColumns, NodeInfo, NodeTable, PodInfo, RowVector
@@ -46,6 +47,7 @@ class FilterPoints:
     ) -> None:
         self._pre_filters = tuple(pre_filters)
         self._filters = tuple(filters)
+        self._looping = {plugin.name for plugin in filters if traits_of(plugin).loops_over_rows}
         self._extensions = tuple(plugin for plugin in pre_filters if hasattr(plugin, "add_pod"))
         self._caller = caller
         self._nominations = nominations
@@ -188,13 +190,13 @@ class FilterPoints:
         """Apply one plugin to the remaining rows. Returns false if no row is left."""
         try:
             if cycle.plugin_error is not None:
-                is_per_node = getattr(plugin, "per_row", False) or not hasattr(plugin, "filter_nodes")
+                is_per_node = plugin.name in self._looping or not hasattr(plugin, "filter_nodes")
                 cycle.plugin_error.raise_if_same_call(
                     plugin, FILTER, table.rows[remaining] if is_per_node else table.rows
                 )
             if not hasattr(plugin, "filter_nodes"):
                 self._apply_one_by_one(plugin, cycle, table, remaining, results)
-            elif getattr(plugin, "per_row", False) and not remaining.all():
+            elif plugin.name in self._looping and not remaining.all():
                 positions_left = np.flatnonzero(remaining)
                 narrowed = table.restricted_to(remaining)
                 for rejection in self._caller.call(plugin, FILTER, table_rejections, plugin, cycle, narrowed):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 from weakref import WeakSet
 
@@ -19,22 +19,13 @@ from bayplan.config.suggestions import nearly
 from bayplan.errors import PluginError
 from bayplan.framework.api import plugin as protocols
 from bayplan.framework.api.extension_points import ATTEMPT_ORDER
+from bayplan.framework.api.plugin_traits import PluginTraits
 
 FILE_MODULE_PREFIX = "bayplan_plugin_file_"
 """Prefix of the names of modules loaded from a plugin file."""
 
-TRAIT_FLAGS = (
-    "binds_every_pod",
-    "compares_candidates",
-    "filters_where_it_binds",
-    "looks_at_pods",
-    "per_row",
-    "reserves_what_it_filters",
-    "signs_anew",
-)
-"""Boolean declarations of a plugin."""
-
-_OTHER_DATA = ("ARGS", "cured_by", "on_mutate_error")
+_TRAITS = {each.name: each.default for each in fields(PluginTraits)}
+_DATA = ("ARGS", "events_to_register", "on_mutate_error", "traits")
 MUTATE_BIND_REQUEST = "mutate_bind_request"
 """A method that belongs to no extension point: it is called on every plugin of a profile that has it."""
 
@@ -64,12 +55,7 @@ class MethodSignature:
 
 
 def _read_method_signatures() -> dict[str, MethodSignature]:
-    signatures = {name: MethodSignature(("cycle",)) for name in ("depends_on", "scores_depend_on", "sits_out")}
-    signatures |= {
-        "score_groups": MethodSignature(("cycle", "nodes")),
-        "close": MethodSignature(()),
-        MUTATE_BIND_REQUEST: MethodSignature(("cycle", "node_name")),
-    }
+    signatures = {"close": MethodSignature(()), MUTATE_BIND_REQUEST: MethodSignature(("cycle", "node_name"))}
     for protocol in vars(protocols).values():
         if getattr(protocol, "_is_protocol", False) and protocol is not protocols.QueuedPod:
             for name, method in vars(protocol).items():
@@ -106,8 +92,8 @@ def _contract_errors(plugin: type[Any]) -> Iterator[str]:
     for attribute, value in members.items():
         if attribute in METHOD_SIGNATURES or attribute == "factory":
             yield from _method_error(plugin, attribute, value)
-        elif attribute in TRAIT_FLAGS and not isinstance(value, bool):
-            yield f"has {attribute} = {_value_text(value)}; it takes True or False"
+        elif attribute == "traits":
+            yield from _trait_errors(value)
     if not any(point.extended_by(plugin) for point in ATTEMPT_ORDER) and MUTATE_BIND_REQUEST not in members:
         yield from misspelled_attributes(plugin)
         methods = ", ".join(method for point in ATTEMPT_ORDER for method in point.methods)
@@ -132,14 +118,31 @@ def _defined_members(plugin: type[Any]) -> dict[str, Any]:
 
 def misspelled_attributes(plugin: type[Any]) -> Iterator[str]:
     """Yield attributes whose names are similar to a known one. They would be ignored silently."""
-    methods, data = (*METHOD_SIGNATURES, "factory"), (*TRAIT_FLAGS, *_OTHER_DATA)
-    for attribute, value in _defined_members(plugin).items():
-        if attribute in methods or attribute in data or attribute == "name":
+    methods, members = (*METHOD_SIGNATURES, "factory"), _defined_members(plugin)
+    for attribute, value in members.items():
+        if attribute in methods or attribute in _DATA or attribute == "name":
             continue
         is_method = callable(value) or isinstance(value, staticmethod | classmethod | property)
-        suggestion = nearly(attribute, methods + data if is_method else data)
-        if suggestion:
+        known = (*_DATA, *_TRAITS, *(methods if is_method else ()))
+        suggestion = attribute if attribute in _TRAITS else nearly(attribute, known)
+        if suggestion in _TRAITS and getattr(members.get("traits"), suggestion, None) is not value:
+            suggestion = f"traits = PluginTraits({suggestion}=...)"
+        if suggestion and suggestion != attribute:
             yield f"has {'a method' if is_method else 'an attribute'} {attribute}; is {suggestion} meant?"
+
+
+def _trait_errors(traits: Any) -> Iterator[str]:
+    if not isinstance(traits, PluginTraits):
+        yield f"has traits = {_value_text(traits)}; it takes a PluginTraits"
+        return
+    for name, default in _TRAITS.items():
+        value = getattr(traits, name)
+        if default is None and callable(value):
+            parameters = ("plugin", "cycle", "nodes") if name == "score_groups" else ("plugin", "cycle")
+            yield from _function_error("trait", name, value, MethodSignature(parameters))
+        elif not isinstance(value, type(default)):
+            expected = "a function, or leave it out" if default is None else "True or False"
+            yield f"has a trait {name}={_value_text(value)}; it takes {expected}"
 
 
 def _method_error(plugin: type[Any], attribute: str, value: Any) -> Iterator[str]:
@@ -152,15 +155,18 @@ def _method_error(plugin: type[Any], attribute: str, value: Any) -> Iterator[str
             yield f"has factory{signature_text(method)}; it is called on the class as factory(args, handle)"
         return
     signature = METHOD_SIGNATURES[attribute]
-    # by the instance; static and class methods, and callable objects, are not
-    is_bound_later = inspect.isfunction(value)
-    if not accepts_argument_count(method, len(signature.parameters) + is_bound_later):
-        parameters = ", ".join(("self", *signature.parameters) if is_bound_later else signature.parameters)
-        yield f"has a method {attribute}{signature_text(method)}; it is called as {attribute}({parameters})"
-    yield from _call_style_error(attribute, inspect.unwrap(method), signature)
+    if inspect.isfunction(value):  # bound by the instance; static and class methods, and callable objects, are not
+        signature = replace(signature, parameters=("self", *signature.parameters))
+    yield from _function_error("method", attribute, method, signature)
 
 
-def _call_style_error(attribute: str, function: Callable[..., Any], signature: MethodSignature) -> Iterator[str]:
+def _function_error(
+    kind: str, attribute: str, function: Callable[..., Any], signature: MethodSignature
+) -> Iterator[str]:
+    if not accepts_argument_count(function, len(signature.parameters)):
+        called = f"{attribute}{signature.source_text}"
+        yield f"has a {kind} {attribute}{signature_text(function)}; it is called as {called}"
+    function = inspect.unwrap(function)
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
     if is_async and not signature.awaited:
         yield f"has an async {attribute}; this method is not awaited, so define it with a plain def"

@@ -30,6 +30,7 @@ from bayplan.framework.api.extension_points import (
 )
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin_error import exception_text
+from bayplan.framework.api.plugin_traits import traits_of
 from bayplan.framework.runtime.bind_request_mutation import SKIP, Mutator
 from bayplan.framework.runtime.event_registrations import registered_events
 from bayplan.framework.runtime.plugin_call import PLUGIN_EXCEPTIONS
@@ -211,7 +212,7 @@ class _ProfileBuilder:
 
     def _filtering_binders(self, binders: Iterable[str]) -> Iterator[str]:
         """Yield Bind plugins that must also filter, whatever the configuration lists at Filter."""
-        return (name for name in binders if getattr(self.instances[name], "filters_where_it_binds", False))
+        return (name for name in binders if traits_of(self.instances[name]).filters_before_binding)
 
     def _registered_plugin(self, ref: PluginRef, point: ExtensionPoint) -> RegisteredPlugin:
         entry = self._registry.get(ref.name)
@@ -248,7 +249,7 @@ class _ProfileBuilder:
     def _warn_about_unreachable_binders(self, binders: Sequence[str]) -> None:
         """Warn about Bind plugins that can never run. kube-scheduler accepts this, but it is not intended."""
         for position, name in enumerate(binders[:-1], 1):
-            if getattr(self.instances[name], "binds_every_pod", False):
+            if traits_of(self.instances[name]).binds_every_pod:
                 log.warning(
                     'profile "%s": %s binds every pod, and %s behind it never runs; disable %s at multiPoint or bind',
                     self._config.scheduler_name,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 
-from bayplan.config.field_errors import FieldPath, aggregate
+from bayplan.codec.field_errors import FieldPath, aggregate
 from bayplan.errors import ConfigError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis
@@ -67,7 +67,9 @@ class DefaultPreemption:
 
     name = "DefaultPreemption"
     ARGS = default_preemption_args.ARGS
-    cured_by = (ClusterEventWithHint(EventResource.POD, ActionType.DELETE, never_queue, hint_key=no_hint_key),)
+    events_to_register = (
+        ClusterEventWithHint(EventResource.POD, ActionType.DELETE, never_queue, hint_key=no_hint_key),
+    )
 
     def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
         self.extenders: Sequence[PreemptionExtender] = ()  # set by the scheduler

@@ -42,8 +42,9 @@ from bayplan.framework.api.events import (
     queue_hint_if,
 )
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import PostFilterResult, PreBindPreFlightResult, Rejection, row_local
+from bayplan.framework.api.plugin import PostFilterResult, PreBindPreFlightResult, Rejection
 from bayplan.framework.api.plugin_error import PluginFault
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.framework.api.status import SKIP, Status, error, unresolvable, unschedulable
 from bayplan.framework.runtime.bind_request_mutation import add_request_fields
 from bayplan.framework.runtime.scoring import default_normalize
@@ -75,11 +76,10 @@ class DynamicResources:
     """Allocates devices for resource claims."""
 
     name = "DynamicResources"
-    looks_at_pods = False
-    depends_on = row_local
+    traits = PluginTraits(
+        depends_on=row_local, looks_at_pods=False, loops_over_rows=True, reserves_only_filtered_pods=True
+    )
     ARGS = dynamic_resources_args.ARGS
-    per_row = True
-    reserves_what_it_filters = True
 
     def __init__(self, args: DynamicResourcesArgs, handle: Handle) -> None:
         args = dynamic_resources_args.apply_defaults(args)
@@ -95,7 +95,7 @@ class DynamicResources:
         self._released_reservations: set[str] = set()
         self._index = PoolIndex(())
         self._index_revision = -1
-        self.cured_by = (
+        self.events_to_register = (
             ClusterEventWithHint(
                 EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL | ActionType.UPDATE_NODE_ALLOCATABLE
             ),

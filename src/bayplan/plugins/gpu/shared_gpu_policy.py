@@ -18,7 +18,8 @@ from bayplan.errors import BayplanError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import MAX_SCORE, PreBindPreFlightResult, Rejection, row_local
+from bayplan.framework.api.plugin import MAX_SCORE, PreBindPreFlightResult, Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.framework.api.status import Code, Status, error, unresolvable
 from bayplan.intents.pod_intents import AnnotatePod
 from bayplan.objects.core import Pod
@@ -56,8 +57,8 @@ class SharedGpuPolicy(Generic[C]):
     """Places pods on shared GPUs. A policy is a subclass with a `name` and a score."""
 
     name = ""
-    depends_on = row_local
-    cured_by = (
+    traits = PluginTraits(depends_on=row_local)
+    events_to_register = (
         ClusterEventWithHint(EventResource.POD, ActionType.DELETE),
         ClusterEventWithHint(
             EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE | ActionType.UPDATE_NODE_LABEL

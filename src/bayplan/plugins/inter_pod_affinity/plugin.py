@@ -17,6 +17,7 @@ from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import MAX_SCORE, Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits
 from bayplan.framework.api.status import SKIP, Code, Status, error
 from bayplan.objects.core import Namespace, Pod
 from bayplan.objects.selectors.pod_affinity import (
@@ -184,7 +185,7 @@ class InterPodAffinity:
     """Places pods near some pods and away from other pods."""
 
     name = "InterPodAffinity"
-    cured_by = (
+    events_to_register = (
         ClusterEventWithHint(
             EventResource.POD,
             ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.DELETE,
@@ -212,8 +213,8 @@ class InterPodAffinity:
     def signature(self, pod: Pod) -> Hashable | None:
         return pod.metadata.namespace, frozenset(pod.metadata.labels.items()), affinity_terms(pod)
 
-    def depends_on(self, cycle: Cycle) -> Hashable:
-        """On pods that start or cease to match in domains with more than one node, and on namespace labels."""
+    def _version(self, cycle: Cycle) -> Hashable:
+        """Changes with pods that start or cease to match in domains of several nodes, and with namespace labels."""
         snapshot = cycle.snapshot
         pods = snapshot.pods
         required, no_required, no_preferred = (
@@ -231,8 +232,8 @@ class InterPodAffinity:
         affinity_version = pods.affinity_version if required is None and no_required is None else 0
         return affinity_version, required and required.version, snapshot.renewed.end, self._catalog.revision(Namespace)
 
-    def scores_depend_on(self, cycle: Cycle) -> Hashable:
-        """On every pod that a preferred term matches."""
+    def _scores_version(self, cycle: Cycle) -> Hashable:
+        """Changes with every pod that a preferred term matches."""
         preferred_state = cycle.find(PREFERRED)
         return (
             preferred_state.version
@@ -240,13 +241,15 @@ class InterPodAffinity:
             else object()
         )
 
-    def sits_out(self, cycle: Cycle) -> bool:
-        """True if no pod has affinity terms."""
+    def _is_not_applicable(self, cycle: Cycle) -> bool:
+        """Whether no pod has affinity terms."""
         if cycle.info.affinity is not None or cycle.snapshot.pods.affinity_users:
             return False
         for key in (REQUIRED, PREFERRED, NO_REQUIRED_MATCHES, NO_PREFERRED_MATCHES):
             cycle.delete(key)
         return True
+
+    traits = PluginTraits(depends_on=_version, scores_depend_on=_scores_version, not_applicable=_is_not_applicable)
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
         cached = cycle.find(REQUIRED)

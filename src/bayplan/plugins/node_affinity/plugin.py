@@ -10,16 +10,18 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
+from bayplan.codec.field_errors import aggregate
 from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint, queue_hint_if
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import PreFilterResult, Rejection, row_local
+from bayplan.framework.api.plugin import PreFilterResult, Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.framework.api.status import SKIP, Status, error, unresolvable
 from bayplan.framework.runtime.scoring import default_normalize
 from bayplan.objects import core
 from bayplan.objects.core import Node, NodeSelectorTerm, Pod
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.selectors.label_selectors import SelectorError, joined
+from bayplan.objects.selectors.label_selectors import SelectorError
 from bayplan.objects.selectors.node_selectors import (
     NAME_FIELD,
     NodeSelectorMatcher,
@@ -48,8 +50,7 @@ class NodeAffinity:
     """Keeps pods on the nodes that they select, and prefers the nodes that they prefer."""
 
     name = "NodeAffinity"
-    looks_at_pods = False
-    depends_on = row_local
+    traits = PluginTraits(depends_on=row_local, looks_at_pods=False)
     ARGS = node_affinity_args.ARGS
 
     def __init__(self, added: core.NodeAffinity | None = None) -> None:
@@ -60,7 +61,7 @@ class NodeAffinity:
         self._prefers = bool(preferred)
 
     @property
-    def cured_by(self) -> tuple[ClusterEventWithHint, ...]:
+    def events_to_register(self) -> tuple[ClusterEventWithHint, ...]:
         changes = ActionType.ADD | ActionType.UPDATE_NODE_LABEL
         return (
             ClusterEventWithHint.with_hint_key(
@@ -158,7 +159,7 @@ def _matches(affinity: RequiredNodeAffinity, node: Node) -> bool:
     if affinity.matches(meta.labels, meta.name):
         return True
     if selector is not None and selector.errors and affinity.labels.matches(meta.labels):
-        raise SelectorError(joined(selector.errors))
+        raise SelectorError(aggregate(selector.errors))
     return False
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from bayplan.devices.classes import ExtendedResourceClasses
 from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import MAX_SCORE, amounts_local
+from bayplan.framework.api.plugin import MAX_SCORE
+from bayplan.framework.api.plugin_traits import PluginTraits, amounts_local
 from bayplan.framework.api.status import SKIP, Status
 from bayplan.objects.core import Pod
 from bayplan.objects.resources import balanced_requests
@@ -37,7 +38,7 @@ class NodeResourcesBalancedAllocation:
     """Prefers nodes whose resource allocation the pod balances."""
 
     name = "NodeResourcesBalancedAllocation"
-    depends_on = amounts_local
+    traits = PluginTraits(depends_on=amounts_local)
     scores_improvement = True  # score the improvement; False: the balance with the pod, as before 1.36
     ARGS = balanced_allocation_args.ARGS
 

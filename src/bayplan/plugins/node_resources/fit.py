@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
-from bayplan.config.field_errors import FieldPath, aggregate
+from bayplan.codec.field_errors import FieldPath, aggregate
 from bayplan.devices.classes import ExtendedResourceClasses
 from bayplan.errors import ConfigError
 from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint, queue_hint_if
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import Placement, Rejection, amounts_local
+from bayplan.framework.api.plugin import Placement, Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits, amounts_local
 from bayplan.framework.api.status import Code, Status, error
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
@@ -67,7 +68,7 @@ class NodeResourcesFit:
     """Keeps pods off nodes without enough free resources, and scores nodes by their allocation."""
 
     name = "NodeResourcesFit"
-    depends_on = amounts_local
+    traits = PluginTraits(depends_on=amounts_local)
     ARGS = fit_args.ARGS
 
     def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
@@ -84,7 +85,7 @@ class NodeResourcesFit:
         self._last_change: NodeCapacityChange | None = None  # the change of the last node event
 
     @property
-    def cured_by(self) -> tuple[ClusterEventWithHint, ...]:
+    def events_to_register(self) -> tuple[ClusterEventWithHint, ...]:
         return (
             ClusterEventWithHint(
                 EventResource.POD,

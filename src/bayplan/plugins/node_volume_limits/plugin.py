@@ -3,7 +3,7 @@
 Drivers publish in the CSINode how many volumes a node can attach. Cost: nothing for pods without claims or in-tree
 disks. For other pods the volumes of the pod are determined once. The volumes shared by the pods of a node depend on
 claims and volumes that change without the node, so there is no column of exact counts. There is a column of upper
-bounds (`attach_bounds`); only remaining rows near a limit are counted in a loop (`per_row`).
+bounds (`attach_bounds`); only remaining rows near a limit are counted in a loop (`loops_over_rows`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from bayplan.framework.api.events import (
     queue_hint_if,
 )
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import Rejection, row_local
+from bayplan.framework.api.plugin import Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.framework.api.status import SKIP, Code, Status
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -94,10 +95,8 @@ class NodeVolumeLimits:
     """Keeps nodes within the number of volumes that their drivers can attach."""
 
     name = "NodeVolumeLimits"
-    looks_at_pods = False
-    depends_on = row_local
-    per_row = True
-    cured_by = (
+    traits = PluginTraits(depends_on=row_local, looks_at_pods=False, loops_over_rows=True)
+    events_to_register = (
         ClusterEventWithHint(EventResource.CSI_NODE, ActionType.ADD),
         ClusterEventWithHint(EventResource.CSI_NODE, ActionType.UPDATE, hint_on_csi_node_change, hint_key=no_hint_key),
         ClusterEventWithHint(EventResource.POD, ActionType.DELETE, hint_on_pod_delete, hint_key=no_hint_key),

@@ -16,7 +16,8 @@ import numpy as np
 from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import Rejection, ScoreGroups
+from bayplan.framework.api.plugin import Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits, ScoreGroups
 from bayplan.framework.api.status import SKIP, Status, error
 from bayplan.objects.core import Node, Pod, Taint, TopologySpreadConstraint
 from bayplan.objects.meta import KubeObject
@@ -92,8 +93,6 @@ class PodTopologySpread:
     """Spreads pods over the domains of a topology."""
 
     name = "PodTopologySpread"
-    looks_at_pods = False  # pods count by domain, which `depends_on` covers
-    compares_candidates = True
     ARGS = arguments.ARGS
 
     def __init__(self, defaults: tuple[TopologySpreadConstraint, ...], *, listed: bool, catalog: Catalog) -> None:
@@ -102,7 +101,7 @@ class PodTopologySpread:
         self._catalog = catalog
         pods = ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.UPDATE_POD_TOLERATION | ActionType.DELETE
         nodes = ActionType.ADD | ActionType.DELETE | ActionType.UPDATE_NODE_LABEL | ActionType.UPDATE_NODE_TAINT
-        self.cured_by = (
+        self.events_to_register = (
             ClusterEventWithHint(
                 EventResource.POD, pods, self._hint_on_pod_change, self._hint_input, hint_on_other_pod_change
             ),
@@ -126,8 +125,8 @@ class PodTopologySpread:
         placement_fields = (frozenset(spec.node_selector.items()), affinity, repr(spec.tolerations))
         return meta.namespace, frozenset(meta.labels.items()), constraints_text, owner_key, placement_fields
 
-    def depends_on(self, cycle: Cycle) -> Hashable:
-        """On services and owners, which define the defaults, and with constraints on every pod and node."""
+    def _version(self, cycle: Cycle) -> Hashable:
+        """Changes with services and owners, which define the defaults, and with constraints on every pod and node."""
         members = self._catalog.membership_version
         hard = cycle.find(HARD_STATE)
         if hard is None:
@@ -136,21 +135,35 @@ class PodTopologySpread:
             return object()
         return members, cycle.snapshot.renewed.end, hard.version
 
-    def scores_depend_on(self, cycle: Cycle) -> Hashable:
-        """On the pods and nodes that soft constraints count."""
+    def _scores_version(self, cycle: Cycle) -> Hashable:
+        """Changes with the pods and nodes that soft constraints count."""
         soft, members = cycle.find(SOFT_STATE), self._catalog.membership_version
         if soft is None:
             return members
         return soft.version if soft.follow(cycle.snapshot, members, cycle.pod.metadata.namespace) else object()
 
-    def sits_out(self, cycle: Cycle) -> bool:
-        """True if the pod has no constraints, and no service or owner for default constraints."""
+    def _is_not_applicable(self, cycle: Cycle) -> bool:
+        """Whether the pod has no constraints, and no service or owner for default constraints."""
         pod = cycle.pod
         if pod.spec.topology_spread_constraints or not default_selector(pod, self._catalog).everything:
             return False
         cycle.delete(HARD_STATE)
         cycle.delete(SOFT_STATE)
         return True
+
+    def _score_groups(self, cycle: Cycle, nodes: NodeTable) -> ScoreGroups | None:
+        """Return the final scores by group, if the rows fall into few groups."""
+        state = cycle.find(SOFT_STATE)
+        return None if state is None else state.score_groups(nodes)
+
+    traits = PluginTraits(
+        depends_on=_version,
+        scores_depend_on=_scores_version,
+        not_applicable=_is_not_applicable,
+        looks_at_pods=False,  # pods count by domain, which `depends_on` covers
+        compares_candidates=True,
+        score_groups=_score_groups,
+    )
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
         cached_state = cycle.find(HARD_STATE)
@@ -255,11 +268,6 @@ class PodTopologySpread:
 
     def _update_soft(self, cycle: Cycle, state: SoftState) -> bool:
         return state.follow(cycle.snapshot, self._catalog.membership_version, cycle.pod.metadata.namespace)
-
-    def score_groups(self, cycle: Cycle, nodes: NodeTable) -> ScoreGroups | None:
-        """Return the final scores by group, if the rows fall into few groups."""
-        state = cycle.find(SOFT_STATE)
-        return None if state is None else state.score_groups(nodes)
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector | Status:
         state = cycle.find(SOFT_STATE)

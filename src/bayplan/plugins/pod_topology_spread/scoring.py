@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.plugin import MAX_SCORE, ScoreGroups
+from bayplan.framework.api.plugin import MAX_SCORE
+from bayplan.framework.api.plugin_traits import ScoreGroups
 from bayplan.plugins.pod_journal_cursor import JournalCursor, next_version
 from bayplan.plugins.pod_topology_spread.constraints import SpreadConstraint
 from bayplan.snapshot import BoolVector, IdVector, IntVector, NamespacedLabels, NodeTable, PodInfo, RowVector, Snapshot

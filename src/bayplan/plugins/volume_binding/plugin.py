@@ -24,7 +24,8 @@ from bayplan.framework.api.events import (
     queue_hint_if,
 )
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import PreBindPreFlightResult, Rejection, row_local
+from bayplan.framework.api.plugin import PreBindPreFlightResult, Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits, row_local
 from bayplan.framework.api.status import SKIP, Code, Status, error, unresolvable
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
@@ -112,12 +113,11 @@ class VolumeBinding:
     """Finds or provisions volumes for the pod's claims on the selected node."""
 
     name = "VolumeBinding"
-    looks_at_pods = False
-    depends_on = row_local
+    traits = PluginTraits(
+        depends_on=row_local, looks_at_pods=False, loops_over_rows=True, reserves_only_filtered_pods=True
+    )
     ARGS = volume_binding_args.ARGS
-    per_row = True
-    reserves_what_it_filters = True
-    cured_by = (
+    events_to_register = (
         ClusterEventWithHint(
             EventResource.STORAGE_CLASS,
             ActionType.ADD | ActionType.UPDATE,

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Protocol
 
 from bayplan.clock import LoopClock
-from bayplan.server.http.requests import BadRequest, HttpRequest, Peer, RequestParser
+from bayplan.server.http.requests import MAX_BODY, BadRequest, HttpRequest, Peer, RequestParser
 from bayplan.server.http.responses import HttpServerResponse, bad_request_response, response_head, text
 
 log = logging.getLogger(__name__)
@@ -65,12 +65,19 @@ class ConnectionHandler:
     """All connections of one listening socket."""
 
     def __init__(
-        self, handler: Handler, contexts: TlsContextSource, clock: LoopClock, *, limit: int = MAX_CONNECTIONS
+        self,
+        handler: Handler,
+        contexts: TlsContextSource,
+        clock: LoopClock,
+        *,
+        limit: int = MAX_CONNECTIONS,
+        max_body: int = MAX_BODY,
     ) -> None:
         self._handler = handler
         self._contexts = contexts
         self._clock = clock
         self._limit = limit
+        self._max_body = max_body
         self._open: dict[asyncio.Task[None], _Connection] = {}
         self._closing = False
 
@@ -165,7 +172,7 @@ class ConnectionHandler:
     ) -> None:
         address = writer.get_extra_info("peername") or ("?", 0)
         peer = self._contexts.peer(f"{address[0]}:{address[1]}", writer.get_extra_info("ssl_object"))
-        parser = RequestParser(peer)
+        parser = RequestParser(peer, max_body=self._max_body)
         while not self._closing:
             try:
                 request = await self._request(connection, parser, reader, writer)

@@ -1,8 +1,8 @@
 """Parser of HTTP/1.1 requests that reads bytes as they arrive, with limits on everything.
 
 `connections` calls it for every chunk of a socket. Doubtful requests are refused with the status and the text of Go's
-server: two lengths, a length together with a transfer coding, a malformed header line. Bodies need a length; no
-endpoint takes a large one.
+server: two lengths, a length together with a transfer coding, a malformed header line. Bodies need a length; only the
+webhooks accept large ones.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ class HttpRequest:
 class RequestParser:
     """Parses the bytes of one connection into a sequence of requests."""
 
-    def __init__(self, peer: Peer = UNKNOWN_PEER) -> None:
+    def __init__(self, peer: Peer = UNKNOWN_PEER, *, max_body: int = MAX_BODY) -> None:
         self._peer = peer
+        self._max_body = max_body
         self._buffer = bytearray()
         self._searched = 0
         self._head: _Head | None = None
@@ -112,7 +113,7 @@ class RequestParser:
         if end < 0:
             self._searched = len(self._buffer)
             return None
-        head = _Head.read(bytes(self._buffer[:end]))
+        head = _Head.read(bytes(self._buffer[:end]), self._max_body)
         del self._buffer[: end + len(_END)]
         self._searched = 0
         return head
@@ -132,7 +133,7 @@ class _Head:
     expects: bool
 
     @classmethod
-    def read(cls, text: bytes) -> _Head:
+    def read(cls, text: bytes, max_body: int) -> _Head:
         first, *rest = text.split(b"\r\n")
         found = _REQUEST_LINE.fullmatch(first)
         if found is None:
@@ -149,7 +150,8 @@ class _Head:
         expects = next((value for name, value in headers if name == "expect"), "")
         if expects and expects.lower() != "100-continue":
             raise BadRequest(417)
-        return cls(method.decode("ascii"), target.decode("ascii"), int(minor), headers, _length(headers), bool(expects))
+        length = _length(headers, max_body)
+        return cls(method.decode("ascii"), target.decode("ascii"), int(minor), headers, length, bool(expects))
 
     def request(self, body: bytes, peer: Peer) -> HttpRequest:
         path, query = _split(self.target)
@@ -175,7 +177,7 @@ def _header(line: bytes) -> tuple[str, str]:
     return found[1].decode("ascii").lower(), found[2].decode("latin-1")
 
 
-def _length(headers: tuple[tuple[str, str], ...]) -> int:
+def _length(headers: tuple[tuple[str, str], ...], max_body: int) -> int:
     if codings := [value for name, value in headers if name == "transfer-encoding"]:
         if codings != ["chunked"]:
             raise BadRequest(501, line="Unsupported transfer encoding")
@@ -186,7 +188,7 @@ def _length(headers: tuple[tuple[str, str], ...]) -> int:
     length = lengths.pop()
     if lengths or not (length.isascii() and length.isdecimal()):
         raise BadRequest(400)
-    if len(length) > len(str(MAX_BODY)) or int(length) > MAX_BODY:
+    if len(length) > len(str(max_body)) or int(length) > max_body:
         raise BadRequest(413)
     return int(length)
 

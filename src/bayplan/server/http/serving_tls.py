@@ -17,14 +17,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bayplan.client.auth.secret import Secret
 from bayplan.client.http.tls import file_stamp, load_pair
 from bayplan.clock import Clock
 from bayplan.errors import ServingError
 from bayplan.server.http.requests import Peer
-from bayplan.server.http.self_signed import CertificatePair, self_signed
+
+if TYPE_CHECKING:
+    from bayplan.certificates import CertificatePair
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +142,8 @@ class ServingTls:
 
     def _pair(self, now: datetime) -> CertificatePair:
         """The self-signed certificate: the stored one, or a new one."""
+        from bayplan.certificates import CertificatePair, self_signed
+
         folder = Path(self._options.cert_dir) if self._options.cert_dir else None
         if folder is None:
             log.info("Generated self-signed cert in-memory")
@@ -147,7 +151,7 @@ class ServingTls:
         certificate, key = folder / f"{CERTIFICATE_NAME}.crt", folder / f"{CERTIFICATE_NAME}.key"
         try:
             if self._self_signed is None and certificate.exists() and key.exists():
-                return CertificatePair(certificate.read_text(), Secret(key.read_text()))
+                return CertificatePair(certificate.read_text(), key.read_text())
             created = self_signed(self._names, now)
             folder.mkdir(parents=True, exist_ok=True)
             certificate.write_text(created.certificate)
@@ -184,7 +188,8 @@ class ServingTls:
                 load_pair(context, options.cert_file, options.key_file)
             else:
                 assert self._self_signed is not None
-                load_pair(context, self._self_signed[1].certificate.encode(), self._self_signed[1].key)
+                _, pair = self._self_signed
+                load_pair(context, pair.certificate.encode(), Secret(pair.key))
         except (ssl.SSLError, OSError, ValueError) as fault:
             files = f"{options.cert_file} and {options.key_file}" if options.cert_file else options.cert_dir
             raise ServingError(
@@ -233,6 +238,6 @@ def _names(address: str) -> list[str]:
         return [*names, address]
 
 
-def _write_secret(path: Path, secret: Secret) -> None:
+def _write_secret(path: Path, text: str) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
-        file.write(secret.reveal())
+        file.write(text)

@@ -213,7 +213,7 @@ def _gate(pod: Pod, first: str) -> Status:
 
 def _events_to_register(plugins: Any) -> dict[str, tuple[ClusterEventWithHint, ...]]:
     events_by_plugin: dict[str, tuple[ClusterEventWithHint, ...]] = {
-        SchedulingGates.name: SchedulingGates.cured_by,
+        SchedulingGates.name: SchedulingGates.events_to_register,
         HOLD_LABEL: (),
     }
     for entry in plugins:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bayplan.apiserver.auth.credentials import CredentialsError, load_or_create, read_tokens
-from bayplan.apiserver.auth.rbac import AuthorizationAttributes, RbacAuthorizer, aggregated_rules
+from bayplan.apiserver.auth.rbac import AuthorizationAttributes, RbacAuthorizer
 from bayplan.apiserver.auth.service_account_tokens import ServiceAccountTokens
 from bayplan.apiserver.requests import RequestUser
 from bayplan.clock import ManualClock
@@ -121,16 +121,3 @@ def test_users_from_a_file(tmp_path: Path) -> None:
         read_tokens(path)
     with pytest.raises(CredentialsError, match="cannot be read"):
         read_tokens(tmp_path / "none.csv")
-
-
-def test_an_aggregated_role_has_each_selected_rule_once_and_not_its_own() -> None:
-    def role(name: str, *rules: dict[str, Any], **labels: str) -> dict[str, Any]:
-        return {"metadata": {"name": name, "labels": labels}, "rules": list(rules)}
-
-    nodes = {**PODS, "resources": ["nodes"]}
-    aggregated = {
-        **role("whole", nodes, part="yes"),
-        "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"part": "yes"}}]},
-    }
-    roles = [role("b", nodes, PODS, part="yes"), role("a", PODS, part="yes"), role("c", nodes, part="no"), aggregated]
-    assert aggregated_rules(aggregated, roles) == [PODS, nodes]

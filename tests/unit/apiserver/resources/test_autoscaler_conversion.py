@@ -84,7 +84,7 @@ def test_managed_fields_keep_the_version_of_their_manager() -> None:
     """A manager of v1 fields owns them under their v1 names until another manager changes them in v2."""
     store = ApiserverStore()
     v2_write = store.write("HorizontalPodAutoscaler", "autoscaling", manager="new")
-    v1_resource = next(each for each in store.resources.stored_in(v2_write.resource.storage) if each.version == "v1")
+    v1_resource = next(each for each in store.resources.of_group("autoscaling", "v1"))
     spec = {"maxReplicas": 3, "scaleTargetRef": TARGET, "targetCPUUtilizationPercentage": 50}
     body = {"kind": "HorizontalPodAutoscaler", "apiVersion": "autoscaling/v1", "metadata": {"name": "a"}, "spec": spec}
     created = store.writer.create(replace(v2_write, resource=v1_resource, manager="old"), body).tree

@@ -14,6 +14,7 @@ from bayplan.apiserver.embedded import EmbeddedCluster, credentials_for
 from bayplan.apiserver.storage import store as store_module
 from bayplan.apiserver.storage.sqlite_backend import DataSync, SqliteBackend
 from bayplan.apiserver.storage.store import CommitError
+from bayplan.controllers import ControllerManager
 from support.fakes.held_journal import (
     CONFIG_MAPS,
     CORE,
@@ -214,7 +215,10 @@ async def test_the_store_retries_with_empty_commits(tmp_path: Path, monkeypatch:
 async def test_cleanup_that_was_rolled_back_is_repeated_after_recovery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with run_held_cluster(tmp_path, monkeypatch, cleanup=True) as (cluster, journal):
+    async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal), cluster.client() as client:
+        controllers = ControllerManager(client, only=["garbage-collector-controller"])
+        running = asyncio.create_task(controllers.run())
+        await controllers.synced()
         parent = await cluster.create(CONFIG_MAPS, config_map("parent"))
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "parent", "uid": parent["metadata"]["uid"]}
         await cluster.create(CONFIG_MAPS, config_map("child", ownerReferences=[owner]))
@@ -227,25 +231,44 @@ async def test_cleanup_that_was_rolled_back_is_repeated_after_recovery(
         journal.work_again()
         while (await cluster.request("GET", f"{CONFIG_MAPS}/child")).code != 404:
             pass
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+WIDGET: Tree = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "widgets.ex.io"},
+    "spec": {
+        "group": "ex.io",
+        "scope": "Namespaced",
+        "names": {"plural": "widgets", "kind": "Widget", "singular": "widget", "listKind": "WidgetList"},
+        "versions": [
+            {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+        ],
+    },
+}
 
 
 @async_test
-async def test_role_aggregation_that_was_rolled_back_is_repeated_after_recovery(
+async def test_a_definition_whose_finalizer_was_rolled_back_is_deleted_after_recovery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with run_held_cluster(tmp_path, monkeypatch, cleanup=True) as (cluster, journal):
-        roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
-        labels = {"rbac.authorization.k8s.io/aggregate-to-view": "true"}
-        rule = {"apiGroups": ["example.com"], "resources": ["things"], "verbs": ["get"]}
+    definitions, widgets = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/apis/ex.io/v1/widgets"
+    async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
+        await cluster.create(definitions, WIDGET)
+        body = {"apiVersion": "ex.io/v1", "kind": "Widget", "metadata": {"name": "w"}}
+        await cluster.create("/apis/ex.io/v1/namespaces/default/widgets", body)
         journal.hold()
-        writing = await cluster.begin("POST", roles, {"metadata": {"name": "x", "labels": labels}, "rules": [rule]})
+        deleting = asyncio.create_task(cluster.request("DELETE", f"{definitions}/widgets.ex.io"))
         await journal.commit_next()
-        assert (await writing).code == 201
-        await journal.fail_next()  # the rules of "view", which selects the new role
-        assert "example.com" not in (await cluster.request("GET", f"{roles}/view")).text
+        assert (await deleting).code == 200
+        await journal.fail_next()  # the deletion of the widget and the removal of the finalizer
+        assert len((await cluster.request("GET", widgets)).json["items"]) == 1
         journal.work_again()
-        while "example.com" not in (await cluster.request("GET", f"{roles}/view")).text:
+        while (await cluster.request("GET", f"{definitions}/widgets.ex.io")).code != 404:
             pass
+        assert (await cluster.request("GET", widgets)).code == 404
 
 
 @async_test
@@ -259,8 +282,7 @@ async def test_a_cluster_closes_after_the_running_commits(tmp_path: Path, monkey
         writing = await cluster.begin("POST", CONFIG_MAPS, config_map("last"))
         await created[0].asked()
         closing = asyncio.create_task(stack.aclose())
-        cleanup = cluster.cluster._cleanup
-        await wait_until(lambda: cleanup is not None and cleanup._stopped)
+        await wait_until(lambda: cluster.cluster._crd_finalizer._stopped)
         assert not closing.done()
         created[0].work_again()
         await closing

@@ -1,18 +1,15 @@
-"""Deletions: immediate, with a grace period, with finalizers, and the cleanup of dependents."""
+"""Deletions: immediate, with a grace period, and with finalizers."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
 
 from bayplan.apiserver.api_errors import StatusError
-from bayplan.apiserver.cleanup import Cleanup
 from bayplan.apiserver.resources.kinds import Tree
 from bayplan.apiserver.writes.deletion import DeleteOptions
 from support.harness.apiserver_store import ApiserverStore, config_map, pod
-from support.harness.async_tests import async_test, wait_until
 
 
 def metadata(store: ApiserverStore, kind: str, name: str) -> Tree | None:
@@ -129,104 +126,3 @@ def test_invalid_delete_options_are_refused(body: Tree, code: int) -> None:
     with pytest.raises(StatusError) as caught:
         DeleteOptions.of_request(json.dumps(body).encode(), {})
     assert caught.value.code == code
-
-
-def config_map_of(name: str, owner: Tree, *, blocks: bool = False) -> Tree:
-    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner["metadata"]["name"]}
-    reference |= {"uid": owner["metadata"]["uid"], "blockOwnerDeletion": blocks}
-    return config_map(name, ownerReferences=[reference])
-
-
-def family(*, blocks: bool = False) -> ApiserverStore:
-    store = ApiserverStore()
-    parent = store.create(config_map("parent")).tree
-    child = store.create(config_map_of("child", parent, blocks=blocks)).tree
-    store.create(config_map_of("grandchild", child))
-    return store
-
-
-@async_test
-async def test_dependents_are_deleted_in_the_background() -> None:
-    store = family()
-    Cleanup(store.store, store.writer, store.resources)
-    store.delete("ConfigMap", "parent", policy="Background")
-    assert metadata(store, "ConfigMap", "parent") is None
-    await wait_until(lambda: len(store.place("ConfigMap")) == 0)
-
-
-@async_test
-async def test_a_foreground_deletion_removes_the_owner_after_its_dependents() -> None:
-    store = family(blocks=True)
-    Cleanup(store.store, store.writer, store.resources)
-    deleted: list[str] = []
-    store.store.add_commit_listener(
-        lambda _, change: deleted.append(change.entry.name) if change.type == "DELETED" else None
-    )
-    store.delete("ConfigMap", "parent", policy="Foreground")
-    assert (metadata(store, "ConfigMap", "parent") or {})["finalizers"] == ["foregroundDeletion"]
-    await wait_until(lambda: len(store.place("ConfigMap")) == 0)
-    assert deleted.index("child") < deleted.index("parent")
-
-
-@async_test
-async def test_a_stopped_cleanup_deletes_nothing() -> None:
-    store = family()
-    cleanup = Cleanup(store.store, store.writer, store.resources)
-    store.delete("ConfigMap", "parent", policy="Background")
-    cleanup.stop()
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert len(store.place("ConfigMap")) == 2
-    cleanup.wake()
-    await asyncio.sleep(0)
-    assert len(store.place("ConfigMap")) == 2
-
-
-@async_test
-async def test_orphans_remain_without_their_owner_reference() -> None:
-    store = family()
-    Cleanup(store.store, store.writer, store.resources)
-    store.delete("ConfigMap", "parent", policy="Orphan")
-    await wait_until(lambda: metadata(store, "ConfigMap", "parent") is None)
-    assert "ownerReferences" not in (metadata(store, "ConfigMap", "child") or {})
-    assert metadata(store, "ConfigMap", "grandchild") is not None
-
-
-@async_test
-async def test_a_dependent_of_a_missing_owner_is_deleted() -> None:
-    store = ApiserverStore()
-    Cleanup(store.store, store.writer, store.resources)
-    parent = store.create(config_map("parent")).tree
-    store.create(config_map_of("kept", parent))
-    store.create(config_map_of("child", {"metadata": {"name": "nobody", "uid": "none"}}))
-    await wait_until(lambda: metadata(store, "ConfigMap", "child") is None)
-    assert metadata(store, "ConfigMap", "kept") is not None, "its owner exists"
-    assert len(store.place("ConfigMap")) == 2
-
-
-def store_with_deleted_namespace(pause_s: float) -> ApiserverStore:
-    """A deleted namespace with an object in it."""
-    store = ApiserverStore()
-    Cleanup(store.store, store.writer, store.resources, pause_s=pause_s)
-    store.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
-    store.writer.create(store.write("ConfigMap", namespace="team"), config_map("kept", namespace="team"))
-    store.delete("Namespace", "team")
-    return store
-
-
-@async_test
-async def test_a_namespace_keeps_its_content_during_the_pause() -> None:
-    """A client that deletes a manifest with the namespace and its content still finds all objects."""
-    store = store_with_deleted_namespace(pause_s=3600.0)
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert store.place("ConfigMap").get("team", "kept") is not None
-    store.writer.delete(store.write("ConfigMap", namespace="team"), "kept", DeleteOptions())
-    await wait_until(lambda: store.place("Namespace").get("", "team") is None)
-
-
-@async_test
-async def test_a_namespace_is_emptied_after_its_pause() -> None:
-    store = store_with_deleted_namespace(pause_s=0.0)
-    await wait_until(lambda: store.place("Namespace").get("", "team") is None)
-    assert store.place("ConfigMap").get("team", "kept") is None

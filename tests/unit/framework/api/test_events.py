@@ -93,22 +93,22 @@ class Quiet:
 
 class Scorer:
     name = "Scorer"
-    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
+    events_to_register = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
 
     def score(self, *_: Any) -> int:
         return 0
 
 
-def filtering(*cures: Any) -> Any:
-    return type("Stated", (Quiet,), {"cured_by": cures})()
+def filtering(*registrations: Any) -> Any:
+    return type("Stated", (Quiet,), {"events_to_register": registrations})()
 
 
 def test_a_plugin_without_registrations_gets_all_events() -> None:
     assert registered_events(Quiet()) == ALL_EVENTS
-    woken_by = {cure.resource for cure in ALL_EVENTS}
+    woken_by = {registration.resource for registration in ALL_EVENTS}
     assert EventResource.RESOURCE_SLICE not in woken_by
     assert EventResource.VOLUME_ATTACHMENT not in woken_by
-    assert {cure.action for cure in ALL_EVENTS} == {ActionType.ALL}
+    assert {registration.action for registration in ALL_EVENTS} == {ActionType.ALL}
 
 
 def test_a_plugin_with_empty_registrations_gets_no_event() -> None:
@@ -135,7 +135,9 @@ def test_a_registration_for_new_nodes_adds_one_for_taints(declared: ClusterEvent
 
 
 def test_an_invalid_registration_is_refused() -> None:
-    with pytest.raises(PluginError, match="plugin \"Quiet\": cured_by holds 'Node'; it takes ClusterEventWithHint"):
+    with pytest.raises(
+        PluginError, match="plugin \"Quiet\": events_to_register holds 'Node'; it takes ClusterEventWithHint"
+    ):
         registered_events(filtering("Node"))
 
 

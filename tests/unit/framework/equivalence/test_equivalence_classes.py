@@ -6,6 +6,7 @@ import gc
 import random
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from bayplan.framework import (
     Cycle,
     NodeInfo,
     NodeTable,
+    PluginTraits,
     PreFilterResult,
     Rejection,
     StateKey,
@@ -28,7 +30,6 @@ from bayplan.framework import (
     unschedulable,
 )
 from bayplan.framework.api.extension_points import SCORE
-from bayplan.framework.api.plugin import ScoreGroups
 from bayplan.framework.equivalence.bounded_cache import BoundedCache
 from bayplan.framework.equivalence.class_evaluation import ClassEvaluation
 from bayplan.framework.equivalence.plugin_role import PluginRole
@@ -52,8 +53,7 @@ class Counted:
     """Its signature is the team label. Counts its calls by pod."""
 
     name = "Counted"
-    depends_on = row_local
-    looks_at_pods = False
+    traits = PluginTraits(depends_on=row_local, looks_at_pods=False)
     calls: ClassVar[Counter[str]] = Counter()
 
     def signature(self, pod: Pod) -> Hashable:
@@ -79,7 +79,7 @@ class Breaks:
     """Fails for pods with one name."""
 
     name = "Breaks"
-    depends_on = row_local
+    traits = PluginTraits(depends_on=row_local)
 
     def signature(self, pod: Pod) -> Hashable:
         return pod.name == "bad"
@@ -94,9 +94,7 @@ class Banned:
     """Rejects the first node for pods that were excluded after they were queued."""
 
     name = "Banned"
-    depends_on = row_local
-    looks_at_pods = False
-    signs_anew = True
+    traits = PluginTraits(depends_on=row_local, looks_at_pods=False, signature_may_change=True)
     uids: ClassVar[set[str]] = set()
 
     def signature(self, pod: Pod) -> Hashable:
@@ -201,8 +199,7 @@ class Few:
     """Compares candidates, and skips if there are few."""
 
     name = "Few"
-    compares_candidates = True
-    depends_on = row_local
+    traits = PluginTraits(depends_on=row_local, compares_candidates=True)
 
     def signature(self, pod: Pod) -> Hashable:  # noqa: ARG002
         return 1
@@ -227,14 +224,13 @@ def test_skipping_some_candidates_does_not_skip_other_candidates() -> None:
 class Grouped(Few):
     """Scores groups of rows for the whole table."""
 
-    def score_groups(self, cycle: Cycle, nodes: NodeTable) -> ScoreGroups | None:  # noqa: ARG002
-        return None
+    traits = replace(Few.traits, score_groups=lambda _plugin, _cycle, _nodes: None)
 
 
 class Alone(Grouped):
-    """Has the method, and does not compare candidates."""
+    """Has the function, and does not compare candidates."""
 
-    compares_candidates = False
+    traits = replace(Grouped.traits, compares_candidates=False)
 
 
 @pytest.mark.parametrize(
@@ -246,14 +242,14 @@ class Alone(Grouped):
     ],
 )
 def test_only_a_plugin_that_compares_candidates_returns_score_groups(plugin: Any, groups: bool) -> None:
-    assert PluginRole(plugin, frozenset({SCORE.key}), 1).has_score_groups is groups
+    assert (PluginRole(plugin, frozenset({SCORE.key}), 1).score_groups is not None) is groups
 
 
 class InPlace:
     """Normalizes in place, as Go plugins do."""
 
     name = "InPlace"
-    depends_on = row_local
+    traits = PluginTraits(depends_on=row_local)
 
     def signature(self, pod: Pod) -> Hashable:  # noqa: ARG002
         return 1
@@ -279,13 +275,11 @@ class Fickle:
     """Accepts one node only, and fails while it changes."""
 
     name = "Fickle"
+    traits = PluginTraits(depends_on=lambda plugin, _cycle: plugin.mood[0])
     mood: ClassVar[list[int]] = [0]
 
     def signature(self, pod: Pod) -> Hashable:  # noqa: ARG002
         return 1
-
-    def depends_on(self, cycle: Cycle) -> Hashable:  # noqa: ARG002
-        return self.mood[0]
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:  # noqa: ARG002
         if self.mood[0] == 1:
@@ -309,7 +303,7 @@ def test_incomplete_evaluations_are_repeated() -> None:
 
 class Unhashable:
     name = "Unhashable"
-    depends_on = row_local
+    traits = PluginTraits(depends_on=row_local)
 
     def signature(self, pod: Pod) -> Any:
         return [pod.name]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bayplan.framework import row_local, unschedulable
+from bayplan.framework import PluginTraits, row_local, unschedulable
 from bayplan.testing import Harness, make_node, make_pod
 
 NODES = [make_node("a"), make_node("b"), make_node("c", taints=["gpu:NoSchedule"])]
@@ -23,7 +23,7 @@ def _exit(*_: Any) -> Any:
     raise SystemExit(3)
 
 
-SIGNED: dict[str, Any] = {"signature": lambda *_: (), "depends_on": row_local}
+SIGNED: dict[str, Any] = {"signature": lambda *_: (), "traits": PluginTraits(depends_on=row_local)}
 TABLES: dict[str, Any] = {
     "filter_nodes": lambda *_: [],
     "score_nodes": lambda _self, _cycle, nodes: np.zeros(len(nodes), dtype=np.int64),
@@ -80,7 +80,7 @@ def test_a_failing_plugin_is_called_once_and_logged_once(
 def test_a_failure_on_rejected_nodes_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
     class Bad:
         name = "Bad"
-        depends_on = row_local
+        traits = PluginTraits(depends_on=row_local)
 
         def signature(self, pod: Any) -> Any:  # noqa: ARG002
             return ()
@@ -99,7 +99,7 @@ def test_preemption_ignores_a_fault_of_the_attempt() -> None:
 
     class Moody:
         name = "Moody"
-        depends_on = row_local
+        traits = PluginTraits(depends_on=row_local)
 
         def signature(self, pod: Any) -> Any:  # noqa: ARG002
             return ()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.framework import Cycle, NodeInfo, NodeTable, Rejection, Status, row_local, unschedulable
+from bayplan.framework import Cycle, NodeInfo, NodeTable, PluginTraits, Rejection, Status, row_local, unschedulable
 from bayplan.framework.equivalence.plugin_evaluation import MAX_SINGLE_ROWS
 from bayplan.objects.core import Pod
 from bayplan.testing import Harness, make_node, make_pod
@@ -16,7 +16,7 @@ NODES = [make_node(name) for name in "abcdef"]
 
 
 class Signed:
-    depends_on = row_local
+    traits = PluginTraits(depends_on=row_local)
 
     def signature(self, pod: Pod) -> Hashable:
         return pod.namespace

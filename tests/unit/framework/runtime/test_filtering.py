@@ -14,6 +14,7 @@ from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.diagnosis import Diagnosis
 from bayplan.framework.api.extension_points import FILTER, PRE_FILTER
 from bayplan.framework.api.plugin import PreFilterResult, Rejection
+from bayplan.framework.api.plugin_traits import PluginTraits
 from bayplan.framework.api.status import SKIP, SUCCESS, Code, Status, error, pending, unresolvable, unschedulable
 from bayplan.framework.runtime.filtering import FilterPoints, PreFilterSummary
 from bayplan.framework.runtime.plugin_call import PluginCaller
@@ -51,8 +52,6 @@ class Early:
 class Table:
     """A Filter in the whole-table form."""
 
-    per_row = False
-
     def __init__(self, name: str, *rejections: tuple[str, Rejection | str]) -> None:
         self.name = name
         self.rejections = rejections
@@ -70,7 +69,7 @@ class Table:
 
 
 class PerRow(Table):
-    per_row = True
+    traits = PluginTraits(loops_over_rows=True)
 
 
 def no(reason: str, *, resolvable: bool = True, code: Code | None = None) -> Rejection:

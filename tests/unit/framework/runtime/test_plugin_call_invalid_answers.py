@@ -144,8 +144,8 @@ def test_a_factory_must_return_the_plugin() -> None:
 
 
 def test_registered_events_must_be_registrations() -> None:
-    with pytest.raises(ConfigError, match="cured_by holds 5"):
-        place(plugin(filter=returning(lambda: None), cured_by=5))
+    with pytest.raises(ConfigError, match="events_to_register holds 5"):
+        place(plugin(filter=returning(lambda: None), events_to_register=5))
 
 
 @pytest.mark.parametrize(

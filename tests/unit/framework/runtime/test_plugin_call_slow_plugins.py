@@ -14,7 +14,7 @@ import pytest
 
 from bayplan.app import configured, filled_cache, known_plugins
 from bayplan.clock import ManualClock
-from bayplan.framework import Cycle, NodeTable, Rejection, row_local
+from bayplan.framework import Cycle, NodeTable, PluginTraits, Rejection, row_local
 from bayplan.framework.api.status import Code
 from bayplan.framework.runtime.plugin_discovery import with_plugins_from
 from bayplan.scheduler.engine import PodEngine
@@ -44,14 +44,14 @@ def scores(self: Any, cycle: Cycle, nodes: NodeTable) -> Any:  # noqa: ARG001
 QUICK: dict[str, Any] = {
     "name": "Watched",
     "signature": lambda _self, _pod: 1,
-    "depends_on": row_local,
+    "traits": PluginTraits(depends_on=row_local),
     "filter_nodes": filters,
     "score_nodes": scores,
 }
 
 SLOW: dict[str, Callable[[Callable[[], None]], dict[str, Any]]] = {
     "signature": lambda wait: {"signature": lambda _self, _pod: wait()},
-    "depends_on": lambda wait: {"depends_on": lambda _self, _cycle: wait()},
+    "depends_on": lambda wait: {"traits": PluginTraits(depends_on=lambda _plugin, _cycle: wait())},
     "filter": lambda wait: {"filter": lambda _self, _cycle, _node: wait(), "score": lambda _self, _cycle, _node: 0},
     "score": lambda wait: {
         "pre_filter": lambda _self, _cycle: None,
@@ -75,10 +75,10 @@ def test_calls_of_shared_evaluations_are_timed(what: str, caplog: pytest.LogCapt
 
 
 def test_depends_on_that_raises_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    def depends_on(self: Any, cycle: Cycle) -> None:  # noqa: ARG001
+    def depends_on(plugin: Any, cycle: Cycle) -> None:  # noqa: ARG001
         raise KeyError("rack")
 
-    on = engine(type("Watched", (), {**QUICK, "depends_on": depends_on}), ManualClock())
+    on = engine(type("Watched", (), {**QUICK, "traits": PluginTraits(depends_on=depends_on)}), ManualClock())
     with caplog.at_level(logging.WARNING):
         assert all(on.place(make_pod(f"p{number}")).node for number in range(4))
     (message,) = [text for text in caplog.messages if "Watched" in text]

@@ -11,7 +11,7 @@ import pytest
 
 from bayplan.app import known_plugins
 from bayplan.errors import PluginError
-from bayplan.framework import row_local
+from bayplan.framework import PluginTraits, row_local
 from bayplan.framework.api.extension_points import ATTEMPT_ORDER
 from bayplan.framework.runtime import plugin_contract
 from bayplan.framework.runtime.plugin_contract import METHOD_SIGNATURES, check_plugin
@@ -41,13 +41,32 @@ def traced(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 MISSPELT = [
-    pytest.param(plugin_class(look_at_pods=False), "has an attribute look_at_pods; is looks_at_pods meant?", id="flag"),
-    pytest.param(plugin_class(looks_at_pod=False), "looks_at_pod; is looks_at_pods meant?", id="another-letter"),
     pytest.param(
-        plugin_class(compare_candidates=True), "compare_candidates; is compares_candidates meant?", id="compares"
+        plugin_class(looks_at_pods=False),
+        r"has an attribute looks_at_pods; is traits = PluginTraits\(looks_at_pods=\.\.\.\) meant\?",
+        id="trait-outside-of-traits",
     ),
-    pytest.param(plugin_class(cure_by=()), "has an attribute cure_by; is cured_by meant?", id="cures"),
-    pytest.param(plugin_class(depend_on=row_local), "has a method depend_on; is depends_on meant?", id="depends"),
+    pytest.param(
+        plugin_class(depends_on=row_local),
+        r"has a method depends_on; is traits = PluginTraits\(depends_on=\.\.\.\) meant\?",
+        id="function-outside-of-traits",
+    ),
+    pytest.param(
+        type("Made", (plugin_class(traits=PluginTraits(depends_on=row_local)),), {"depends_on": anything}),
+        r"has a method depends_on; is traits = PluginTraits\(depends_on=\.\.\.\) meant\?",
+        id="overridden-function",
+    ),
+    pytest.param(
+        plugin_class(compare_candidates=True),
+        r"compare_candidates; is traits = PluginTraits\(compares_candidates=\.\.\.\) meant\?",
+        id="another-letter",
+    ),
+    pytest.param(plugin_class(trait=PluginTraits()), "has an attribute trait; is traits meant?", id="traits"),
+    pytest.param(
+        plugin_class(event_to_register=()),
+        "has an attribute event_to_register; is events_to_register meant?",
+        id="events",
+    ),
     pytest.param(plugin_class(signatur=anything), "has a method signatur; is signature meant?", id="signature"),
     pytest.param(plugin_class(filter=None, flter=one_node), "has filter = None; it takes a method", id="none"),
     pytest.param(type("Made", (), {"name": "Mine", "flter": one_node}), "flter; is filter meant", id="nothing-else"),
@@ -57,26 +76,33 @@ MISSPELT = [
         id="below",
     ),
     pytest.param(type("Made", (plugin_class(scor=one_node),), {}), "scor; is score meant?", id="inherited"),
-    pytest.param(
-        plugin_class(per_rows=staticmethod(anything)), "per_rows; is per_row meant?", id="a-method-for-a-flag"
-    ),
 ]
 
 OF_ANOTHER_KIND = [
     pytest.param(
-        plugin_class(depends_on="row"), "has depends_on = 'row'; it takes a method, or leave it out", id="depends"
+        plugin_class(traits=PluginTraits(depends_on="row")),  # type: ignore[arg-type]
+        "has a trait depends_on='row'; it takes a function, or leave it out",
+        id="depends",
     ),
     pytest.param(plugin_class(signature=5), "has signature = 5; it takes a method", id="signature"),
     pytest.param(plugin_class(score=7), "has score = 7; it takes a method", id="score"),
     pytest.param(
-        plugin_class(looks_at_pods="no"), "has looks_at_pods = 'no'; it takes True or False", id="text-for-a-flag"
+        plugin_class(traits=PluginTraits(looks_at_pods="no")),  # type: ignore[arg-type]
+        "has a trait looks_at_pods='no'; it takes True or False",
+        id="text-for-a-flag",
     ),
     pytest.param(
-        plugin_class(looks_at_pods=anything),
-        "has looks_at_pods = a method; it takes True or False",
-        id="method-for-a-flag",
+        plugin_class(traits=PluginTraits(looks_at_pods=anything)),  # type: ignore[arg-type]
+        "has a trait looks_at_pods=a method; it takes True or False",
+        id="function-for-a-flag",
     ),
-    pytest.param(plugin_class(per_row=1), "has per_row = 1; it takes True or False", id="number-for-a-flag"),
+    pytest.param(
+        plugin_class(traits=PluginTraits(loops_over_rows=1)),  # type: ignore[arg-type]
+        "has a trait loops_over_rows=1; it takes True or False",
+        id="number-for-a-flag",
+    ),
+    pytest.param(plugin_class(traits={}), r"has traits = {}; it takes a PluginTraits", id="dict-for-traits"),
+    pytest.param(plugin_class(traits=property(anything)), "has traits = a method; it takes a Plugin", id="property"),
     pytest.param(plugin_class(ARGS="x" * 99), r"has ARGS = 'x+\.\.\.; it takes an ArgsKind or nothing", id="args"),
 ]
 
@@ -91,7 +117,11 @@ OTHER_PARAMETERS = [
         r"filter\(self, cycle, node, more\); it is called as",
         id="too-many",
     ),
-    pytest.param(plugin_class(depends_on=lambda cycle: 0), r"depends_on\(cycle\); it is called as", id="no-self"),  # noqa: ARG005
+    pytest.param(
+        plugin_class(traits=PluginTraits(depends_on=lambda cycle: 0)),  # type: ignore[arg-type,misc] # noqa: ARG005
+        r"has a trait depends_on\(cycle\); it is called as depends_on\(plugin, cycle\)",
+        id="no-plugin",
+    ),
     pytest.param(plugin_class(signature=lambda self, *, pod: 0), r"signature\(self, pod\); it is", id="by-keyword"),  # noqa: ARG005
     pytest.param(
         plugin_class(score=staticmethod(one_node)),
@@ -124,6 +154,11 @@ OF_ANOTHER_MANNER = [
     pytest.param(plugin_class(post_bind=traced(anything)), "has a plain post_bind", id="decorated"),
     pytest.param(plugin_class(filter=awaited), "has an async filter; this method is not awaited", id="filter"),
     pytest.param(plugin_class(permit=awaited), "has an async permit", id="permit"),
+    pytest.param(
+        plugin_class(traits=PluginTraits(score_groups=awaited)),  # type: ignore[arg-type]
+        "has an async score_groups; this",
+        id="trait",
+    ),
     pytest.param(
         plugin_class(score_nodes=yielding), "has a score_nodes with a yield; it must return its result", id="yield"
     ),
@@ -160,7 +195,11 @@ def test_an_invalid_class_is_refused_with_a_suggestion(plugin: type[Any], text: 
         pytest.param(plugin_class(score=staticmethod(lambda _cycle, _node: 1)), id="static"),
         pytest.param(plugin_class(score=classmethod(one_node)), id="class-method"),
         pytest.param(plugin_class(signature=str), id="a-class-as-a-function"),
-        pytest.param(plugin_class(depends_on=row_local, looks_at_pods=False), id="what-it-says-of-itself"),
+        pytest.param(plugin_class(traits=PluginTraits(depends_on=row_local, looks_at_pods=False)), id="traits"),
+        pytest.param(
+            plugin_class(not_applicable=anything, traits=PluginTraits(not_applicable=anything)),  # type: ignore[arg-type]
+            id="a-method-that-is-a-trait",
+        ),
         pytest.param(plugin_class(factory=classmethod(lambda cls, _args, _handle: cls())), id="factory"),
         pytest.param(plugin_class(factory=staticmethod(lambda _args, _handle: None)), id="static-factory"),
     ],

@@ -12,6 +12,7 @@ from bayplan.config.model import ProfileConfig as ProfileConfig
 from bayplan.errors import BayplanError, ConfigError
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
 from bayplan.framework.api.extension_points import BIND, FILTER, PLACEMENT_SCORE, PRE_FILTER, QUEUE_SORT, SCORE
+from bayplan.framework.api.plugin_traits import PluginTraits
 from bayplan.framework.runtime.profile import Profile, build_profile
 from bayplan.framework.runtime.registry import Registry
 from support.builders.framework import FakeHandle
@@ -109,7 +110,7 @@ def test_order_at_a_point(multi: str, filter_set: str | tuple[str, str], order: 
 def test_a_binder_with_a_filter_also_filters(
     multi: str, points: dict[str, str | tuple[str, str]], filters: str
 ) -> None:
-    asking = plugin("Asking", "pre_filter", "filter", "bind", filters_where_it_binds=True)
+    asking = plugin("Asking", "pre_filter", "filter", "bind", traits=PluginTraits(filters_before_binding=True))
     profile = build(config(f"Sort Binder {multi}", **points), REGISTRY.with_plugins(asking))
     assert names(profile, FILTER) == filters.split()
     assert ("Asking" in names(profile, PRE_FILTER)) == ("Asking" in names(profile, BIND))
@@ -128,7 +129,7 @@ def test_a_binder_with_a_filter_also_filters(
 def test_an_unreachable_binder_is_logged(
     multi: str, bind: str | tuple[str, str], logged: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    registry = REGISTRY.with_plugins(plugin("All", "bind", binds_every_pod=True))
+    registry = REGISTRY.with_plugins(plugin("All", "bind", traits=PluginTraits(binds_every_pod=True)))
     build(config(f"Sort {multi}", bind=bind), registry)
     assert [each.getMessage() for each in caplog.records] == (
         [f'profile "mine": {logged}; disable All at multiPoint or bind'] if logged else []
@@ -283,15 +284,17 @@ def test_an_unlisted_plugin_is_not_built() -> None:
 
 
 def test_registered_events_are_completed_when_the_profile_is_built() -> None:
-    waiting = plugin("Waiting", "filter", cured_by=(ClusterEventWithHint(EventResource.NODE, ActionType.ADD),))
+    waiting = plugin(
+        "Waiting", "filter", events_to_register=(ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
+    )
     profile = build(config("Sort Binder Waiting"), REGISTRY.with_plugins(waiting))
     assert profile.registered_events["Waiting"] == (
         ClusterEventWithHint(EventResource.NODE, ActionType.ADD),
         ClusterEventWithHint(EventResource.NODE, ActionType.UPDATE_NODE_TAINT),
     )
     assert profile.registered_events["Sort"] == ()
-    wrong = plugin("Wrong", "filter", cured_by=("Node",))
-    with pytest.raises(ConfigError, match='plugin "Wrong": cured_by holds'):
+    wrong = plugin("Wrong", "filter", events_to_register=("Node",))
+    with pytest.raises(ConfigError, match='plugin "Wrong": events_to_register holds'):
         build(config("Sort Binder Wrong"), REGISTRY.with_plugins(wrong))
 
 

@@ -380,8 +380,8 @@ def test_a_failed_preemption_gates_no_pod() -> None:
 
 def test_a_deletion_moves_no_pod_by_itself() -> None:
     plugin = make_plugin(DefaultPreemption)
-    (cure,) = plugin.cured_by
-    assert (cure.resource, cure.action.name) == ("Pod", "DELETE")
+    (registration,) = plugin.events_to_register
+    assert (registration.resource, registration.action.name) == ("Pod", "DELETE")
     assert evaluate_hints(plugin, "Pod", high_priority_pod(), running_pod("x"), None) == ["Skip"]
 
 

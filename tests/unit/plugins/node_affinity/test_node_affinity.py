@@ -282,13 +282,13 @@ def test_hints_with_an_added_affinity(old: Node | None, new: Node, hint: str) ->
 def test_a_hint_about_a_malformed_term_raises_unless_another_decides(
     terms: tuple[Term, ...], node: Node, expected: QueueingHint | None
 ) -> None:
-    (cure,) = NodeAffinity().cured_by
-    assert cure.hint is not None
+    (registration,) = NodeAffinity().events_to_register
+    assert registration.hint is not None
     if expected is None:
         with pytest.raises(SelectorError, match="values set can't be empty"):
-            cure.hint(requiring(*terms), None, node)
+            registration.hint(requiring(*terms), None, node)
     else:
-        assert cure.hint(requiring(*terms), None, node) is expected
+        assert registration.hint(requiring(*terms), None, node) is expected
 
 
 def test_signatures() -> None:

@@ -38,7 +38,7 @@ class Spy:
     name = "Spy"
     log: list[str]
     answers: dict[str, Any]
-    cured_by = ()
+    events_to_register = ()
 
     def _record(self, point: str) -> Any:
         self.log.append(f"{point} {self.name}")
@@ -565,7 +565,7 @@ async def test_pods_that_a_plugin_activates_are_tried_when_the_cycle_ends_and_wh
 
     class Opens:
         name = "Opens"
-        cured_by = ()
+        events_to_register = ()
         opened: list[str] = []
 
         def filter(self, cycle: Cycle, node: Any) -> Any:  # noqa: ARG002

@@ -240,7 +240,7 @@ class Answers:
     """A filter and a Reserve with the answers of the test."""
 
     name = "Answers"
-    cured_by = ()
+    events_to_register = ()
     filter_answer: Any = None
     reserve_answer: Any = None
 
@@ -345,7 +345,7 @@ class Gate:
     """A PreEnqueue plugin with the answers of the test. It is called again for each new node."""
 
     name = "Gate"
-    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
+    events_to_register = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
     answer: Any = None
     calls = 0
 

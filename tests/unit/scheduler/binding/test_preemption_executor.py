@@ -352,7 +352,7 @@ class WaitsAtPermit:
     """Makes weak pods wait at Permit."""
 
     name = "WaitsAtPermit"
-    cured_by = ()
+    events_to_register = ()
 
     def permit(self, cycle: Cycle, node_name: str) -> Any:  # noqa: ARG002
         return PermitWait(600) if cycle.pod.priority < 5 else None
@@ -362,7 +362,7 @@ class WaitsInPreBind:
     """Delays weak pods in PreBind."""
 
     name = "WaitsInPreBind"
-    cured_by = ()
+    events_to_register = ()
     gate = None
 
     async def pre_bind(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
@@ -433,7 +433,7 @@ async def test_a_victim_that_permit_has_just_allowed_is_deleted() -> None:
 async def test_other_intents_of_post_filter_are_performed() -> None:
     class Frees:
         name = "Frees"
-        cured_by = ()
+        events_to_register = ()
 
         def filter(self, cycle: Cycle, node: Any) -> Any:  # noqa: ARG002
             return unschedulable("closed")

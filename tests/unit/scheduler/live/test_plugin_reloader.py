@@ -33,7 +33,7 @@ REJECTING = """
 from bayplan.framework.api.status import unschedulable
 class Mine:
     name = "Mine"
-    cured_by = ()
+    events_to_register = ()
     closed = []
     def filter(self, cycle, node):
         return unschedulable("not yet")
@@ -171,7 +171,7 @@ def test_assumed_pods_keep_the_old_plugin(folder: Path) -> None:
 
 
 def test_a_pod_that_the_old_plugin_rejects_after_the_reload_is_tried_with_the_new_one(folder: Path) -> None:
-    harness = ReloaderHarness(folder, WAITING.replace("closed = []", "closed = []\n    cured_by = ()"))
+    harness = ReloaderHarness(folder, WAITING.replace("closed = []", "closed = []\n    events_to_register = ()"))
     before = harness.plugin()
 
     async def work() -> None:

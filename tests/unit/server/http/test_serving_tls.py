@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bayplan.certificates import self_signed
 from bayplan.clock import ManualClock
 from bayplan.errors import ServingError
 from bayplan.server import (
@@ -19,7 +20,6 @@ from bayplan.server import (
     ServerViews,
     TlsOptions,
 )
-from bayplan.server.http.self_signed import self_signed
 from bayplan.server.http.serving_tls import ServingTls, certificates_in
 from bayplan.telemetry.access_metrics import AccessMetrics
 from bayplan.telemetry.metrics import MetricsRegistry

@@ -49,7 +49,8 @@ from bayplan.apiserver.schema.managed_fields.merge_rules import (
 from bayplan.apiserver.schema.managed_fields.typed_merge import ABSENT
 from bayplan.apiserver.schema.object_reader import deep_copy
 from bayplan.apiserver.schema.types import StructType
-from bayplan.apiserver.validation.field_errors import (
+from bayplan.codec import json_text
+from bayplan.codec.field_errors import (
     INVALID,
     REQUIRED,
     TOO_LONG,
@@ -59,7 +60,6 @@ from bayplan.apiserver.validation.field_errors import (
     FieldError,
     format_value,
 )
-from bayplan.codec import json_text
 from bayplan.codec.go_text import go_value, quote
 
 Tree = dict[str, Any]

@@ -12,8 +12,8 @@ from typing import Any
 from bayplan.apiserver.schema.crd import object_validation, validation_rules
 from bayplan.apiserver.schema.crd.formats import known_format
 from bayplan.apiserver.schema.crd.structural_schema import EMBEDDED_RESOURCE, PRESERVE_UNKNOWN_FIELDS
-from bayplan.apiserver.validation.field_errors import FieldError, FieldErrorList
 from bayplan.cel.regex.regex import compile_regex
+from bayplan.codec.field_errors import FieldError, FieldErrorList
 from bayplan.codec.go_text import json_text
 
 Schema = Mapping[str, Any]

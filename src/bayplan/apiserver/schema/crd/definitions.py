@@ -13,8 +13,8 @@ from typing import Any
 
 from bayplan.apiserver.schema.crd.definition_schemas import schema_warnings, validate_schema
 from bayplan.apiserver.schema.object_reader import deep_copy
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.names import dns1035_label, dns_subdomain
+from bayplan.codec.field_errors import FieldErrorList
 from bayplan.codec.go_text import quote
 
 Tree = dict[str, Any]

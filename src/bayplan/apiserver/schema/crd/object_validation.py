@@ -14,7 +14,8 @@ from typing import Any
 from bayplan.apiserver.schema.crd.formats import has_format
 from bayplan.apiserver.schema.crd.structural_schema import EMBEDDED_RESOURCE
 from bayplan.apiserver.schema.managed_fields.typed_merge import ABSENT
-from bayplan.apiserver.validation.field_errors import (
+from bayplan.cel.regex.regex import compile_regex
+from bayplan.codec.field_errors import (
     DUPLICATE,
     INVALID,
     REQUIRED,
@@ -24,8 +25,8 @@ from bayplan.apiserver.validation.field_errors import (
     UNSUPPORTED,
     FieldError,
     format_value,
+    invalid,
 )
-from bayplan.cel.regex.regex import compile_regex
 from bayplan.codec.go_text import go_value, json_text, quote
 
 Schema = Mapping[str, Any]
@@ -97,7 +98,7 @@ def _type_fault(path: str, wanted: str, found: str) -> FieldError:
 
 
 def _type_error(path: str, value: Any, detail: str) -> FieldError:
-    return FieldError(path or NOWHERE, INVALID, format_value(value), f"{path} in body {detail}")
+    return invalid(path or NOWHERE, value, f"{path} in body {detail}")
 
 
 def _error_without_path(detail: str) -> FieldError:
@@ -346,6 +347,6 @@ def _type_meta(value: dict[str, Any], path: str) -> Iterator[FieldError]:
         if key not in value:
             yield FieldError(f"{path}.{key}", REQUIRED)
         elif not isinstance(value[key], str):
-            yield FieldError(f"{path}.{key}", INVALID, format_value(value[key]), "must be a string")
+            yield invalid(f"{path}.{key}", value[key], "must be a string")
         elif not value[key]:
             yield FieldError(f"{path}.{key}", INVALID, '""', "must not be empty")

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.names import (
     config_key,
     dns_label,
@@ -26,6 +25,7 @@ from bayplan.apiserver.validation.names import (
 )
 from bayplan.apiserver.validation.pods.security import check_container_security
 from bayplan.apiserver.validation.resource_quantities import NEGATIVE, check_requirements
+from bayplan.codec.field_errors import FieldErrorList
 
 PROTOCOLS = ("SCTP", "TCP", "UDP")
 _PULL = ("Always", "IfNotPresent", "Never")

@@ -10,7 +10,6 @@ from typing import Any
 from bayplan.apiserver.resources.kinds import Tree
 from bayplan.apiserver.resources.pod_resources import effective_resources
 from bayplan.apiserver.validation.clean_spec_cache import CleanSpecCache
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import check_annotations, check_labels, check_metadata
 from bayplan.apiserver.validation.names import (
     INT32_MAX,
@@ -42,6 +41,7 @@ from bayplan.apiserver.validation.pods.security import (
 )
 from bayplan.apiserver.validation.pods.volumes import check_volumes
 from bayplan.apiserver.validation.resource_quantities import check_requirements
+from bayplan.codec.field_errors import FieldErrorList
 from bayplan.codec.quantity import parse_quantity
 from bayplan.objects.resources import is_hugepages
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
 from bayplan.apiserver.resources.qos import qos_class
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.go_struct_text import struct_diff
 from bayplan.apiserver.validation.metadata import check_immutable, check_metadata_update
 from bayplan.apiserver.validation.names import INT32_MAX, dns_subdomain, in_range, ip, label_key
 from bayplan.apiserver.validation.pods.pod_spec import check_pod
 from bayplan.apiserver.validation.pods.scheduling import REQUIRED_TERMS, check_tolerations
+from bayplan.codec.field_errors import FieldErrorList
 
 _MUTABLE_FIELDS = (
     "`spec.containers[*].image`",

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import check_selector
 from bayplan.apiserver.validation.names import dns_label, dns_subdomain, label_key, label_value
 from bayplan.apiserver.validation.resource_quantities import NOT_POSITIVE
+from bayplan.codec.field_errors import FieldErrorList
 
 REQUIRED_TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED_TERMS = "preferredDuringSchedulingIgnoredDuringExecution"

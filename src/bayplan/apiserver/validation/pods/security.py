@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import FieldErrorList, format_value
 from bayplan.apiserver.validation.go_struct_text import struct_text
 from bayplan.apiserver.validation.names import dns_subdomain, local_path, user_or_group_id
+from bayplan.codec.field_errors import FieldErrorList, format_value
 
 APPARMOR_ANNOTATION_PREFIX = "container.apparmor.security.beta.kubernetes.io/"
 _PROFILES = ("Localhost", "RuntimeDefault", "Unconfined")

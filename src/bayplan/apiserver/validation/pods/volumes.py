@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import check_annotations, check_labels
 from bayplan.apiserver.validation.names import dns_label, dns_subdomain, local_file_path, no_backsteps
 from bayplan.apiserver.validation.pods.containers import check_field_reference, check_resource_reference
+from bayplan.codec.field_errors import FieldErrorList
 from bayplan.codec.quantity import parse_quantity
 
 MODE_RULE = "must be a number between 0 and 0777 (octal), both inclusive"

@@ -34,7 +34,7 @@ class $name:
     """Pods with the label run only on nodes with the same value; pods without it avoid those nodes."""
 
     name = "$name"
-    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),)
+    events_to_register = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),)
 
     def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         """Filter: None if the pod may run on this node."""
@@ -66,6 +66,7 @@ from bayplan.framework import (
     EventResource,
     IntVector,
     NodeTable,
+    PluginTraits,
     Pod,
     Rejection,
     row_local,
@@ -79,9 +80,11 @@ class $name:
     """Pods with the label run only on nodes with the same value; pods without it avoid those nodes."""
 
     name = "$name"
-    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),)
-    depends_on = row_local  # results for a node depend only on the pod and that node,
-    looks_at_pods = False  # and not on the pods on it
+    events_to_register = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),)
+    traits = PluginTraits(
+        depends_on=row_local,  # results for a node depend only on the pod and that node,
+        looks_at_pods=False,  # and not on the pods on it
+    )
 
     def signature(self, pod: Pod) -> Hashable:
         """Pods with the same value get the same results."""

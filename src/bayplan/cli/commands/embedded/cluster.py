@@ -27,7 +27,6 @@ from bayplan.errors import UsageError
 
 if TYPE_CHECKING:
     from bayplan.apiserver.auth.credentials import ClusterCredentials
-    from bayplan.apiserver.embedded import EmbeddedCluster
     from bayplan.apiserver.storage.sqlite_backend import DataSync
     from bayplan.app.batch import BatchSettings
     from bayplan.app.cluster import InProcessCluster, SchedulerSetup
@@ -111,7 +110,7 @@ class _UpOptions:
         return [*given, *(flag for flag, on in switches.items() if on)]
 
     def pools(self) -> list[NodePool]:
-        if set(self.nodes) <= {"0"}:  # an API server alone does not import code for nodes
+        if set(self.nodes) <= {"0"}:  # without nodes, do not import their code in the parent of a detached cluster
             return []
         from bayplan.controllers.kubelet.node_pools import NodePool
 
@@ -120,10 +119,6 @@ class _UpOptions:
     @property
     def node_count(self) -> int:
         return sum(pool.count for pool in self.pools())
-
-    @property
-    def is_api_only(self) -> bool:
-        return not (self.scheduler or self.controllers or self.node_count)
 
     def manifests(self) -> list[dict[str, Any]]:
         if not (pools := self.pools()):
@@ -348,19 +343,18 @@ async def _serve(folder: ClusterFolder, settings: _UpOptions) -> None:
             if not await _start_unless_stopped(stack, cluster, stop):
                 return
             port, starts = cluster.port, starts + 1
-            page_url = getattr(cluster, "page_url", "")
-            page = urlsplit(page_url).netloc or page  # the same after a reset, for open pages
+            page = urlsplit(cluster.page_url).netloc or page  # the same after a reset, for open pages
             cluster.write_kubeconfig(folder.kubeconfig, folder.name)
             if not await _ready_unless_stopped(cluster, settings, stop):
                 return
             stored = str(data.absolute()) if data else ""
-            running = RunningCluster(os.getpid(), cluster.url, stored, starts, page_url)
+            running = RunningCluster(os.getpid(), cluster.url, stored, starts, cluster.page_url)
             folder.write_record(running)
             _notify_starter()
             _reduce_gc_frequency()
             if starts == 1:
                 _print_next_steps(folder, running, settings, detached=False)
-            await _wait_for_event(cluster, stop, restart)
+            await cluster.wait_unless_failed(asyncio.ensure_future(_wait_for_first(stop, restart)))
         if restart.is_set() and data is not None:
             delete_files(data)
 
@@ -372,28 +366,18 @@ def _notify_starter() -> None:
             pipe.write(b"+")
 
 
-def _cluster(
-    settings: _UpOptions, credentials: ClusterCredentials, port: int, page: str
-) -> EmbeddedCluster | InProcessCluster:
+def _cluster(settings: _UpOptions, credentials: ClusterCredentials, port: int, page: str) -> InProcessCluster:
     from bayplan.apiserver.auth.credentials import read_tokens
-    from bayplan.apiserver.embedded import EmbeddedCluster
-
-    users = read_tokens(settings.token_file) if settings.token_file is not None else {}
-    host, data, sync, authority = settings.host, settings.data, settings.data_sync, settings.client_ca
-    if settings.is_api_only:  # starts in half the time, without the scheduler's imports
-        return EmbeddedCluster(
-            credentials, host=host, port=port, data=data, data_sync=sync, users=users, client_authority=authority
-        )
     from bayplan.app.cluster import ClusterOptions, InProcessCluster
 
     plan = ClusterOptions(
         credentials=credentials,
-        host=host,
+        host=settings.host,
         port=port,
-        data=data,
-        data_sync=sync,
-        users=users,
-        client_authority=authority,
+        data=settings.data,
+        data_sync=settings.data_sync,
+        users=read_tokens(settings.token_file) if settings.token_file is not None else {},
+        client_authority=settings.client_ca,
         nodes=settings.manifests(),
         pod_lifecycle=parse_kubelet_options(settings.kubelet_options),
         scheduler=settings.setup(),
@@ -405,7 +389,7 @@ def _cluster(
 
 
 async def _start_unless_stopped(
-    stack: contextlib.AsyncExitStack, cluster: EmbeddedCluster | InProcessCluster, stop: asyncio.Event
+    stack: contextlib.AsyncExitStack, cluster: InProcessCluster, stop: asyncio.Event
 ) -> bool:
     """Start the cluster, and return whether it is up before `stop` is set: a component may wait forever."""
     start_task = asyncio.ensure_future(stack.enter_async_context(cluster))
@@ -421,14 +405,8 @@ async def _start_unless_stopped(
     return is_up
 
 
-async def _ready_unless_stopped(
-    cluster: EmbeddedCluster | InProcessCluster, settings: _UpOptions, stop: asyncio.Event
-) -> bool:
+async def _ready_unless_stopped(cluster: InProcessCluster, settings: _UpOptions, stop: asyncio.Event) -> bool:
     """Wait until all components are ready. Returns False if `stop` is set first."""
-    from bayplan.apiserver.embedded import EmbeddedCluster
-
-    if isinstance(cluster, EmbeddedCluster):
-        return True
     with progress(f"waiting for {settings.node_count} node(s)"):
         ready, stop_task = asyncio.ensure_future(cluster.ready()), asyncio.ensure_future(stop.wait())
         await asyncio.wait((ready, stop_task), return_when=asyncio.FIRST_COMPLETED)
@@ -438,17 +416,6 @@ async def _ready_unless_stopped(
         return True
     ready.cancel()
     return False
-
-
-async def _wait_for_event(cluster: EmbeddedCluster | InProcessCluster, *ends: asyncio.Event) -> None:
-    """Wait for one of the events. Raises the exception of a component that fails."""
-    from bayplan.apiserver.embedded import EmbeddedCluster
-
-    waiting = asyncio.ensure_future(_wait_for_first(*ends))
-    if isinstance(cluster, EmbeddedCluster):
-        await waiting
-    else:
-        await cluster.wait_unless_failed(waiting)
 
 
 def _reduce_gc_frequency() -> None:

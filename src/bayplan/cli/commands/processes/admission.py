@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +31,7 @@ from bayplan.cli.flags.connection_options import resolve_server, server_options
 from bayplan.cli.flags.go_command import IGNORED_CHART_WORDS, GoGroup
 from bayplan.cli.flags.vc_manager_flags import WEBHOOK_MANAGER_FLAGS, start_volcano_logs, warn_about_ignored_flags
 from bayplan.cli.output.printers import yaml_text
+from bayplan.cli.signals import wait_until_stopped
 from bayplan.client import ConnectionConfig
 from bayplan.config.volcano_feature_gates import is_queue_admission_enabled
 from bayplan.errors import UsageError
@@ -104,24 +104,10 @@ _gpu_scheduler_option = click.option(
 def command(
     ctx: click.Context,
     /,
-    listen_address: str,
-    port: int,
-    tls_cert_file: str,
-    tls_private_key_file: str,
-    cert_dir: Path,
-    enabled_admission: str,
-    scheduler_name: tuple[str, ...],
-    gpu_scheduler_name: tuple[str, ...],
-    admission_conf: Path | None,
-    max_queue_depth: int,
     webhook_url: str,
     webhook_service: str,
     webhook_service_port: int,
-    webhook_namespace: str,
-    webhook_service_name: str,
     ca_cert_file: Path | None,
-    qps: float,
-    burst: int,
     kubeconfig: Path | None,
     context: str,
     master: str,
@@ -149,37 +135,47 @@ def command(
     flags = ctx.command.values(given)
     start_volcano_logs(ctx, flags)
     warn_about_ignored_flags(ctx, given)
-    certificate, key = tls_cert_file, tls_private_key_file
+    options = _manager_options(given, flags, address)
+    target = resolve_server(kubeconfig, context, master)
+    authority, update = ca_cert_file or Path(options.tls.cert_file), ca_cert_file is not None
+    asyncio.run(wait_until_stopped(_serve(target, options, address, authority, update_existing=update)))
+    click.echo("stopped")
+
+
+def _manager_options(
+    given: Mapping[str, Any], flags: Mapping[str, Any], address: _WebhookAddress
+) -> WebhookManagerOptions:
+    """`given`: click's options; `flags`: those of Volcano's webhook manager."""
+    certificate, key = given["tls_cert_file"], given["tls_private_key_file"]
     if not certificate:
-        host = (urlsplit(address.url).hostname if address.url else listen_address) or "localhost"
-        service = address.service or webhook_service_name or DEFAULT_SERVICE_NAME
-        namespace = address.namespace or webhook_namespace or "volcano-system"
-        names = [host, f"{service}.{namespace}.svc", "localhost", "127.0.0.1"]
-        certificate, key = (str(each) for each in ensure_certificate(cert_dir, names))
+        host = (urlsplit(address.url).hostname if address.url else given["listen_address"]) or "localhost"
+        service = (
+            address.service or given["webhook_service_name"] or DEFAULT_SERVICE_NAME,
+            address.namespace or given["webhook_namespace"] or "volcano-system",
+        )
+        names = [host, f"{'.'.join(service)}.svc", "localhost", "127.0.0.1"]
+        certificate, key = (str(each) for each in ensure_certificate(given["cert_dir"], names))
+    resource_groups = given["admission_conf"]
     settings = AdmissionSettings(
-        schedulers=scheduler_name,
+        schedulers=given["scheduler_name"],
         queue_rules=QueueValidationRules(
-            max_depth=max_queue_depth,
+            max_depth=given["max_queue_depth"],
             check_allocated_pods=flags["enable-queue-allocated-pods-check"],
             protect_root=flags["enable-root-queue-protection"],
         ),
-        resource_groups=parse_resource_groups(read_text(admission_conf)) if admission_conf is not None else (),
+        resource_groups=parse_resource_groups(read_text(resource_groups)) if resource_groups is not None else (),
         allocation_gates=is_queue_admission_enabled(flags["feature-gates"]),
-        sharing_schedulers=gpu_scheduler_name,
+        sharing_schedulers=given["gpu_scheduler_name"],
     )
-    options = WebhookManagerOptions(
-        address=listen_address,
-        port=port,
+    return WebhookManagerOptions(
+        address=given["listen_address"],
+        port=given["port"],
         tls=TlsOptions(cert_file=certificate, key_file=key),
-        paths=[door.path for door in _parse_webhook_paths(enabled_admission)],
+        paths=[door.path for door in _parse_webhook_paths(given["enabled_admission"])],
         settings=settings,
         health_address=flags["healthz-address"] if flags["enable-healthz"] else "",
-        qps=qps,
-        burst=burst,
-    )
-    target = resolve_server(kubeconfig, context, master)
-    asyncio.run(
-        _serve(target, options, address, ca_cert_file or Path(certificate), update_existing=ca_cert_file is not None)
+        qps=given["qps"],
+        burst=given["burst"],
     )
 
 
@@ -235,26 +231,11 @@ async def _serve(
     update_existing: bool,
 ) -> None:
     """`update_existing`: write the CA into webhook configurations that another tool creates."""
-    stop, main_task, is_serving = asyncio.Event(), asyncio.current_task(), False
-    assert main_task is not None
-    _on_signals(main_task.cancel)  # the queues may never arrive
-    try:
-        async with webhook_manager_process(target, options) as server:
-            is_serving = True
-            _on_signals(stop.set)
-            click.echo(f"webhooks are served on port {server.port}: {', '.join(options.paths)}")
-            if address.url or address.service or update_existing:
-                await _run_or_stop(_write_registrations(target, options, address, authority, server.port), stop)
-            await stop.wait()
-    except asyncio.CancelledError:
-        if is_serving:
-            raise
-    click.echo("stopped")
-
-
-def _on_signals(act: Callable[[], object]) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, act)
+    async with webhook_manager_process(target, options) as server:
+        click.echo(f"webhooks are served on port {server.port}: {', '.join(options.paths)}")
+        if address.url or address.service or update_existing:
+            await _write_registrations(target, options, address, authority, server.port)
+        await asyncio.Event().wait()
 
 
 async def _write_registrations(
@@ -277,17 +258,6 @@ async def _write_registrations(
         )
         await register_webhooks(client, bodies)
     click.echo(f"the API server now calls {address.display_url(port)}")
-
-
-async def _run_or_stop(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
-    """Run `work` unless `stop` is set first."""
-    task, stop_task = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    await asyncio.wait((task, stop_task), return_when=asyncio.FIRST_COMPLETED)
-    stop_task.cancel()
-    if task.done():
-        task.result()
-    task.cancel()
-    await asyncio.gather(task, stop_task, return_exceptions=True)
 
 
 @command.command("manifests")

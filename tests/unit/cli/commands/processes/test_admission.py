@@ -18,11 +18,11 @@ from bayplan.app.webhook_manager import (
     webhook_manager_process,
     webhook_manifests,
 )
+from bayplan.certificates import VALIDITY, self_signed
 from bayplan.client import Client, GroupVersionResource
 from bayplan.errors import ApiError
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.gpu_sharing import CONFIG_MAP_NAME as NAME
-from bayplan.server.http.self_signed import VALIDITY, self_signed
 from bayplan.server.http.serving_tls import TlsOptions
 from support.harness.async_tests import async_test
 from support.harness.embedded_cluster import run_embedded_cluster

@@ -126,7 +126,7 @@ def test_the_names_are_listed_and_documented(run: CommandRunner) -> None:
         pytest.param(
             ["--controllers", "jobs"],
             2,
-            "'jobs' is no controller; the controllers are cronjob-controller",
+            "'jobs' is no controller; the controllers are clusterrole-aggregation-controller",
             id="no name",
         ),
         pytest.param(["--kubeconfig", "/nowhere"], 1, "/nowhere", id="no such kubeconfig"),

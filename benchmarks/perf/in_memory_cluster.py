@@ -1,7 +1,7 @@
-"""A cluster in memory with a scheduler at work: objects come and go, pods are tried, victims leave, pods wake up.
+"""A cluster in memory with a scheduler: objects change, pods are tried, victims are deleted, pods are requeued.
 
-Driven by the operations of a benchmark. `step` makes one attempt and carries out what it decided; `busy_s` counts the
-time that the scheduler is at work, attempts and the handling of changes alike, and nothing of what makes the objects.
+Called by the operations of a benchmark. `step` makes one attempt and carries out its decision; `busy_s` counts the time
+of the scheduler, for attempts and for the handling of changes, without the creation of the objects.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from bayplan.scheduler.engine import PodEngine
 from bayplan.snapshot import PodInfo
 from bayplan.testing.recorded_writes import with_recorded_writes
 from benchmarks.perf.controllers import ClaimController, PerformedWrites, TaintController
+from benchmarks.perf.pending_pods import PendingPods
 from benchmarks.perf.templates import Names
-from benchmarks.perf.waiting import WaitingLine
 
 GONE = datetime(2026, 1, 1, tzinfo=UTC)
 PROFILE = "default-scheduler"
@@ -46,7 +46,7 @@ class AttemptFailed(BayplanError):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt, and what it took."""
+    """One attempt and its time."""
 
     pod: Pod
     node: str | None
@@ -55,7 +55,7 @@ class Attempt:
 
 
 class _Engine(PodEngine):
-    """Keeps the cycle of the pod that it has just placed, for the binding that follows."""
+    """Keeps the cycle of the pod that was just placed, for the binding that follows."""
 
     last_cycle: Cycle | None = None
 
@@ -65,8 +65,8 @@ class _Engine(PodEngine):
         return placed
 
 
-class World:
-    """The cluster, its scheduler, and those who serve both."""
+class InMemoryCluster:
+    """The cluster, its scheduler, and its in-memory API server and controllers."""
 
     def __init__(self, config: str | None = None, *, seed: int = 0, names: Names | None = None) -> None:
         self.names = names or Names()
@@ -77,14 +77,14 @@ class World:
             configured(config, registry), registry, self.cache, clock=SystemClock(), chance=random.Random(seed)
         )
         self._framework = self.engine.framework(PROFILE)
-        self.line = WaitingLine(self._framework.profile.registered_events)
+        self.line = PendingPods(self._framework.profile.registered_events)
         self.claims = ClaimController(self, self.names)
         self.taints = TaintController()
         writes.changes = self
         self._writes = writes
-        self.pods: dict[str, Pod] = {}  # by namespace/name, each as it is now
+        self.pods: dict[str, Pod] = {}  # by namespace/name, in the current state
         self.attempted: set[str] = set()  # by uid
-        self.scheduled: Counter[str] = Counter()  # by namespace: pods that have a node now
+        self.scheduled: Counter[str] = Counter()  # by namespace: pods that have a node
         self.last_refusal = ""
         self.busy_s = 0.0
         self._busy = False
@@ -92,7 +92,7 @@ class World:
     # objects ----------------------------------------------------------------------------------------------------
 
     def create(self, item: KubeObject) -> KubeObject:
-        """An object appears; as it then is."""
+        """Create an object; return its stored form."""
         known = with_defaults(with_identity(item))
         if isinstance(known, Pod):
             return self._create_pod(known)
@@ -105,7 +105,7 @@ class World:
         return known
 
     def update(self, item: KubeObject) -> None:
-        """An object is written again. What only the cluster knows of it stays."""
+        """Update an object; the state that only the cluster sets is kept."""
         known = with_defaults(with_identity(item))
         if isinstance(known, Pod):
             self._update_pod(known)
@@ -118,7 +118,7 @@ class World:
             self.put(known)
 
     def delete(self, item: KubeObject) -> None:
-        """An object is deleted, with the grace that it asks for: nobody here ends containers."""
+        """Delete an object, with its grace period: the benchmark has no kubelet that ends containers."""
         if isinstance(item, Pod):
             self._delete_pod(item)
         elif isinstance(item, Node):
@@ -129,7 +129,7 @@ class World:
             self.drop(item)
 
     def put(self, item: KubeObject) -> None:
-        """Any object but a pod or a node is there, or has changed."""
+        """Add or update any object except a pod or a node."""
         if isinstance(item, ResourceSlice):
             item = self.taints.tainted(item)
         with self._at_work():
@@ -138,7 +138,7 @@ class World:
             self._tell(old, item)
 
     def drop(self, item: KubeObject) -> None:
-        """Any object but a pod or a node is gone."""
+        """Delete any object except a pod or a node."""
         with self._at_work():
             self.cache.delete(item)
             self._tell(item, None)
@@ -173,7 +173,7 @@ class World:
         with self._at_work():
             if old.spec.node_name:
                 if self.cache.is_assumed(old.uid):
-                    self.cache.add_pod(old)  # the watch would have confirmed it long ago
+                    self.cache.add_pod(old)  # the pod watch would have confirmed the assumed pod long ago
                 self.cache.update_pod(new)
                 self._tell(old, new)
                 return
@@ -196,7 +196,7 @@ class World:
             self.remove_pod(known)
 
     def _terminate(self, pod: Pod) -> None:
-        """The pod is marked as going and stays."""
+        """The pod gets a deletion timestamp and stays."""
         marked = replace(pod, metadata=replace(pod.metadata, deletion_timestamp=GONE))
         if pod.spec.node_name:
             self._replace_pod(pod, marked)
@@ -205,7 +205,7 @@ class World:
             self.line.drop(pod.uid)
 
     def remove_pod(self, pod: Pod) -> None:
-        """The pod is gone at once."""
+        """The pod is deleted at once."""
         known = self.pods.pop(pod.key)
         with self._at_work():
             self.engine.nominator.delete_nomination(known.uid)
@@ -220,7 +220,7 @@ class World:
     # attempts ---------------------------------------------------------------------------------------------------
 
     def step(self) -> Attempt | None:
-        """One attempt for the pod whose turn it is; None where nobody can be tried."""
+        """One attempt for the first active pod; None if no pod can be tried."""
         with self._at_work():
             info = self.line.next()
             if info is None:
@@ -265,7 +265,7 @@ class World:
             self._writes.submit(intent)
 
     def clear_nomination(self, pod: Pod) -> None:
-        """The pod no longer waits for room on a node."""
+        """The pod is no longer nominated for a node."""
         self.engine.nominator.delete_nomination(pod.uid)
         known = self.pods.get(pod.key)
         if known is not None and known.status.nominated_node_name:
@@ -282,7 +282,7 @@ class World:
             self.line.park(info, frozenset({gate.plugin}))
 
     def _tell(self, old: KubeObject | None, new: KubeObject | None) -> None:
-        """Wake whom a change may help."""
+        """Requeue the pods that a change may make schedulable."""
         if self.line.parked:
             for event in cluster_events_of_change(old, new):
                 for info in self.line.woken(event, old, new):
@@ -290,7 +290,7 @@ class World:
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
-        """Counts the time, once however deep."""
+        """Count the time as busy, once if nested."""
         if self._busy:
             yield
             return
@@ -308,10 +308,10 @@ async def _one_by_one(calls: Sequence[Awaitable[Status]]) -> Sequence[Status]:
 
 
 def _finished(work: Coroutine[Any, Any, Status]) -> Status:
-    """Run what never really waits to its end: writes are done when they are said."""
+    """Run a coroutine that never suspends to its end: the writes complete at once."""
     try:
         work.send(None)
     except StopIteration as done:
         status: Status = done.value
         return status
-    raise AttemptFailed("a plugin waits for something that does not happen here")
+    raise AttemptFailed("a plugin waits for an event that does not happen in this benchmark")

@@ -1,7 +1,7 @@
-"""How many pods a second, and how long is an attempt? Counted between the start and the stop of a measurement.
+"""Pods a second and latency of attempts, between the start and the stop of a measurement.
 
-Throughput is pods that got a node over the time in which the scheduler was at work; kube-scheduler's own harness
-samples the same count every second of the clock, which also runs while nothing can be done.
+Throughput is the number of bound pods divided by the time in which the scheduler was busy; kube-scheduler's own harness
+samples the same count every second of the wall clock, which also includes idle time.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bayplan.objects.core import Pod
-from benchmarks.measuring import Latencies
-from benchmarks.perf.world import Attempt, World
+from benchmarks.decision_timing import Latencies
+from benchmarks.perf.in_memory_cluster import Attempt, InMemoryCluster
 
 
 @dataclass
 class Measurement:
-    """One window of a benchmark."""
+    """One measurement window of a benchmark."""
 
     name: str
     namespaces: frozenset[str]
@@ -35,7 +35,7 @@ class Measurement:
         elif self._counts(attempt.pod):
             self.scheduled += 1
 
-    def stop(self, world: World) -> None:
+    def stop(self, world: InMemoryCluster) -> None:
         self.busy_s = world.busy_s - self.started_s
 
     @property

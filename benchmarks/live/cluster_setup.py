@@ -1,7 +1,8 @@
-"""How does a stage come onto an API server, and off it again? By requests, as many at a time as the server takes.
+"""Creates the initial state on an API server and removes it again, with as many concurrent requests as the server
+takes.
 
-Used before and after each contender, never while one is measured. Nodes, volumes and classes are put up once; pods and
-their device claims are made anew for everybody, since placing them changes them.
+Used before and after each contender, never during a measurement. Nodes, volumes and classes are created once. Pods and
+their device claims are created again for every contender, because placing changes them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bayplan.client import Client
 from bayplan.client.client import MERGE_PATCH
 from bayplan.errors import AlreadyExists, NotFound, TimedOut
 from bayplan.objects.resource import ResourceClaim
-from benchmarks.live.staging import Stage
+from benchmarks.live.initial_state import InitialState
 from benchmarks.perf.templates import Raw
 
 T = TypeVar("T")
@@ -29,41 +30,41 @@ _NOW = b'{"apiVersion":"v1","kind":"DeleteOptions","gracePeriodSeconds":0}'
 _MADE_BY_SERVER = ("default", "kube-system", "kube-public", "kube-node-lease")
 
 
-class Stagehand:
-    """Puts one stage up on one API server."""
+class ClusterSetup:
+    """Creates one initial state on one API server."""
 
-    def __init__(self, client: Client, stage: Stage) -> None:
+    def __init__(self, client: Client, initial: InitialState) -> None:
         self._client = client
-        self._stage = stage
+        self._initial = initial
 
-    # what stays
+    # objects that stay
 
     async def put_up(self) -> None:
-        """Everything but pods and their claims."""
-        trees = self._stage.trees
-        spaces = {tree["metadata"].get("namespace", "") for tree in (*trees, *self._stage.pods)}
-        told = {tree["metadata"]["name"] for tree in trees if tree["kind"] == "Namespace"}
-        missing = [_namespace(name) for name in sorted(spaces - told - {"", *_MADE_BY_SERVER})]
+        """Create everything except pods and their claims."""
+        trees = self._initial.trees
+        spaces = {tree["metadata"].get("namespace", "") for tree in (*trees, *self._initial.pods)}
+        existing = {tree["metadata"]["name"] for tree in trees if tree["kind"] == "Namespace"}
+        missing = [_namespace(name) for name in sorted(spaces - existing - {"", *_MADE_BY_SERVER})]
         await self.create_all([tree for tree in trees if tree["kind"] == "Namespace"] + missing)
         await self.create_all([tree for tree in trees if tree["kind"] != "Namespace"])
 
-    # what is made anew
+    # objects that are created for each contender
 
     async def fill(self) -> dict[str, str]:
-        """Pods, those of earlier operations on their nodes, and their claims. By pod: its uid."""
-        pods = self._stage.pods
+        """Create the pods, those of earlier operations on their nodes, and their claims. Returns the uid by pod."""
+        pods = self._initial.pods
         made = await self.create_all(pods)
         uids = {f"{each.namespace}/{each.name}": each.uid for each in made}
-        await _many(self._claim, [(key, uids[key]) for key in self._stage.claims])
+        await _many(self._claim, [(key, uids[key]) for key in self._initial.claims])
         return uids
 
     async def clear(self) -> None:
-        """No pods, no claims, and nothing that came while a contender was at work."""
-        for space in sorted({tree["metadata"]["namespace"] for tree in self._stage.pods} | self._churned()):
+        """Delete the pods, the claims, and everything that appeared while a contender ran."""
+        for space in sorted({tree["metadata"]["namespace"] for tree in self._initial.pods} | self._churned()):
             await self._clear_pods(space)
-            if self._stage.claims:
+            if self._initial.claims:
                 await self._clear_claims(space)
-        nodes = {tree["metadata"]["name"] for tree in self._stage.trees if tree["kind"] == "Node"}
+        nodes = {tree["metadata"]["name"] for tree in self._initial.trees if tree["kind"] == "Node"}
         for name in await self._names("/api/v1/nodes"):
             if name not in nodes:
                 await self._ask("DELETE", f"/api/v1/nodes/{name}", _NOW)
@@ -85,26 +86,26 @@ class Stagehand:
         await self._ask("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}")
 
     async def _claim(self, owner: tuple[str, str]) -> None:
-        """The claims of a pod, as a controller makes them, and the pod is told their names."""
+        """Create the claims of a pod, as a controller does, and write their names into the pod's status."""
         key, uid = owner
         namespace, _, name = key.partition("/")
-        for claim in self._stage.claims[key]:
+        for claim in self._initial.claims[key]:
             path = _CLAIMS.format(namespace)
             try:
                 await self._client.transport.request("POST", path, msgspec.json.encode(_owned(claim, name, uid)))
-            except AlreadyExists:  # two pods that share one
+            except AlreadyExists:  # two pods share one claim
                 continue
             if claim.status.allocation is not None:
                 status = {"status": msgspec.to_builtins(claim.status)}
                 await self._ask("PATCH", f"{path}/{claim.name}/status", msgspec.json.encode(status))
-        told = [{"name": own, "resourceClaimName": its} for own, its in self._stage.claim_names[key].items()]
-        status = {"status": {"resourceClaimStatuses": told}}
+        statuses = [{"name": own, "resourceClaimName": its} for own, its in self._initial.claim_names[key].items()]
+        status = {"status": {"resourceClaimStatuses": statuses}}
         await self._ask("PATCH", f"/api/v1/namespaces/{namespace}/pods/{name}/status", msgspec.json.encode(status))
 
     async def _clear_pods(self, namespace: str) -> None:
         path = f"/api/v1/namespaces/{namespace}/pods"
         while await self._names(path, limit=1):
-            with suppress(TimedOut):  # thousands may take longer than a request may; what is left is asked for again
+            with suppress(TimedOut):  # for thousands of pods; the request is repeated for the rest
                 await self._ask("DELETE", path, _NOW)
             await _many(lambda name: self._unhold(f"{path}/{name}"), await self._names(path))
 
@@ -118,7 +119,7 @@ class Stagehand:
         await self._ask("PATCH", path, b'{"metadata":{"finalizers":null}}')
 
     def _churned(self) -> set[str]:
-        return {each.namespace for each in self._stage.beside if hasattr(each, "namespace")}
+        return {each.namespace for each in self._initial.beside if hasattr(each, "namespace")}
 
     async def _names(self, path: str, *, limit: int = 0) -> list[str]:
         answer = await self._client.transport.request("GET", path + (f"?limit={limit}" if limit else ""))
@@ -147,7 +148,7 @@ class _Objects(msgspec.Struct):
 
 
 def path_of(tree: Mapping[str, Any]) -> str:
-    """Where objects of this kind are made."""
+    """The path of the collection of this kind."""
     version, kind = tree["apiVersion"], tree["kind"].lower()
     base = f"/api/{version}" if "/" not in version else f"/apis/{version}"
     namespace = tree["metadata"].get("namespace")
@@ -170,7 +171,7 @@ def _owned(claim: ResourceClaim, pod: str, uid: str) -> Raw:
 
 
 async def _many(call: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
-    """All of them, some at a time, in order."""
+    """All results in order, with some concurrency."""
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def one(item: T) -> R:

@@ -1,7 +1,7 @@
-"""When was each pod bound, and what did that cost? A pod watch, a look at the process, and the events in the end.
+"""Observes the bindings and their cost: a pod watch, samples of the process, and the final events.
 
-The watch is open for every contender alike and only notes which pod has a node and when that was seen. The process is
-looked at fifty times a second, so that what it did before the first binding (starting, listing) can be told apart.
+The watch is the same for every contender and only records which pod has a node and when that was seen. The process is
+sampled fifty times a second, so that its work before the first binding (start, lists) can be subtracted.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _LOOK_S = 0.02
 _WATCH_S = 3600
 _EVENTS_S = 60.0
 _ENOUGH = 0.95
-"""Of the pods must be bound for figures to mean anything. The rest would wait for a flush of their queue, minutes."""
+"""Minimum share of bound pods for meaningful figures. The rest would wait for a flush of the queue, for minutes."""
 
 
 class Unfinished(BayplanError):
-    """A contender did not do all that it had to do."""
+    """A contender did not bind its pods."""
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -43,14 +43,14 @@ class _Spec(msgspec.Struct, rename="camel"):
     node_name: str = ""
 
 
-class Seen(msgspec.Struct):
+class WatchedPod(msgspec.Struct):
     metadata: _Meta = msgspec.field(default_factory=_Meta)
     spec: _Spec = msgspec.field(default_factory=_Spec)
 
 
-class Told(msgspec.Struct):
+class WatchEvent(msgspec.Struct):
     type: str
-    object: Seen
+    object: WatchedPod
 
 
 class _Reference(msgspec.Struct):
@@ -72,16 +72,19 @@ class BoundPods:
 
     def __init__(self, client: Client, namespace: str, wanted: frozenset[str]) -> None:
         self.at_s: dict[str, float] = {}
-        """By name: when a pod was first seen with a node."""
+        """By name: time when a pod was first seen with a node."""
         self._client = client
         self._namespace = namespace
         self._wanted = wanted
         self._all = asyncio.Event()
         self._version = ""
-        self._decoder = msgspec.json.Decoder(Told)
+        self._decoder = msgspec.json.Decoder(WatchEvent)
 
     async def run(self, opened: asyncio.Event) -> None:
-        """A server with much to do cuts watches that it cannot serve in time: then it goes on where it ended."""
+        """Run the watch.
+
+        A busy server closes watches that it cannot serve in time; the watch then resumes at its last version.
+        """
         path = f"/api/v1/namespaces/{self._namespace}/pods"
         self._version = await self._version_now(path)
         while True:
@@ -93,17 +96,17 @@ class BoundPods:
                     now = perf_counter()
                     for line in lines.feed(piece):
                         self._take(line, now)
-            log.warning("the watch on pods ended after %d of them; going on", len(self.at_s))
+            log.warning("the pod watch ended after %d pods; resuming", len(self.at_s))
 
     async def _version_now(self, path: str) -> str:
         answer = await self._client.transport.request("GET", f"{path}?limit=1")
-        return msgspec.json.decode(answer.body, type=Seen).metadata.resource_version
+        return msgspec.json.decode(answer.body, type=WatchedPod).metadata.resource_version
 
     def _take(self, line: bytes, now: float) -> None:
-        told = self._decoder.decode(line)
-        if told.type == "ERROR":
-            raise Unfinished(f"the watch on pods broke: {line.decode()}")
-        pod = told.object
+        event = self._decoder.decode(line)
+        if event.type == "ERROR":
+            raise Unfinished(f"the pod watch failed: {line.decode()}")
+        pod = event.object
         self._version, name = pod.metadata.resource_version, pod.metadata.name
         if pod.spec.node_name and name not in self.at_s and name in self._wanted:
             self.at_s[name] = now
@@ -111,7 +114,7 @@ class BoundPods:
                 self._all.set()
 
     async def wait_for_all(self, quiet_s: float) -> None:
-        """Return when every pod has a node, or when nobody got one for so long: a few may be left, and are told of."""
+        """Return when every pod has a node, or after `quiet_s` without a binding: pods that are left are reported."""
         while not self._all.is_set():
             before = len(self.at_s)
             with contextlib.suppress(TimeoutError):
@@ -119,13 +122,13 @@ class BoundPods:
             if len(self.at_s) > before:
                 continue
             if before < _ENOUGH * len(self._wanted):
-                raise Unfinished(f"{before} of {len(self._wanted)} pods were bound, and no more for {quiet_s:g} s")
+                raise Unfinished(f"{before} of {len(self._wanted)} pods were bound, and no other for {quiet_s:g} s")
             return
 
 
 @dataclass
 class Process:
-    """What a process has used: processor seconds at moments, and memory."""
+    """Resource usage of a process: processor seconds at sample times, and memory."""
 
     pid: int
     seen: list[tuple[float, float]] = field(default_factory=list)
@@ -134,17 +137,17 @@ class Process:
         self.seen.append((perf_counter(), sum(_thread_seconds(self.pid))))
 
     def cpu_between(self, start_s: float, end_s: float) -> float:
-        """From the last look before the start to the first after the end."""
+        """From the last sample before the start to the first after the end."""
         before = [used for at, used in self.seen if at <= start_s] or [0.0]
         after = [used for at, used in self.seen if at >= end_s] or [self.seen[-1][1]]
         return after[0] - before[-1]
 
     def memory_mib(self) -> float:
-        """The most that it ever held."""
+        """Peak resident memory."""
         return self._mib("VmHWM:")
 
     def resident_mib(self) -> float:
-        """What it holds now."""
+        """Current resident memory."""
         return self._mib("VmRSS:")
 
     def _mib(self, name: str) -> float:
@@ -154,7 +157,7 @@ class Process:
 
 
 async def look_at(*processes: Process) -> None:
-    """Until cancelled."""
+    """Sample the processes until cancelled."""
     while True:
         for each in processes:
             each.look()
@@ -168,19 +171,19 @@ def _thread_seconds(pid: int) -> Iterator[float]:
 
 
 class StoredEvents:
-    """Scheduled events of pods. Asked cheaply while they come, since who looks closely slows them down."""
+    """Scheduled events of pods, polled with a cheap count first, because full lists slow the server down."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client
         self._path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
 
     async def count(self) -> int:
-        """All events there are."""
+        """Number of all events."""
         found = await self._get("?limit=1")
         return len(found.items) + found.metadata.remaining_item_count
 
     async def wait_for(self, uids: frozenset[str], more_than: int) -> float:
-        """Wait until every pod's event can be read; when that was."""
+        """Wait until every pod's event can be read; return the time."""
         end_s = perf_counter() + _EVENTS_S
         while True:
             now = perf_counter()

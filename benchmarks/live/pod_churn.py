@@ -1,7 +1,7 @@
-"""Pods that come, are bound and go, for as long as it takes: each with labels that no other has.
+"""Pods that are created, bound and deleted, for a given number of pods: each with unique labels.
 
-Driven by `soak.py`. So many exist at a time; whoever is seen with a node is deleted, and another one comes. Labels that
-never repeat are what a scheduler could keep for ever without noticing.
+Called by `soak.py`. `alive` pods exist at a time; a pod that has a node is deleted, and another one is created. A
+scheduler could leak memory by caching labels that never repeat.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from bayplan.client import Client
 from bayplan.client.informer.watcher import LineSplitter
 from bayplan.errors import ApiError, NotFound
-from benchmarks.live.watching import Seen, Told
+from benchmarks.live.bind_watch import WatchedPod, WatchEvent
 
 NAMESPACE = "soak"
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -22,22 +22,22 @@ _AT_ONCE = 12
 _NOW = b'{"apiVersion":"v1","kind":"DeleteOptions","gracePeriodSeconds":0}'
 
 
-class Flow:
-    """`pods` of them in all, `alive` at a time. `passed` counts those that were bound and are gone."""
+class PodChurn:
+    """`pods` in total, `alive` at a time. `passed` counts those that were bound and deleted."""
 
-    def __init__(self, client: Client, pods: int, alive: int, told: Callable[[int], None]) -> None:
+    def __init__(self, client: Client, pods: int, alive: int, on_passed: Callable[[int], None]) -> None:
         self.passed = 0
         self._client = client
         self._pods = pods
-        self._told = told
+        self._on_passed = on_passed
         self._numbers = iter(range(pods))
         self._room = asyncio.Semaphore(alive)
         self._doomed: asyncio.Queue[str] = asyncio.Queue()
         self._over = asyncio.Event()
-        self._decoder = msgspec.json.Decoder(Told)
+        self._decoder = msgspec.json.Decoder(WatchEvent)
 
     async def run(self) -> None:
-        """Until the last of them is gone."""
+        """Run until the last pod is deleted."""
         version = await self._version()
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._watch(version))]
@@ -49,7 +49,7 @@ class Flow:
 
     async def _version(self) -> str:
         answer = await self._client.transport.request("GET", f"{_PODS}?limit=1")
-        return msgspec.json.decode(answer.body, type=Seen).metadata.resource_version
+        return msgspec.json.decode(answer.body, type=WatchedPod).metadata.resource_version
 
     async def _watch(self, version: str) -> None:
         while True:
@@ -60,14 +60,14 @@ class Flow:
                     for line in lines.feed(piece):
                         version = self._take(self._decoder.decode(line), seen) or version
 
-    def _take(self, told: Told, seen: set[str]) -> str:
-        name = told.object.metadata.name
-        if told.type == "DELETED":
+    def _take(self, event: WatchEvent, seen: set[str]) -> str:
+        name = event.object.metadata.name
+        if event.type == "DELETED":
             seen.discard(name)
-        elif told.object.spec.node_name and name not in seen:
+        elif event.object.spec.node_name and name not in seen:
             seen.add(name)
             self._doomed.put_nowait(name)
-        return told.object.metadata.resource_version
+        return event.object.metadata.resource_version
 
     async def _create(self) -> None:
         for number in self._numbers:
@@ -86,13 +86,13 @@ class Flow:
                 continue
             self._room.release()
             self.passed += 1
-            self._told(self.passed)
+            self._on_passed(self.passed)
             if self.passed >= self._pods:
                 self._over.set()
 
 
 def unique_pod(number: int) -> dict[str, object]:
-    """A pod of a job: its labels and its owner are its own, and of twenty kinds one is its size."""
+    """A pod of a job: its labels and its owner are unique, its size is one of twenty."""
     unique = f"{number:08x}-aaaa-bbbb-cccc-{number:012x}"
     asks = {"cpu": f"{100 + 10 * (number % 20)}m", "memory": "64Mi"}
     return {

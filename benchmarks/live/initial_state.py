@@ -1,8 +1,8 @@
-"""What exists before the scheduler starts? A workload carried out in memory, up to the pods that are measured.
+"""The cluster before the scheduler starts: a workload carried out in memory, up to the pods to measure.
 
-Asked once a workload. Pods of earlier operations are placed here, so that every contender finds the same cluster; the
-pods to be measured wait. What upstream's harness does meanwhile (churn, deletions at a rate) is only written down:
-`disturbing` does it while a contender is at work.
+Called once a workload. Pods of earlier operations are placed here, so that every contender starts from the same
+cluster; the pods to measure stay pending. The background load of upstream's harness (churn, deletions at a rate) is
+only recorded: `background_load` runs it during a measurement.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from bayplan.errors import BayplanError
 from bayplan.objects.kinds import find_kind
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
-from benchmarks.perf import making
+from benchmarks.perf import object_builders
 from benchmarks.perf.configs import TestCase, Workload
 from benchmarks.perf.operations import OPERATIONS, Run
 from benchmarks.perf.templates import Raw, Template
 
 _UNTYPED = frozenset({"ResourceClaimTemplate"})
-"""Kinds with a namespace that a scheduler does not read."""
+"""Namespaced kinds that a scheduler does not read."""
 
 
-class Unstaged(BayplanError):
-    """A workload cannot be had with pods that exist before the scheduler starts."""
+class UnsupportedWorkload(BayplanError):
+    """The workload cannot run with pods that exist before the scheduler starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """Objects of some templates come, and go again where they are recreated, at a pace."""
+    """Objects of some templates are created, and deleted again if `recreate` is set, at a rate."""
 
     templates: Sequence[Template]
     namespace: str
@@ -41,54 +41,54 @@ class Churn:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """These pods are deleted one by one, at a pace."""
+    """These pods are deleted one by one, at a rate."""
 
     pods: Sequence[str]
     every_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """A cluster as contenders find it."""
+class InitialState:
+    """The build state of a cluster."""
 
     trees: Sequence[Raw]
-    """Everything but pods, in the order in which it was made."""
+    """Everything except pods, in the order of creation."""
     pods: Sequence[Raw]
     claims: Mapping[str, Sequence[ResourceClaim]]
-    """Device claims that were made from templates, by the pod that owns them."""
+    """Device claims created from templates, by the pod that owns them."""
     claim_names: Mapping[str, Mapping[str, str]]
-    """By pod: its own names for claims, and theirs."""
+    """By pod: the claim names in its spec, and the names of the claims."""
     namespace: str
     measured: frozenset[str]
-    """Pods to be placed, as namespace/name."""
+    """Pods to place, as namespace/name."""
     beside: Sequence[Churn | Deletion]
     nodes: int
     config: str | None
 
 
-def staged(case: TestCase, workload: Workload) -> Stage:
-    return _Staging(case, workload).stage()
+def build_initial_state(case: TestCase, workload: Workload) -> InitialState:
+    return _StateBuilder(case, workload).build()
 
 
-class _Staging(Run):
+class _StateBuilder(Run):
     def __init__(self, case: TestCase, workload: Workload) -> None:
         super().__init__(case, workload)
         self._trees: list[Raw] = []
         self._beside: list[Churn | Deletion] = []
 
-    def stage(self) -> Stage:
+    def build(self) -> InitialState:
         for number, operation in enumerate(self._case.operations_for(self._workload)):
             self._number = number
             if self._is_measured(operation):
                 return self._staged(operation)
             self._prepare(operation)
-        raise Unstaged("it measures no pods")
+        raise UnsupportedWorkload("it measures no pods")
 
     def _is_measured(self, operation: Mapping[str, Any]) -> bool:
         if operation["opcode"] == "startCollectingMetrics" or (
             operation.get("steadyState") and operation.get("collectMetrics")
         ):
-            raise Unstaged("it measures how a scheduler goes on that has long been at work")
+            raise UnsupportedWorkload("it measures the steady state of a running scheduler")
         return bool(operation.get("collectMetrics"))
 
     def _prepare(self, operation: Mapping[str, Any]) -> None:
@@ -102,7 +102,7 @@ class _Staging(Run):
         elif code in OPERATIONS:
             OPERATIONS[code](self, operation)
         else:
-            raise Unstaged(f"operation {code} has no meaning here")
+            raise UnsupportedWorkload(f"operation {code} is not supported")
 
     def _churned(self, operation: Mapping[str, Any]) -> Churn:
         return Churn(
@@ -113,12 +113,12 @@ class _Staging(Run):
             operation.get("number") or 0,
         )
 
-    def _staged(self, operation: Mapping[str, Any]) -> Stage:
+    def _staged(self, operation: Mapping[str, Any]) -> InitialState:
         namespace = operation.get("namespace") or f"namespace-{self._number}"
         before = set(self.world.pods)
         self._create_now(operation, namespace)
         config = self._case.scheduler_config
-        found = Stage(
+        found = InitialState(
             [tree for tree in self._trees if tree["kind"] != "Pod"],
             [self._pod_tree(tree) for tree in self._trees if tree["kind"] == "Pod"],
             dict(self._owned_claims()),
@@ -147,7 +147,7 @@ class _Staging(Run):
     def _create_raw(self, raw: Raw, namespace: str | None) -> KubeObject | None:
         kind = find_kind(raw.get("apiVersion", ""), raw.get("kind", ""))
         placed = namespace and (kind.namespaced if kind is not None else raw.get("kind") in _UNTYPED)
-        self._trees.append(making.in_namespace(raw, namespace) if namespace and placed else raw)
+        self._trees.append(object_builders.in_namespace(raw, namespace) if namespace and placed else raw)
         return super()._create_raw(raw, namespace)
 
 

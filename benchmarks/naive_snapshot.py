@@ -1,7 +1,7 @@
-"""What do the plain twins see of a cluster? A snapshot as the lists of API objects that they walk over.
+"""The view of a cluster that the naive twins read: a snapshot as lists of API objects.
 
-Made once a decision. A twin that walks over all volumes or devices for every node is shown those that concern the node:
-anything else would be quadratic, which is nobody's idea of plain.
+Built once a decision. A twin that reads all volumes or devices for every node gets only those that concern the node;
+otherwise its cost would be quadratic, which no realistic implementation would have.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Objects = Mapping[type[KubeObject], Sequence[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Everything(Cluster):
+class SnapshotObjects(Cluster):
     """A whole snapshot."""
 
     snapshot: Snapshot = field(kw_only=True)
 
     @classmethod
-    def of_snapshot(cls, snapshot: Snapshot) -> Everything:
+    def of_snapshot(cls, snapshot: Snapshot) -> SnapshotObjects:
         return cls(tuple(snapshot.nodes.nodes[: len(snapshot)]), snapshot=snapshot)
 
     def pods_on(self, node: Node) -> list[Pod]:
@@ -53,8 +53,8 @@ class Everything(Cluster):
 
 
 @dataclass(frozen=True, eq=False)
-class NearNode(Cluster):
-    """One node, its pods, and the objects that matter there."""
+class NodeObjects(Cluster):
+    """One node, its pods, and the related objects."""
 
     known: Objects = field(kw_only=True)
 
@@ -62,11 +62,11 @@ class NearNode(Cluster):
         return list(self.known.get(kind, ()))
 
 
-class Sight:
-    """What there is to see for one pod."""
+class NaiveSnapshot:
+    """The objects for one pod."""
 
     def __init__(self, pod: Pod, snapshot: Snapshot, devices: DeviceAssumptions) -> None:
-        self.case = Case(pod, Everything.of_snapshot(snapshot))
+        self.case = Case(pod, SnapshotObjects.of_snapshot(snapshot))
         self._pod = pod
         self._catalog = snapshot.catalog
         self._devices = devices
@@ -74,7 +74,7 @@ class Sight:
     # storage
 
     def with_storage_of(self, node: Node) -> Case:
-        """Claims of the pod and of the pods on the node, with their volumes, and volumes that nobody has."""
+        """Claims of the pod and of the pods on the node, with their volumes, and unbound volumes."""
         pods = self.case.cluster.pods_on(node)
         claims = [claim for each in (self._pod, *pods) for claim in self._claims_of(each)]
         volumes = self._catalog.persistent_volumes
@@ -89,7 +89,7 @@ class Sight:
             CsiDriver: list(self._catalog.csi_drivers.values()),
             CsiStorageCapacity: list(self._catalog.csi_storage_capacities.values()),
         }
-        return Case(self._pod, NearNode((node,), tuple(pods), known=objects))
+        return Case(self._pod, NodeObjects((node,), tuple(pods), known=objects))
 
     def _claims_of(self, pod: Pod) -> Iterator[PersistentVolumeClaim]:
         for name, _ in claim_names(pod, with_ephemeral=True):
@@ -111,7 +111,7 @@ class Sight:
     # devices
 
     def with_devices_of(self, node: Node) -> Case:
-        """The slices of the node, the claims that hold devices of them, and the pod's own claims."""
+        """The slices of the node, the claims with allocated devices of it, and the pod's own claims."""
         slices = [*self._slices[node.name], *self._slices[None]]
         holders = [claim for name in {each.spec.pool.name for each in slices} for claim in self._holders[name]]
         objects: dict[type[KubeObject], Sequence[Any]] = {
@@ -119,11 +119,11 @@ class Sight:
             ResourceClaim: [*self._own_claims, *holders],
             DeviceClass: list(self._catalog.device_classes.values()),
         }
-        return Case(self._pod, NearNode((node,), tuple(self.case.cluster.pods_on(node)), known=objects))
+        return Case(self._pod, NodeObjects((node,), tuple(self.case.cluster.pods_on(node)), known=objects))
 
     @cached_property
     def _slices(self) -> Mapping[str | None, list[ResourceSlice]]:
-        """By the node that they belong to; under None those that several nodes may reach."""
+        """Slices by the node that they belong to; under None those that several nodes may use."""
         found = defaultdict(list)
         for each in self._catalog.resource_slices.values():
             found[each.spec.node_name].append(each)
@@ -131,7 +131,7 @@ class Sight:
 
     @cached_property
     def _holders(self) -> Mapping[str, list[ResourceClaim]]:
-        """Claims by the pools that they hold devices of, written or only decided."""
+        """Claims by the pools of their allocated devices, written or assumed."""
         found = defaultdict(list)
         for claim in self._devices.claims.values():
             known = self._with_decision(claim)

@@ -1,8 +1,8 @@
-"""Which objects does an operation create? Nodes with their strategies, pods with their volumes, anything from a file.
+"""Builds the objects of an operation: nodes with their strategies, pods with their volumes, any object from a file.
 
-Asked while operations run, outside of what is measured. The rules are those of upstream's harness: names, the labels
-that nodes get in turn, what a CSINode says, how claims and volumes are bound to each other beforehand. Objects are
-trees with all their fields: an API server wants more of them than a scheduler reads.
+Called while operations run, outside of measurements. The rules are those of upstream's harness: names, the labels that
+nodes get in turn, the content of a CSINode, how claims and volumes are bound to each other beforehand. Objects are
+trees with all their fields: an API server requires more of them than a scheduler reads.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ BASE_POD: Raw = {
         ]
     },
 }
-"""A pod of an operation that names no template."""
+"""The pod of an operation without a template."""
 
 
 def base_node(number_of_operation: int) -> Raw:
-    """A node of an operation that names no template."""
+    """The node of an operation without a template."""
     return {
         "metadata": {"generateName": f"node-{number_of_operation}-"},
         "status": {
@@ -46,7 +46,7 @@ def base_node(number_of_operation: int) -> Raw:
 
 
 def _core(kind: str, raw: Raw) -> Raw:
-    """What a template stands for is known from the operation; not every file says it again."""
+    """Add apiVersion and kind, which the operation implies and some files omit."""
     return {**raw, "apiVersion": "v1", "kind": kind}
 
 
@@ -58,7 +58,7 @@ def in_namespace(raw: Raw, namespace: str) -> Raw:
 
 
 def nodes(template: Template, operation: Mapping[str, Any], features: int) -> Iterator[Raw]:
-    """Nodes as their strategy prepares them, each followed by its CSINode where it has one."""
+    """Nodes as their strategy prepares them, each followed by its CSINode if it has one."""
     strategy = _strategy(operation)
     declared = sorted(f"Feature{number}" for number in range(1, features + 1))
     for index, raw in enumerate(template.objects(operation["count"])):
@@ -126,7 +126,7 @@ def pods(template: Template, namespace: str, count: int) -> Iterator[Raw]:
 def pods_with_volumes(
     template: Template, volume: Template, claim: Template, namespace: str, count: int
 ) -> Iterator[Raw]:
-    """Pods with a claim each, which is bound to a volume: the claim, the volume, then the pod."""
+    """Pods with a claim each that is bound to a volume: the claim, the volume, then the pod."""
     for index, raw in enumerate(template.objects(count)):
         name, volume_name = f"pvc-{index}", f"{namespace}-vol-{index}"
         yield _bound_claim(claim.object(index, count), namespace, name, volume_name)

@@ -1,9 +1,10 @@
-"""How long does one event take against ten thousand parked pods? One line a case, in this process.
+"""Benchmark of the scheduling queue: time of one event with ten thousand unschedulable pods. One line per case.
 
-    python benchmarks/queueing.py             everything, about a minute
-    python benchmarks/queueing.py --quick     few pods, to see that it works
+    python benchmarks/queue_events.py             everything, about a minute
+    python benchmarks/queue_events.py --quick     few pods, as a smoke test
 
-Prints a table and writes build/bench/queueing.json. docs/benchmarks.md says what is measured and how to read it.
+Runs in this process. Prints a table and writes build/bench/queue_events.json. docs/benchmarks.md describes the
+measurements.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from bayplan.scheduler.live.queue_factory import new_queue
 from bayplan.testing import make_affinity, make_node, make_pod
 from benchmarks.calibration import Calibration
 
-OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "queueing.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "queue_events.json"
 PODS = 10_000
 FEW_KINDS = 10
 BUDGET_FEW_MS = 1.0
@@ -48,7 +49,10 @@ _RUNS = 15
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Pods that one plugin rejected, and an event that it looks at closely. `wakes`: all of them, else none."""
+    """Pods that one plugin rejected, and an event for its queueing hint.
+
+    `wakes`: the event moves all pods, else none.
+    """
 
     name: str
     plugin: str
@@ -70,7 +74,7 @@ class Found:
 
     @property
     def budget_ms(self) -> float | None:
-        """For the whole event; waking a pod is work of another kind, and has no budget but that of a slice."""
+        """For the whole event. Moving a pod has no budget, except that of a slice."""
         if self.case.wakes:
             return None
         return BUDGET_FEW_MS if self.kinds == FEW_KINDS else BUDGET_MANY_MS
@@ -123,13 +127,13 @@ CASES = (
         _NODE,
         make_node("n", cpu=1, labels={"kind": "none"}),
     ),
-    Case("a pod came that nobody waits for", "InterPodAffinity", ASSIGNED_POD_ADD, None, _PLACED),
+    Case("a pod came that no pod waits for", "InterPodAffinity", ASSIGNED_POD_ADD, None, _PLACED),
     Case("a pod made room for everybody", "NodeResourcesFit", ASSIGNED_POD_DELETE, _PLACED, None, wakes=True),
 )
 
 
 def pod_of_kind(number: int, kind: int) -> Pod:
-    """Pods of different kinds differ in everything that a hint of these cases looks at."""
+    """Pods of different kinds differ in every field that a hint of these cases reads."""
     return make_pod(
         f"p{number}",
         cpu=f"{10_000 + kind}m",
@@ -140,7 +144,7 @@ def pod_of_kind(number: int, kind: int) -> Pod:
 
 
 def parked(pods: int, kinds: int, plugin: str) -> SchedulingQueue:
-    """A queue with so many pods that a plugin has rejected."""
+    """A queue with this number of pods that a plugin has rejected."""
     clock, registry = ManualClock(), known_plugins()
     engine = PodEngine(
         load_default(args_kinds=registry.args_kinds), registry, Cache(), clock=clock, chance=random.Random(0)
@@ -158,7 +162,7 @@ def parked(pods: int, kinds: int, plugin: str) -> SchedulingQueue:
 
 
 def measure(case: Case, pods: int, kinds: int) -> Found:
-    """The best of a few times; an event that wakes everybody can be had only once."""
+    """The best of a few runs; an event that moves all pods can run only once."""
     queue = parked(pods, kinds, case.plugin)
     gc.collect()
     return min(
@@ -179,19 +183,19 @@ def _once(queue: SchedulingQueue, case: Case, pods: int, kinds: int) -> Found:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", is_flag=True, help="Few pods: to see that it works.")
-@click.option("--check", is_flag=True, help="End with an error where a budget does not hold.")
+@click.option("--quick", is_flag=True, help="Few pods, as a smoke test.")
+@click.option("--check", is_flag=True, help="Exit with an error if a budget is exceeded.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option(
     "--file",
     type=click.Path(path_type=Path, dir_okay=False),
     default=OUTPUT,
-    help="Where the JSON goes.  [default: build/bench/queueing.json]",
+    help="The file for the JSON.  [default: build/bench/queue_events.json]",
 )
 def main(quick: bool, check: bool, output: str, file: Path) -> None:
-    """Measure one event against ten thousand parked pods: ten kinds of them, and every one different.
+    """Measure one event with ten thousand unschedulable pods: of ten kinds, and all different.
 
-    Times are those of the processor. Budgets are multiplied by the machine's calibration.
+    Times are processor time. Budgets are multiplied by the machine's calibration.
     """
     pods = 200 if quick else PODS
     calibration, found = Calibration(), []
@@ -199,11 +203,11 @@ def main(quick: bool, check: bool, output: str, file: Path) -> None:
         for kinds in (FEW_KINDS, pods):
             calibration.measure_again()
             found.append(measure(case, pods, kinds))
-    told = {"calibration": round(calibration.value, 3), "events": [each.as_json(calibration.value) for each in found]}
+    report = {"calibration": round(calibration.value, 3), "events": [each.as_json(calibration.value) for each in found]}
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if output == "json":
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(report, indent=2))
     else:
         _print(found, calibration.value)
         click.echo(f"written to {file}")

@@ -1,8 +1,8 @@
-"""One workload on one API server, one contender after the other: what each of them reached.
+"""Compares schedulers on one workload and one API server, one after the other.
 
-A cluster of its own a workload, so that none meets the leftovers of another. For every contender the pods are made
-anew; the clock runs from the first binding that the watch shows to the last, and the processor is counted until the
-last Scheduled event is stored.
+Each workload has a new cluster, without objects of another workload. For every contender the pods are created again.
+The time is from the first binding that the watch shows to the last, and processor time counts until the last Scheduled
+event is stored.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 
 from bayplan.client import Client
 from bayplan.clock import SystemClock
+from benchmarks.live.background_load import run_background_load
+from benchmarks.live.bind_watch import BoundPods, Process, StoredEvents, look_at
+from benchmarks.live.cluster_setup import ClusterSetup
 from benchmarks.live.contenders import CONCURRENCIES, Contender, bare_loop, bayplan, kube_scheduler
-from benchmarks.live.disturbing import disturbed
-from benchmarks.live.stagehand import Stagehand
-from benchmarks.live.staging import Stage
-from benchmarks.live.watching import BoundPods, Process, StoredEvents, look_at
+from benchmarks.live.initial_state import InitialState
 from cluster.run import BENCHMARK_FLAGS, Cluster
 
 QUIET_S = 60.0
@@ -32,24 +32,24 @@ FLAGS = (
     "--disable-admission-plugins=Priority,StorageObjectInUseProtection",
     "--delete-collection-workers=8",
 )
-Told = Callable[[str], None]
+ProgressSink = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """What one contender did."""
+class ContenderResult:
+    """Result of one contender."""
 
     name: str
     bound_at_s: Sequence[float]
-    """Moments at which pods were seen bound, in order."""
+    """Times at which pods were seen bound, in order."""
     cpu_s: float
     server_cpu_s: float
-    """What the API server and etcd used meanwhile: on a machine that they share it is part of the price."""
+    """Processor time of the API server and etcd meanwhile: on a shared machine it is part of the cost."""
     memory_mib: float
     stored_after_s: float
-    """How long after the last binding the last event was stored."""
+    """Time from the last binding until the last event was stored."""
     unbound: int = 0
-    """Pods that were left when nobody was bound any more."""
+    """Pods that were left when no more pods were bound."""
 
     @property
     def lasted_s(self) -> float:
@@ -61,7 +61,7 @@ class Reached:
 
     @property
     def cpu_us(self) -> float:
-        """A pod."""
+        """Processor time per pod."""
         return 1e6 * self.cpu_s / len(self.bound_at_s)
 
     def as_json(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Reached:
         }
 
     def _rates(self) -> list[float]:
-        """Pods a second in windows of a quarter of a second; those in which nobody was bound belong to the next."""
+        """Pods a second in windows of a quarter of a second; a window without bindings is added to the next."""
         edges = np.arange(self.bound_at_s[0], self.bound_at_s[-1], _WINDOW_S)
         if len(edges) < 3:
             return [self.pods_per_s]
@@ -97,15 +97,15 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class Race:
-    """What all contenders did on one workload."""
+class Comparison:
+    """Results of all contenders on one workload."""
 
-    theirs: Reached
-    ours: Reached
-    loops: Sequence[Reached]
+    theirs: ContenderResult
+    ours: ContenderResult
+    loops: Sequence[ContenderResult]
 
     @property
-    def limit(self) -> Reached:
+    def limit(self) -> ContenderResult:
         return max(self.loops, key=lambda each: each.pods_per_s)
 
     def as_json(self) -> dict[str, Any]:
@@ -119,49 +119,54 @@ class Race:
         }
 
 
-def raced(stage: Stage, folder: Path, told: Told) -> Race:
-    """Everybody, on a cluster in this folder."""
+def compare_contenders(initial: InitialState, folder: Path, progress: ProgressSink) -> Comparison:
+    """Compare all contenders, on a cluster in this folder."""
     with Cluster(folder, flags=FLAGS) as cluster:
-        return asyncio.run(_race(cluster, stage, told))
+        return asyncio.run(_compare(cluster, initial, progress))
 
 
-async def _race(cluster: Cluster, stage: Stage, told: Told) -> Race:
+async def _compare(cluster: Cluster, initial: InitialState, progress: ProgressSink) -> Comparison:
     target, chance = cluster.target(), random.Random(0)
     async with Client(target, clock=SystemClock(), chance=chance, qps=-1.0, user_agent="bayplan-benchmark") as client:
-        hand = Stagehand(client, stage)
-        told(f"putting up {len(stage.trees):,} objects")
-        await hand.put_up()
+        setup = ClusterSetup(client, initial)
+        progress(f"putting up {len(initial.trees):,} objects")
+        await setup.put_up()
         reached = []
-        loops = [bare_loop(cluster, stage.namespace, at_once) for at_once in CONCURRENCIES]
-        for contender in (kube_scheduler(cluster, stage.config), bayplan(cluster, stage.config), *loops):
-            reached.append(await measured(client, hand, stage, contender, cluster, told))
-            await hand.clear()
-    return Race(reached[0], reached[1], reached[2:])
+        loops = [bare_loop(cluster, initial.namespace, at_once) for at_once in CONCURRENCIES]
+        for contender in (kube_scheduler(cluster, initial.config), bayplan(cluster, initial.config), *loops):
+            reached.append(await measure_contender(client, setup, initial, contender, cluster, progress))
+            await setup.clear()
+    return Comparison(reached[0], reached[1], reached[2:])
 
 
-async def measured(
-    client: Client, hand: Stagehand, stage: Stage, contender: Contender, cluster: Cluster, told: Told
-) -> Reached:
-    """One contender, on pods made for it."""
-    told(f"{contender.name}: making {len(stage.pods):,} pods")
-    uids = await hand.fill()
-    names = {key.partition("/")[2]: key for key in stage.measured}
-    pods, opened = BoundPods(client, stage.namespace, frozenset(names)), asyncio.Event()
+async def measure_contender(
+    client: Client,
+    setup: ClusterSetup,
+    initial: InitialState,
+    contender: Contender,
+    cluster: Cluster,
+    progress: ProgressSink,
+) -> ContenderResult:
+    """Measure one contender, on new pods."""
+    progress(f"{contender.name}: making {len(initial.pods):,} pods")
+    uids = await setup.fill()
+    names = {key.partition("/")[2]: key for key in initial.measure_contender}
+    pods, opened = BoundPods(client, initial.namespace, frozenset(names)), asyncio.Event()
     watching = asyncio.ensure_future(pods.run(opened))
     await opened.wait()
-    events = StoredEvents(client, stage.namespace)
+    events = StoredEvents(client, initial.namespace)
     before = await events.count()
-    told(f"{contender.name}: {len(stage.measured):,} pods to place")
+    progress(f"{contender.name}: {len(initial.measure_contender):,} pods to place")
     with contender.running(cluster.folder) as pid:
         process, servers = Process(pid), [Process(each) for each in cluster.pids]
         looking = asyncio.ensure_future(look_at(process, *servers))
         try:
-            async with disturbed(hand, list(stage.beside)):
+            async with run_background_load(setup, list(initial.beside)):
                 bound = asyncio.ensure_future(pods.wait_for_all(QUIET_S))
                 await asyncio.wait((bound, watching), return_when=asyncio.FIRST_COMPLETED)
                 if not bound.done():
                     bound.cancel()
-                    watching.result()  # raises: it ends by itself only when it breaks
+                    watching.result()  # raises: the task ends by itself only on an error
                 await bound
                 last_s = max(pods.at_s.values())
                 wanted = frozenset(uids[names[name]] for name in pods.at_s)
@@ -174,7 +179,7 @@ async def measured(
                 task.cancel()
             await asyncio.gather(looking, watching, return_exceptions=True)
     moments = sorted(pods.at_s.values())
-    return Reached(
+    return ContenderResult(
         contender.name,
         moments,
         process.cpu_between(moments[0], stored_s),

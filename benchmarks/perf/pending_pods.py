@@ -1,7 +1,8 @@
-"""Which pod is next, and which pods does an event wake? A queue without clocks: nobody backs off, nobody times out.
+"""Pending pods of the benchmarks: a queue without time, so that there is neither backoff nor a flush.
 
-Asked once an attempt and once an event. Pods that were refused are kept by who refused them, so that an event is held
-against a few sets of plugins and only then, where a plugin looks closer, against pods.
+`next` is called once per attempt, `woken` once per event. Unschedulable pods are grouped by the plugins that rejected
+them, so that an event is compared with a few sets of plugins, and with single pods only if a plugin has a hint
+function.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from bayplan.snapshot import PodInfo
 Plugins = frozenset[str]
 
 
-class WaitingLine:
-    """Pods to be tried, the most important first; and pods that wait for something to happen."""
+class PendingPods:
+    """Pods to try, in order of priority; and unschedulable pods."""
 
-    def __init__(self, cures: Mapping[str, tuple[ClusterEventWithHint, ...]]) -> None:
-        self._cures = cures
+    def __init__(self, registrations: Mapping[str, tuple[ClusterEventWithHint, ...]]) -> None:
+        self._registrations = registrations
         self._order = count()
         self._heap: list[tuple[int, int, str]] = []
         self._ready: dict[str, PodInfo] = {}
@@ -37,7 +38,7 @@ class WaitingLine:
         return len(self._refused_by)
 
     def enter(self, info: PodInfo) -> None:
-        """The pod can be tried."""
+        """Add a pod to the active pods."""
         self._ready[info.uid] = info
         heapq.heappush(self._heap, (-info.priority, next(self._order), info.uid))
 
@@ -45,17 +46,17 @@ class WaitingLine:
         while self._heap:
             _, _, uid = heapq.heappop(self._heap)
             info = self._ready.pop(uid, None)
-            if info is not None:  # else it is gone, or was entered again with another place
+            if info is not None:  # else the pod is deleted, or was added again at another position
                 return info
         return None
 
     def park(self, info: PodInfo, refused_by: Plugins) -> None:
-        """The pod waits until an event concerns one of those who refused it."""
+        """Keep the pod until an event concerns one of the plugins that rejected it."""
         self._parked.setdefault(refused_by, {})[info.uid] = info
         self._refused_by[info.uid] = refused_by
 
     def drop(self, uid: str) -> None:
-        """The pod is gone."""
+        """Remove a deleted pod."""
         self._ready.pop(uid, None)
         refused_by = self._refused_by.pop(uid, None)
         if refused_by is not None:
@@ -65,7 +66,7 @@ class WaitingLine:
         return uid in self._refused_by
 
     def woken(self, event: ClusterEvent, old: KubeObject | None, new: KubeObject | None) -> list[PodInfo]:
-        """Take those out that the event may help."""
+        """Remove and return the pods that the event may make schedulable."""
         found = [info for plugins in list(self._parked) for info in self._helped(plugins, event, old, new)]
         for info in found:
             self.drop(info.uid)
@@ -74,19 +75,29 @@ class WaitingLine:
     def _helped(
         self, plugins: Plugins, event: ClusterEvent, old: KubeObject | None, new: KubeObject | None
     ) -> Iterator[PodInfo]:
-        matching = [cure for name in plugins for cure in self._cures.get(name, ()) if cure.matches(event)]
+        matching = [
+            registration
+            for name in plugins
+            for registration in self._registrations.get(name, ())
+            if registration.matches(event)
+        ]
         if not matching and plugins:
             return
         for info in self._parked[plugins].values():
-            if not plugins or any(_helps(cure, info.pod, old, new) for cure in matching):
+            if not plugins or any(_helps(registration, info.pod, old, new) for registration in matching):
                 yield info
 
     def helps(self, uid: str, event: ClusterEvent, old: Pod, new: Pod) -> bool:
-        """Whether a change of the pod itself may help it."""
+        """Whether a change of the pod itself may make it schedulable."""
         plugins = self._refused_by.get(uid, frozenset())
-        cures = [cure for name in plugins for cure in self._cures.get(name, ()) if cure.matches(event)]
-        return any(_helps(cure, new, old, new) for cure in cures)
+        registrations = [
+            registration
+            for name in plugins
+            for registration in self._registrations.get(name, ())
+            if registration.matches(event)
+        ]
+        return any(_helps(registration, new, old, new) for registration in registrations)
 
 
-def _helps(cure: ClusterEventWithHint, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> bool:
-    return cure.hint is None or cure.hint(pod, old, new) is QueueingHint.QUEUE
+def _helps(registration: ClusterEventWithHint, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> bool:
+    return registration.hint is None or registration.hint(pod, old, new) is QueueingHint.QUEUE

@@ -1,8 +1,8 @@
-"""How long does a process take to say that it lives? Asked as a kubelet asks, by a process of its own, all the time.
+"""Response times of a liveness endpoint, requested as by a kubelet, from a separate process.
 
-    python benchmarks/live/probing.py http://127.0.0.1:11251/livez
+    python benchmarks/live/liveness_probes.py http://127.0.0.1:11251/livez
 
-Asks from when there is an answer until it is told to stop (SIGTERM), then prints what it found as JSON.
+Sends requests from the first response until SIGTERM, then prints the result as JSON.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from types import FrameType
 from typing import Any
 
 EVERY_S = 0.1
-"""Often enough to meet a long turn of the loop, and seldom enough to cost the process next to nothing."""
+"""Often enough to meet a long turn of the loop, and rarely enough to cost the process almost nothing."""
 LIMIT_MS = 100.0
-"""How long an answer may take at most, whatever the process is doing."""
+"""Maximum of a response time, whatever the process is doing."""
 
 
 @dataclass(slots=True)
 class Probes:
-    """What is known when the process has ended."""
+    """Result, available when the process has ended."""
 
     found: dict[str, Any] = field(default_factory=dict)
 
@@ -38,8 +38,8 @@ class Probes:
 
 
 @contextmanager
-def probing(url: str) -> Iterator[Probes]:
-    """Ask while the block runs."""
+def run_probes(url: str) -> Iterator[Probes]:
+    """Send probes inside the block."""
     probes = Probes()
     command = [sys.executable, str(Path(__file__)), url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -47,8 +47,8 @@ def probing(url: str) -> Iterator[Probes]:
             yield probes
         finally:
             process.send_signal(signal.SIGTERM)
-            told, _ = process.communicate(timeout=60)
-            probes.found = json.loads(told)
+            output, _ = process.communicate(timeout=60)
+            probes.found = json.loads(output)
 
 
 def summed_up(took_ms: Sequence[float]) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def main(url: str) -> None:
         except TimeoutError:
             took_ms.append(float("inf"))
         except OSError:
-            pass  # not there yet, or no longer
+            pass  # not listening yet, or no longer
         time.sleep(EVERY_S)
     sys.stdout.write(json.dumps(summed_up(took_ms)))
 

@@ -1,12 +1,12 @@
-"""`bayplan scheduler`, with every turn of its loop timed: what held it longest, and when.
+"""`bayplan scheduler` with a timer for every turn of its event loop: the longest turns and their times.
 
-    python benchmarks/live/held.py FILE scheduler --kubeconfig ...
+    python benchmarks/live/loop_turns.py FILE scheduler --kubeconfig ...
 
-Run by `soak.py`. FILE gets the longest turns as JSON, once a second where they have changed. A turn counts in time of
-the processor, because whatever else a machine does can only add; the time that passed stands beside it, and so does
-what of the turn was a collection of garbage. On a virtual machine the host takes the processor away and the clock of
-the thread goes on: a loop that adds numbers for a tenth of a millisecond has been charged 100 ms. What the kernel
-counted as stolen during a turn, on the processor where it ended, is therefore taken off and told as well.
+Called by `soak.py`. FILE gets the longest turns as JSON, once a second if they have changed. A turn counts in processor
+time, because other load can only add wall-clock time; the wall-clock time is recorded beside it, and so is the garbage
+collector's part. On a virtual machine the host takes the processor away while the thread's clock goes on: a loop that
+adds numbers for a tenth of a millisecond has been charged 100 ms. The steal time that the kernel counted during a turn,
+on the processor where it ended, is therefore subtracted and recorded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bayplan.cli import main
 _KEPT = 10
 _WRITE_S = 1.0
 _LONG_S = 0.02
-"""Of shorter turns nobody asks whether something was stolen."""
+"""Steal time is not read for shorter turns."""
 _LOOK_S = 0.02
 
 
@@ -69,13 +69,13 @@ class Turns:
 
 
 def _whose(handle: asyncio.Handle) -> str:
-    """The task that went on, where that can be told."""
+    """The task of the turn, if known."""
     task = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]
     return repr(task if isinstance(task, asyncio.Task) else handle)
 
 
 class Collections:
-    """How long the collector of garbage has been at work."""
+    """Time of the garbage collector so far."""
 
     def __init__(self) -> None:
         self.took_s = 0.0
@@ -90,7 +90,7 @@ class Collections:
 
 
 class Stolen:
-    """What a host took of each processor, as the kernel counts it; nothing where it does not."""
+    """Steal time of each processor, as the kernel counts it; zero if it does not."""
 
     def __init__(self, stat: Path = Path("/proc/stat"), own: Path = Path("/proc/thread-self/stat")) -> None:
         self._own = own
@@ -100,12 +100,12 @@ class Stolen:
         self._seconds: list[float] = []
 
     def look(self, now_s: float) -> None:
-        """Remember what was stolen so far, unless that was done a moment ago: it costs as much as a short turn."""
+        """Record the steal time, unless that was done a moment ago: it costs as much as a short turn."""
         if self._file is not None and now_s - self._looked_s > _LOOK_S:
             self._looked_s, self._seconds = now_s, self._read()
 
     def since(self, began_s: float) -> float:
-        """What was stolen at least since then: all since the last look may have been so before."""
+        """Lower bound of the steal time since then: all of it since the last record may have been before."""
         if self._file is None:
             return 0.0
         processor = int(self._own.read_text().rpartition(")")[2].split()[36])

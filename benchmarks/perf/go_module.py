@@ -1,8 +1,8 @@
-"""Where are kube-scheduler's benchmark files? In a cache, into which they are fetched once from the Go module registry.
+"""Fetches kube-scheduler's benchmark files into a cache, once, from the Go module registry.
 
-Asked by `scheduler_perf.py` at its start. The module's zip is streamed into a temporary file, checked against the
-module's checksum (the `h1:` that `go.sum` files have), and its folder of benchmarks is unpacked; the rest is thrown
-away. 20 MB over the network the first time, nothing afterwards.
+Called by `scheduler_perf.py` at its start. The module's zip is streamed into a temporary file, checked against the
+module's checksum (the `h1:` of `go.sum` files), and its folder of benchmarks is unpacked; the rest is discarded. 20 MB
+over the network the first time, nothing afterwards.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TIMEOUT_S = 60.0
 
 
 class SourceUnavailable(BayplanError):
-    """The benchmark files can neither be found nor fetched."""
+    """The benchmark files are not cached and cannot be fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Module:
 
     @property
     def prefix(self) -> str:
-        """What names in the zip begin with."""
+        """Prefix of the names in the zip."""
         return f"{self.path}@{self.version}/"
 
 
@@ -56,12 +56,12 @@ SCHEDULER_PERF = Module(
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where fetched files are kept: outside every source tree."""
+    """The folder of fetched files, outside every source tree."""
     return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bayplan" / "modules"
 
 
 def ensure(module: Module = SCHEDULER_PERF, environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder, fetched if it is not there yet."""
+    """The folder, fetched if it does not exist."""
     target = cache_folder(environment) / module.path / module.version / module.folder
     if not target.is_dir():
         _fetch(module, target, environment)
@@ -69,14 +69,14 @@ def ensure(module: Module = SCHEDULER_PERF, environment: Mapping[str, str] = os.
 
 
 def proxies(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The registries to ask, as the go command would: GOPROXY, its own settings, or the default."""
-    told = environment.get("GOPROXY") or _settings(environment).get("GOPROXY") or DEFAULT_PROXY
-    found = [each.strip() for each in re.split(r"[,|]", told)]
+    """The registries to use, as the go command would: GOPROXY, its own settings, or the default."""
+    setting = environment.get("GOPROXY") or _settings(environment).get("GOPROXY") or DEFAULT_PROXY
+    found = [each.strip() for each in re.split(r"[,|]", setting)]
     return [each.rstrip("/") for each in found if each and each not in ("direct", "off")]
 
 
 def _settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """What `go env -w` has kept."""
+    """The settings of `go env -w`."""
     config = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     file = Path(environment.get("GOENV") or config / "go" / "env")
     try:
@@ -98,7 +98,7 @@ def _fetch(module: Module, target: Path, environment: Mapping[str, str]) -> None
             _verify(archive, module)
             unpacked = Path(folder) / "unpacked"
             _unpack(archive, module, unpacked)
-        unpacked.rename(target)  # all of it or nothing: whoever comes later finds no half of a folder
+        unpacked.rename(target)  # a rename is atomic: another process sees no partial folder
 
 
 def _download(module: Module, file: Path, environment: Mapping[str, str]) -> None:
@@ -124,7 +124,7 @@ def _verify(archive: zipfile.ZipFile, module: Module) -> None:
     found = checksum(archive)
     if found != module.checksum:
         raise SourceUnavailable(
-            f"what was fetched as {module.path} {module.version} has the checksum {found} instead of "
+            f"the file fetched as {module.path} {module.version} has the checksum {found} instead of "
             f"{module.checksum}; set GOPROXY to a registry that serves the module unchanged"
         )
 
@@ -153,7 +153,7 @@ def _unpack(archive: zipfile.ZipFile, module: Module, target: Path) -> None:
 
 
 def _members(archive: zipfile.ZipFile, module: Module) -> Iterator[tuple[str, PurePosixPath]]:
-    """The YAML files of the folder, with their places in it."""
+    """The YAML files of the folder, with their relative paths."""
     inside = f"{module.prefix}{module.folder}/"
     for name in archive.namelist():
         place = PurePosixPath(name.removeprefix(inside))

@@ -1,10 +1,10 @@
-"""How long does one decision take? Pods of a workload, one after the other, each from the engine's door to its node.
+"""Times single decisions: pods of a workload, one after the other, each from the engine's entry to its node.
 
-A decision is timed from the pod handed to the engine until it is assumed, records and timings on; what a queue does
-when a pod enters (`PodEngine.prepare`) is done before. The garbage collector runs as it does in any process: it is on,
-nothing is frozen, and what it takes is in the figures. Only the litter of setting up is swept first. Beside the time of
-the clock stands the processor's: on a machine that does other things too, the two drift apart. And between blocks of
-decisions the loop of the calibration runs, to know what the machine was worth at that time.
+A decision is timed from the pod handed to the engine until it is assumed, with records and timings on. The work of a
+queue when a pod enters (`PodEngine.prepare`) is done before. The garbage collector runs as in any process: it is on, no
+object is frozen, and its time is in the figures. Only the garbage of the setup is collected first. Wall-clock time and
+processor time are both recorded, because they differ on a busy machine. The calibration loop runs between blocks of
+decisions, to measure the machine's speed at that time.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from benchmarks.calibration import pace
 from benchmarks.workloads import Workload
 
 _BLOCK = 25
-"""Pods that one engine decides before the machine's pace is looked at, and before the other engine has its turn where
-two are held against each other."""
+"""Pods that one engine decides before the next calibration, and before the other engine's turn when two are compared.
+"""
 _ADDED = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -46,13 +46,13 @@ profiles: [{{plugins: {{multiPoint: {{enabled: [{{name: {}}}]}}}}}}]
 Progress = Callable[[str], None]
 
 
-class Undecided(BayplanError):
-    """A pod of a workload did not end as every pod of it must."""
+class UnexpectedOutcome(BayplanError):
+    """A pod of a workload had another result than the workload prescribes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """One decision, and what it took."""
+    """One decision and its times."""
 
     took_us: float
     cpu_us: float
@@ -61,13 +61,13 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """What a series of decisions took, in microseconds."""
+    """Times of a series of decisions, in microseconds."""
 
     took_us: Sequence[float]
     cpu_us: Sequence[float] = ()
-    """The same in time of the processor, where that was measured."""
+    """The same in processor time, if measured."""
     paces: Sequence[float] = ()
-    """What the machine's calibration was in between, where budgets are about it."""
+    """The machine's calibrations between the blocks, for figures with a budget."""
 
     @classmethod
     def of(cls, decisions: Sequence[Decided], paces: Sequence[float] = ()) -> Latencies:
@@ -75,7 +75,7 @@ class Latencies:
 
     @property
     def pace(self) -> float:
-        """The machine's calibration while this was measured."""
+        """The machine's calibration during this measurement."""
         return statistics.median(self.paces)
 
     @property
@@ -95,7 +95,7 @@ class Latencies:
         return 1e6 / statistics.fmean(self.took_us)
 
     def percentile(self, share: float) -> float:
-        """The value below which such a share lies: one of those measured, never an average of two."""
+        """The value below which this share lies: one of the measured values, never an average of two."""
         ordered = sorted(self.took_us)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
@@ -103,7 +103,7 @@ class Latencies:
 # clusters
 
 
-def filled(workload: Workload, nodes: int, pods: int) -> Cache:
+def fill_cluster(workload: Workload, nodes: int, pods: int) -> Cache:
     """The cluster of a workload before its first pod."""
     cache = Cache()
     for node in clusters.as_nodes(workload.node(number) for number in range(nodes)):
@@ -126,9 +126,10 @@ def engine_on(
     plugin: type[Any] | None = None,
     registry: Registry | None = None,
 ) -> PodEngine:
-    """The default profile on a cluster; a plugin may be added to it, and other plugins may stand behind its names.
+    """The default profile on a cluster. `plugin` is added to the profile; `registry` replaces the implementations of
+    plugins.
 
-    All nodes are looked at. Without `share` every pod is evaluated in full.
+    All nodes are evaluated. Without `share` every pod is evaluated in full.
     """
     ours = plugin is None and registry is None
     registry = registry or known_plugins()
@@ -154,7 +155,7 @@ def decide(engine: PodEngine, waiting: Iterable[PodInfo], workload: Workload) ->
         placed = engine.place(info)
         took_ns, cpu_ns = perf_counter_ns() - start, thread_time_ns() - start_cpu
         _check(placed, info, workload)
-        if workload.preempts:  # each pod meets the same full cluster: nobody is evicted, nobody waits for room
+        if workload.preempts:  # each pod meets the same full cluster: no victim is evicted, no pod waits for room
             engine.nominator.delete_nomination(info.uid)
         yield Decided(took_ns / 1e3, cpu_ns / 1e3, placed)
 
@@ -162,14 +163,14 @@ def decide(engine: PodEngine, waiting: Iterable[PodInfo], workload: Workload) ->
 def _check(placed: ScheduleResult, info: PodInfo, workload: Workload) -> None:
     found = placed.decision.nominated_node_name if workload.preempts else placed.node
     if not found:
-        raise Undecided(f"pod {info.key} has no node: {placed.status.message}")
+        raise UnexpectedOutcome(f"pod {info.key} has no node: {placed.status.message}")
 
 
 def run(
     workload: Workload, nodes: int, pods: int, *, seed: int = 0, plugin: type[Any] | None = None
 ) -> tuple[Latencies, PodEngine]:
-    """Decide the pods of a workload; what it took, and the engine with the cluster as it then is."""
-    engine = engine_on(filled(workload, nodes, pods), seed=seed, plugin=plugin)
+    """Decide the pods of a workload; return the times, and the engine with the resulting cluster."""
+    engine = engine_on(fill_cluster(workload, nodes, pods), seed=seed, plugin=plugin)
     waiting = [engine.prepare(pod) for pod in pods_of(workload, pods)]
     gc.collect()
     decisions: list[Decided] = []
@@ -182,7 +183,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The same pods, with answers shared between those that are alike, and without."""
+    """The same pods with shared results of equal pods, and with full evaluation."""
 
     shared: Latencies
     full: Latencies
@@ -194,8 +195,8 @@ class Compared:
 
 
 def compare(workload: Workload, nodes: int, pods: int, *, seed: int = 0) -> Compared:
-    """Decide the pods of a workload twice, on two clusters, in turns: whatever disturbs the machine disturbs both."""
-    engines = [engine_on(filled(workload, nodes, pods), share=share, seed=seed) for share in (True, False)]
+    """Decide the pods of a workload twice, on two clusters, in turns, so that other load disturbs both equally."""
+    engines = [engine_on(fill_cluster(workload, nodes, pods), share=share, seed=seed) for share in (True, False)]
     queues = [[engine.prepare(pod) for pod in pods_of(workload, pods)] for engine in engines]
     gc.collect()
     shared: list[Decided] = []
@@ -206,5 +207,5 @@ def compare(workload: Workload, nodes: int, pods: int, *, seed: int = 0) -> Comp
         for engine, queue, decisions in zip(engines, queues, (shared, full), strict=True):
             decisions += decide(engine, queue[start : start + _BLOCK], workload)
         if [each.placed.node for each in shared] != [each.placed.node for each in full]:
-            raise Undecided(f"sharing answers chose other nodes, up to pod {start + _BLOCK}")
+            raise UnexpectedOutcome(f"shared results chose other nodes, up to pod {start + _BLOCK}")
     return Compared(Latencies.of(shared, paces), Latencies.of(full, paces), engines[0])

@@ -1,10 +1,10 @@
-"""The command line with a sampler in it: where does a process of ours spend its processor time?
+"""Command line with a sampling profiler: attributes the processor time of a Bayplan process to its parts.
 
-    python benchmarks/sampled.py SAMPLES.json cluster up --nodes 1000
+    python benchmarks/sampling_profiler.py SAMPLES.json cluster up --nodes 1000
 
-Called by `demo.py`. Every few milliseconds of processor time the stack is looked at, and counted for the part of the
-program that holds it: the innermost frame of a room of ours says which. SIGUSR1 begins anew, so that the start is not
-counted. Written when the process ends.
+Called by `demo.py`. Every few milliseconds of processor time the current stack is counted for the part of the program
+that its innermost Bayplan frame belongs to. SIGUSR1 resets the counts, so that the start is excluded. The counts are
+written when the process ends.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ from bayplan.cli import main
 INTERVAL_S = 0.002
 
 PARTS = (
-    ("/bayplan/cluster/watching", "API server: watches"),
-    ("/bayplan/cluster/inside", "API server: the way inside"),
-    ("/bayplan/cluster/serving.answered", "API server: objects"),
-    ("/bayplan/cluster/serving", "API server: HTTP"),
-    ("/bayplan/cluster/", "API server: objects"),
+    ("/bayplan/apiserver/http/watch_stream", "API server: watches"),
+    ("/bayplan/apiserver/http/in_process", "API server: in-process access"),
+    ("/bayplan/apiserver/http/server._handle", "API server: objects"),
+    ("/bayplan/apiserver/http/server", "API server: HTTP"),
+    ("/bayplan/apiserver/", "API server: objects"),
     ("/aiohttp/", "API server: HTTP"),
     ("/bayplan/client/", "clients of the parts"),
-    ("/bayplan/controllers/fake_", "kubelet"),
-    ("/bayplan/controllers/pod_reports", "kubelet"),
-    ("/bayplan/controllers/pod_st", "kubelet"),
+    ("/bayplan/controllers/kubelet/", "kubelet"),
     ("/bayplan/controllers/", "controllers"),
     ("/bayplan/telemetry/", "scheduler: records and events"),
     ("/bayplan/", "scheduler"),
@@ -40,10 +38,10 @@ PARTS = (
 
 
 def part_of(frame: FrameType | None) -> str:
-    """The part that a stack belongs to: the innermost frame that is nobody's helper.
+    """The part that a stack belongs to: that of the innermost frame in a module of `PARTS`.
 
-    A compiled module has no frames. Each part is entered through one that is never compiled, so its time is counted
-    where it was called: `serving.answered` for all that the API server does with objects, `live` for decisions.
+    A compiled module has no frames. Each part is entered through a module that is never compiled, so its time counts
+    for its caller: `server._handle` for all work of the API server on objects, `run_loop` for decisions.
     """
     while frame is not None:
         file = frame.f_code.co_filename.replace("\\", "/")

@@ -1,8 +1,8 @@
-"""What would plain Python say of one node, if it counts what is about the whole cluster once a pod?
+"""Naive twins that compute cluster-wide counts once a pod instead of once a node.
 
-The plain twins of the tests answer for a node from the whole cluster each time. With five thousand nodes that is
-quadratic, and nobody would write it so. These three count first and then judge one node after the other, with the
-twins' own words for what a term means; the other twins look at one node anyway.
+The naive twins of the tests evaluate each node from the whole cluster. With five thousand nodes that is quadratic,
+which no realistic implementation would be. These three count first and then evaluate one node after the other, with the
+twins' own functions for the meaning of a term; all other twins read one node only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNBOUNDED = 2**31 - 1
 
 
 class CountedSpread:
-    """Hard spreading: pods by domain, counted once."""
+    """Hard spread constraints: pods by domain, counted once."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
@@ -61,7 +61,7 @@ class CountedSpread:
 
 
 class CountedAffinity:
-    """Required (anti-)affinity: the domains with pods that matter, found once."""
+    """Required (anti-)affinity: the domains with matching pods, computed once."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
@@ -107,7 +107,7 @@ def _domains(terms: Sequence[PodAffinityTerm], where: Node) -> set[tuple[str, st
 
 
 def image_scores(case: Case, feasible: Sequence[Node]) -> dict[str, int]:
-    """Images that are there already: on how many nodes each is, counted once."""
+    """Scores of ImageLocality: on how many nodes each image is, counted once."""
     sizes: dict[str, int] = {}
     holders: Counter[str] = Counter()
     wanted = {image_locality.tagged(each.image) for each in _containers(case)}
