@@ -5,7 +5,7 @@ from bayplan.snapshot.pods cimport PodColumns as CPodColumns
 from bayplan.snapshot.snapshot cimport Snapshot as CSnapshot
 
 cdef class _PodState:
-    cdef public object info, expires_s
+    cdef public object info
     cdef public bint assumed
     cdef public Py_ssize_t images, slot, row, kind, affinity
 
@@ -18,7 +18,7 @@ cdef class _SnapshotProgress:
 cdef class Cache:
     cdef object __weakref__
     cdef public object vocabulary, catalog, volumes, devices
-    cdef public object _assumed_ttl_s, _tree, _images, _progress
+    cdef public object _tree, _images, _progress
     cdef public CNodeColumns _nodes
     cdef public list _slots, _free_slots, _content
     cdef public dict _states, _pods_without_node

@@ -39,12 +39,11 @@ _NO_SLOT = -1
 class _PodState:
     """A pod in the cache, and whether the API server has confirmed it."""
 
-    __slots__ = ("affinity", "assumed", "expires_s", "images", "info", "kind", "row", "slot")
+    __slots__ = ("affinity", "assumed", "images", "info", "kind", "row", "slot")
 
     def __init__(self, info: PodInfo, assumed: bool) -> None:
         self.info = info
         self.assumed = assumed
-        self.expires_s: float | None = None
         self.images = -1  # version of the images when the pod was added
         self.slot = _NO_SLOT  # none while the node is unknown; then the fields below are invalid
         self.row = _NO_ROW
@@ -66,12 +65,11 @@ class _SnapshotProgress:
 class Cache:
     """The cluster state that the scheduler assumes."""
 
-    def __init__(self, *, assumed_ttl_s: float | None = None) -> None:
+    def __init__(self) -> None:
         self.vocabulary = InternTables()
         self.catalog = Catalog()
         self.volumes = VolumeAssumptions(self.catalog)
         self.devices = DeviceAssumptions()
-        self._assumed_ttl_s = assumed_ttl_s
         self._nodes = NodeColumns(self.vocabulary)
         self._slots: list[_PodState | None] = []
         self._tree = NodeTree()
@@ -159,23 +157,6 @@ class Cache:
             raise CacheError(f"pod {info.key} ({info.uid}) is in the cache, so can't be assumed")
         self._count_pod(info, assumed=True)
 
-    def finish_binding(self, uid: str, now_s: float) -> None:
-        """Record that the binding was written. With an assumption TTL, the assumption expires after it."""
-        state = self._states.get(uid)
-        if state is not None and state.assumed and self._assumed_ttl_s is not None:
-            state.expires_s = now_s + self._assumed_ttl_s
-
-    def expire(self, now_s: float) -> list[Pod]:
-        """Remove assumed pods that were not confirmed in time after their binding. Returns them."""
-        expired = [
-            state.info
-            for state in self._states.values()
-            if state.assumed and state.expires_s is not None and state.expires_s <= now_s
-        ]
-        for info in expired:
-            self._uncount_pod(info.uid)
-        return [info.pod for info in expired]
-
     def forget(self, pod: Pod) -> None:
         """Remove an assumed pod. An unknown pod is ignored; a confirmed pod is an error."""
         state = self._states.get(pod.uid)
@@ -196,7 +177,7 @@ class Cache:
             raise CacheError(f"pod {pod.key} ({pod.uid}) was already in added state")
         if state is not None:
             if self._matches_assumption(state, pod):
-                state.info.pod, state.assumed, state.expires_s = pod, False, None
+                state.info.pod, state.assumed = pod, False
                 self.assumed_count -= 1
                 return
             if state.info.node_name == pod.spec.node_name:
@@ -240,7 +221,7 @@ class Cache:
             return False
         self._states[old_info.uid] = self._states.pop(old_info.uid)  # moves to the end
         self.assumed_count -= state.assumed
-        state.assumed, state.expires_s = False, None
+        state.assumed = False
         state.info = info = old_info.with_new_version(pod)
         state.images = self._images.version
         self._nodes.replace_pod(state.row, old_info, info)

@@ -198,24 +198,6 @@ def test_a_pod_of_a_removed_node_can_be_removed() -> None:
     assert where(cache) == "absent"
 
 
-def test_assumptions_expire_with_a_ttl() -> None:
-    cache = Cache(assumed_ttl_s=30.0)
-    cache.add_node(make_node("a"))
-    assume(cache, POD)
-    assert cache.expire(1e9) == []  # the binding is still being written
-    cache.finish_binding("u1", now_s=100.0)
-    assert cache.expire(129.9) == []
-    assert cache.expire(130.0) == [POD]
-    assert cache.pod_count == 0
-
-
-def test_without_a_ttl_assumptions_stay() -> None:
-    cache = assumed()
-    cache.finish_binding("u1", now_s=0.0)
-    assert cache.expire(1e12) == []
-    assert where(cache) == "assumed on a"
-
-
 def test_a_version_with_equal_labels_changes_no_pod_count() -> None:
     cache = confirmed()
     snapshot = cache.snapshot()

@@ -217,8 +217,6 @@ class BatchBinder:
         )
 
     def _finish_binding(self, pod: Pod, node_name: str) -> None:
-        cache = self.event_handlers.engine.cache
-        cache.finish_binding(pod.uid, self.clock.monotonic_s())
         self.observer.observe_bound(pod)
         if outcomes.enabled(DECISIONS):
             outcomes.info("Successfully bound pod to node", v=DECISIONS, pod=ObjectRef(pod.key), node=node_name)

@@ -198,9 +198,8 @@ class BindingCycle:
         return False
 
     def _report_bound(self, queued: QueuedPodInfo, assumed: AssumedPod) -> None:
-        now_s = self.clock.monotonic_s()
-        self.engine.cache.finish_binding(queued.uid, now_s)
-        self.observer.observe_attempt(SCHEDULED, queued.pod.scheduler_name, now_s - queued.attempt_started_s)
+        took_s = self.clock.monotonic_s() - queued.attempt_started_s
+        self.observer.observe_attempt(SCHEDULED, queued.pod.scheduler_name, took_s)
         self.observer.observe_scheduled(queued.attempts, self.queue.waited_s(queued), after_flush=queued.is_flushed)
         if outcomes.enabled(OUTCOME):
             outcomes.info(
