@@ -95,7 +95,7 @@ bench-batch: .venv/.dev
 	$(BIN)/python benchmarks/batch.py $(ARGS)
 
 bench-queue: .venv/.dev
-	$(BIN)/python benchmarks/queueing.py $(ARGS)
+	$(BIN)/python benchmarks/queue_events.py $(ARGS)
 
 bench-why: .venv/.dev
 	$(BIN)/python benchmarks/why.py $(ARGS)

@@ -1,4 +1,4 @@
-"""Properties find the same examples on every machine: a red build can be repeated, a green one means something."""
+"""Hypothesis settings: deterministic examples, so that a failing run can be repeated on every machine."""
 
 from __future__ import annotations
 

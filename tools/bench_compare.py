@@ -140,7 +140,7 @@ def main() -> int:
     parser.add_argument("--workload", action="append", default=[], help="of benchmarks/core.py; may be repeated")
     parser.add_argument("--batch-workload", action="append", default=[], help="of benchmarks/batch.py; may be repeated")
     parser.add_argument("--nodes", type=int, help="nodes of the cluster, for all workloads")
-    parser.add_argument("--limit", type=float, default=1.03, help="the highest ratio that is no regression")
+    parser.add_argument("--limit", type=float, default=1.03, help="the highest ratio without an error")
     asked = parser.parse_args()
     table = summarize(*run(asked))
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
 """Builds the kernel: a copy of the package in which the modules of a decision are compiled.
 
     python tools/build_kernel.py                 build what is missing or out of date
-    python tools/build_kernel.py --if-possible   the same, and no error where there is no compiler
-    python tools/build_kernel.py --path          say where the kernel of these sources is; nothing where there is none
+    python tools/build_kernel.py --if-possible   the same, without an error if there is no compiler
+    python tools/build_kernel.py --path          print the path of an up-to-date kernel; nothing if there is none
 
-The sources stay plain Python. A module with a `.pxd` beside it, which says what its attributes are, is compiled by
-Cython; the others are copied. The copy is used by whoever puts it in front (`PYTHONPATH=build/kernel`), so an edited
-source is never hidden behind something older. About a minute for everything, then only what changed.
+The sources stay plain Python. Cython compiles each module with a `.pxd` beside it, which declares its attributes; the
+other modules are copied. The copy is used only with `PYTHONPATH=build/kernel`, so an edited source is never hidden by
+an older build. About a minute for everything, then only for changed modules.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ LOOPS = [*OPTIONS, "-O3", "-fno-trapping-math", *(["-msse4.2"] if platform.machi
 
 
 def sources() -> list[Path]:
-    """Every file of the package, relative to it."""
+    """Every file of the package, as a relative path."""
     files = (path for path in SOURCE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return sorted(path.relative_to(SOURCE) for path in files)
 
 
 def stamp() -> str:
-    """Another one whenever the kernel would be another."""
+    """A hash that changes whenever the kernel would change."""
     sum_ = hashlib.sha256(f"{sys.version} {platform.machine()} {DIRECTIVES} {LOOPS}".encode())
     for file in [Path(__file__), *(SOURCE / path for path in sources())]:
         sum_.update(f"{file.name}\0".encode())
@@ -54,7 +54,7 @@ def is_fresh() -> bool:
 
 
 def missing() -> str | None:
-    """What is not here and would be needed."""
+    """The missing build requirements."""
     if find_spec("Cython") is None:
         return "Cython is not installed; `make setup` installs it"
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
@@ -67,7 +67,7 @@ def missing() -> str | None:
 def build() -> None:
     options = f"{sys.version} {DIRECTIVES} {LOOPS}"
     if not BUILT_WITH.exists() or BUILT_WITH.read_text(encoding="utf-8") != options:
-        shutil.rmtree(KERNEL, ignore_errors=True)  # nothing in there says how it was compiled
+        shutil.rmtree(KERNEL, ignore_errors=True)  # the compiled files contain no path of the build
         KERNEL.mkdir(parents=True)
         BUILT_WITH.write_text(options, encoding="utf-8")
     STAMP.unlink(missing_ok=True)
@@ -78,7 +78,7 @@ def build() -> None:
 
 
 def _copy() -> None:
-    """Bring the copy up to date; files that are the same keep their date, so that nothing is compiled twice."""
+    """Update the copy; unchanged files keep their modification time, so that they are not compiled again."""
     target, wanted = KERNEL / "bayplan", set(sources())
     for path in wanted:
         copy = target / path
@@ -90,12 +90,12 @@ def _copy() -> None:
 
 
 def _built_from_nothing(target: Path, wanted: set[Path]) -> Iterator[Path]:
-    """What is in the copy and should no longer be."""
+    """Files of the copy that no longer belong to it."""
     for old in target.rglob("*"):
         if not old.is_file() or "__pycache__" in old.parts:
             continue
         path = old.relative_to(target)
-        made = path.parent / f"{path.name.partition('.')[0]}.pxd"  # a library and its C, of this module
+        made = path.parent / f"{path.name.partition('.')[0]}.pxd"  # a library and its C file, of this module
         if path not in wanted and (made not in wanted or path.suffix not in (".c", ".so", ".pyd")):
             yield old
 
@@ -126,8 +126,8 @@ def _compile(modules: list[Path]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Build the compiled copy of the package.")
-    parser.add_argument("--if-possible", action="store_true", help="go on without where it cannot be built")
-    parser.add_argument("--path", action="store_true", help="print where it is, if it is up to date")
+    parser.add_argument("--if-possible", action="store_true", help="exit with 0 if it cannot be built")
+    parser.add_argument("--path", action="store_true", help="print its path if it is up to date")
     asked = parser.parse_args()
     if asked.path:
         print(KERNEL if is_fresh() else "")  # noqa: T201
@@ -142,7 +142,7 @@ def main() -> int:
 
 
 def _built() -> str | None:
-    """Build; what went wrong if something did, of which compilers have told the details themselves."""
+    """Compile; returns an error message, if any, in addition to the compiler's own output."""
     try:
         build()
     except Exception as fault:

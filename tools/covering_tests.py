@@ -24,16 +24,16 @@ from mutation_sites import Mutation, package_of
 FOLDERS = ("tests/unit", "tests/property", "tests/conformance")
 SETTINGS = "[run]\nsource = bayplan\nbranch = false\ndata_file = {folder}/coverage\n"
 UNKNOWN_SECONDS = 5.0
-"""What a whole test file is taken to cost when no duration of it is known."""
+"""Assumed duration of a test file without a recorded one."""
 
 
 def environment(tree: Path) -> dict[str, str]:
-    """A process with this imports `bayplan` from the copy, also where the package is installed as editable."""
+    """A process with this environment imports `bayplan` from the copy, also if the package is installed as editable."""
     return {**os.environ, "PYTHONPATH": str(tree / "src")}
 
 
 def digest(tree: Path) -> str:
-    """Another one whenever a Python file of `src` or `tests` is another."""
+    """A hash that changes with every Python file of `src` and `tests`."""
     sum_ = hashlib.sha256()
     for file in sorted(each for part in ("src", "tests") for each in (tree / part).rglob("*.py")):
         sum_.update(f"{file.relative_to(tree)}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
@@ -41,7 +41,7 @@ def digest(tree: Path) -> str:
 
 
 class CoveringTests:
-    """The tests of a tree, with what was collected about them in a folder, if anything was."""
+    """The tests of a tree, with their collected coverage, if there is any."""
 
     def __init__(self, tree: Path, folder: Path) -> None:
         self._tree = tree
@@ -130,7 +130,7 @@ class CoveringTests:
 
     @cached_property
     def _failed(self) -> set[str]:
-        """Tests that failed without a mutation say nothing about one."""
+        """Tests that fail without a mutation cannot be used."""
         found = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", self._log, re.MULTILINE)
         return set(found)
 
@@ -166,6 +166,6 @@ class CoveringTests:
 
 
 def _common_words(file: str, path: str) -> int:
-    """How many words of a test file's name are in the path of the module below its package."""
+    """Number of words of a test file's name that are in the module's path below its package."""
     words = [re.sub(r"s$", "", word) for part in Path(path).with_suffix("").parts[3:] for word in part.split("_")]
     return sum(re.sub(r"s$", "", word) in words for word in Path(file).stem.split("_")[1:])

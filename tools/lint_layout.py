@@ -1,7 +1,8 @@
-"""Checks the layout and the wording of `src/bayplan`: folders, modules, import cycles, class names, banned words.
+"""Checks layout and wording: folders, modules, import cycles, class names, banned words.
 
-Run by `make lint`. Arguments limit the check of words to some paths: `tools/lint_layout.py src/bayplan/queue`.
-`--count` prints the number of findings of each rule instead of the findings.
+Run by `make lint`. The layout of `src/bayplan` is checked, and the words of that, of the documentation, of tests,
+benchmarks, tools, examples, scripts and deploy. Arguments limit the check of words to some paths: `tools/lint_layout.py
+src/bayplan/queue`. `--count` prints the number of findings of each rule instead of the findings.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src/bayplan"
 TEXT_FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs")
+CODE_FOLDERS = ("tests", "benchmarks", "tools", "examples", "scripts", "deploy")
+"""Folders outside the package whose words and module names are checked."""
+SUFFIXES = (".py", ".md", ".yaml", ".tpl")
 
 MAX_MODULES = 20
 MIN_LINES = 40
@@ -42,7 +46,8 @@ ING_MODULES = {
 """Terms of Kubernetes or of the Python standard library."""
 
 BANNED = re.compile(
-    r"\b(nobody|somebody|anybody|whoever|whomever|others|one who|told|untold|mend|mends|mended|minded)\b", re.IGNORECASE
+    r"\b(nobody|somebody|anybody|whoever|whomever|others|one\swho|told|untold|mend|mends|mended|minded)\b",
+    re.IGNORECASE,
 )
 
 LINT_SINCE = "29785b8d"
@@ -205,7 +210,7 @@ def check_words(paths: list[Path], allowed: Allowed) -> Iterator[Finding]:
 def text_files(paths: list[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
-        found += sorted([*path.rglob("*.py"), *path.rglob("*.md")]) if path.is_dir() else [path]
+        found += sorted(each for suffix in SUFFIXES for each in path.rglob(f"*{suffix}")) if path.is_dir() else [path]
     return found
 
 
@@ -232,12 +237,13 @@ def main() -> int:
         found += check_words(text_files([path.resolve() for path in asked.paths]), allowed)
     else:
         found += check_folders(PACKAGE)
-        found += check_module_names(PACKAGE, allowed)
+        for folder in (PACKAGE, *(ROOT / name for name in CODE_FOLDERS)):
+            found += check_module_names(folder, allowed)
         found += check_class_names(PACKAGE, allowed)
         imports = read_imports(PACKAGE)
         found += check_cycles(imports)
         found += check_small_modules(PACKAGE, imports, allowed)
-        found += check_words(text_files([PACKAGE, *(ROOT / name for name in TEXT_FILES)]), allowed)
+        found += check_words(text_files([PACKAGE, *(ROOT / name for name in (*TEXT_FILES, *CODE_FOLDERS))]), allowed)
         found += check_commits()
     if asked.count:
         count = Counter(finding.rule for finding in found)

@@ -38,12 +38,12 @@ BUILD = ROOT / "build" / "mutants"
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
 OPTIONS = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--no-cov", "--tb=line"]
 FIRST_SECONDS = 15.0
-"""Tests of so much time run in a first process, which most mutants do not survive; the rest in a second one."""
+"""Seconds of tests in the first process, which kills most mutants; the remaining tests run in a second one."""
 NO_TESTS, USAGE_ERROR = 5, 4
 
 
 def copy_tree(target: Path, *, committed: bool) -> None:
-    """A copy of `src` and `tests`; what else the tests read is linked."""
+    """A copy of `src` and `tests`; other files that the tests read are linked."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     if committed:
@@ -65,7 +65,7 @@ def check_import(tree: Path) -> None:
 
 
 def check_unchanged(tree: Path, tests: list[tuple[str, float]]) -> None:
-    """Without this, tests that fail for another reason would count as tests that notice mutants."""
+    """Check that the tests pass without a mutation, because a failing test would seem to kill every mutant."""
     part, _ = split(tests, FIRST_SECONDS)
     state, by = run_tests(tree, [test for test, _ in part[0]], 600.0)
     if state != "survived":
@@ -128,7 +128,7 @@ def run_mutant(tree: Path, mutation: Mutation, tests: CoveringTests, asked: argp
     parts, capped = split(chosen, asked.limit)
     state, by = "survived", ""
     path.write_bytes(mutation.apply(source))
-    os.utime(path, ns=(time.time_ns(), time.time_ns() - random.randrange(10**9) * 10**9))  # no old bytecode fits this
+    os.utime(path, ns=(time.time_ns(), time.time_ns() - random.randrange(10**9) * 10**9))  # invalidates old bytecode
     try:
         for part in parts:
             if part and state == "survived":
@@ -156,7 +156,7 @@ def run_mutant(tree: Path, mutation: Mutation, tests: CoveringTests, asked: argp
 
 
 def split(chosen: list[tuple[str, float]], limit: float) -> tuple[list[list[tuple[str, float]]], int]:
-    """The tests of the first and of the second process, and how many are left out for want of time."""
+    """The tests of the first and of the second process, and the number that is skipped for lack of time."""
     first: list[tuple[str, float]] = []
     second: list[tuple[str, float]] = []
     total = 0.0

@@ -1,9 +1,9 @@
-"""Writes the reference pages that say what the code says: commands, metrics, settings and plugins.
+"""Writes the reference pages that are derived from the code: commands, metrics, settings and plugins.
 
     python tools/reference.py            write docs/reference
-    python tools/reference.py --check    exit code 1 where a page is not what would be written
+    python tools/reference.py --check    exit code 1 if a page is out of date
 
-A test checks the same, so that the pages are true as long as the tests pass.
+A test does the same check, so the pages are correct as long as the tests pass.
 """
 
 from __future__ import annotations

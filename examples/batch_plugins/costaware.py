@@ -12,7 +12,7 @@ from bayplan.framework import MAX_SCORE
 
 
 class CostAware:
-    """Packs nodes, serves jobs by priority, and preempts lower priorities only."""
+    """Packs nodes, orders jobs by priority, and preempts lower priorities only."""
 
     name = "costaware"
 
@@ -29,7 +29,7 @@ class CostAware:
         return right.priority - left.priority
 
     def _scores(self, task: Task, nodes: Nodes) -> FloatVector:  # noqa: ARG002
-        """The mean of the used parts of cpu and memory; a node without one of the two counts as empty there."""
+        """The mean of the used fractions of cpu and memory; a node without one of the two counts as empty in it."""
         used = np.zeros(len(nodes))
         for resource in ("cpu", "memory"):
             total = nodes.allocatable(resource)

@@ -14,7 +14,7 @@ ENVIRONMENT = "example.com/gpu-environment"
 
 
 def parameters(pod: Pod) -> dict[str, str] | None:
-    """What either engine says of a pod that asks for GPUs."""
+    """The annotations of either engine for a pod that requests GPUs."""
     asked = [str(each.resources.requests.get(RESOURCE, "0")) for each in pod.spec.containers]
     count = sum(map(int, asked))
     if not count:
@@ -23,7 +23,7 @@ def parameters(pod: Pod) -> dict[str, str] | None:
 
 
 class GpuParameters:
-    """The pod engine's side: says for which pods variables are needed. Such a pod is not bound without them."""
+    """The pod engine's side: marks the pods that need the variables. Such a pod is not bound without them."""
 
     name = "GpuParameters"
     on_mutate_error = "fail"
@@ -48,7 +48,7 @@ class BatchGpuParameters:
 
 
 class GpuEnv:
-    """Binder side: what the device manager on the node reads."""
+    """Binder side: the parameters for the device manager of the node."""
 
     name = PLUGIN
 

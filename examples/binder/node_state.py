@@ -1,8 +1,8 @@
-"""Binds a pod only on a node that the binder knows as well as the scheduler did.
+"""Binds a pod only on a node that the binder knows in a version as new as the scheduler's.
 
-The engine says who is to look after the pod, which version of the node it saw, and whether that was cordoned. A
-binder that has seen an older one asks for the node once. If that is still older, it refuses and the engine chooses
-another node; also if the node was cordoned meanwhile, unless the pod tolerates that.
+The engine writes the required binder plugin, the version of the node that it saw, and whether that was cordoned. A
+binder with an older version reads the node once. If that version is still older, it rejects the request and the engine
+chooses another node; also if the node was cordoned meanwhile, unless the pod tolerates that.
 """
 
 from bayplan.batch import Arguments, Session, Task
@@ -11,11 +11,11 @@ from bayplan.framework import Cycle, Node, Pod
 
 HANDLER = "nodestate"
 CORDON = "node.kubernetes.io/unschedulable"
-"""The taint that a cordoned node counts as having, with the effect NoSchedule."""
+"""The taint of a cordoned node, with the effect NoSchedule."""
 
 
 def seen(node: Node) -> dict[str, str]:
-    """What either engine says of the node that it has chosen."""
+    """The annotations of either engine about the chosen node."""
     return {
         annotation_key(HANDLER, "handler"): HANDLER,
         annotation_key(HANDLER, "resource-version"): node.metadata.resource_version,
@@ -24,7 +24,7 @@ def seen(node: Node) -> dict[str, str]:
 
 
 class NodeStateSeen:
-    """The pod engine's side: notes which version of the node the decision was made on."""
+    """The pod engine's side: writes the version of the node that the decision used."""
 
     name = "NodeStateSeen"
 

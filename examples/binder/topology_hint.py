@@ -1,7 +1,7 @@
-"""Tells a pod in which rack and block it runs.
+"""Writes the rack and block of its node onto a pod.
 
-The engine knows the labels of the node; the binder writes them onto the pod before it starts, where the workload can
-read them by the downward API.
+The engine knows the labels of the node; the binder writes them onto the pod before it starts, so that the workload can
+read them through the downward API.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ PLUGIN = "topologyhint"
 
 
 def position(labels: Mapping[str, str]) -> dict[str, str]:
-    """What either engine says of the node that it has chosen."""
+    """The annotations of either engine about the chosen node."""
     return {annotation_key(PLUGIN, level): labels[key] for level, key in LEVELS.items() if key in labels}
 
 

@@ -1,12 +1,12 @@
-"""Prefer cheap nodes, by a table of prices that the configuration holds.
+"""Prefers cheap nodes, by a table of prices in the configuration.
 
     pluginConfig:
     - name: CheapNodes
       args:
         prices: {m7.large: 0.10, m7.xlarge: 0.20}
 
-The cheapest node gets 100 and the dearest 0; a node of an unknown type counts as the dearest. Cost: one lookup for each
-type of node, not for each node.
+The cheapest node gets 100 and the most expensive 0; an unknown type counts as the most expensive. Cost: one lookup for
+each type of node, not for each node.
 """
 
 from collections.abc import Hashable, Mapping
@@ -26,14 +26,14 @@ class CheapNodes:
     traits = PluginTraits(depends_on=row_local, looks_at_pods=False)
 
     def __init__(self, prices: Mapping[str, float], label: str = INSTANCE_TYPE) -> None:
-        # Scores are whole numbers: millionths are fine enough to tell two prices apart.
+        # Scores are integers: a millionth is precise enough to distinguish two prices.
         self._prices = {kind: round(price * 1_000_000) for kind, price in prices.items()}
         self._unknown = max(self._prices.values())
         self._label = label
 
     @classmethod
     def factory(cls, args: Any, handle: Handle) -> "CheapNodes":  # noqa: ARG003
-        """Called once, with what `pluginConfig` says; what is raised here refuses the configuration."""
+        """Called once, with the arguments of `pluginConfig`; an exception refuses the configuration."""
         prices = (args or {}).get("prices") or {}
         wrong = [kind for kind, price in prices.items() if not isinstance(price, int | float) or price < 0]
         if not prices or wrong:
@@ -51,5 +51,5 @@ class CheapNodes:
         return raw
 
     def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
-        """From prices to 0..100, over the nodes that can be had."""
+        """From prices to 0..100, over the feasible nodes."""
         return default_normalize(scores - scores.min(), reverse=True)

@@ -1,7 +1,7 @@
-"""A queue order of one's own: among equally important pods, the one whose deadline is nearest.
+"""A custom queue order: among pods of equal priority, the nearest deadline first.
 
-Deadlines are RFC 3339 times in the annotation `example.com/deadline`; pods without one come after those that have one.
-A scheduler has one queue, so a configuration that enables this at queueSort disables PrioritySort there: see
+Deadlines are RFC 3339 times in the annotation `example.com/deadline`; pods without one come last. A scheduler has one
+queue, so a configuration that enables this at queueSort disables PrioritySort there: see
 examples/config/deadline-first.yaml. Cost: a few comparisons at every push and pop.
 """
 
@@ -14,7 +14,7 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class DeadlineFirst:
-    """Priority, then deadline, then how long a pod has waited."""
+    """Priority, then deadline, then the time since the pod was queued."""
 
     name = "DeadlineFirst"
 
@@ -27,7 +27,7 @@ def _rank(queued: QueuedPod) -> tuple[int, datetime, datetime]:
 
 
 def _deadline(pod: Pod) -> datetime:
-    """A deadline that cannot be read is none: an order must never fail, or no pod is scheduled at all."""
+    """An invalid deadline counts as none: an order must never fail, or no pod is scheduled at all."""
     try:
         found = datetime.fromisoformat(pod.metadata.annotations[DEADLINE])
     except (KeyError, ValueError):

@@ -1,4 +1,4 @@
-"""Prefer nodes with fast disks for pods that ask for them, and keep everybody else off the last free ones."""
+"""Prefers nodes with fast disks for pods that request them, and keeps other pods off the last free ones."""
 
 from bayplan.framework import Cycle, NodeInfo, Status, unschedulable
 

@@ -20,12 +20,12 @@ GRACE_S = 60.0  # after the start, for another pod to reach Permit
 
 
 class NightWindow:
-    """Jobs for the night wait for the night. Hours are UTC."""
+    """Holds jobs with `window: night` until the night. Hours are UTC."""
 
     name = "NightWindow"
 
     def __init__(self, handle: Handle, opens: int, closes: int) -> None:
-        self._clock = handle.clock  # never the machine's own: tests and simulations decide what time it is
+        self._clock = handle.clock  # never the machine's clock: tests and simulations set the time
         self._waiting = handle.waiting_pods
         self._opens, self._closes = opens, closes
 

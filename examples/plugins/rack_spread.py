@@ -1,7 +1,7 @@
-"""Spread the pods of an app over racks, so that one switch does not take all of them away.
+"""Spreads the pods of an app over racks, so that the failure of one switch does not affect all of them.
 
-Racks are the values of the node label `rack`, apps those of the pod label `app`. Nothing is refused: when all racks are
-full but one, that one is taken. Cost: one count over the columns of pods, then one look at the column of a label.
+Racks are the values of the node label `rack`, apps those of the pod label `app`. No node is rejected: when all racks
+but one are full, that one is used. Cost: one count over the columns of pods, then one lookup in the column of a label.
 """
 
 from collections.abc import Hashable
@@ -21,7 +21,7 @@ def pods_and_racks(plugin: object, cycle: Cycle) -> Hashable:  # noqa: ARG001
 
 
 class RackSpread:
-    """The fewer siblings in a node's rack, the better."""
+    """The fewer pods of the app in a node's rack, the higher the score."""
 
     name = "RackSpread"
     traits = PluginTraits(depends_on=pods_and_racks)
@@ -30,7 +30,10 @@ class RackSpread:
         return (pod.namespace, pod.labels.get(APP))
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:
-        """Count once what every node needs to know. The snapshot, not `nodes`: siblings run on full nodes too."""
+        """Count once for all nodes.
+
+        The snapshot, not `nodes`: pods of the app also run on nodes that are not feasible.
+        """
         namespace, app = cycle.pod.namespace, cycle.pod.labels.get(APP)
         if app is None:
             return SKIP
@@ -41,7 +44,7 @@ class RackSpread:
         by_row = pods.count_by_row(siblings, len(cycle.snapshot))
         counts = np.zeros(len(racks.values) + 1, dtype=np.int64)
         np.add.at(counts, cycle.snapshot.table.label_ids(RACK), by_row)
-        counts[-1] = counts.max()  # a node in no rack is no better than the fullest one
+        counts[-1] = counts.max()  # a node in no rack scores like the fullest one
         cycle.put(COUNTS, counts)
         return None
 

@@ -1,7 +1,7 @@
 """Reserves a group of nodes for a team: its pods prefer these nodes, and no other pods may use them.
 
-Label the nodes `team: payments`; pods with the same label belong to the team. A taint would keep others off as well,
-but every pod of the team would have to carry the toleration. Cost: one look at the column of a label.
+Label the nodes `team: payments`; pods with the same label belong to the team. A taint would also repel other pods, but
+every pod of the team would need the toleration. Cost: one lookup in the column of a label.
 """
 
 from collections.abc import Hashable, Iterator
@@ -27,7 +27,7 @@ REASON = "node(s) are kept for another team"
 
 
 class TeamNodes:
-    """Nodes with a team take only that team's pods, and the team's pods like them best."""
+    """Nodes of a team reject pods of other teams, and the team's pods prefer them."""
 
     name = "TeamNodes"
     events_to_register = (

@@ -1,11 +1,11 @@
-"""Writes src/bayplan/apiserver/first_roles.json.gz: the roles and bindings that a cluster of a release starts with.
+"""Writes src/bayplan/apiserver/first_roles.json.gz: the roles and bindings of a new cluster of a release.
 
     kubectl get clusterroles,clusterrolebindings -o json -l kubernetes.io/bootstrapping=rbac-defaults > cluster.json
     kubectl get roles,rolebindings -A -o json -l kubernetes.io/bootstrapping=rbac-defaults > namespaced.json
     python scripts/roles/make_roles.py cluster.json namespaced.json
 
-Both come from a real API server of that release that nobody has changed since its start. Kept are names, labels, rules,
-subjects and what refers to a role; a role that is put together of others keeps what it is put together of.
+Both files come from a real API server of that release, unchanged since its start. The output has names, labels, rules,
+subjects and role references; an aggregated role has its aggregation rule.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def structs(source: str) -> tuple[dict[str, Fields], dict[str, str]]:
 
 
 class Table:
-    """Internal structs with the names that their fields have on the wire."""
+    """Internal structs with the names that their fields have in JSON."""
 
     def __init__(self, cache: Path) -> None:
         self._inside, self._named, self._wire = {}, {}, {}

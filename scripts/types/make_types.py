@@ -49,9 +49,9 @@ SPECIAL = {
     f"{EXTENSIONS}JSONSchemaPropsOrBool": "schema-or-bool",
     f"{EXTENSIONS}JSONSchemaPropsOrStringArray": "schema-or-strings",
 }
-# Registered with every group, and told apart from its kinds by nobody.
+# Registered with every group; not a kind of the group.
 MACHINERY = {"CreateOptions", "UpdateOptions", "PatchOptions", "GetOptions", "ListOptions", "WatchEvent"}
-MARKER = "!"  # dump.go's sign for a type that reads JSON in its own way
+MARKER = "!"  # dump.go's mark for a type with its own UnmarshalJSON
 
 
 def openapi_name(go_name: str) -> str:
@@ -80,7 +80,7 @@ def documents() -> tuple[set[str], dict[str, Any]]:
 
 
 def enumerations() -> dict[str, list[str]]:
-    """The values of every text type that the sources mark as an enumeration."""
+    """The values of every string type that the sources mark as an enumeration."""
     found: dict[str, list[str]] = {}
     for module in ENUMERATED:
         done = subprocess.run(["go", "mod", "download", "-json", module], cwd=HERE, check=True, capture_output=True)
@@ -91,7 +91,7 @@ def enumerations() -> dict[str, list[str]]:
             for name in re.findall(r"// \+enum\n(?://[^\n]*\n)*type (\w+) string", text):
                 values = re.findall(rf'^\s*\w+\s+{name}\s*=\s*"([^"]*)"', text, re.MULTILINE)
                 values += re.findall(rf'^\s*\w+\s*=\s*{name}\("([^"]*)"\)', text, re.MULTILINE)
-                if not re.search(rf"=\s*{name}\([^\"]", text):  # a constant of another package: half a list is none
+                if not re.search(rf"=\s*{name}\([^\"]", text):  # incomplete without the other package
                     found[f"{package}.{name}"] = sorted(set(values))
     return found
 
@@ -112,7 +112,7 @@ class Table:
         self.types.append(None)
         schema = self.schemas.get(openapi_name(go_name), holder or {})
         if any(field["json"] == MARKER for field in self.structs[go_name]):
-            raise ValueError(f"{go_name} reads JSON in its own way, which the table has no word for")
+            raise ValueError(f"{go_name} has its own UnmarshalJSON, which the table cannot express")
         fields = [self._field(field, schema) for field in self.structs[go_name]]
         short = go_name.rpartition("/")[2]
         self.types[number] = [short, openapi_name(go_name), _own_map_type(schema, holder), fields]
@@ -144,7 +144,7 @@ class Table:
             inner = self.shape(of)
         entry = [kind, told["text"], inner]
         if of and of.get("pointer"):
-            raise ValueError(f"{told['text']}: elements that are pointers are not in the table's language")
+            raise ValueError(f"{told['text']}: the table cannot express elements that are pointers")
         return self._shaped.setdefault(json.dumps(entry), self._added(entry))
 
     def _added(self, entry: list[Any]) -> int:

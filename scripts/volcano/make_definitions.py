@@ -22,13 +22,13 @@ import yaml
 TARGET = Path(__file__).parent.parent.parent / "src/bayplan/objects/volcano/definitions.json.gz"
 FOLDERS = ("installer/helm/chart/volcano/crd/bases", "installer/helm/chart/volcano/charts/jobflow/crd/bases")
 LEFT_OUT = {"ColocationConfiguration"}
-"""For an agent on nodes, which is no part of scheduling."""
+"""For a node agent, which is unrelated to scheduling."""
 WORTH_SHARING = 120
-"""Characters of JSON below which a reference saves nothing."""
+"""Length of the JSON text below which a reference saves nothing."""
 
 
 def main() -> None:
-    """Read the release in the folder that was named, and write the table."""
+    """Read the release in the given folder, and write the table."""
     module = Path(sys.argv[1])
     found = [
         yaml.safe_load(path.read_text()) for folder in FOLDERS for path in sorted((module / folder).glob("*.yaml"))
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def bare(definition: dict[str, Any]) -> dict[str, Any]:
-    """A definition without what tools wrote into it and without prose."""
+    """A definition without generated annotations and without descriptions."""
     spec = definition["spec"]
     versions = [{**version, "schema": without_prose(version["schema"])} for version in spec["versions"]]
     return {
@@ -63,7 +63,7 @@ def without_prose(schema: Any, *, names: bool = False) -> Any:
 
 
 def shared(definitions: list[dict[str, Any]]) -> dict[str, Any]:
-    """The definitions with `{"$": number}` for what stands in several places, and the parts by number."""
+    """The definitions with `{"$": number}` for repeated parts, and the parts by number."""
     uses: Counter[str] = Counter()
 
     def count(value: Any) -> None:
@@ -72,7 +72,7 @@ def shared(definitions: list[dict[str, Any]]) -> dict[str, Any]:
             if len(text) >= WORTH_SHARING and isinstance(value, dict):
                 uses[text] += 1
                 if uses[text] > 1:
-                    return  # what is inside is shared with it
+                    return  # nested parts are shared with it
             for each in value.values() if isinstance(value, dict) else value:
                 count(each)
 

@@ -1,10 +1,10 @@
-"""A headless Chromium and one page in it, driven over a pipe: no port, no WebSocket, nothing but the standard library.
+"""A headless Chromium with one page, controlled over a pipe, with the standard library only (no port, no WebSocket).
 
     with Browser(tmp_path) as browser:
         page = browser.open("http://127.0.0.1:8080/page/")
         page.until("document.title === 'Bayplan'")
 
-What a page writes to its console, and what it throws, is kept in `page.complaints`.
+Console messages and exceptions of a page are in `page.complaints`.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ FLAGS = (
     "--remote-debugging-pipe",
 )
 _INTO, _OUT_OF = 3, 4
-"""The numbers that Chromium knows its two pipes by."""
+"""The file descriptors that Chromium uses for the pipes."""
 
 Tree = dict[str, Any]
 
 
 class Browser:
-    """One process, ended by its own id when the block is left."""
+    """One process, ended by its own pid at the end of the block."""
 
     def __init__(self, folder: Path, *flags: str, chromium: Chromium | None = None, size: str = "1280,800") -> None:
         chromium = chromium or found()
@@ -62,7 +62,7 @@ class Browser:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
-            close_fds=False,  # none of ours is handed on but the two that are numbered
+            close_fds=False,  # only these two descriptors are inherited
             preexec_fn=numbered,
             start_new_session=True,
         )
@@ -98,7 +98,7 @@ class Browser:
         return page
 
     def call(self, method: str, session: str = "", **params: Any) -> Tree:
-        """Ask, and wait for the answer; what happens meanwhile is kept by its page."""
+        """Send a command and wait for its result; events that arrive meanwhile are stored with their page."""
         self._calls += 1
         number = self._calls
         message: Tree = {"id": number, "method": method, "params": params}
@@ -179,7 +179,7 @@ class Page:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def click_on(self, selector: str) -> None:
-        """The middle of an element."""
+        """The centre of an element."""
         middle = "[b.x + b.width / 2, b.y + b.height / 2]"
         box = self.eval(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView();"
@@ -205,7 +205,7 @@ class Page:
 
 
 def _high(number: int) -> int:
-    """The same pipe by a number that is not one of the two that Chromium wants."""
+    """A duplicate of the pipe with a descriptor that does not collide with Chromium's two."""
     other = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 10)
     os.close(number)
     return other

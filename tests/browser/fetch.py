@@ -1,10 +1,10 @@
-"""Where is Chromium? On the path, or Debian's package, unpacked into this user's cache without being installed.
+"""Finds Chromium on the path, or fetches Debian's package and unpacks it into the user's cache without installing it.
 
-    python -m browser.fetch                  (from the folder `tests`) fetch it where there is none; needs apt
-    python -m browser.fetch --if-possible    the same, and no error where that cannot be
+    python -m browser.fetch                  (from the folder `tests`) fetch it if necessary; needs apt
+    python -m browser.fetch --if-possible    the same, without an error if that is impossible
 
-`BAYPLAN_CHROMIUM` names another one. Fetching reads the package lists that apt is configured with, into a folder of its
-own, and checks every package against them; nothing needs the rights of an administrator.
+`BAYPLAN_CHROMIUM` names another one. Fetching uses apt's configured package lists in its own folder, and verifies every
+package with them; no administrator rights are necessary.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DEADLINE_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Chromium:
-    """A program, and the libraries that it needs besides the system's."""
+    """A program, and the libraries that it needs in addition to the system's."""
 
     program: str
     libraries: tuple[Path, ...] = ()
@@ -42,7 +42,7 @@ class Chromium:
 
 
 class NoBrowser(Exception):
-    """There is none, and this is why."""
+    """No browser is available; the message has the reason."""
 
 
 def folder() -> Path:
@@ -51,7 +51,7 @@ def folder() -> Path:
 
 
 def found() -> Chromium | None:
-    """The browser that there is, if there is one; cheap."""
+    """The available browser, if any; cheap."""
     if named := os.environ.get("BAYPLAN_CHROMIUM"):
         return Chromium(named)
     installed = next((path for name in NAMES if (path := shutil.which(name))), None)
@@ -62,14 +62,14 @@ def found() -> Chromium | None:
 
 
 def reason_to_do_without() -> str:
-    """Why tests in the browser are left out; nothing where they are not."""
+    """The reason to skip the browser tests, or an empty string."""
     if os.environ.get(WITHOUT):
         return f"{WITHOUT} is set"
     return "" if found() else "there is no Chromium; install it, or `python -m browser.fetch` in the folder `tests`"
 
 
 def fetch() -> Chromium:
-    """The browser that there is, or Debian's, fetched now."""
+    """The available browser, or Debian's, fetched now."""
     if known := found():
         return known
     with _locked():
@@ -118,7 +118,7 @@ def _run(command: list[str]) -> str:
 
 
 def _libraries(root: Path) -> tuple[Path, ...]:
-    """The folders of the unpacked packages that hold shared objects."""
+    """The folders of the unpacked packages that contain shared objects."""
     return tuple(sorted({path.parent for path in (root / "usr" / "lib").rglob("*.so*")} | {root / "usr/lib/chromium"}))
 
 

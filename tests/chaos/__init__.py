@@ -10,7 +10,7 @@ and the arithmetic of quantities and of fit are its own.
     processes               Bayplan's commands, one slot each: start, signal, restart
     proxy                   HTTP proxy of a slot, with the faults of single requests
     client, kinds           HTTP client of the driver
-    watching, record        every version of every object that the watches delivered
+    watches, record         every version of every object that the watches delivered
     roles                   kubelet, garbage collector, volume binder: parts of a cluster that are not under test
     workload                pools of nodes and the pods for them
     director                which fault comes when

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from chaos import journal
+from chaos.child_processes import end_with_parent
 from chaos.configurations import Configuration, named
 from chaos.journal import Journal
 from chaos.report import as_text, summarize
 from chaos.run import Run
-from chaos.spawning import end_with_parent
 from chaos.trace import Trace
 
 TESTS = Path(__file__).resolve().parents[1]

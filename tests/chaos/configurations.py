@@ -13,7 +13,7 @@ from chaos.workload.pools import Constrained, Dense, Devices, Shares, Volumes, W
 from chaos.workload.preemption import Preemption
 
 LEASE_S, RENEW_S, RETRY_S = 10, 5, 1
-"""A write is under way for 4 s at most after its sender stopped to lead, which is before the lease has run out."""
+"""A write is in flight for at most 4 s after its sender stopped leading, which is before the lease expires."""
 
 _SCHEDULER = """
 apiVersion: kubescheduler.config.k8s.io/v1

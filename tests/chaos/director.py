@@ -247,7 +247,7 @@ class Director:
         slot.held = False
 
     def _takeover_fault(self) -> None:
-        """One process of a pair no longer hears of pods, and the other one is killed a little later."""
+        """One process of a pair receives no more pod events, and the other one is killed a little later."""
         deaf, killed = self.chance.sample(self.slots, 2)
         if not any(slot.held or slot.running is None for slot in (deaf, killed)) and self.now() < self.kills_until_s:
             deaf.held = killed.held = True

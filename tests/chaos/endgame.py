@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from chaos.fitting import describe, fitting_pods
 from chaos.invariants.base import Violation
+from chaos.node_fit import describe, fitting_pods
 from chaos.objects import Tree, claims_of, group_of, is_waiting, key, name, namespace, reserved_for, uid
 from chaos.workload import shapes
 from chaos.workload.pool import Pool

@@ -17,9 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from chaos.child_processes import spawn
 from chaos.client import Access
 from chaos.proxy.server import Proxy
-from chaos.spawning import spawn
 
 _TERM_S = 45.0
 _POLL_S = 0.1
@@ -120,7 +120,7 @@ class Slot:
             return None
 
     def stop(self) -> None:
-        """End whatever runs, stopped processes too."""
+        """End every process, also stopped ones."""
         running = self.running
         if running is not None:
             running.process.kill()
@@ -138,7 +138,7 @@ class Slot:
         return None
 
     def new_tracebacks(self) -> list[tuple[str, str]]:
-        """Stack traces in the logs that were not returned before: the place in the code, and the whole of each."""
+        """Stack traces in the logs that were not returned before: the code location, and the whole of each."""
         found: list[tuple[str, str]] = []
         for instance in self.instances:
             text = instance.log.read_text(errors="replace") if instance.log.exists() else ""
@@ -154,7 +154,7 @@ class Slot:
 
 
 def write_kubeconfig(path: Path, access: Access, ca: Path, port: int) -> Path:
-    """A kubeconfig by way of a proxy."""
+    """A kubeconfig that connects through a proxy."""
     cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(ca)}
     content = {
         "apiVersion": "v1",

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.checks import checkers_of
+from chaos.child_processes import free_ports, spawn
 from chaos.client import ApiClient, ApiError, Away
 from chaos.configurations import Configuration
 from chaos.director import Director
@@ -34,10 +35,9 @@ from chaos.recovery import Recovery
 from chaos.roles.controllers import Controllers
 from chaos.roles.kubelet import Kubelet
 from chaos.servers import SERVERS, ApiServer
-from chaos.spawning import free_ports, spawn
 from chaos.trace import Trace
 from chaos.violations import describe
-from chaos.watching import Watcher
+from chaos.watches import Watcher
 from chaos.workload.pool import Pool, Stage
 from chaos.workload.preemption import Preemption
 
@@ -84,7 +84,7 @@ class Run:
         if what in ("fault", "effect", "silent-watch-replaced"):
             self.faults.append({"what": what, "at": round(self.now(), 2), **fields})
 
-    # from start to end
+    # lifecycle
 
     async def execute(self, minutes: float) -> None:
         async with AsyncExitStack() as stack:
@@ -246,7 +246,7 @@ class Run:
         for each in self._background:
             self._stack.callback(each.cancel)
 
-    # what goes on all the time
+    # periodic work
 
     async def _churn(self, pool: Pool) -> None:
         while True:
@@ -254,7 +254,7 @@ class Run:
             await self._churning.wait()
             try:
                 await pool.step()
-            except (ApiError, Away) as fault:  # objects changed under its hands
+            except (ApiError, Away) as fault:  # objects changed during the iteration
                 self.note("driver", pool=pool.name, text=str(fault)[:500])
 
     async def _tick(self) -> None:
@@ -282,7 +282,7 @@ class Run:
                 self._places.add(place)
                 self.on_violation(Violation("traceback", self.now(), f"{place}\n{text}"))
 
-    # what it hears
+    # record events
 
     def _waiting(self) -> int:
         return sum(is_waiting(each) for each in self.world.record.all("Pod"))

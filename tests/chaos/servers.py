@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Protocol
 
 from chaos import certificates
+from chaos.child_processes import free_ports, spawn
 from chaos.client import Access, trust
-from chaos.spawning import free_ports, spawn
 from cluster.build import program
 
 TOKEN = "token-of-chaos"
@@ -139,7 +139,7 @@ class RealServer(_Components):
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=default={peer}",
             "--log-level=error",
-            "--unsafe-no-fsync",  # the process dies, the machine does not
+            "--unsafe-no-fsync",  # the process is killed, not the machine
         ]
 
     def _api_server_flags(self) -> list[str]:

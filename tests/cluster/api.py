@@ -1,4 +1,4 @@
-"""The API server as a test asks it: plain JSON over a connection that is kept; quicker than a kubectl a question."""
+"""A client of the API server for tests: plain JSON over a persistent connection, faster than a kubectl each time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Refused(Exception):
 
 
 class Api:
-    """One namespace of one cluster, seen by the administrator."""
+    """One namespace of one cluster, with administrator rights."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.cluster = cluster
@@ -52,14 +52,14 @@ class Api:
         self._tls.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
 
     def create(self, *items: Tree) -> list[Tree]:
-        """All of these, several at a time, as the server then has them."""
+        """Create all of these, several at a time; returns them as stored."""
         if len(items) < 4:
             return [self._ask("POST", self.path(item["kind"]), item) for item in items]
         with ThreadPoolExecutor(8) as threads:
             return list(threads.map(lambda item: self._ask("POST", self.path(item["kind"]), item), items))
 
     def try_to_create(self, item: Tree) -> Tree:
-        """What the server would have if this were created."""
+        """The result of a dry-run create."""
         return self._ask("POST", f"{self.path(item['kind'])}?dryRun=All", item)
 
     def get(self, kind: str, name: str) -> Tree:
@@ -80,11 +80,11 @@ class Api:
             self._ask("DELETE", self.path(kind, name), options)
 
     def delete_collection(self, kind: str) -> None:
-        """All of the namespace, at once."""
+        """Delete all objects of a kind in the namespace."""
         self._ask("DELETE", self.path(kind), {"gracePeriodSeconds": 0})
 
     def delete_all(self, kind: str, names: Iterable[str]) -> None:
-        """Whatever is still there of these."""
+        """Delete those that still exist."""
 
         def gone(name: str) -> None:
             try:

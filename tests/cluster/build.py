@@ -1,8 +1,8 @@
-"""Where is the program? Built from Go modules when this user has not built it before.
+"""Builds the programs of Kubernetes from Go modules, once per user.
 
-Asked by `cluster.run` and by the end-to-end suite. The first build of all takes some ten minutes on two cores and a
-gigabyte of Go's own cache; what it yields stays in the user's cache folder and later calls cost one look at a file.
-`python -m cluster.build` (from the folder `tests`) builds them all beforehand.
+Called by `cluster.run` and by the end-to-end suite. The first build of all takes some ten minutes on two cores and a
+gigabyte of Go's own cache; the result stays in the user's cache folder and later calls cost one file lookup. `python -m
+cluster.build` (from the folder `tests`) builds them all beforehand.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ OF_OTHER_VERSIONS = {
     "kube-apiserver-1.34": "1.34.4",
     "volcano": "1.34.4",
 }
-"""Programs with Kubernetes' libraries of other versions, which only a soak needs."""
+"""Programs with other versions of Kubernetes' libraries, which only the soak tests need."""
 
 MODULE = Path(__file__).resolve().parent
 
 
 def cache_folder() -> Path:
-    """Where this user keeps what was built; the version is in the name, so another one is another folder."""
+    """The user's cache folder of built programs; its name has the version, so another version has another folder."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "bayplan" / f"kubernetes-{VERSION}"
 
 
 def program(name: str) -> Path:
-    """The path of a program that can be run now."""
+    """The path of an executable program, built if necessary."""
     assert name in (*PROGRAMS, *OF_OTHER_VERSIONS), f"{name!r} is none of {', '.join((*PROGRAMS, *OF_OTHER_VERSIONS))}"
     built = cache_folder() / name
     if not _is_current(name, built):
@@ -47,18 +47,18 @@ def program(name: str) -> Path:
 
 
 def _is_current(name: str, built: Path) -> bool:
-    """Whether the program is there, and was built from what is to be built now."""
+    """Whether the program exists and is up to date."""
     note = _note(built)
     return built.exists() and note.exists() and note.read_text(encoding="utf-8") == _recipe(name)
 
 
 def _note(built: Path) -> Path:
-    """Where the recipe of a program is kept."""
+    """The folder of a program's build recipe."""
     return built.with_name(f".{built.name}.recipe")
 
 
 def _recipe(name: str) -> str:
-    """Changes with everything that decides what is built."""
+    """A hash that changes with every input of the build."""
     folder = MODULE / name
     alone = (folder / "go.mod").exists()
     texts = [*sorted(folder.glob("*.go")), (folder if alone else MODULE) / "go.mod"]
@@ -81,7 +81,7 @@ def _build(name: str, built: Path) -> None:
         "-o",
         str(unfinished),
     ]
-    # What needs other versions of the same libraries has a module of its own.
+    # Programs with other versions of the same libraries have their own module.
     alone = (MODULE / name / "go.mod").exists()
     subprocess.run([*command, "." if alone else f"./{name}"], cwd=MODULE / name if alone else MODULE, check=True)
     unfinished.replace(built)
@@ -89,7 +89,7 @@ def _build(name: str, built: Path) -> None:
 
 
 def _linker_flags(version: str) -> str:
-    """Without a version of their own the programs report one that kubectl and discovery cannot read."""
+    """Without a version the programs report one that kubectl and discovery cannot parse."""
     major, minor, _ = version.split(".")
     known = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor}
     return " ".join(["-s -w", *(f"-X k8s.io/component-base/version.{key}={text}" for key, text in known.items())])
@@ -97,7 +97,7 @@ def _linker_flags(version: str) -> str:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One build at a time for this user, whoever asks; the lock goes with the process."""
+    """One build at a time per user; the lock ends with the process."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         try:

@@ -1,8 +1,7 @@
-"""Bayplan's own API server in the place of etcd and kube-apiserver, with everything that tests ask of a `Cluster`.
+"""The embedded API server in place of etcd and kube-apiserver, with the interface of `Cluster`.
 
-It is started as users start it, from the command line, and keeps its objects in a file, so that tests can kill it and
-start it again. What a compaction of etcd makes clients see, a restart of this one makes them see as well: versions from
-before it are gone.
+It is started on the command line, and keeps its objects in a file, so that tests can kill and restart it. A restart has
+the effect of an etcd compaction on clients: older versions are gone.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ _NAMES = ("127.0.0.1", "::1", "kubernetes", "kubernetes.default.svc", "localhost
 
 
 class Embedded(Cluster):
-    """`bayplan cluster up` in a process of its own."""
+    """`bayplan cluster up` in a separate process."""
 
     def start_etcd(self) -> None:
-        """There is none: the objects are in the API server's own file."""
+        """There is no etcd: the objects are in the API server's own file."""
 
     def compact(self) -> int:
-        """The history goes with the restart that follows."""
+        """A restart drops the history."""
         return 0
 
     def _prepare(self) -> None:

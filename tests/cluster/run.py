@@ -4,8 +4,8 @@
         cluster.kubectl("create", "namespace", "team")
         target = cluster.target()
 
-Data lives in the folder that is given. Every process dies with this one (PR_SET_PDEATHSIG) or when the cluster is left,
-by its own id. The API server answers some three seconds after the start; the pair takes about 400 MB.
+Data is in the given folder. Every process ends with this one (PR_SET_PDEATHSIG) or at the end of the block, by its own
+pid. The API server answers some three seconds after the start; the pair takes about 400 MB.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ BENCHMARK_FLAGS = (
 
 
 class ClusterError(RuntimeError):
-    """A part of the cluster does not do what it should; its own words are in the message."""
+    """A part of the cluster failed; its own output is in the message."""
 
 
 class Cluster:
-    """etcd and kube-apiserver. Users are tokens: `admin` may do everything, others what RBAC gives them."""
+    """etcd and kube-apiserver. Users are tokens: `admin` has all rights, another user those that RBAC grants."""
 
     def __init__(
         self, folder: Path, *, flags: Sequence[str] = (), users: Sequence[str] = (), server: str = API_SERVER
     ) -> None:
-        """`server`: another program than the API server of today."""
+        """`server`: another program than the API server of the default version."""
         self.folder = folder
         self._server = server
         self.tokens = {name: f"token-of-{name}" for name in (ADMIN, *users)}
         self.authority = Authority()
         self._flags = tuple(flags)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        # A child dies with the thread that made it, so one thread that lives as long as the cluster makes them all.
+        # A child ends with the thread that started it, so one thread that lives as long as the cluster starts them all.
         self._parent = ThreadPoolExecutor(1, "cluster")
         self._etcd_port, self._peer_port, self._port = free_ports(3)
 
-    # Its life.
+    # lifecycle
 
     def __enter__(self) -> Cluster:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -98,12 +98,12 @@ class Cluster:
         )
 
     def start_api_server(self) -> None:
-        """Start it, again too after `end("kube-apiserver")`, and wait until it is ready."""
+        """Start it, also again after `end("kube-apiserver")`, and wait until it is ready."""
         self.run(API_SERVER, *self._api_server_flags(), *self._flags, program_name=self._server)
         self._wait_ready()
 
     def run(self, name: str, *arguments: str, program_name: str = "") -> subprocess.Popen[bytes]:
-        """Start one of the programs beside the others; its output goes to a file in the folder."""
+        """Start a program beside the running ones; its output goes to a file in the folder."""
         process = self._parent.submit(self._spawn, name, arguments, program_name or name).result()
         self._processes[name] = process
         return process
@@ -119,7 +119,7 @@ class Cluster:
             )
 
     def end(self, name: str, *, kill: bool = False) -> None:
-        """End one program and wait until it is gone."""
+        """End one program and wait until it has exited."""
         process = self._processes.pop(name)
         process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
         try:
@@ -130,10 +130,10 @@ class Cluster:
 
     @property
     def pids(self) -> list[int]:
-        """Of everything that runs."""
+        """The pids of all running programs."""
         return [process.pid for process in self._processes.values()]
 
-    # Who may come in, and how.
+    # credentials
 
     @property
     def url(self) -> str:
@@ -148,7 +148,7 @@ class Cluster:
         return self.folder / "ca.crt"
 
     def target(self, user: str = ADMIN, **more: Any) -> ConnectionConfig:
-        """The way in for Bayplan's own client."""
+        """The target for Bayplan's client."""
         return ConnectionConfig(server=self.url, ca_file=str(self.ca_file), token=Secret(self.tokens[user]), **more)
 
     def kubeconfig(self, user: str = ADMIN) -> Path:
@@ -163,16 +163,16 @@ class Cluster:
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": user}}],
         }
         text = json.dumps(content)
-        if not path.exists() or path.read_text() != text:  # others may be reading it just now
+        if not path.exists() or path.read_text() != text:  # another process may be reading it
             new = path.with_suffix(".new")
             new.write_text(text)
             new.replace(path)
         return path
 
-    # What tests do with it.
+    # operations of tests
 
     def kubectl(self, *arguments: str, stdin: str | None = None, user: str = ADMIN) -> str:
-        """What kubectl prints."""
+        """The output of kubectl."""
         command = [str(program("kubectl")), f"--kubeconfig={self.kubeconfig(user)}", *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=DEADLINE_S)
         if done.returncode:
@@ -184,7 +184,7 @@ class Cluster:
         self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
 
     def compact(self) -> int:
-        """Forget etcd's history up to now; the revision that is left."""
+        """Compact etcd's history; returns the revision."""
         revision = int(self._etcd("kv/range", {"key": "AA=="})["header"]["revision"])
         self._etcd("kv/compaction", {"revision": str(revision), "physical": True})
         return revision
@@ -194,7 +194,7 @@ class Cluster:
         with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
             return json.load(answer)
 
-    # Starting up.
+    # start
 
     def _prepare(self) -> None:
         pair = self.authority.server("127.0.0.1", "localhost")
@@ -228,7 +228,7 @@ class Cluster:
             f"--service-account-signing-key-file={self.folder / 'accounts.key'}",
             f"--token-auth-file={self.folder / 'tokens.csv'}",
             "--authorization-mode=RBAC",
-            "--allow-privileged=true",  # as every cluster has it that runs network plugins
+            "--allow-privileged=true",  # as in every cluster with network plugins
             "--service-cluster-ip-range=10.0.0.0/24",
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             "--runtime-config=api/all=true",
@@ -250,7 +250,7 @@ class Cluster:
         raise ClusterError(f"the API server was not ready within {DEADLINE_S:g} s: {self.log('kube-apiserver')}")
 
     def log(self, name: str, *, last: int = 2000) -> str:
-        """The last words of a program."""
+        """The last lines of a program's output."""
         return (self.folder / f"{name}.log").read_text(errors="replace")[-last:]
 
 
@@ -263,12 +263,12 @@ def _answers(request: urllib.request.Request, trusted: ssl.SSLContext) -> bool:
 
 
 def die_with_parent() -> None:
-    """In the child: the kernel ends it when this process is gone, however that goes."""
+    """In the child: the kernel ends it when the parent process ends for any reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different."""
+    """Different ports that were free a moment ago."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

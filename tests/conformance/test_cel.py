@@ -1,7 +1,7 @@
-"""Does Bayplan say of selectors what kube-scheduler 1.36.4's own evaluator said of them?
+"""CEL device selectors give the results of kube-scheduler 1.36.4's own evaluator.
 
-`cel.json.gz` has the answers of 118 expressions for 40 devices each. `cel-more.json.gz` goes through the language and
-its libraries, 6 devices each: with the compile errors in full and with the cost of every evaluation.
+`cel.json.gz` has the results of 118 expressions for 40 devices each. `cel-more.json.gz` covers the language and its
+libraries, 6 devices each: with the complete compile errors and with the cost of every evaluation.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def refusal(expression: str) -> str:
 
 
 def test_refusals_across_the_language() -> None:
-    """Word for word; of a syntax error only the place is upstream's, its list of what else might have come is not."""
+    """Compare word for word; of a syntax error only the position is compared, not ANTLR's list of expected tokens."""
     wrong = []
     for entry in entries("compile"):
         found, wanted = refusal(entry["expression"]), entry["compile"]

@@ -1,7 +1,7 @@
-"""Does the loader accept and refuse what kube-scheduler 1.36.4 accepts and refuses, in the same words?
+"""The loader accepts and refuses the same configurations as kube-scheduler 1.36.4, with the same messages.
 
-Two sets of answers of kube-scheduler's own code: the configurations of the general conformance data, and texts made to
-be wrong in every way that a decoder and a validator can complain about, each with its error or its complete dump.
+Two sets of results of kube-scheduler's own code: the configurations of the general conformance data, and texts with
+every error that a decoder and a validator can report, each with its error or its complete dump.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.config.field_errors import FieldPath, aggregate
+from bayplan.codec.field_errors import FieldPath, aggregate
 from bayplan.config.load import dump, load
 from bayplan.config.model import Configuration
 from bayplan.errors import ConfigError
@@ -60,14 +60,14 @@ def answer(text: str) -> dict[str, Any]:
 
 
 def fit_faults(configuration: Configuration) -> list[str]:
-    """What the plugin will say when it is built, which is when its arguments are checked."""
+    """The error of the plugin's constructor, which validates its arguments."""
     kind = ARGS_KINDS["NodeResourcesFit"]
     given = [profile.plugin_config.get("NodeResourcesFit") for profile in configuration.profiles]
     found = [kind.validate(args, FieldPath()) for args in given if args is not None]
     return [aggregate(errors) for errors in found if errors]
 
 
-def test_texts_made_to_be_wrong() -> None:
+def test_invalid_texts() -> None:
     differing = [
         (line["config"], line["expected"], found)
         for line in lines("configuration-1.36.jsonl.gz")

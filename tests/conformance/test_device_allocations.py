@@ -1,8 +1,8 @@
-"""Does Bayplan give out devices as kube-scheduler 1.36.4 does, where it is hardest?
+"""Device allocations equal those of kube-scheduler 1.36.4 in difficult cases.
 
-150 random clusters: partitioned and shared devices with every kind of capacity policy, pools that are old, incomplete
-or contradict themselves, devices that choose their nodes, constraints and alternatives over several claims, claims
-beyond 32 devices, extended resources with init containers. Every verdict and every allocation must agree exactly.
+150 random clusters: partitioned and shared devices with every kind of capacity policy, pools that are outdated,
+incomplete or inconsistent, devices with node selectors, constraints and alternatives over several claims, claims beyond
+32 devices, extended resources with init containers. Every result and every allocation must agree exactly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def test_every_allocation_agrees(part: int) -> None:
     registry = default_plugins()
     differing = {}
     for line in lines()[part::PARTS]:
-        assert line.expected is not None, f"{line.name} has nothing to compare with"
+        assert line.expected is not None, f"{line.name} has no recorded result"
         found = compare_answers(line.expected, run_scenario(line, registry))
         if found:
             differing[line.name] = found[:3]

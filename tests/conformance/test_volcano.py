@@ -1,7 +1,7 @@
-"""Does Bayplan do with recorded clusters what one session of Volcano 1.15.1 did?
+"""Sessions on recorded clusters equal those of Volcano 1.15.1.
 
-Every line of the recorded file, family by family: what was bound, evicted and promised, each group's phase, conditions
-and events, messages of pods, queues, gauges, and what predicates and scorers said when the session opened.
+Every line of the recorded file, family by family: bound, evicted and pipelined tasks, each group's phase, conditions
+and events, messages of pods, queues, gauges, and the results of predicates and scorers at the opening of the session.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def of_family(family: str) -> Iterator[ScenarioLine]:
 
 
 def compared(lines: Iterable[ScenarioLine]) -> tuple[int, dict[str, list[Disagreement]]]:
-    """How many there were, and what differs, by name."""
+    """Number of compared sessions, and the differences by name."""
     registry, count = default_plugins(), 0
     differing: dict[str, list[Disagreement]] = {}
     for line in lines:
@@ -90,20 +90,20 @@ def test_every_session_agrees(family: str) -> None:
     assert compared(of_family(family)) == (FAMILIES[family], {})
 
 
-def test_what_sessions_tell_changes_nothing_that_they_do() -> None:
-    """The same clusters once more, some of each family, while every answer of a plugin is written into the log."""
+def test_logging_changes_no_result() -> None:
+    """The same clusters again, some of each family, with every plugin result in the log."""
     some = [line for family in FAMILIES for line in islice(of_family(family), 4)]
     with log_at(TRACE) as written:
         assert compared(some) == (4 * len(FAMILIES), {})
     assert all(f'"Enter {action} ..."' in written.getvalue() for action in ("Allocate", "Preempt", "Reclaim"))
 
 
-def test_no_family_is_left_out() -> None:
+def test_no_family_is_skipped() -> None:
     assert Counter(line.family for line in lines()) == FAMILIES
 
 
 def altered(line: ScenarioLine, path: list[str], value: Any) -> dict[str, Any]:
-    """What was expected, with one place changed."""
+    """The expected result with one value changed."""
     expected: Any = line.expected
     changed: Any = dict(expected)
     place = changed
@@ -114,7 +114,7 @@ def altered(line: ScenarioLine, path: list[str], value: Any) -> dict[str, Any]:
     return dict(changed)
 
 
-def test_another_answer_would_be_noticed() -> None:
+def test_a_different_result_is_reported() -> None:
     line = next(line for line in of_family("gang") if line.expected and line.expected.get("binds") and line.exact)
     got = run_scenario(line, default_plugins())
     pod = next(iter(got["binds"]))

@@ -1,6 +1,6 @@
-"""Which blocks of code does a page show, and how does each of them want to be run?
+"""Parses the code blocks of a documentation page and the directives about running them.
 
-Asked by the tests of this folder. A fence may be preceded by directives, each an HTML comment on a line of its own:
+Used by the tests of this folder. A fence may be preceded by directives, each an HTML comment on its own line:
 
     <!-- not run: reason -->       shown only; the reason is for the next reader
     <!-- exits: 1 -->              the last command of the block ends with this code
@@ -24,7 +24,10 @@ _COMMENT = re.compile(r"^\s*<!--.*-->\s*$")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One fenced block. `line` is the number of its first line of code, so that a traceback points into the page."""
+    """One fenced block.
+
+    `line` is the number of its first line of code, so that a traceback has the line of the page.
+    """
 
     page: Path
     line: int
@@ -43,14 +46,14 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One prompt of a console block and the output that the page shows below it, if it shows any."""
+    """One command of a console block and the output that the page shows below it, if any."""
 
     script: str
     output: str | None
 
 
 def pages() -> list[Path]:
-    """Every page whose code must work: what a visitor reads first, and the whole documentation."""
+    """Every page with executable code: README and the whole documentation."""
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -72,7 +75,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def commands(text: str) -> Iterator[Command]:
-    """The prompts of a console block; `> ` goes on with the command of the line above."""
+    """The commands of a console block; `> ` continues the command of the line above."""
     script: list[str] = []
     output: list[str] = []
     for line in text.splitlines():
@@ -89,7 +92,7 @@ def commands(text: str) -> Iterator[Command]:
 
 
 def agrees(shown: str, real: str) -> bool:
-    """Whether the real output is the shown one; `...` stands for any text, over several lines too."""
+    """Whether the real output equals the shown one; `...` stands for any text, also over several lines."""
     parts = [re.escape(part) for part in _stripped(shown).split("...")]
     return re.fullmatch(r".*".join(parts), _stripped(real), re.DOTALL) is not None
 

@@ -1,4 +1,4 @@
-"""`docs/api.md` is the list of public names: it has every one of them, in order, with a word about each."""
+"""`docs/api.md` lists every public name, in order, with a description."""
 
 from __future__ import annotations
 
@@ -30,18 +30,12 @@ SURFACE = Path(__file__).with_name("surface-0.1.txt")
 
 ELSEWHERE = {
     *("int", "float", "bool", "str", "timedelta", "ConfigError"),
-    *(
-        "ARGS",
-        "takes",
-        "signature",
-        "depends_on",
-        "traits",
-        "unified_evictable",
-    ),  # of plugins, which are no class of ours
-    *("pre_bind",),  # of binder plugins
+    # attributes of plugins, which have no class
+    *("ARGS", "takes", "signature", "depends_on", "traits", "unified_evictable"),
+    *("pre_bind",),  # attributes of binder plugins
     *("default", "with", "recover", "writes", "prometheus_adaptor"),
 }
-"""What entries mention that is not part of what they are about."""
+"""Words of entries that are not members of the described name."""
 
 
 def entries(module: str) -> dict[str, str]:
@@ -55,7 +49,7 @@ def headed(module: str) -> list[tuple[str, str]]:
     return re.findall(r"^### (\w+)\n(.*?)(?=^### |\Z)", part[1], re.MULTILINE | re.DOTALL)
 
 
-def test_the_page_is_about_these_modules() -> None:
+def test_the_page_lists_these_modules() -> None:
     assert re.findall(r"^## (\S+)$", PAGE, re.MULTILINE) == MODULES
 
 
@@ -67,13 +61,13 @@ def test_public_names_are_the_documented_names(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_something_is_said_of_every_name(module: str) -> None:
+def test_every_name_has_a_description(module: str) -> None:
     assert [name for name, text in entries(module).items() if not text.strip()] == []
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_calls_on_the_page_use_parameters_that_exist(module: str) -> None:
-    """A keyword in the first call that an entry shows is a parameter of the function, where it has fixed ones."""
+    """A keyword in the first call that an entry shows is a parameter of the function, if it has fixed ones."""
     home = import_module(module)
     wrong = []
     for name, text in entries(module).items():
@@ -91,7 +85,7 @@ def test_calls_on_the_page_use_parameters_that_exist(module: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_members_on_the_page_exist(module: str) -> None:
-    """Whatever an entry puts in code is a part of what it is about, of what that gives, or a public name."""
+    """Code in an entry is a member of the described name, of its results, or a public name."""
     public = {name: getattr(import_module(home), name) for home in MODULES for name in import_module(home).__all__}
     by_owner = {name.casefold(): thing for name, thing in public.items() if isinstance(thing, type)}
     wrong = []
@@ -104,7 +98,7 @@ def test_members_on_the_page_exist(module: str) -> None:
     assert wrong == []
 
 
-def test_code_that_people_copy_imports_public_names_alone() -> None:
+def test_example_code_imports_public_names_only() -> None:
     wrong, seen = [], set()
     for place, source in copied():
         for module, name in imported(source):
@@ -116,7 +110,7 @@ def test_code_that_people_copy_imports_public_names_alone() -> None:
 
 
 def copied() -> Iterator[tuple[str, str]]:
-    """The Python that pages show, and the examples."""
+    """The Python code of the pages, and the examples."""
     for page in pages():
         yield from ((block.place, block.text) for block in blocks(page) if block.language == "python")
     for path in sorted((ROOT / "examples").rglob("*.py")):
@@ -124,7 +118,7 @@ def copied() -> Iterator[tuple[str, str]]:
 
 
 def imported(source: str) -> Iterator[tuple[str, str]]:
-    """What of ours a piece of code imports: module and name, which is empty for a whole module."""
+    """Bayplan's names that some code imports: module and name, which is empty for a whole module."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "bayplan":
             yield from ((str(node.module), each.name) for each in node.names)
@@ -134,7 +128,7 @@ def imported(source: str) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("line", SURFACE.read_text(encoding="utf-8").splitlines())
 def test_what_was_public_in_0_1_stays(line: str) -> None:
-    """Names stay, and so do the calls that the page shows: parameters keep their order, what is new can be left out."""
+    """Public names stay, and so do the calls on the page: parameters keep their order, new ones are optional."""
     module, name, *before = line.split()
     assert name in import_module(module).__all__
     if not before:
@@ -156,7 +150,7 @@ def takes_position(parameter: inspect.Parameter) -> bool:
 
 
 def members(thing: Any) -> set[str]:
-    """What can be asked of a class and of what its methods give, or of what a function takes and gives; parameters."""
+    """The members of a class and of its methods' results, or of a function's parameters and result; parameters."""
     if isinstance(thing, type):
         found = attributes(thing).union(*(mentioned(method, "return") for method in vars(thing).values()))
     elif inspect.isroutine(thing):
@@ -169,7 +163,7 @@ def members(thing: Any) -> set[str]:
 
 
 def mentioned(function: Any, *names: str) -> set[str]:
-    """The attributes of the types that a function of ours has for these parameters, or for its return."""
+    """The attributes of the types of these parameters, or of the result, of one of Bayplan's functions."""
     annotations = getattr(function, "__annotations__", {})
     words = re.findall(r"\w+", " ".join(str(annotations.get(name, "")) for name in names))
     home = vars(import_module(function.__module__)) if words else {}

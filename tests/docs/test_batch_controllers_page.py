@@ -1,4 +1,4 @@
-"""The page about Volcano's kinds lists the examples and the controllers that there are."""
+"""The page about Volcano's kinds lists the existing examples and controllers."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def sections() -> dict[str, str]:
 
 @cache
 def registered() -> dict[str, list[str]]:
-    """Where each plugin registers without arguments."""
+    """Registered extension points of each plugin without arguments."""
     tier = tuple(PluginOption(name).with_default_flags() for name in NAMES)
     with build_batch_engine(BatchConfiguration(tiers=(tier,)), Cache()).session() as session:
         return {name: session.points_of(name) for name in NAMES}
@@ -64,7 +64,7 @@ def test_a_section_names_the_points_where_its_plugin_registers(name: str) -> Non
     called = re.findall(r"\.add_(\w+?)(?:_nodes)?_(?:fns?|factory|handler)\(", source)
     points = {"events" if each == "event" else each for each in called}
     assert set(re.findall(r"`(\w+)`", fact(name, "Points"))) == points
-    assert {*registered()[name], *getattr(plugin(name), "also_at", ())} == points  # what `plugin list` shows
+    assert {*registered()[name], *getattr(plugin(name), "also_at", ())} == points  # as shown by `plugin list`
     assert fact(name, "Note").strip()
 
 

@@ -1,4 +1,4 @@
-"""The code that README and documentation show is run, in the order of the page, and does what the page says."""
+"""Runs the code of README and documentation, in the order of the page, and compares the results with the page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.harness.deadlines import DEADLINE_S
 
 PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
 _STOOD_STILL = re.compile(r"^plugin \w+ took \d+ ms at \w+; .*\n", re.MULTILINE)
-"""What is said where the machine stood still in the midst of a decision, and what no page shows."""
+"""Output of a machine that stalled during a decision, which no page shows."""
 KNOWN_LANGUAGES = {"python", "console", "bash", "yaml", "json", "text", "toml"}
 
 
@@ -46,7 +46,7 @@ def test_the_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_blocks_say_what_they_are(page: Path) -> None:
+def test_every_block_names_its_language(page: Path) -> None:
     for block in blocks(page):
         assert block.language in KNOWN_LANGUAGES, f"{block.place}: ```{block.language} is no language known here"
 
@@ -70,13 +70,13 @@ def test_a_block_that_is_a_file_is_that_file(page: Path) -> None:
 
 
 def _compiled(block: Block) -> types.CodeType:
-    # Empty lines in front make the traceback's line number the page's own.
+    # Empty lines in front give the traceback the line number of the page.
     source = "\n" * (block.line - 1) + block.text
     return compile(source, str(block.page), "exec")
 
 
 def _first_surprise(block: Block, folder: Path) -> str:
-    """Which command of a console block does not end as it should, or say what is shown below it; nothing if all do."""
+    """The command of a console block that has another exit code or output than the page shows; empty if all agree."""
     prompts = list(commands(block.text))
     for number, command in enumerate(prompts, 1):
         expected = _exit_code(block) if number == len(prompts) else 0
@@ -93,7 +93,7 @@ def _exit_code(block: Block) -> int:
 
 
 def _shell(script: str, folder: Path) -> tuple[int, str]:
-    """The code that a script ends with, and what it says."""
+    """The exit code and the output of a script."""
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

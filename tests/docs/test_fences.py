@@ -1,4 +1,4 @@
-"""The reader of pages reads them rightly: a runner that finds no code would pass every page."""
+"""The parser of pages is correct: if it found no code, every page would pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference pages are what the code says now."""
+"""The reference pages are up to date."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bayplan.telemetry.metrics import MetricsRegistry
 from docs.fences import ROOT
 
 
-def test_the_reference_is_what_the_code_says() -> None:
-    """In a process of its own: commands remember how they were first called, and that is in their help."""
+def test_the_reference_is_up_to_date() -> None:
+    """In a separate process: click caches the program name of the first call, which is part of the help."""
     command = [sys.executable, str(ROOT / "tools" / "reference.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, ""), "call `python tools/reference.py`"
@@ -29,7 +29,7 @@ def test_every_verb_is_in_the_reference() -> None:
 
 
 def test_every_metric_of_bind_requests_is_in_the_reference() -> None:
-    """Those that pages speak of, and those that a binder and an engine with requests show."""
+    """Metrics that pages mention, and those that a binder and an engine with requests serve."""
     registry = MetricsRegistry()
     BinderMetrics(registry)
     BindRequestMutation(ManualClock()).add_to(registry)

@@ -1,4 +1,4 @@
-"""`docs/glossary.md` has every public class whose name is not a term of upstream; those are in `upstream_terms.txt`."""
+"""`docs/glossary.md` has every public class except those of upstream, which are in `upstream_terms.txt`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every shipped plugin has a page with its points, weights, arguments, messages and registered events."""
+"""Every shipped plugin has a page, with correct points, weights, arguments, messages and registered events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORDS = {
     EventResource.PERSISTENT_VOLUME_CLAIM: "claim",
     EventResource.RESOURCE_CLAIM: "claim",
 }
-"""What the pages call a kind of object where they do not use its own name."""
+"""Names of kinds on the pages that differ from the kind's own."""
 
 
 @cache
@@ -36,7 +36,7 @@ def registry() -> Registry:
 
 @cache
 def weights() -> dict[str, int]:
-    """The default profile's plugins; 0 for those that it gives no weight."""
+    """The default profile's plugins; 0 for those without a weight."""
     (profile,) = load_default(registry().args_kinds).profiles
     return {ref.name: ref.weight for ref in profile.plugins.at("multiPoint").enabled}
 
@@ -72,7 +72,7 @@ def test_the_overview_lists_the_default_plugins_in_running_order() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_is_built_like_the_others(name: str) -> None:
+def test_every_page_has_the_same_structure(name: str) -> None:
     headings = re.findall(r"^## (.+)$", text_of(name), re.MULTILINE)
     assert text_of(name).startswith(f"# {name}\n")
     assert headings == [heading for heading in SECTIONS if heading != "Arguments" or entry_of(name).args]
@@ -85,12 +85,12 @@ def test_a_page_names_the_points_of_its_plugin(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_tells_whether_the_default_profile_has_its_plugin(name: str) -> None:
+def test_a_page_states_whether_the_default_profile_has_its_plugin(name: str) -> None:
     assert (fact(name, "On by default") == "yes") is (name in weights())
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_tells_the_weight_of_a_plugin_that_scores(name: str) -> None:
+def test_a_page_states_the_weight_of_a_score_plugin(name: str) -> None:
     scores = any(entry_of(name).extends(point) for point in ATTEMPT_ORDER if point.key in ("score", "placementScore"))
     assert fact(name, "Weight") == (str(weights().get(name) or 1) if scores else None)
 
@@ -100,31 +100,33 @@ def test_a_page_lists_every_argument(name: str) -> None:
     args = entry_of(name).args
     assert fact(name, "Arguments") == (f"`{args.kind}`" if args else "none")
     if args:
-        told = {path.split(".")[0] for path in re.findall(r"^\| `([\w.]+)`", section(name, "Arguments"), re.MULTILINE)}
-        assert told == set(args.struct.__struct_encode_fields__)
+        documented = {
+            path.split(".")[0] for path in re.findall(r"^\| `([\w.]+)`", section(name, "Arguments"), re.MULTILINE)
+        }
+        assert documented == set(args.struct.__struct_encode_fields__)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_quotes_the_texts_of_its_plugin(name: str) -> None:
-    """A constant with a space in it is a sentence for people; names of labels and states have none."""
+    """A constant with a space in it is a message; names of labels and states have none."""
     module = sys.modules[entry_of(name).plugin.__module__]
     texts = [value for key, value in vars(module).items() if key.isupper() and isinstance(value, str) and " " in value]
     assert [text for text in texts if text.strip() not in section(name, "Messages")] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_tells_about_every_kind_of_object_that_wakes_a_pod(name: str) -> None:
-    told = section(name, "What wakes a pod").lower()
+def test_a_page_lists_every_kind_of_object_that_requeues_a_pod(name: str) -> None:
+    documented = section(name, "What wakes a pod").lower()
     registrations = getattr(make_plugin(entry_of(name).plugin), "events_to_register", ())
     kinds = {
         WORDS.get(registration.resource, str(registration.resource).rpartition("/")[2]).lower()
         for registration in registrations
     }
-    assert {kind for kind in kinds if kind not in told} == set()
+    assert {kind for kind in kinds if kind not in documented} == set()
 
 
 @pytest.mark.parametrize("page", [pytest.param(path, id=path.stem) for path in sorted(FOLDER.glob("*.md"))])
 def test_pages_are_plain_prose(page: Path) -> None:
-    """No line so long that a difference cannot be read, tables aside."""
+    """No line is too long for a readable diff, except in tables."""
     lines = page.read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if len(line) > 130 and not line.startswith("|")] == []

@@ -1,4 +1,4 @@
-"""Tables on pages that repeat facts of the code list all of them and nothing else."""
+"""Tables on pages that repeat facts of the code are complete and have no other rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation builds without a warning, and what it builds can be read without a network."""
+"""The documentation builds without a warning, and the site works without a network."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_page_is_in_the_site(site: Path) -> None:
     assert written <= {page.relative_to(site) for page in site.rglob("*.html")}
 
 
-def test_no_page_fetches_from_elsewhere(site: Path) -> None:
+def test_no_page_loads_external_resources(site: Path) -> None:
     assert [page.name for page in site.rglob("*.html") if FETCHED.search(page.read_text(encoding="utf-8"))] == []
 
 

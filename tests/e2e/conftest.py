@@ -1,8 +1,8 @@
-"""The end-to-end suite, on Bayplan's own API server, on a real kube-apiserver, or on one after the other.
+"""The end-to-end suite, on the embedded API server, on a real kube-apiserver, or on both in turn.
 
     pytest -m e2e tests/e2e --cluster=both
 
-A part of it, `quick`, runs on our own server with every other test.
+A part of it, `quick`, runs on the embedded server with every other test.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from support.harness.deadlines import DEADLINE_S
 HERE = Path(__file__).parent
 KINDS = ("embedded", "real")
 QUICK = frozenset({"test_client_credentials", "test_python_client"})
-"""Modules whose tests are quick enough to run with all others, and need no program of Kubernetes' own."""
+"""Modules with tests that are quick enough for every run, and need no program of Kubernetes."""
 QUICK_WITH_KUBECTL = frozenset({"test_client_writes", "test_scheduler_extenders"})
-"""The same, where kubectl was built before."""
+"""The same, if kubectl was built before."""
 
 
 IN_BROWSER = frozenset({"test_page_in_browser", "test_page_of_queues"})
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _leave_out_the_browser(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where there is no Chromium its tests are left out, and the end of the run says so."""
+    """Without Chromium its tests are skipped, and the end of the run reports them."""
     mine = [item for item in items if item.path.stem in IN_BROWSER]
     if mine and (why := reason_to_do_without()):
         config.stash[LEFT_OUT] = f"{len(mine)} tests of the page in a browser were LEFT OUT: {why}"
@@ -59,21 +59,21 @@ def _leave_out_the_browser(config: pytest.Config, items: list[pytest.Item]) -> N
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     told = config.stash.get(LEFT_OUT, "")
     asked = any("e2e" in str(each) for each in (config.getoption("-m"), *config.args))
-    if not told and asked and (why := reason_to_do_without()):  # who counts is a worker, who tells is not
+    if not told and asked and (why := reason_to_do_without()):  # a worker counts, the main process reports
         told = f"tests of the page in a browser were LEFT OUT: {why}"
     if told:
         terminalreporter.write_line(told, red=True)
 
 
 def _without_cluster(name: str) -> str:
-    """Tests call nodes and namespaces after themselves; on which cluster they run is no part of that."""
+    """Names of nodes and namespaces come from the test, without the parameter for the cluster."""
     for kind in KINDS:
         name = name.replace(f"[{kind}]", "").replace(f"[{kind}-", "[")
     return name
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every test on every cluster that was asked for; all of one before any of the next."""
+    """Run every test on each requested cluster; all tests of one cluster first."""
     if "cluster" in metafunc.fixturenames:
         asked = metafunc.config.getoption("--cluster")
         kinds = list(KINDS) if asked == "both" else [asked]
@@ -82,7 +82,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """One cluster for the whole run; tests keep apart by names and namespaces."""
+    """One cluster for the whole run; tests use separate names and namespaces."""
     make = Embedded if request.param == "embedded" else Cluster
     with make(tmp_path_factory.mktemp("cluster"), users=["limited"]) as running:
         yield running
@@ -90,15 +90,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> str:
-    """A namespace of the test's own."""
+    """A namespace for the test."""
     name = request.node.name.lower().replace("_", "-").replace("[", "-").rstrip("]")[:60].strip("-")
     Api(cluster, name).create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     return str(name)
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[SchedulerHarness]:
-    """Nodes and pods of the test's own."""
+def harness(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[SchedulerHarness]:
+    """Nodes and pods for the test."""
     mine = SchedulerHarness(cluster, namespace, tmp_path)
     yield mine
     mine.close()
@@ -109,12 +109,12 @@ CONTROLLERS = (
     *("persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller"),
     *("root-ca-certificate-publisher-controller", "serviceaccount-controller"),
 )
-"""What our server does beside answering; in a real cluster the controller manager does it."""
+"""Controllers that run within the embedded API server; in a real cluster the controller manager runs them."""
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Terminal, Terminal]]:
-    """Two who type the same: one for our server, one for a real one."""
+    """Two kubectl terminals: one for the embedded server, one for a real one."""
     folder = tmp_path_factory.mktemp("both")
     with Embedded(folder / "ours") as ours, Cluster(folder / "real") as real:
         real.run(

@@ -1,4 +1,6 @@
-"""The file of our API server cannot grow: writes are refused and not shown, until there is room again."""
+"""The storage file of the embedded API server cannot grow: writes are refused and not visible until there is room
+again.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def lease(name: str) -> Tree:
 
 
 def limit_files(cluster: Embedded, size: int) -> None:
-    """Let the files of the server grow to this size at most, as a full disk would; larger ones stay as they are."""
+    """Limit the size of the server's files (RLIMIT_FSIZE), as a full disk would; larger files keep their size."""
     (pid,) = cluster.pids
     _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
@@ -32,18 +34,18 @@ def seen(api: Api) -> tuple[list[str], str]:
 
 
 def ready(api: Api) -> str:
-    """What /readyz says: its lines if a check fails, nothing otherwise."""
+    """The lines of /readyz if a check fails, else an empty list."""
     try:
         api._ask("GET", "/readyz")
     except Refused as refused:
         return str(refused)
-    except ValueError:  # "ok" is no JSON
+    except ValueError:  # "ok" is not JSON
         return ""
     raise AssertionError("readyz answers in plain text")
 
 
 @pytest.mark.parametrize("sync", ["full", "normal"])
-def test_writes_are_refused_while_the_disk_is_full_and_taken_again_afterwards(tmp_path: Path, sync: str) -> None:
+def test_writes_are_refused_while_the_disk_is_full_and_accepted_again_afterwards(tmp_path: Path, sync: str) -> None:
     with Embedded(tmp_path, flags=[f"--data-sync={sync}"]) as cluster:
         api = Api(cluster, "default")
         api.create(lease("before"))

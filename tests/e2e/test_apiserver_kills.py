@@ -1,4 +1,4 @@
-"""Our API server is killed at random moments: all that it has acknowledged or shown is there when it comes back."""
+"""The embedded API server is killed at random times: every acknowledged or visible write exists after the restart."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Tree = dict[str, Any]
 
 @dataclass
 class Seen:
-    """What one client of the API server knows for sure."""
+    """The guaranteed state, as seen by one client of the API server."""
 
     states: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """The newest version of each object, and its holder in it."""
+    """The newest version of each object, and its content in it."""
     gone: set[str] = field(default_factory=set)
-    """Objects whose deletion was acknowledged or shown."""
+    """Objects whose deletion was acknowledged or visible."""
     version: int = 0
-    """The highest version of anything: a list and a bookmark have one too."""
+    """The highest resource version, of an object, a list or a bookmark."""
 
     def note(self, tree: Tree) -> None:
         metadata = tree["metadata"]
@@ -55,16 +55,16 @@ class Seen:
 
 
 class Work:
-    """What writers have begun, for readers to look at."""
+    """Started writes of the writers, as keys for readers."""
 
     def __init__(self) -> None:
         self.names = ["none-yet"]
         self.deletions: set[str] = set()
-        """Objects of which the deletion was sent: whether it was done may not be known."""
+        """Objects whose deletion was sent; its outcome may be unknown."""
 
 
 class Client(threading.Thread):
-    """Does the same again and again, until the server is killed."""
+    """Repeats a step until the server is killed."""
 
     def __init__(self, cluster: Embedded, work: Work, prefix: str = "") -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Client(threading.Thread):
             for number in range(1_000_000):
                 self.turn(number)
         except (OSError, ValueError, HTTPException):
-            return  # the server was killed: that is the point
+            return  # the server was killed, as intended
         except Refused as refused:
             self.refused = refused
 
@@ -102,7 +102,7 @@ class Writer(Client):
 
 
 class Getter(Client):
-    """Reads what was written last."""
+    """Reads the latest written object."""
 
     def turn(self, number: int) -> None:
         try:
@@ -186,7 +186,7 @@ def _check(api: Api, seen: Seen, work: Work) -> None:
         seen.states.pop(name, None)
     for name, (version, holder) in seen.states.items():
         if name not in kept and name in work.deletions:
-            continue  # the last write of a killed writer may have been done and not been answered
+            continue  # the last write of a killed writer may be stored without a response
         there = int(kept[name]["metadata"]["resourceVersion"])
         assert there >= version, name
         assert there > version or kept[name]["spec"]["holderIdentity"] == holder, name

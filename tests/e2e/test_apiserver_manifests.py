@@ -1,8 +1,7 @@
-"""Manifests as people write them, on our API server and on a real one: stored, shown, changed and refused alike.
+"""Realistic manifests on the embedded API server and on a real one: stored, shown, changed and refused alike.
 
-Each file of `manifests/` is applied in a namespace of its own, in all the ways in which people do that. If there is a
-`crd-` file of the same name, the kinds in it are defined before; if there is a `before-` file, the limits in it hold
-before.
+Each file of `manifests/` is applied in its own namespace with each way of writing objects. A `crd-` file of the same
+name defines its kinds first; a `before-` file creates its limits first.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ WAYS = (
     "get -f - -o yaml --show-managed-fields",
     "replace -f -",
 )
-"""What is done with every file, one after the other."""
+"""The commands for every file, one after the other."""
 
 
 UNLIMITED = """
@@ -39,7 +38,7 @@ spec: {containers: [{name: a, image: "x:1"}]}
 
 
 def _limited(namespace: str) -> list[Step]:
-    """Wait until a pod is given limits: a server that has stored a LimitRange need not know it yet."""
+    """Wait until a new pod gets limits: the server's admission may not know a stored LimitRange yet."""
     given = "-o jsonpath={.spec.containers[0].resources.limits.cpu} --allow-missing-template-keys=false"
     return [Step(f"until create --dry-run=server -f - {given} -n {namespace}", UNLIMITED)]
 
@@ -86,7 +85,7 @@ metadata:
 
 
 def test_managed_fields_are_compared_writer_by_writer() -> None:
-    """Their order tells in which seconds they were written; what they say is compared as anything else."""
+    """Their order depends on the seconds of the writes; their content is compared like all other fields."""
     lines = MANAGED.splitlines(keepends=True)
     other_order = "".join([*lines[:3], *lines[9:14], *lines[3:9], *lines[14:]])
     assert other_order != MANAGED

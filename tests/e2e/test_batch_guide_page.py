@@ -1,4 +1,4 @@
-"""docs/batch-guide.md, command by command: from an empty folder to gangs where the plugin wants them."""
+"""Runs docs/batch-guide.md, command by command: from an empty folder to gangs on the nodes that the plugin prefers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probes are answered during a session of ten thousand pods; metrics, profiles and dumps tell what goes on."""
+"""Probes are answered during a session of ten thousand pods; metrics, profiles and dumps show the state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from support.harness.live_batch import run_live_batch
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchSchedulerHarness]:
+def harness(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchSchedulerHarness]:
     mine = BatchSchedulerHarness(cluster, namespace, tmp_path)
     yield mine
     mine.close()
@@ -47,8 +47,8 @@ def page(port: int, path: str) -> str:
 
 
 @pytest.mark.parametrize("verb", ["batch", "run"])
-def test_metrics_profiles_and_dumps(corner: BatchSchedulerHarness, verb: str) -> None:
-    corner.add_nodes(1, cpu="4")
+def test_metrics_profiles_and_dumps(harness: BatchSchedulerHarness, verb: str) -> None:
+    harness.add_nodes(1, cpu="4")
     health, numbers = free_ports(2)
     flags = (
         "--enable-healthz",
@@ -56,12 +56,12 @@ def test_metrics_profiles_and_dumps(corner: BatchSchedulerHarness, verb: str) ->
         "--enable-metrics",
         "--enable-pprof",
         f"--listen-address=127.0.0.1:{numbers}",
-        f"--cache-dump-dir={corner.folder}",
+        f"--cache-dump-dir={harness.folder}",
         "-v=3",
     )
-    with (corner.run_combined if verb == "run" else corner.run_batch)(*flags) as process:
-        names = corner.gang("job", 2)
-        corner.wait_bound(names)
+    with (harness.run_combined if verb == "run" else harness.run_batch)(*flags) as process:
+        names = harness.gang("job", 2)
+        harness.wait_bound(names)
         wait_until(lambda: page(health, "/readyz") == "ok", "it is ready")
         assert page(health, "/livez") == "ok"
         wait_until(lambda: "volcano_pods_bound_total 2" in page(numbers, "/metrics"), "both bindings are counted")
@@ -70,15 +70,15 @@ def test_metrics_profiles_and_dumps(corner: BatchSchedulerHarness, verb: str) ->
         assert 'volcano_queue_allocated_milli_cpu{queue_name="default"}' in text
         assert "function calls" in page(numbers, "/debug/pprof/profile?seconds=0.2")
         assert "Stack for" in page(numbers, "/debug/pprof/goroutine")
-        believed = corner.dumped_state(process)
-        job = believed["jobs"][f"{corner.namespace}/job"]
+        believed = harness.dumped_state(process)
+        job = believed["jobs"][f"{harness.namespace}/job"]
         assert (job["queue"], sum(job["tasks"].values())) == ("default", 2)
         process.send_signal(signal.SIGUSR1)
-        wait_until(lambda: bool(list(corner.folder.glob("snapshot-*.json"))), "the dump is written")
-        (dump,) = corner.folder.glob("snapshot-*.json")
+        wait_until(lambda: bool(list(harness.folder.glob("snapshot-*.json"))), "the dump is written")
+        (dump,) = harness.folder.glob("snapshot-*.json")
         wait_until(lambda: dump.read_text().endswith("}"), "all of it")
-        assert f"{corner.namespace}/job" in json.loads(dump.read_text())["jobs"]
-        assert '"Successfully bound pod to node"' in corner.log()
+        assert f"{harness.namespace}/job" in json.loads(dump.read_text())["jobs"]
+        assert '"Successfully bound pod to node"' in harness.log()
 
 
 LEVELS = {
@@ -86,24 +86,24 @@ LEVELS = {
     4: ('"Task found no node" task="{}/lost-w-0"', '"Plugin answered" point="job_order"', '"Job" job="{}/lost"'),
     5: ('"Enter Allocate ..."', '"Leaving Allocate ..."', '"Nodes rejected task"', "cache: node "),
 }
-"""Of each level of `-v`, lines that the levels below do not have."""
+"""For each level of `-v`, lines that lower levels do not have."""
 
 
 @pytest.mark.parametrize("verbosity", [2, *LEVELS])
-def test_each_level_of_the_log_tells_more(corner: BatchSchedulerHarness, verbosity: int) -> None:
-    corner.add_nodes(1, cpu="4")
-    fits, lost = corner.gang("fits", 2), corner.gang("lost", 1, nodeSelector={"place": "nowhere"})
-    with corner.run_batch(f"-v={verbosity}"):
-        corner.wait_bound(fits)
-        wait_until(lambda: "match" in corner.reasons(lost)[0], "the other one is told that no node will do")
-        levels = {line.format(corner.namespace): level for level, lines in LEVELS.items() for line in lines}
+def test_each_log_level_adds_lines(harness: BatchSchedulerHarness, verbosity: int) -> None:
+    harness.add_nodes(1, cpu="4")
+    fits, lost = harness.gang("fits", 2), harness.gang("lost", 1, nodeSelector={"place": "nowhere"})
+    with harness.run_batch(f"-v={verbosity}"):
+        harness.wait_bound(fits)
+        wait_until(lambda: "match" in harness.reasons(lost)[0], "the other pod has a reason")
+        levels = {line.format(harness.namespace): level for level, lines in LEVELS.items() for line in lines}
         wanted = {line for line, level in levels.items() if level <= verbosity}
-        wait_until(lambda: all(line in corner.log() for line in wanted), f"the log has what -v {verbosity} tells")
-    assert {line for line in levels if line in corner.log()} == wanted
+        wait_until(lambda: all(line in harness.log() for line in wanted), f"the log has what -v {verbosity} tells")
+    assert {line for line in levels if line in harness.log()} == wanted
 
 
 class SlowService(ThreadingHTTPServer):
-    """An extender that says yes, once it is allowed to."""
+    """An extender that accepts every node, after it is released."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Hesitating)
@@ -129,7 +129,7 @@ class _Hesitating(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """Discard it."""
 
 
 @pytest.fixture
@@ -145,10 +145,10 @@ def service() -> Iterator[SlowService]:
 
 @pytest.mark.parametrize("verb", ["batch", "run"])
 def test_probes_and_other_pods_do_not_wait_for_an_extender(
-    corner: BatchSchedulerHarness, service: SlowService, verb: str
+    harness: BatchSchedulerHarness, service: SlowService, verb: str
 ) -> None:
-    """While a session waits for an answer, the process says that it lives, and the pod engine goes on."""
-    corner.add_nodes(1, cpu="4")
+    """While a session waits for a response, the process passes liveness probes and the pod engine continues."""
+    harness.add_nodes(1, cpu="4")
     (port,) = free_ports(1)
     conf = (
         GANGS
@@ -162,20 +162,20 @@ def test_probes_and_other_pods_do_not_wait_for_an_extender(
 """
     )
     health = () if verb == "run" else ("--enable-healthz", f"--healthz-address=127.0.0.1:{port}")
-    names = corner.gang("job", 1)
-    with (corner.run_combined if verb == "run" else corner.run_batch)(*health, conf=conf):
+    names = harness.gang("job", 1)
+    with (harness.run_combined if verb == "run" else harness.run_batch)(*health, conf=conf):
         assert service.asked.wait(60)
         if verb == "run":
-            corner.api.create(corner.pod("alone", cpu="1"))
-            corner.wait_bound(["alone"])
-            assert all(corner.nodes_of(["alone"]))
+            harness.api.create(harness.pod("alone", cpu="1"))
+            harness.wait_bound(["alone"])
+            assert all(harness.nodes_of(["alone"]))
         else:
             assert page(port, "/livez") == "ok"
-        assert corner.nodes_of(names) == [""]
+        assert harness.nodes_of(names) == [""]
         service.allowed.set()
-        corner.wait_bound(names)
-        assert all(corner.nodes_of(names))
-    corner.check_no_overcommit()
+        harness.wait_bound(names)
+        assert all(harness.nodes_of(names))
+    harness.check_no_overcommit()
 
 
 def ten_thousand() -> tuple[list[Node], list[PodGroup], list[Pod]]:
@@ -193,7 +193,7 @@ def ten_thousand() -> tuple[list[Node], list[PodGroup], list[Pod]]:
 
 @contextmanager
 def only_new_garbage() -> Iterator[None]:
-    """Collections pass over what is there now, as they do in the process once everything is known."""
+    """Freeze the garbage collector's objects, as the process does after the informers have synced."""
     gc.collect()
     gc.freeze()
     try:
@@ -207,7 +207,7 @@ _TRIES = 5
 
 
 class Holding:
-    """How long somebody held the processor, besides what a host took away and charged to him."""
+    """Processor time of the longest step, without the time that the host took away and charged to it."""
 
     def __init__(self) -> None:
         self._stolen = Stolen()
@@ -224,12 +224,12 @@ class Holding:
 
 
 def in_one_of_several_tries(hold_s: Callable[[], float]) -> bool:
-    """What is held too long by itself is so each time; what a host adds is not."""
+    """A step that is too long repeats in every run; time added by the host does not."""
     return any(hold_s() < LONGEST_S for _ in range(_TRIES))
 
 
 def test_no_step_of_a_session_of_ten_thousand_pods_holds_the_loop_for_long() -> None:
-    """In processor time, so that a busy machine tells the same: a probe waits for one step, and for a slice."""
+    """In processor time, so that a busy machine gives the same result: a probe waits for one step, and for a slice."""
     nodes, groups, pods = ten_thousand()
 
     def longest_s() -> float:
@@ -251,7 +251,7 @@ def test_no_step_of_a_session_of_ten_thousand_pods_holds_the_loop_for_long() -> 
 
 @contextmanager
 def timed_turns() -> Iterator[list[float]]:
-    """Every turn of the loop that takes a while, in processor time."""
+    """Every long turn of the loop, in processor time."""
     run, found, holding = asyncio.Handle._run, [0.0], Holding()
 
     def timed(self: asyncio.Handle) -> Any:
@@ -269,19 +269,19 @@ def timed_turns() -> Iterator[list[float]]:
 
 
 def test_probes_have_their_turn_while_ten_thousand_pods_are_placed_and_bound() -> None:
-    """On the wire: no turn of the loop takes long from the first change that is heard to the last binding."""
+    """With a real connection: no turn of the loop is long, from the first watch event to the last binding."""
     nodes, groups, pods = ten_thousand()
     ours = [replace_fields(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending")) for pod in pods]
 
     async def run() -> None:
-        async with run_live_batch(*nodes, make_queue(), *groups, conf=GANGS, real_clock=SystemClock()) as rig:
-            rig.deliver(*ours)
-            await rig.live.handle_pending_events()
+        async with run_live_batch(*nodes, make_queue(), *groups, conf=GANGS, real_clock=SystemClock()) as harness:
+            harness.deliver(*ours)
+            await harness.live.handle_pending_events()
             async with count_loop_turns(0.001) as turns:
-                outcome = await rig.live.run_session()
+                outcome = await harness.live.run_session()
                 assert turns() >= 100
-            await rig.live.drain()
-            assert len(outcome.binds) == len(rig.bound()) == len(pods)
+            await harness.live.drain()
+            assert len(outcome.binds) == len(harness.bound()) == len(pods)
 
     def longest_s() -> float:
         with only_new_garbage(), timed_turns() as held:

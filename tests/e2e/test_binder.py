@@ -1,4 +1,4 @@
-"""Pods that are placed by one program and bound by another, on both clusters."""
+"""Pods that an engine places and the binder binds, on both clusters."""
 
 from __future__ import annotations
 
@@ -16,91 +16,91 @@ from support.e2e.scheduler_process import node_name, wait_until
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderHarness]:
+def harness(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderHarness]:
     mine = BinderHarness(cluster, namespace, tmp_path)
     yield mine
     mine.close()
 
 
-def test_the_pod_engine_hands_its_pods_to_the_binder(corner: BinderHarness) -> None:
-    corner.add_nodes(3)
+def test_the_pod_engine_hands_its_pods_to_the_binder(harness: BinderHarness) -> None:
+    harness.add_nodes(3)
     names = [f"web-{number}" for number in range(20)]
-    with corner.run_scheduler_with_requests() as scheduler, corner.binder():
-        corner.api.create(*(corner.pod(name) for name in names))
-        corner.check_settled(scheduler)
+    with harness.run_scheduler_with_requests() as scheduler, harness.binder():
+        harness.api.create(*(harness.pod(name) for name in names))
+        harness.check_settled(scheduler)
         for name in names:
-            corner.wait_for_end(name, "Succeeded")
-            wait_until(lambda name=name: corner.bound_condition(name).get("status") == "True", f"{name} says so")  # type: ignore[misc]
-    pod = corner.api.pod("web-0")
-    request = corner.api.get("BindRequest", "web-0")
+            harness.wait_for_end(name, "Succeeded")
+            wait_until(lambda name=name: harness.bound_condition(name).get("status") == "True", f"{name} says so")  # type: ignore[misc]
+    pod = harness.api.pod("web-0")
+    request = harness.api.get("BindRequest", "web-0")
     assert pod["metadata"]["annotations"]["received-resource-type"] == "Regular"
     assert request["spec"]["selectedNode"] == node_name(pod) == request["metadata"]["labels"]["selected-node"]
     assert request["spec"]["podUID"] == pod["metadata"]["uid"] == request["metadata"]["ownerReferences"][0]["uid"]
     assert request["spec"]["backoffLimit"] == 3
-    corner.check_invariants()
+    harness.check_invariants()
 
 
-def test_one_process_has_both_engines_and_the_binder(corner: BinderHarness) -> None:
-    corner.add_nodes(2)
-    settings, config = corner.folder / "settings.yaml", corner.folder / "scheduler.yaml"
+def test_one_process_has_both_engines_and_the_binder(harness: BinderHarness) -> None:
+    harness.add_nodes(2)
+    settings, config = harness.folder / "settings.yaml", harness.folder / "scheduler.yaml"
     settings.write_text(SETTINGS)
-    config.write_text(short_backoff_config(BY_BINDER).replace("KUBECONFIG", str(corner.cluster.kubeconfig())))
-    with corner.run_combined("--binder", f"--settings={settings}", f"--config={config}"):
-        names = corner.gang("ring", 3)
-        corner.api.create(corner.pod("web"))
-        corner.wait_bound([*names, "web"])
-        ended = [corner.wait_for_end(name, "Succeeded")["spec"]["podName"] for name in (*names, "web")]
+    config.write_text(short_backoff_config(BY_BINDER).replace("KUBECONFIG", str(harness.cluster.kubeconfig())))
+    with harness.run_combined("--binder", f"--settings={settings}", f"--config={config}"):
+        names = harness.gang("ring", 3)
+        harness.api.create(harness.pod("web"))
+        harness.wait_bound([*names, "web"])
+        ended = [harness.wait_for_end(name, "Succeeded")["spec"]["podName"] for name in (*names, "web")]
     assert ended == [*names, "web"]
-    assert all(asked == given for asked, given in corner.requested_and_bound_nodes(ended))
-    corner.check_invariants()
+    assert all(asked == given for asked, given in harness.requested_and_bound_nodes(ended))
+    harness.check_invariants()
 
 
-def test_sessions_hand_gangs_to_the_binder(corner: BinderHarness) -> None:
-    corner.add_nodes(2)
-    with corner.run_batch_with_requests(), corner.binder():
-        names = corner.gang("ring", 4)
-        corner.wait_bound(names)
-        ended = [corner.wait_for_end(name, "Succeeded")["spec"]["podName"] for name in names]
+def test_sessions_hand_gangs_to_the_binder(harness: BinderHarness) -> None:
+    harness.add_nodes(2)
+    with harness.run_batch_with_requests(), harness.binder():
+        names = harness.gang("ring", 4)
+        harness.wait_bound(names)
+        ended = [harness.wait_for_end(name, "Succeeded")["spec"]["podName"] for name in names]
     assert ended == names
-    assert all(asked == given for asked, given in corner.requested_and_bound_nodes(names))
-    corner.check_invariants()
+    assert all(asked == given for asked, given in harness.requested_and_bound_nodes(names))
+    harness.check_invariants()
 
 
-def test_no_engine_gives_out_room_that_a_request_of_the_other_has_taken(corner: BinderHarness) -> None:
-    """Two programs and a binder that is late: until it comes no pod has a node, and the nodes are full all the same."""
-    corner.add_nodes(2, cpu="4")
+def test_no_engine_uses_room_that_a_request_of_the_other_occupies(harness: BinderHarness) -> None:
+    """Two processes and a late binder: until it starts no pod has a node, and the nodes are full all the same."""
+    harness.add_nodes(2, cpu="4")
     pods = ["web-0", "web-1"]
-    with corner.run_scheduler_with_requests(), corner.run_batch_with_requests():
-        corner.api.create(*(corner.pod(name, cpu="3") for name in pods))
+    with harness.run_scheduler_with_requests(), harness.run_batch_with_requests():
+        harness.api.create(*(harness.pod(name, cpu="3") for name in pods))
         for name in pods:
-            wait_until(lambda name=name: bool(corner.find("BindRequest", name)), f"{name} has a request")  # type: ignore[misc]
-        members = corner.gang("ring", 2, cpu="3")
+            wait_until(lambda name=name: bool(harness.find("BindRequest", name)), f"{name} has a request")  # type: ignore[misc]
+        members = harness.gang("ring", 2, cpu="3")
 
         def decided() -> bool:
-            full = ["Insufficient cpu" in each for each in corner.reasons(members)]
-            return any(full) or any(corner.find("BindRequest", name) for name in members)
+            full = ["Insufficient cpu" in each for each in harness.reasons(members)]
+            return any(full) or any(harness.find("BindRequest", name) for name in members)
 
-        wait_until(decided, "a session has looked for room", why=lambda: str(corner.reasons(members)))
-        assert [corner.find("BindRequest", name) for name in members] == [{}, {}]
-        with corner.binder():
-            corner.wait_bound(pods)
-            corner.api.delete("Pod", *pods)
-            corner.wait_bound(members)
-    corner.check_invariants()
+        wait_until(decided, "a session has looked for room", why=lambda: str(harness.reasons(members)))
+        assert [harness.find("BindRequest", name) for name in members] == [{}, {}]
+        with harness.binder():
+            harness.wait_bound(pods)
+            harness.api.delete("Pod", *pods)
+            harness.wait_bound(members)
+    harness.check_invariants()
 
 
-def test_a_device_that_two_requests_bring_is_given_to_one_of_them(corner: BinderHarness) -> None:
-    corner.add_nodes(1)
+def test_a_device_in_two_requests_is_given_to_one_of_them(harness: BinderHarness) -> None:
+    harness.add_nodes(1)
     for name in ("one", "two"):
-        corner.claiming(name, backoffLimit=1)
-    with corner.binder():
+        harness.claiming(name, backoffLimit=1)
+    with harness.binder():
         wait_until(
-            lambda: {corner.phase_of(name) for name in ("one", "two")} == {"Succeeded", "Failed"}, "both have ended"
+            lambda: {harness.phase_of(name) for name in ("one", "two")} == {"Succeeded", "Failed"}, "both have ended"
         )
-    late = "one" if corner.phase_of("one") == "Failed" else "two"
-    assert "is that of claim" in corner.reason_of(late)
-    assert node_name(corner.api.pod(late)) == ""
-    corner.check_invariants()
+    late = "one" if harness.phase_of("one") == "Failed" else "two"
+    assert "is that of claim" in harness.reason_of(late)
+    assert node_name(harness.api.pod(late)) == ""
+    harness.check_invariants()
 
 
 MALFORMED: dict[str, tuple[Any, str]] = {
@@ -121,61 +121,61 @@ MALFORMED: dict[str, tuple[Any, str]] = {
 }
 
 
-def test_malformed_requests_end_as_failed_with_a_sentence_and_are_not_tried_again(corner: BinderHarness) -> None:
-    corner.add_nodes(1)
+def test_malformed_requests_end_as_failed_with_a_sentence_and_are_not_tried_again(harness: BinderHarness) -> None:
+    harness.add_nodes(1)
     for name, (spec, _) in MALFORMED.items():
-        corner.pod_with_request(name, corner.nodes[0], **spec)
-    with pytest.raises(Refused):  # nobody's binder ever sees what the server does not take
-        corner.pod_with_request("oversized", corner.nodes[0], annotations={"x.kai.scheduler/y": "z" * 300_000})
-    with corner.binder():
-        ended = {name: corner.wait_for_end(name, "Failed") for name in MALFORMED}
+        harness.pod_with_request(name, harness.nodes[0], **spec)
+    with pytest.raises(Refused):  # the API server refuses these, so no binder sees them
+        harness.pod_with_request("oversized", harness.nodes[0], annotations={"x.kai.scheduler/y": "z" * 300_000})
+    with harness.binder():
+        ended = {name: harness.wait_for_end(name, "Failed") for name in MALFORMED}
     for name, (_, sentence) in MALFORMED.items():
         status, limit = ended[name]["status"], ended[name]["spec"]["backoffLimit"]
         assert sentence in status["reason"]
-        assert status["failedAttempts"] == limit, name  # by which everybody knows that it is over
-        assert node_name(corner.api.pod(name)) == ""
-    with corner.binder():
-        corner.pod_with_request("good", corner.nodes[0])
-        corner.wait_for_end("good", "Succeeded")
-    versions = {name: corner.find("BindRequest", name)["metadata"]["resourceVersion"] for name in MALFORMED}
+        assert status["failedAttempts"] == limit, name  # the reason by which engines know that the request is over
+        assert node_name(harness.api.pod(name)) == ""
+    with harness.binder():
+        harness.pod_with_request("good", harness.nodes[0])
+        harness.wait_for_end("good", "Succeeded")
+    versions = {name: harness.find("BindRequest", name)["metadata"]["resourceVersion"] for name in MALFORMED}
     assert versions == {name: each["metadata"]["resourceVersion"] for name, each in ended.items()}
 
 
 SHARING = BY_BINDER.replace("[{name: BindRequestBinder}]", "[{name: GpuSharing}, {name: BindRequestBinder}]")
 
 
-def test_the_scheduler_chooses_the_device_that_pods_share(corner: BinderHarness) -> None:
-    """Two halves of one GPU, and a pod for which only the other one is left."""
-    (node,) = corner.add_nodes(1, labels={"nvidia.com/gpu.memory": "16000"})
+def test_the_scheduler_chooses_the_device_that_pods_share(harness: BinderHarness) -> None:
+    """Two halves of one GPU, and a pod that fits only on the other one."""
+    (node,) = harness.add_nodes(1, labels={"nvidia.com/gpu.memory": "16000"})
     amounts = {"nvidia.com/gpu": "2"}
-    corner.api.patch("Node", node, {"status": {"capacity": amounts, "allocatable": amounts}}, sub="status")
-    corner.ensure_reservations()
-    halves = [corner.pod(f"half-{number}") for number in range(2)]
+    harness.api.patch("Node", node, {"status": {"capacity": amounts, "allocatable": amounts}}, sub="status")
+    harness.ensure_reservations()
+    halves = [harness.pod(f"half-{number}") for number in range(2)]
     for pod in halves:
         gpu = {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": f"{pod['metadata']['name']}-gpu"}
         pod["metadata"]["annotations"] = gpu
-    whole = corner.pod("whole")
+    whole = harness.pod("whole")
     whole["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": "1"}
-    with corner.run_scheduler(config=short_backoff_config(SHARING)), corner.binder():
-        corner.api.create(halves[0])
-        wait_until(lambda: bool(corner.find("BindRequest", "half-0")), "the first has a request")
-        (group,) = corner.find("BindRequest", "half-0")["spec"]["selectedGPUGroups"]
-        corner.report_device(group)
-        corner.wait_for_end("half-0", "Succeeded")
-        corner.api.create(halves[1], whole)
-        requests = [corner.wait_for_end(name, "Succeeded") for name in ("half-1", "whole")]
+    with harness.run_scheduler(config=short_backoff_config(SHARING)), harness.binder():
+        harness.api.create(halves[0])
+        wait_until(lambda: bool(harness.find("BindRequest", "half-0")), "the first has a request")
+        (group,) = harness.find("BindRequest", "half-0")["spec"]["selectedGPUGroups"]
+        harness.report_device(group)
+        harness.wait_for_end("half-0", "Succeeded")
+        harness.api.create(halves[1], whole)
+        requests = [harness.wait_for_end(name, "Succeeded") for name in ("half-1", "whole")]
     assert [each["spec"]["receivedGPU"] for each in requests] == [
         {"count": 1, "portion": "0.50"},
         {"count": 1, "portion": "1.00"},
     ]
     assert requests[0]["spec"]["selectedGPUGroups"] == [group]
-    assert [corner.api.pod(f"half-{number}")["metadata"]["labels"]["runai-gpu-group"] for number in range(2)] == [
+    assert [harness.api.pod(f"half-{number}")["metadata"]["labels"]["runai-gpu-group"] for number in range(2)] == [
         group,
         group,
     ]
-    assert len(corner.reservations(group)) == 1
-    corner.check_invariants()
-    corner.release(group)
+    assert len(harness.reservations(group)) == 1
+    harness.check_invariants()
+    harness.release(group)
 
 
 REFUSING = """
@@ -192,16 +192,16 @@ AT_BIND = BY_BINDER.replace("multiPoint:", "bind:")
 
 
 @pytest.mark.parametrize("profiles", [BY_BINDER, AT_BIND], ids=["multipoint", "bind"])
-def test_a_refused_node_is_not_tried_again(corner: BinderHarness, profiles: str) -> None:
-    """However much better it is than the others, and wherever the plugin is enabled."""
-    (best,) = corner.add_nodes(1, cpu="64", labels={"refused": "yes"})
-    (other,) = corner.add_nodes(1, cpu="1")
-    folder = plugin_folder(corner.folder, "refusing", REFUSING)
-    with corner.run_scheduler(config=short_backoff_config(profiles)), corner.binder(f"--plugins-dir={folder}"):
-        corner.api.create(corner.pod("web"))
-        corner.wait_bound(["web"])
-        corner.wait_for_end("web", "Succeeded")
-    assert node_name(corner.api.pod("web")) == other
-    refusals = [each for each in corner.event_notes("web") if each.startswith("Pod ") and "it is refused" in each]
+def test_a_refused_node_is_not_tried_again(harness: BinderHarness, profiles: str) -> None:
+    """Although its score is much higher than that of the other nodes, and wherever the plugin is enabled."""
+    (best,) = harness.add_nodes(1, cpu="64", labels={"refused": "yes"})
+    (other,) = harness.add_nodes(1, cpu="1")
+    folder = plugin_folder(harness.folder, "refusing", REFUSING)
+    with harness.run_scheduler(config=short_backoff_config(profiles)), harness.binder(f"--plugins-dir={folder}"):
+        harness.api.create(harness.pod("web"))
+        harness.wait_bound(["web"])
+        harness.wait_for_end("web", "Succeeded")
+    assert node_name(harness.api.pod("web")) == other
+    refusals = [each for each in harness.event_notes("web") if each.startswith("Pod ") and "it is refused" in each]
     assert len(refusals) == 1, refusals
     assert best in refusals[0]

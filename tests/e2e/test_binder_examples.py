@@ -1,4 +1,4 @@
-"""The examples of `examples/binder`, a plugin of each engine and one of the binder, at work on both clusters."""
+"""The examples of `examples/binder`, pairs of an engine plugin and a binder plugin, on both clusters."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ FLAGS = (f"--plugins-dir={ROOT / 'examples' / 'binder'}", "--trust-writable-plug
 on_both_engines = pytest.mark.parametrize("engine", ["pods", "gangs"])
 
 
-def deciding(corner: BinderHarness, engine: str) -> Any:
-    """An engine whose plugins have something to say to the binder."""
+def deciding(harness: BinderHarness, engine: str) -> Any:
+    """An engine with the plugins that write annotations for the binder."""
     if engine == "pods":
-        return corner.run_scheduler(*FLAGS, config=short_backoff_config(PROFILES))
-    return corner.run_batch_with_requests(*FLAGS, conf=TIERS)
+        return harness.run_scheduler(*FLAGS, config=short_backoff_config(PROFILES))
+    return harness.run_batch_with_requests(*FLAGS, conf=TIERS)
 
 
-def one_for(corner: BinderHarness, engine: str) -> Tree:
-    """A pod, not yet created, that this engine looks after."""
+def one_for(harness: BinderHarness, engine: str) -> Tree:
+    """The manifest of a pod that this engine schedules."""
     if engine == "pods":
-        return corner.pod("web")
-    corner.group("web", 1)
-    return corner.member("web", 0)
+        return harness.pod("web")
+    harness.group("web", 1)
+    return harness.member("web", 0)
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderHarness]:
+def harness(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderHarness]:
     mine = BinderHarness(cluster, namespace, tmp_path)
     mine.add_nodes(2, labels={"example.com/rack": "r7", "example.com/block": "b2"})
     yield mine
@@ -58,14 +58,14 @@ def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderH
 
 
 @on_both_engines
-def test_each_pair_does_what_it_says(corner: BinderHarness, engine: str) -> None:
-    with deciding(corner, engine), corner.binder(*FLAGS):
-        (made,) = corner.api.create(one_for(corner, engine))
+def test_each_pair_of_plugins_works(harness: BinderHarness, engine: str) -> None:
+    with deciding(harness, engine), harness.binder(*FLAGS):
+        (made,) = harness.api.create(one_for(harness, engine))
         name = made["metadata"]["name"]
-        corner.wait_bound([name])
-        request = corner.wait_for_end(name, "Succeeded")
-    handed, pod = request["metadata"]["annotations"], corner.api.pod(name)
-    node = corner.api.get("Node", node_name(pod))
+        harness.wait_bound([name])
+        request = harness.wait_for_end(name, "Succeeded")
+    handed, pod = request["metadata"]["annotations"], harness.api.pod(name)
+    node = harness.api.get("Node", node_name(pod))
     assert handed["nodestate.kai.scheduler/handler"] == "nodestate"
     assert int(handed["nodestate.kai.scheduler/resource-version"]) <= int(node["metadata"]["resourceVersion"])
     assert handed["nodestate.kai.scheduler/cordoned"] == "false"
@@ -77,75 +77,75 @@ def test_each_pair_does_what_it_says(corner: BinderHarness, engine: str) -> None
 
 
 @on_both_engines
-def test_device_parameters_come_with_the_pod(corner: BinderHarness, engine: str) -> None:
-    for name in corner.nodes:
+def test_device_parameters_come_with_the_pod(harness: BinderHarness, engine: str) -> None:
+    for name in harness.nodes:
         amounts = {"nvidia.com/gpu": "8"}
-        corner.api.patch("Node", name, {"status": {"capacity": amounts, "allocatable": amounts}}, sub="status")
-    asking = one_for(corner, engine)
+        harness.api.patch("Node", name, {"status": {"capacity": amounts, "allocatable": amounts}}, sub="status")
+    asking = one_for(harness, engine)
     asking["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "2"}}
-    with deciding(corner, engine), corner.binder(*FLAGS):
-        (made,) = corner.api.create(asking)
-        corner.wait_bound([made["metadata"]["name"]])
-    pod = corner.api.pod(made["metadata"]["name"])
+    with deciding(harness, engine), harness.binder(*FLAGS):
+        (made,) = harness.api.create(asking)
+        harness.wait_bound([made["metadata"]["name"]])
+    pod = harness.api.pod(made["metadata"]["name"])
     assert pod["metadata"]["annotations"]["example.com/gpu-environment"] == f"GPU_COUNT=2,GPU_NODE={node_name(pod)}"
 
 
 @on_both_engines
-def test_a_node_cordoned_meanwhile_is_refused(corner: BinderHarness, engine: str) -> None:
-    with deciding(corner, engine):
-        (made,) = corner.api.create(one_for(corner, engine))
+def test_a_node_cordoned_meanwhile_is_refused(harness: BinderHarness, engine: str) -> None:
+    with deciding(harness, engine):
+        (made,) = harness.api.create(one_for(harness, engine))
         name = made["metadata"]["name"]
-        wait_until(lambda: bool(corner.find("BindRequest", name)), "there is a request, and no binder yet")
-        chosen = corner.find("BindRequest", name)["spec"]["selectedNode"]
-        corner.api.patch("Node", chosen, {"spec": {"unschedulable": True}})
-        with corner.binder(*FLAGS):
-            corner.wait_bound([name])
-            request = corner.wait_for_end(name, "Succeeded")
-    assert {chosen, request["spec"]["selectedNode"]} == set(corner.nodes)
+        wait_until(lambda: bool(harness.find("BindRequest", name)), "there is a request, and no binder yet")
+        chosen = harness.find("BindRequest", name)["spec"]["selectedNode"]
+        harness.api.patch("Node", chosen, {"spec": {"unschedulable": True}})
+        with harness.binder(*FLAGS):
+            harness.wait_bound([name])
+            request = harness.wait_for_end(name, "Succeeded")
+    assert {chosen, request["spec"]["selectedNode"]} == set(harness.nodes)
     sentence = f"node {chosen} is cordoned by now, which the pod does not tolerate"
-    assert any(sentence in note for note in corner.event_notes(name)), corner.event_notes(name)
+    assert any(sentence in note for note in harness.event_notes(name)), harness.event_notes(name)
 
 
-def test_a_stale_node_is_refreshed_once_then_refused(corner: BinderHarness) -> None:
-    node = corner.api.get("Node", corner.nodes[0])
+def test_a_stale_node_is_refreshed_once_then_refused(harness: BinderHarness) -> None:
+    node = harness.api.get("Node", harness.nodes[0])
     version = int(node["metadata"]["resourceVersion"])
     handler = {"nodestate.kai.scheduler/handler": "nodestate"}
     key = "nodestate.kai.scheduler/resource-version"
-    corner.pod_with_request("fresh", corner.nodes[0], annotations={**handler, key: str(version)})
-    corner.pod_with_request("future", corner.nodes[0], annotations={**handler, key: str(version + 10**9)})
-    corner.pod_with_request("others", corner.nodes[0], annotations={"nodestate.kai.scheduler/handler": "somebody"})
-    with corner.binder(*FLAGS):
-        corner.wait_for_end("fresh", "Succeeded")
-        corner.wait_for_end("others", "Succeeded")
-        refused = corner.wait_for_end("future", "Failed")
+    harness.pod_with_request("fresh", harness.nodes[0], annotations={**handler, key: str(version)})
+    harness.pod_with_request("future", harness.nodes[0], annotations={**handler, key: str(version + 10**9)})
+    harness.pod_with_request("others", harness.nodes[0], annotations={"nodestate.kai.scheduler/handler": "somebody"})
+    with harness.binder(*FLAGS):
+        harness.wait_for_end("fresh", "Succeeded")
+        harness.wait_for_end("others", "Succeeded")
+        refused = harness.wait_for_end("future", "Failed")
     assert "is known in a version before" in refused["status"]["reason"]
-    assert node_name(corner.api.pod("future")) == ""
+    assert node_name(harness.api.pod("future")) == ""
 
 
 @on_both_engines
-def test_a_pod_that_tolerates_cordoned_nodes_is_bound_to_one(corner: BinderHarness, engine: str) -> None:
-    for name in corner.nodes:
-        corner.api.patch("Node", name, {"spec": {"unschedulable": True}})
-    tolerant = one_for(corner, engine)
+def test_a_pod_that_tolerates_cordoned_nodes_is_bound_to_one(harness: BinderHarness, engine: str) -> None:
+    for name in harness.nodes:
+        harness.api.patch("Node", name, {"spec": {"unschedulable": True}})
+    tolerant = one_for(harness, engine)
     tolerant["spec"]["tolerations"] = [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]
-    with deciding(corner, engine), corner.binder(*FLAGS):
-        (made,) = corner.api.create(tolerant)
+    with deciding(harness, engine), harness.binder(*FLAGS):
+        (made,) = harness.api.create(tolerant)
         name = made["metadata"]["name"]
-        corner.wait_bound([name])
-        request = corner.wait_for_end(name, "Succeeded")
+        harness.wait_bound([name])
+        request = harness.wait_for_end(name, "Succeeded")
     assert request["metadata"]["annotations"]["nodestate.kai.scheduler/cordoned"] == "true"
 
 
-def test_other_versions_do_no_harm(corner: BinderHarness) -> None:
+def test_unmatched_plugins_are_harmless(harness: BinderHarness) -> None:
     """A scheduler with plugins that the binder lacks, and a binder with plugins that the scheduler lacks."""
-    with corner.run_scheduler(*FLAGS, config=short_backoff_config(PROFILES)), corner.binder():
-        corner.api.create(corner.pod("newer-scheduler"))
-        unknown = corner.wait_for_end("newer-scheduler", "Succeeded")["metadata"]["annotations"]
-    with corner.run_scheduler_with_requests(), corner.binder(*FLAGS):
-        corner.api.create(corner.pod("newer-binder"))
-        missing = corner.wait_for_end("newer-binder", "Succeeded")["metadata"].get("annotations", {})
+    with harness.run_scheduler(*FLAGS, config=short_backoff_config(PROFILES)), harness.binder():
+        harness.api.create(harness.pod("newer-scheduler"))
+        unknown = harness.wait_for_end("newer-scheduler", "Succeeded")["metadata"]["annotations"]
+    with harness.run_scheduler_with_requests(), harness.binder(*FLAGS):
+        harness.api.create(harness.pod("newer-binder"))
+        missing = harness.wait_for_end("newer-binder", "Succeeded")["metadata"].get("annotations", {})
     assert "nodestate.kai.scheduler/handler" in unknown
     assert "nodestate.kai.scheduler/handler" not in missing
-    pods = corner.api.pods()
-    assert all(node_name(pods[name]) in corner.nodes for name in ("newer-scheduler", "newer-binder"))
+    pods = harness.api.pods()
+    assert all(node_name(pods[name]) in harness.nodes for name in ("newer-scheduler", "newer-binder"))
     assert not any("example.com/rack" in pod["metadata"].get("annotations", {}) for pod in pods.values())

@@ -1,4 +1,4 @@
-"""docs/binder-examples.md, command by command: each says what the page shows below it."""
+"""Runs docs/binder-examples.md, command by command: each prints the output that the page shows below it."""
 
 from __future__ import annotations
 

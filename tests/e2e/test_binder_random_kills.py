@@ -1,8 +1,8 @@
-"""Binders and schedulers that are killed again and again, wherever they are: in the end every pod is bound, once.
+"""Binders and schedulers are killed again and again at random crash points: in the end every pod is bound once.
 
-Plain pods, pods that share GPUs, pods with device claims and pods with volumes that wait for them; some are refused on
-a node for good, some fail the first time. Whoever dies ends itself at a step that chance has chosen; the others go on
-meanwhile, and so does the next one.
+Plain pods, pods that share GPUs, pods with device claims and pods with unbound volume claims; some are always refused
+on a node, some fail the first time. A process kills itself at a random crash point; meanwhile the other processes
+continue, and so does its successor.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ FEW, MANY = 3, 200
 PODS_A_KILL = 3
 ROUNDS_BETWEEN_CALMS = 10
 FEWEST_STEPS = 3
-"""Of a binder, for each request that is made: taken, broken, rolled back."""
+"""Counts of a binder for each request: attempts, failures, rollbacks."""
 KINDS = ("plain", "shared", "claim", "volume")
 MOODS = ("calm", "calm", "calm", "refused", "stumbling")
 CARETAKERS = "--controllers=garbage-collector-controller,resourceclaim-controller"
-"""They collect the requests of pods that are gone, and take claims from them, as on every cluster."""
+"""Controllers that delete the requests of deleted pods and unreserve their claims, as on every cluster."""
 VICTIMS = (("binder",), ("scheduler",), ("binder", "scheduler"))
 
 PROFILES = """
@@ -55,11 +55,11 @@ class Marking:
     name = "Marking"
 
     def mutate_bind_request(self, cycle, node_name):
-        return {"marking.kai.scheduler/node": node_name, "marking.kai.scheduler/pod": "somebody"}
+        return {"marking.kai.scheduler/node": node_name, "marking.kai.scheduler/pod": "overwritten"}
 
 
 class Correcting:
-    """Comes later, and so has the last word."""
+    """Runs later, so its value is used."""
 
     name = "Correcting"
 
@@ -74,7 +74,7 @@ from bayplan.binder import RejectBind
 
 
 class Moody:
-    """Has something against one node of each pod that is to be refused, and lets others stumble once."""
+    """Rejects one node for pods that are to be refused, and fails once for some other pods."""
 
     name = "moody"
 
@@ -88,13 +88,13 @@ class Moody:
 
 
 def folded(request: Tree) -> Tree:
-    """What both plugins together say."""
+    """The annotations of both plugins together."""
     spec = request["spec"]
     return {"marking.kai.scheduler/node": spec["selectedNode"], "marking.kai.scheduler/pod": spec["podName"]}
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderHarness]:
+def harness(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderHarness]:
     mine = BinderHarness(cluster, namespace, tmp_path)
     mine.expected_annotations = folded
     mine.ensure_reservations()
@@ -116,24 +116,24 @@ def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderH
     mine.close()
 
 
-def device_class(corner: BinderHarness) -> str:
-    return f"{corner.label[:40]}-gpu"
+def device_class(harness: BinderHarness) -> str:
+    return f"{harness.label[:40]}-gpu"
 
 
-def storage_class(corner: BinderHarness) -> str:
-    return f"{corner.label[:40]}-local"
+def storage_class(harness: BinderHarness) -> str:
+    return f"{harness.label[:40]}-local"
 
 
 @dataclass
 class Player:
-    """A process that dies, and the next one of its kind."""
+    """A process that is killed, and its successor."""
 
     start: Callable[[], Any]
     _life: ExitStack = field(default_factory=ExitStack)
     process: Popen[bytes] | None = None
 
     def lives(self, step: str = "") -> None:
-        """Another one in the place of who was there; with a step, one that ends itself there."""
+        """Start another one; with a step, one that kills itself at this crash point."""
         self.ends()
         with ExitStack() as arming:
             if step:
@@ -141,17 +141,17 @@ class Player:
             self.process = self._life.enter_context(self.start())
 
     def stays(self) -> None:
-        """Whoever is there, or another one."""
+        """The running process, or a new one."""
         if self.process is None or self.process.poll() is not None:
             self.lives()
 
     def dies(self) -> None:
-        """Wait until it has."""
+        """Wait until it is ready."""
         assert self.process is not None
         assert self.process.wait(240) == -signal.SIGKILL
 
     def ends(self) -> None:
-        """At once, wherever it is."""
+        """Kill it now, wherever it is."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(60)
@@ -160,21 +160,21 @@ class Player:
 
 
 class Rounds:
-    """Pods come, processes die, some pods go: over and over, as chance will have it."""
+    """Create pods, kill processes and delete pods, in random order."""
 
-    def __init__(self, corner: BinderHarness, witness: BindWatcher, seed: int) -> None:
-        self.corner, self.witness, self.chance = corner, witness, random.Random(seed)
-        flags = (f"--plugins-dir={corner.folder / 'marking'}",)
+    def __init__(self, harness: BinderHarness, bind_watcher: BindWatcher, seed: int) -> None:
+        self.harness, self.bind_watcher, self.chance = harness, bind_watcher, random.Random(seed)
+        flags = (f"--plugins-dir={harness.folder / 'marking'}",)
         self.players = {
-            "scheduler": Player(lambda: corner.run_scheduler(*flags, config=short_backoff_config(self.profiles()))),
-            "binder": Player(lambda: corner.binder(f"--plugins-dir={corner.folder / 'moody'}")),
+            "scheduler": Player(lambda: harness.run_scheduler(*flags, config=short_backoff_config(self.profiles()))),
+            "binder": Player(lambda: harness.binder(f"--plugins-dir={harness.folder / 'moody'}")),
         }
         self.made = self.bound = 0
         self.killed: list[str] = []
         self._kinds: list[str] = []
 
     def profiles(self) -> str:
-        """Claims and volumes are written by the scheduler before it makes the request, or by the binder after that."""
+        """Claims and volumes are written by the scheduler before the request, or by the binder after it."""
         return self.chance.choice((PROFILES, LEFT_TO_THE_BINDER))
 
     def play(self, kills: int) -> None:
@@ -187,7 +187,7 @@ class Rounds:
                     self.calm()
 
     def turn(self, turn: int) -> None:
-        """Some pods come, one may go, and somebody dies of it."""
+        """Create some pods, maybe delete one, and kill a process."""
         victims = self.chance.choice(VICTIMS)
         requests = self.chance.randint(1, PODS_A_KILL)
         steps = self.chance.randint(1, FEWEST_STEPS * requests)
@@ -196,7 +196,7 @@ class Rounds:
             player.lives(step) if name in victims else player.stays()
         self.come(turn)
         if self.chance.random() < 0.3:
-            self.go([self.chance.choice(sorted(set(self.corner.api.pods()) - set(self.latest(turn))) or [""])])
+            self.go([self.chance.choice(sorted(set(self.harness.api.pods()) - set(self.latest(turn))) or [""])])
         for name in victims:
             self.players[name].dies()
             self.killed.append(name)
@@ -207,85 +207,85 @@ class Rounds:
     def come(self, turn: int) -> None:
         for name in self.latest(turn):
             kind, mood = self.kind(), self.chance.choice(MOODS)
-            pod = self.corner.pod(name, cpu="10m")
+            pod = self.harness.pod(name, cpu="10m")
             pod["metadata"]["annotations"] = {"example.com/mood": mood}
             if kind == "shared":
                 shared = {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": f"{name}-gpu"}
                 pod["metadata"]["annotations"].update(shared)
             elif kind == "claim":
-                self.corner.api.create(device_claim(name, device_class(self.corner)))
+                self.harness.api.create(device_claim(name, device_class(self.harness)))
                 pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": name}]
                 pod["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
             elif kind == "volume":
                 self.store(name)
                 pod["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]
-                if mood == "refused":  # on the node of the volume it would be so for ever
+                if mood == "refused":  # on the node of the volume every attempt would fail
                     pod["metadata"]["annotations"]["example.com/mood"] = "stumbling"
-            self.corner.api.create(pod)
+            self.harness.api.create(pod)
             self.made += 1
 
     def kind(self) -> str:
-        """Each kind as often as any other, in few rounds, too; in which order is chance."""
+        """Each kind equally often, even in few rounds; their order is random."""
         self._kinds = self._kinds or self.chance.sample(KINDS, len(KINDS))
         return self._kinds.pop()
 
     def store(self, name: str) -> None:
-        """A claim, and a volume on some node; which claim gets which volume is for those to say who place the pods."""
-        kind, node = storage_class(self.corner), self.chance.choice(self.corner.nodes)
-        self.corner.api.create(volume(self.corner, name, node, kind), claim(name, kind))
+        """A claim, and a volume on some node; the scheduler or the binder chooses the volume of a claim."""
+        kind, node = storage_class(self.harness), self.chance.choice(self.harness.nodes)
+        self.harness.api.create(volume(self.harness, name, node, kind), claim(name, kind))
 
     def go(self, names: list[str]) -> None:
-        """Pods are deleted, and nothing else: what was theirs the binder has to give back, or the controllers."""
+        """Delete pods and nothing else: the binder or the controllers must release their objects."""
         for name in filter(None, names):
-            self.corner.api.delete_all("Pod", [name])
+            self.harness.api.delete_all("Pod", [name])
             self.made -= 1
 
     def calm(self) -> None:
-        """Nobody dies for a while: all pods come to their nodes and nothing is left over; then most of them go."""
-        corner = self.corner
+        """Without kills for a while, every pod is bound and nothing is left over; then most pods are deleted."""
+        harness = self.harness
         for player in self.players.values():
             player.lives()
-        corner.wait_bound()
-        for name in corner.api.pods():
-            corner.wait_for_end(name, "Succeeded")
-        wait_until(lambda: corner.faults() == [], "all is in order", why=lambda: "\n".join(corner.faults()))
-        pods = corner.api.pods()
-        wait_until(lambda: self.witness.has_seen(pods), "the witness has seen it all")
-        assert self.witness.faults() == []
-        assert self.witness.tried(), "nobody has noted an attempt"
+        harness.wait_bound()
+        for name in harness.api.pods():
+            harness.wait_for_end(name, "Succeeded")
+        wait_until(lambda: harness.faults() == [], "all is in order", why=lambda: "\n".join(harness.faults()))
+        pods = harness.api.pods()
+        wait_until(lambda: self.bind_watcher.has_seen(pods), "the bind_watcher has seen it all")
+        assert self.bind_watcher.faults() == []
+        assert self.bind_watcher.tried(), "no attempt was recorded"
         assert len(pods) + self.bound == self.made
-        assert all(node_name(pod) in corner.nodes for pod in pods.values())
+        assert all(node_name(pod) in harness.nodes for pod in pods.values())
         going = [name for name in pods if self.chance.random() < 0.8]
         self.go(going)
         self.made += len(going)
         self.bound += len(going)
-        wait_until(lambda: corner.faults() == [], "nothing is left of those", why=lambda: "\n".join(corner.faults()))
+        wait_until(lambda: harness.faults() == [], "nothing is left of those", why=lambda: "\n".join(harness.faults()))
 
 
-def kill_again_and_again(corner: BinderHarness, kills: int, seed: int) -> Rounds:
+def kill_again_and_again(harness: BinderHarness, kills: int, seed: int) -> Rounds:
     with (
-        corner.watch_binds(corner.folder / "moody") as witness,
-        controllers(corner.folder, corner.cluster.kubeconfig(), CARETAKERS),
+        harness.watch_binds(harness.folder / "moody") as bind_watcher,
+        controllers(harness.folder, harness.cluster.kubeconfig(), CARETAKERS),
     ):
-        rounds = Rounds(corner, witness, seed)
+        rounds = Rounds(harness, bind_watcher, seed)
         try:
             rounds.play(kills)
         except BaseException as fault:
             fault.add_note(f"seed {seed}, {len(rounds.killed)} kills so far: {' '.join(rounds.killed[-20:])}")
             raise
-    assert corner.faults() == []
+    assert harness.faults() == []
     return rounds
 
 
-def test_a_few_kills(corner: BinderHarness) -> None:
-    rounds = kill_again_and_again(corner, FEW, seed=7)
+def test_a_few_kills(harness: BinderHarness) -> None:
+    rounds = kill_again_and_again(harness, FEW, seed=7)
     assert rounds.bound > 0
 
 
 @pytest.mark.soak
-def test_many_kills(corner: BinderHarness, request: pytest.FixtureRequest) -> None:
+def test_many_kills(harness: BinderHarness, request: pytest.FixtureRequest) -> None:
     kills = request.config.getoption("--kills") or MANY
-    rounds = kill_again_and_again(corner, kills, seed=11)
+    rounds = kill_again_and_again(harness, kills, seed=11)
     assert {*rounds.killed} == {"binder", "scheduler"}
     assert len(rounds.killed) >= kills
-    assert rounds.witness.reserved, "no device was ever reserved"
+    assert rounds.bind_watcher.reserved, "no device was ever reserved"

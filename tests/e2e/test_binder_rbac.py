@@ -1,4 +1,4 @@
-"""The binder's rules and the scheduler's against the server's audit log: neither asks for what is the other's."""
+"""The RBAC rules of binder and scheduler against the server's audit log: neither has rights of the other's."""
 
 from __future__ import annotations
 
@@ -64,22 +64,22 @@ profiles:
 """
 
 SELDOM: set[AccessRight] = {
-    ("scheduling.run.ai", "bindrequests", "get"),  # where a status is refused: whether the request is there
-    ("", "events", "patch"),  # where an event is repeated
+    ("scheduling.run.ai", "bindrequests", "get"),  # after a conflict of the status: whether the request exists
+    ("", "events", "patch"),  # when an event is repeated
     ("resource.k8s.io", "resourceclaims/binding", "patch"),  # checked within other requests
 }
 
 
 @pytest.fixture(scope="module")
 def cluster_of_rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that keeps account of what both ask, under exactly the rules that we hand out."""
+    """A cluster with an audit log of both, under exactly the RBAC rules of `deploy/`."""
     accounts = (BINDER, SCHEDULER, ADMISSION, RESERVATION)
     with run_audited_cluster(tmp_path_factory.mktemp("audited"), OVERLAY, *accounts) as cluster:
         yield cluster
 
 
 def rights(cluster: Cluster, account: DeployedFolder, overlay: Path = OVERLAY) -> set[AccessRight]:
-    """What the roles of an account allow."""
+    """The rights of the roles of an account."""
     trees = [tree for tree in yaml.safe_load_all(cluster.kubectl("kustomize", str(overlay))) if tree]
     roles = {(each["kind"], each["metadata"]["name"]): each for each in trees if "Role" in each["kind"]}
     bound = [
@@ -90,18 +90,18 @@ def rights(cluster: Cluster, account: DeployedFolder, overlay: Path = OVERLAY) -
     return {
         right
         for key in bound
-        if key in roles  # others are the cluster's own
+        if key in roles  # other roles are the cluster's own
         for rule in roles[key]["rules"]
         for right in itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])
     }
 
 
-def test_each_asks_for_its_own_and_nothing_is_denied(cluster_of_rules: Cluster, tmp_path: Path) -> None:
+def test_each_has_exactly_the_rights_that_it_uses(cluster_of_rules: Cluster, tmp_path: Path) -> None:
     cluster = cluster_of_rules
     cluster.kubectl("create", "namespace", "work")
-    corner = BinderHarness(cluster, "work", tmp_path)
-    install_volcano_crds(cluster, corner.api)
-    corner.add_nodes(2, cpu="4")
+    harness = BinderHarness(cluster, "work", tmp_path)
+    install_volcano_crds(cluster, harness.api)
+    harness.add_nodes(2, cpu="4")
     plugins = tmp_path / "plugins"
     plugins.mkdir(mode=0o755)
     (plugins / "noting.py").write_text(NOTING)
@@ -117,16 +117,16 @@ def test_each_asks_for_its_own_and_nothing_is_denied(cluster_of_rules: Cluster, 
         "config": short_backoff_config(PROFILES),
         "kubeconfig": cluster.kubeconfig(SCHEDULER.name),
     }
-    with corner.run_scheduler(**scheduler), corner.binder(*binder):
-        corner.api.create(corner.pod("web", schedulerName="bayplan"))
-        corner.wait_bound(["web"])
-        binds_a_volume(corner)
-        looks_at_a_node_again(corner)
-        reserves_a_device(corner)
-        makes_a_claim(corner)
-        shares_a_device(corner)
-        corner.pod_with_request("gone", corner.nodes[0], podName="nobody")
-        corner.wait_for_end("gone", "Failed")
+    with harness.run_scheduler(**scheduler), harness.binder(*binder):
+        harness.api.create(harness.pod("web", schedulerName="bayplan"))
+        harness.wait_bound(["web"])
+        binds_a_volume(harness)
+        looks_at_a_node_again(harness)
+        reserves_a_device(harness)
+        makes_a_claim(harness)
+        shares_a_device(harness)
+        harness.pod_with_request("gone", harness.nodes[0], podName="nobody")
+        harness.wait_for_end("gone", "Failed")
         wait_until(
             lambda: ("coordination.k8s.io", "leases", "update") in used_rights(BINDER.log(cluster)),
             "the lease is renewed",
@@ -137,7 +137,7 @@ def test_each_asks_for_its_own_and_nothing_is_denied(cluster_of_rules: Cluster, 
         assert used_rights(entries) - rights(cluster, account) == set()
     assert used_rights(RESERVATION.log(cluster)) == rights(cluster, RESERVATION)
     idle = rights(cluster, BINDER) - used_rights(BINDER.log(cluster)) - SELDOM
-    assert {right for right in idle if right[2] != "list"} == set()  # a watch that begins with a list needs none
+    assert {right for right in idle if right[2] != "list"} == set()  # a watch that starts with a list needs no version
     assert not may(cluster, SCHEDULER, "create", "pods/binding")
     assert not may(cluster, BINDER, "create", "bindrequests.scheduling.run.ai")
     assert may(cluster, BINDER, "create", "pods/binding")
@@ -150,95 +150,95 @@ def may(cluster: Cluster, account: DeployedFolder, verb: str, resource: str) -> 
     return any(right[:2] == (group, plural) for right in given)
 
 
-def binds_a_volume(corner: BinderHarness) -> None:
-    """A pod that nobody schedules, so that the binder's own plugin does all of it."""
-    kind = wait_for_first_consumer_class(corner, "local", "kubernetes.io/no-provisioner")
-    made = volume(corner, "v", corner.nodes[1], kind)
+def binds_a_volume(harness: BinderHarness) -> None:
+    """A pod of no scheduler, so that the binder's own plugin handles all of it."""
+    kind = wait_for_first_consumer_class(harness, "local", "kubernetes.io/no-provisioner")
+    made = volume(harness, "v", harness.nodes[1], kind)
     name = made["metadata"]["name"]
-    corner.api.create(made, claim("data", kind))
-    corner.api.patch("PersistentVolume", name, {"status": {"phase": "Available"}}, sub="status")
-    waiting = pod_with_claim(corner, "local", "data")
+    harness.api.create(made, claim("data", kind))
+    harness.api.patch("PersistentVolume", name, {"status": {"phase": "Available"}}, sub="status")
+    waiting = pod_with_claim(harness, "local", "data")
     waiting["spec"]["schedulerName"] = "nobody"
-    (pod,) = corner.api.create(waiting)
-    corner.api.create(corner.request(pod, corner.nodes[1]))
-    wait_until(lambda: "claimRef" in corner.api.get("PersistentVolume", name)["spec"], "the volume is promised")
-    bind_claim(corner, "data", name)
-    corner.wait_bound(["local"])
-    corner.api.create(claim("made", wait_for_first_consumer_class(corner, "made", "example.com/maker")))
-    waiting = pod_with_claim(corner, "made", "made")
+    (pod,) = harness.api.create(waiting)
+    harness.api.create(harness.request(pod, harness.nodes[1]))
+    wait_until(lambda: "claimRef" in harness.api.get("PersistentVolume", name)["spec"], "the volume is promised")
+    bind_claim(harness, "data", name)
+    harness.wait_bound(["local"])
+    harness.api.create(claim("made", wait_for_first_consumer_class(harness, "made", "example.com/maker")))
+    waiting = pod_with_claim(harness, "made", "made")
     waiting["spec"]["schedulerName"] = "nobody"
-    (pod,) = corner.api.create(waiting)
-    corner.api.create(corner.request(pod, corner.nodes[1]))
+    (pod,) = harness.api.create(waiting)
+    harness.api.create(harness.request(pod, harness.nodes[1]))
     wait_until(
-        lambda: "selected-node" in json.dumps(corner.api.get("PersistentVolumeClaim", "made")), "a node is named"
+        lambda: "selected-node" in json.dumps(harness.api.get("PersistentVolumeClaim", "made")), "a node is named"
     )
 
 
-def looks_at_a_node_again(corner: BinderHarness) -> None:
-    """As the shipped example does where the scheduler saw a later version of the node."""
+def looks_at_a_node_again(harness: BinderHarness) -> None:
+    """As the shipped example does if the scheduler saw a later version of the node."""
     later = {"nodestate.kai.scheduler/handler": "nodestate", "nodestate.kai.scheduler/resource-version": str(10**15)}
-    corner.pod_with_request("early", corner.nodes[0], annotations=later)
-    assert "is known in a version before" in corner.wait_for_end("early", "Failed")["status"]["reason"]
+    harness.pod_with_request("early", harness.nodes[0], annotations=later)
+    assert "is known in a version before" in harness.wait_for_end("early", "Failed")["status"]["reason"]
 
 
-def reserves_a_device(corner: BinderHarness) -> None:
-    kind = f"{corner.label[:40]}-gpu"
-    corner.api.create(*devices(corner, corner.nodes[0], kind, count=3))
-    corner.api.create(device_claim("mine", kind))
-    user = corner.pod("mine", schedulerName="nobody", resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}])
+def reserves_a_device(harness: BinderHarness) -> None:
+    kind = f"{harness.label[:40]}-gpu"
+    harness.api.create(*devices(harness, harness.nodes[0], kind, count=3))
+    harness.api.create(device_claim("mine", kind))
+    user = harness.pod("mine", schedulerName="nobody", resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}])
     user["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-    (pod,) = corner.api.create(user)
-    given = [{"name": "gpu", "allocation": device(corner, 0)}]
-    corner.api.create(corner.request(pod, corner.nodes[0], resourceClaimAllocations=given))
-    corner.wait_bound(["mine"])
-    (reserved,) = corner.api.get("ResourceClaim", "mine")["status"]["reservedFor"]
+    (pod,) = harness.api.create(user)
+    given = [{"name": "gpu", "allocation": device(harness, 0)}]
+    harness.api.create(harness.request(pod, harness.nodes[0], resourceClaimAllocations=given))
+    harness.wait_bound(["mine"])
+    (reserved,) = harness.api.get("ResourceClaim", "mine")["status"]["reservedFor"]
     assert reserved["uid"] == pod["metadata"]["uid"]
 
 
-def device(corner: BinderHarness, number: int) -> Tree:
-    """One of the node's, as an engine allocates it."""
-    result = {"request": "gpu", "driver": "gpu.example.com", "pool": corner.nodes[0], "device": f"gpu-{number}"}
+def device(harness: BinderHarness, number: int) -> Tree:
+    """A device of the node, allocated as by an engine."""
+    result = {"request": "gpu", "driver": "gpu.example.com", "pool": harness.nodes[0], "device": f"gpu-{number}"}
     return {"devices": {"results": [result]}}
 
 
-def makes_a_claim(corner: BinderHarness) -> None:
-    """For pods that ask for devices as for any resource; taken away again where a plugin fails."""
-    wanted = {"deviceClassName": f"{corner.label[:40]}-gpu", "allocationMode": "ExactCount", "count": 1}
+def makes_a_claim(harness: BinderHarness) -> None:
+    """For extended resources that are backed by devices; the claim is deleted again if a plugin fails."""
+    wanted = {"deviceClassName": f"{harness.label[:40]}-gpu", "allocationMode": "ExactCount", "count": 1}
     for number, (name, phase) in enumerate((("extended", "Succeeded"), ("refused", "Failed")), start=1):
         given = {
-            "allocation": device(corner, number),
+            "allocation": device(harness, number),
             "deviceRequests": [{"name": "gpu", "exactly": wanted}],
             "containerMappings": [{"containerName": "main", "resourceName": "example.com/gpu", "requestName": "gpu"}],
         }
-        asking = corner.pod(name, schedulerName="nobody", asks={"example.com/gpu": "1"})
-        (pod,) = corner.api.create(asking)
+        asking = harness.pod(name, schedulerName="nobody", asks={"example.com/gpu": "1"})
+        (pod,) = harness.api.create(asking)
         fail = {"noting.kai.scheduler/fail": "yes"} if phase == "Failed" else {}
         more: Tree = {"extendedResourceClaimAllocation": given, "backoffLimit": 1}
-        corner.api.create(corner.request(pod, corner.nodes[0], annotations=fail, **more))
-        corner.wait_for_end(name, phase)
-    claims = {each["metadata"]["name"] for each in corner.api.list("ResourceClaim")} - {"mine"}
-    told = corner.api.pod("extended")["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
+        harness.api.create(harness.request(pod, harness.nodes[0], annotations=fail, **more))
+        harness.wait_for_end(name, phase)
+    claims = {each["metadata"]["name"] for each in harness.api.list("ResourceClaim")} - {"mine"}
+    told = harness.api.pod("extended")["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
     assert claims == {told}
 
 
-def shares_a_device(corner: BinderHarness) -> None:
-    """Reserved, told by ConfigMaps (one was there), taken back where a plugin fails, free when nobody is left."""
-    corner.sharing("first", "group-1", config_map=True)
-    wait_until(lambda: bool(corner.reservations("group-1")), "the device is reserved")
-    (held,) = corner.reservations("group-1")
+def shares_a_device(harness: BinderHarness) -> None:
+    """A shared device: reserved, in ConfigMaps, rolled back after a failure, freed after its last user."""
+    harness.sharing("first", "group-1", config_map=True)
+    wait_until(lambda: bool(harness.reservations("group-1")), "the device is reserved")
+    (held,) = harness.reservations("group-1")
     told = ("annotate", "pod", held["metadata"]["name"], f"--namespace={RESERVATIONS}", f"{DEVICE}=GPU-7")
-    corner.cluster.kubectl(*told, user=RESERVATION.name)  # as the program in it, under its account
-    corner.wait_for_end("first", "Succeeded")
-    corner.sharing("second", "group-1", backoffLimit=1, annotations={"noting.kai.scheduler/fail": "yes"})
-    corner.wait_for_end("second", "Failed")
-    assert "runai-gpu-group" not in corner.api.pod("second")["metadata"].get("labels", {})
+    harness.cluster.kubectl(*told, user=RESERVATION.name)  # as the program of the reservation pod, under its account
+    harness.wait_for_end("first", "Succeeded")
+    harness.sharing("second", "group-1", backoffLimit=1, annotations={"noting.kai.scheduler/fail": "yes"})
+    harness.wait_for_end("second", "Failed")
+    assert "runai-gpu-group" not in harness.api.pod("second")["metadata"].get("labels", {})
     for name in ("first", "second"):
-        corner.api.delete("Pod", name, now=True)
-    corner.api.delete_all("BindRequest", ["first", "second"])
-    wait_until(lambda: not corner.reservations("group-1"), "the device is free again")
+        harness.api.delete("Pod", name, now=True)
+    harness.api.delete_all("BindRequest", ["first", "second"])
+    wait_until(lambda: not harness.reservations("group-1"), "the device is free again")
 
 
-def test_the_webhooks_want_nothing_but_to_be_asked(cluster_of_rules: Cluster, tmp_path: Path) -> None:
+def test_the_webhooks_need_no_rights_except_their_registrations(cluster_of_rules: Cluster, tmp_path: Path) -> None:
     cluster = cluster_of_rules
     (found,) = [tree for tree in ADMISSION.objects() if tree["kind"] == "Deployment"]
     (container,) = found["spec"]["template"]["spec"]["containers"]
@@ -254,23 +254,23 @@ def test_the_webhooks_want_nothing_but_to_be_asked(cluster_of_rules: Cluster, tm
     assert used_rights(entries) == ADMISSION.rights()
     kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
     registered = json.loads(cluster.kubectl("get", kinds, "-o", "json"))["items"]
-    cluster.kubectl("delete", kinds, "--all")  # whom they name is not there
+    cluster.kubectl("delete", kinds, "--all")  # their service does not exist
     assert {tree["metadata"]["name"] for tree in registered} == {"bayplan-gpus-mutate", "bayplan-gpus-validate"}
     (conditions,) = {json.dumps(hook["matchConditions"]) for tree in registered for hook in tree["webhooks"]}
     assert "object.spec.schedulerName in ['bayplan']" in conditions
 
 
-def test_neither_can_do_the_others_work(cluster_of_rules: Cluster, tmp_path: Path) -> None:
-    """Asked of the server itself, with the tokens of both."""
+def test_neither_has_the_rights_of_the_other(cluster_of_rules: Cluster, tmp_path: Path) -> None:
+    """Checked by SelfSubjectAccessReviews with the tokens of both."""
     cluster = cluster_of_rules
     cluster.kubectl("create", "namespace", "borders")
-    corner = BinderHarness(cluster, "borders", tmp_path)
-    install_volcano_crds(cluster, corner.api)
-    corner.add_nodes(1)
-    (pod,) = corner.api.create(corner.pod("web", schedulerName="nobody"))
-    target = {"kind": "Node", "name": corner.nodes[0]}
+    harness = BinderHarness(cluster, "borders", tmp_path)
+    install_volcano_crds(cluster, harness.api)
+    harness.add_nodes(1)
+    (pod,) = harness.api.create(harness.pod("web", schedulerName="nobody"))
+    target = {"kind": "Node", "name": harness.nodes[0]}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "web"}, "target": target}
-    request = corner.request(pod, corner.nodes[0])
+    request = harness.request(pod, harness.nodes[0])
     for account, path, body in (
         (SCHEDULER, "/api/v1/namespaces/borders/pods/web/binding", binding),
         (BINDER, "/apis/scheduling.run.ai/v1alpha2/namespaces/borders/bindrequests", request),
@@ -279,9 +279,9 @@ def test_neither_can_do_the_others_work(cluster_of_rules: Cluster, tmp_path: Pat
         file.write_text(json.dumps(body))
         with pytest.raises(ClusterError, match="Forbidden"):
             cluster.kubectl("create", "--raw", path, "-f", str(file), user=account.name)
-    assert node_name(corner.api.pod("web")) == ""
-    assert corner.find("BindRequest", "web") == {}
-    corner.close()
+    assert node_name(harness.api.pod("web")) == ""
+    assert harness.find("BindRequest", "web") == {}
+    harness.close()
 
 
 REFUSING = """
@@ -297,29 +297,29 @@ class Refusing:
 """
 
 
-def test_the_batch_engine_makes_requests_and_binds_nothing(tmp_path: Path) -> None:
-    """With the settings that are deployed; requests that are given up on one node are cleared away and made anew."""
+def test_the_batch_engine_creates_requests_and_binds_nothing(tmp_path: Path) -> None:
+    """With the settings of `deploy/`; requests that fail on one node are deleted and created again."""
     with run_audited_cluster(tmp_path, BATCH_OVERLAY, BINDER, BATCH) as cluster:
         cluster.kubectl("create", "namespace", "work")
-        corner = BinderHarness(cluster, "work", tmp_path)
-        bad, good = corner.add_nodes(2, cpu="4")
+        harness = BinderHarness(cluster, "work", tmp_path)
+        bad, good = harness.add_nodes(2, cpu="4")
         plugins = tmp_path / "plugins"
         plugins.mkdir(mode=0o755)
         (plugins / "refusing.py").write_text(REFUSING.replace("BAD", bad))
         given = yaml.safe_load((BATCH_OVERLAY / "settings.yaml").read_text())["data"]["settings.yaml"]
-        engine = corner.run_batch_with_requests(f"--kubeconfig={cluster.kubeconfig(BATCH.name)}", settings=given)
-        with engine, corner.binder(f"--kubeconfig={cluster.kubeconfig(BINDER.name)}", f"--plugins-dir={plugins}"):
-            names = corner.gang("ring", 3)
-            corner.wait_bound(names)
+        engine = harness.run_batch_with_requests(f"--kubeconfig={cluster.kubeconfig(BATCH.name)}", settings=given)
+        with engine, harness.binder(f"--kubeconfig={cluster.kubeconfig(BINDER.name)}", f"--plugins-dir={plugins}"):
+            names = harness.gang("ring", 3)
+            harness.wait_bound(names)
             for name in names:
-                corner.wait_for_end(name, "Succeeded")
-        assert corner.nodes_of(names) == [good] * 3
+                harness.wait_for_end(name, "Succeeded")
+        assert harness.nodes_of(names) == [good] * 3
         for account in (BATCH, BINDER):
             entries = account.log(cluster)
             assert denied_requests(entries) == []
             assert used_rights(entries) - rights(cluster, account, BATCH_OVERLAY) == set()
         asked = {right[2] for right in used_rights(BATCH.log(cluster)) if right[1] == "bindrequests"}
-        assert asked >= {"list", "watch", "create", "delete"}  # get: where one of an earlier pod has its name
+        assert asked >= {"list", "watch", "create", "delete"}  # get: if an earlier pod's request has the name
         assert ("", "pods/binding", "create") not in rights(cluster, BATCH, BATCH_OVERLAY)
-        corner.check_invariants()
-        corner.close()
+        harness.check_invariants()
+        harness.close()

@@ -12,7 +12,7 @@ from support.harness.deadlines import TEST_TIMEOUT_S
 TESTS = Path(__file__).parents[1]
 
 
-def test_a_short_campaign_comes_to_its_end(tmp_path: Path) -> None:
+def test_a_short_campaign_completes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "chaos", "--minutes", "0.2", "--configuration", "pods@embedded"]
     done = subprocess.run(
         [*command, "--folder", str(tmp_path), "-o", "json"],

@@ -1,4 +1,4 @@
-"""Ways in to a real API server: tokens that rotate, programs, certificates, somebody else's name."""
+"""Credentials on a real API server: tokens that rotate, exec plugins, certificates, impersonation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_a_client_certificate(cluster: Cluster) -> None:
 
 
 @async_test
-async def test_somebody_elses_name(cluster: Cluster) -> None:
+async def test_impersonation(cluster: Cluster) -> None:
     assert await whoami(cluster.target(impersonate=(("Impersonate-User", "jane"),))) == "jane"
     with pytest.raises(Forbidden):
         await whoami(cluster.target("limited", impersonate=(("Impersonate-User", "jane"),)))
@@ -63,7 +63,7 @@ async def test_a_token_that_rotates(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def program(folder: Path, *tokens: str) -> Path:
-    """A credential program that prints one token after another."""
+    """A credential plugin that prints one token after another."""
     path = folder / "login"
     answers = [
         {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": token}}

@@ -1,4 +1,4 @@
-"""The lease on a real API server: taken over when its holder ends, dies or is stopped, and between us and upstream."""
+"""Leader election on a real API server: takeover when the holder ends, dies or is stopped, also with kube-scheduler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cluster.run import Cluster
 from support.harness.async_tests import async_test, wait_until
 
 QUICK = ElectionTimings(lease_s=9.0, renew_s=6.0, retry_s=0.5)
-"""Quicker than upstream's, and slow enough for a machine that everybody wants something of."""
+"""Shorter than upstream's, and long enough for a busy machine."""
 
 
 def client_of(cluster: Cluster) -> Client:
@@ -37,7 +37,7 @@ def lease(cluster: Cluster, namespace: str) -> dict[str, Any]:
 
 
 @async_test
-async def test_a_lease_is_handed_on(cluster: Cluster, namespace: str) -> None:
+async def test_a_lease_is_taken_over(cluster: Cluster, namespace: str) -> None:
     async with client_of(cluster) as one, client_of(cluster) as two:
         first, second = candidate(one, namespace, "first"), candidate(two, namespace, "second")
         await first.acquire()
@@ -107,9 +107,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @async_test
-async def test_a_process_that_was_stopped_goes_on_without_writing(
-    cluster: Cluster, namespace: str, tmp_path: Path
-) -> None:
+async def test_a_stopped_process_resumes_without_writing(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     cluster.apply(
         {
             "apiVersion": "v1",
@@ -150,7 +148,7 @@ def pod_version(cluster: Cluster, namespace: str) -> str:
 
 @async_test
 async def test_a_lease_is_shared_with_kube_scheduler(cluster: Cluster, namespace: str) -> None:
-    """It waits for us while we lead, and we take over when it ends."""
+    """kube-scheduler waits while we lead, and Bayplan takes over when it ends."""
     async with client_of(cluster) as client:
         ours = candidate(client, namespace, "ours")
         await ours.acquire()

@@ -1,4 +1,4 @@
-"""Informers on a real API server: what exists, what changes, and what is found again after any gap."""
+"""Informers on a real API server: existing objects, changes, and recovery after a gap."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pod(name: str, **more: object) -> dict[str, object]:
 
 
 class Heard:
-    """What an informer told, newest state by name."""
+    """The handler calls of an informer, newest state by name."""
 
     def __init__(self) -> None:
         self.verbs: list[tuple[str, str]] = []
@@ -61,7 +61,7 @@ async def test_the_server_offers_every_kind_of_kubernetes(cluster: Cluster) -> N
     async with client_of(cluster.target()) as client:
         offered = await client.discover()
         assert offered.server_version == "v1.36.4"
-        # Volcano's and KAI's are custom resources, and Kubernetes' own PodGroup is behind a gate.
+        # Volcano's and KAI's are custom resources, and Kubernetes' own PodGroup needs a feature gate.
         custom = ("volcano.sh", "run.ai")
         absent = {kind.name for kind in KINDS if kind.group.endswith(custom)} | {"PodGroup"}
         assert {kind.name for kind in offered.missing} == absent
@@ -87,23 +87,23 @@ async def test_every_kind_can_be_listed_and_watched(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "paged"])
 @async_test
-async def test_what_exists_and_what_changes_is_told(cluster: Cluster, namespace: str, streaming: bool) -> None:
+async def test_existing_objects_and_changes_are_delivered(cluster: Cluster, namespace: str, streaming: bool) -> None:
     for number in range(3):
-        cluster.kubectl("-n", namespace, "create", "configmap", f"c{number}")  # not ours: other kinds are not told
+        cluster.kubectl("-n", namespace, "create", "configmap", f"c{number}")  # other kinds are not delivered
     heard = Heard()
     async with client_of(cluster.target()) as client:
         for number in range(3):
             await client.create(PODS, pod(f"p{number}"), namespace=namespace)
         informer = client.informer(PODS, heard, selection=Selection(namespace=namespace), streaming=streaming)
         async with running(informer):
-            await wait_until(lambda: len(informer.store) == 3)  # a first list may be a little old, the watch catches up
+            await wait_until(lambda: len(informer.store) == 3)  # a first list may be slightly old, the watch catches up
             assert sorted(heard.verbs) == [("add", "p0"), ("add", "p1"), ("add", "p2")]
             heard.verbs.clear()
             await client.patch(PODS, {"metadata": {"labels": {"a": "b"}}}, namespace=namespace, name="p0")
             await client.delete(PODS, namespace=namespace, name="p1", grace_s=0)
             await client.create(PODS, pod("p3"), namespace=namespace)
             await wait_until(lambda: len(heard.verbs) == 4)
-            # A pod without a grace period is marked first and then gone.
+            # A pod without a grace period is marked first and then deleted.
             assert heard.verbs == [("update", "p0"), ("update", "p1"), ("delete", "p1"), ("add", "p3")]
             assert {name for _, name in informer.store} == {"p0", "p2", "p3"}
             assert informer.store[namespace, "p0"].metadata.labels == {"a": "b"}
@@ -125,8 +125,9 @@ async def test_a_pod_that_leaves_the_selection_is_deleted(cluster: Cluster, name
 
 @async_test
 async def test_a_watch_that_matches_nothing_keeps_its_version_fresh(cluster: Cluster, namespace: str) -> None:
-    """Otherwise the kind's history would be gone at some resume, and a list would follow: the watch is resumed after
-    each silence, and bookmarks that come once a minute would never arrive."""
+    """Without bookmarks the history of the kind would be compacted before a resume, and a list would follow: the watch
+    is resumed after each silent period, and bookmarks, sent once a minute, would never arrive.
+    """
     heard = Heard()
     async with client_of(cluster.target()) as client:
         chosen = Selection(namespace=namespace, label_selector="of=nothing")
@@ -142,8 +143,8 @@ async def test_a_watch_that_matches_nothing_keeps_its_version_fresh(cluster: Clu
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "paged"])
 @async_test
-async def test_a_gap_in_which_history_was_forgotten(cluster: Cluster, namespace: str, streaming: bool) -> None:
-    """The client loses its server; meanwhile things change, etcd forgets and the API server starts anew: 410."""
+async def test_a_gap_with_compacted_history(cluster: Cluster, namespace: str, streaming: bool) -> None:
+    """The client loses its server; meanwhile objects change, etcd compacts and the API server restarts: 410."""
     heard = Heard()
     port = cluster.target().url.port
     assert port is not None
@@ -205,7 +206,7 @@ async def test_a_short_absence_of_the_server_is_resumed_without_a_list(cluster: 
 
 
 @async_test
-async def test_pages_of_a_forgotten_version_are_gone(cluster: Cluster, namespace: str) -> None:
+async def test_pages_of_a_compacted_version_are_gone(cluster: Cluster, namespace: str) -> None:
     async with client_of(cluster.target()) as client:
         for number in range(4):
             await client.create(PODS, pod(f"p{number}"), namespace=namespace)
@@ -223,8 +224,8 @@ async def test_pages_of_a_forgotten_version_are_gone(cluster: Cluster, namespace
 
 
 @async_test
-async def test_a_store_survives_a_bad_line_to_the_server(cluster: Cluster, namespace: str) -> None:
-    """Pods come, change and go while the connection is cut again and again: in the end nothing is missing."""
+async def test_a_store_survives_a_bad_connection(cluster: Cluster, namespace: str) -> None:
+    """Pods are created, changed and deleted while the connection is cut: in the end the store is complete."""
     chance = random.Random(7)
     port = cluster.target().url.port
     assert port is not None

@@ -1,4 +1,4 @@
-"""Writes on a real API server: what it takes, and what it refuses because somebody was quicker."""
+"""Writes on a real API server: accepted ones, and those refused because of a conflict."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_an_update_of_an_old_version_is_refused(cluster: Cluster, namespac
 
 
 @async_test
-async def test_only_the_pod_that_is_meant_is_deleted(cluster: Cluster, namespace: str) -> None:
+async def test_only_the_pod_with_the_uid_is_deleted(cluster: Cluster, namespace: str) -> None:
     async with client_of(cluster) as client:
         made = await created(client, namespace)
         with pytest.raises(Conflict):

@@ -1,4 +1,4 @@
-"""Controllers whose writes are refused: everything is right in the end, and nothing was made twice."""
+"""Controllers whose writes are refused: the final state is correct, and no object was created twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do with workloads, typed with kubectl: on our API server, and with our controllers on a real one."""
+"""Operations on workloads with kubectl: on the embedded API server, and with Bayplan's controllers on a real one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_deployment_is_rolled_out_undone_paused_restarted_and_scaled(hands: Na
     hands.until(lambda: not hands.names("pods"), "no pod is left")
 
 
-def test_a_rollout_that_cannot_go_on_says_so(hands: NamespaceKubectl) -> None:
+def test_a_stuck_rollout_reports_it(hands: NamespaceKubectl) -> None:
     pod = template({"app": "stuck"}, nodeSelector={"no": "such"})
     hands.apply(workload("Deployment", "stuck", pod=pod, replicas=1, progressDeadlineSeconds=1))
     assert "exceeded its progress deadline" in hands.expect_error("rollout", "status", "deployment/stuck", WAIT_FLAG)
@@ -152,7 +152,7 @@ def test_a_stateful_set_keeps_its_order_and_its_volumes(hands: NamespaceKubectl)
     hands.until(lambda: volume not in hands.names("pv"), "the volume goes with its claim")
 
 
-def test_a_job_runs_is_tried_again_and_gives_up(hands: NamespaceKubectl) -> None:
+def test_a_job_runs_is_retried_and_fails(hands: NamespaceKubectl) -> None:
     good = template({"app": "sum"}, annotations=ENDS, restartPolicy="Never")
     bad = template({"app": "bad"}, annotations=FAILS, restartPolicy="Never")
     jobs = {
@@ -175,13 +175,13 @@ def test_a_job_runs_is_tried_again_and_gives_up(hands: NamespaceKubectl) -> None
     hands.until(lambda: not hands.names("pods", "-l", "job-name=sum"), "its pods go with it")
 
 
-def test_a_job_that_says_nothing_of_its_time_ends(hands: NamespaceKubectl) -> None:
+def test_a_job_without_a_deadline_ends(hands: NamespaceKubectl) -> None:
     hands("create", "job", "hello", "--image=busybox", "--", "echo", "hi")
     hands("wait", "--for=condition=complete", "job/hello", WAIT_FLAG)
     assert hands.get("job/hello")["status"]["succeeded"] == 1
 
 
-def test_a_job_can_rest(hands: NamespaceKubectl) -> None:
+def test_a_job_can_be_suspended(hands: NamespaceKubectl) -> None:
     lasting = template({"app": "long"}, annotations=LASTS, restartPolicy="Never")
     spec = {"template": lasting, "parallelism": 2, "completions": 2}
     hands.apply({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "long"}, "spec": spec})
@@ -211,7 +211,7 @@ def test_a_cron_job_makes_jobs_by_the_clock_and_by_hand(hands: NamespaceKubectl)
     assert hands.names("cronjobs") == []
 
 
-def test_a_namespace_goes_with_everything_in_it(hands: NamespaceKubectl, cluster: Cluster) -> None:
+def test_a_namespace_is_deleted_with_everything_in_it(hands: NamespaceKubectl, cluster: Cluster) -> None:
     hands("create", "namespace", "team-to-go")
     team = NamespaceKubectl(cluster, "team-to-go")
     hands.until(lambda: team.names("serviceaccounts") == ["default"], "it is furnished")

@@ -1,4 +1,4 @@
-"""The demo as a newcomer has it: in a pipe, on a narrow terminal, without colours, stopped at any moment, kept up."""
+"""`bayplan demo` as a user runs it: in a pipe, on a narrow terminal, without colours, interrupted, with --keep."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMAND = [sys.executable, "-m", "bayplan", "demo"]
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    """A home of its own; what is left in the folder for temporary files is seen."""
+    """A home folder for the test, and a folder for temporary files that is checked for leftovers."""
     (tmp_path / "tmp").mkdir()
     mine = {"TMPDIR": str(tmp_path / "tmp"), "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
     known = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "KUBECONFIG", "COLUMNS")}
@@ -57,12 +57,12 @@ def test_in_a_pipe(env: dict[str, str]) -> None:
 
 
 def _as_in_a_shell() -> None:
-    """Who runs the tests in the background has them ignore Ctrl-C, and what they start with them."""
+    """Restore SIGINT: a test run in the background ignores Ctrl-C, and child processes inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def on_terminal(env: dict[str, str], columns: int) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
-    """Run it on a terminal of this width; what it has written so far, again and again."""
+    """Run it on a terminal of this width; yields its output so far, repeatedly."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     process = subprocess.Popen(
@@ -74,7 +74,7 @@ def on_terminal(env: dict[str, str], columns: int) -> Iterator[tuple[subprocess.
         while True:
             try:
                 piece = os.read(ours, 65536)
-            except OSError:  # Linux says so at the end
+            except OSError:  # Linux reports the end of the terminal as an error
                 piece = b""
             if not piece:
                 break
@@ -94,9 +94,7 @@ def on_terminal(env: dict[str, str], columns: int) -> Iterator[tuple[subprocess.
     [(40, {"TERM": "xterm"}), (100, {"TERM": "xterm", "NO_COLOR": "1"}), (100, {"TERM": "dumb"})],
     ids=["narrow", "NO_COLOR", "dumb"],
 )
-def test_plain_lines_where_a_picture_cannot_be_redrawn(
-    env: dict[str, str], columns: int, settings: dict[str, str]
-) -> None:
+def test_plain_lines_if_the_terminal_cannot_redraw(env: dict[str, str], columns: int, settings: dict[str, str]) -> None:
     *_, (process, said) = on_terminal({**env, **settings}, columns)
     assert process.returncode == 0, said.decode()
     assert b"\x1b" not in said
@@ -126,7 +124,7 @@ def test_stopped_at_any_moment(env: dict[str, str], moment: bytes) -> None:
     assert process.returncode in (-signal.SIGINT, 130, 0 if moment == b"try next" else 130)
     assert left(env) == []
     hidden, seen = said.rfind(b"\x1b[?25l"), said.rfind(b"\x1b[?25h")
-    assert hidden <= seen  # a cursor that was hidden is there again
+    assert hidden <= seen  # the cursor is visible again
 
 
 def done(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -135,7 +133,7 @@ def done(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE_S)
 
 
-def test_kept_up_for_others(env: dict[str, str]) -> None:
+def test_kept_for_other_commands(env: dict[str, str]) -> None:
     with subprocess.Popen([*COMMAND, "--keep"], env=env, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         try:

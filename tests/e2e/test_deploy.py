@@ -1,4 +1,4 @@
-"""`deploy/` on a real API server: accepted in every field, the chart equal to the manifests, the flags taken."""
+"""`deploy/` on a real API server: every field accepted, the chart equal to the manifests, the flags accepted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MONITORS: Tree = {
 
 @pytest.fixture(scope="module")
 def prepared(cluster: Cluster) -> Iterator[Cluster]:
-    """A cluster with the namespaces, and with the operator's kind."""
+    """A cluster with the namespaces, and with the CRD of the Prometheus operator."""
     cluster.apply(MONITORS)
     cluster.kubectl("wait", "--for=condition=Established", "crd/servicemonitors.monitoring.coreos.com")
     cluster.kubectl("create", "namespace", "bayplan-system")
@@ -80,14 +80,16 @@ def rendered(
 
 
 def comparable(trees: list[Tree]) -> dict[tuple[str, str, str], Tree]:
-    """The objects by kind and name; the configuration as what it says, not how it is set."""
+    """The objects by kind and name; the configuration is parsed, so that its formatting does not matter."""
     found = {}
     for tree in trees:
         meta = tree["metadata"]
         if tree["kind"] == "ConfigMap" and "config.yaml" in tree["data"]:
             tree["data"]["config.yaml"] = yaml.safe_load(tree["data"]["config.yaml"])
         if tree["kind"] == "Deployment":
-            tree["spec"]["template"]["metadata"].pop("annotations", None)  # helm's way to start pods anew
+            tree["spec"]["template"]["metadata"].pop(
+                "annotations", None
+            )  # helm's checksum annotation, which restarts pods
         found[tree["kind"], meta.get("namespace", ""), meta["name"]] = tree
     assert len(found) == len(trees)
     return found
@@ -126,7 +128,7 @@ def accepted(cluster: Cluster, trees: list[Tree]) -> None:
 
 def test_the_chart_gives_the_same_objects(prepared: Cluster, tmp_path: Path) -> None:
     base = comparable(kustomized(prepared, "base"))
-    del base["Namespace", "", "bayplan-system"]  # which helm makes itself: --create-namespace
+    del base["Namespace", "", "bayplan-system"]  # created by helm itself: --create-namespace
     assert comparable(rendered()) == base
     for overlay, value in (
         ("monitoring", "serviceMonitor"),
@@ -155,7 +157,7 @@ SHARED: Tree = {
         ("binder-monitoring", {"binder": {"enabled": True}, "serviceMonitor": {"enabled": True}}),
     ],
 )
-def test_the_chart_gives_the_binder_what_it_gets_beside(
+def test_the_chart_gives_the_binder_the_same_objects_as_the_overlay(
     prepared: Cluster, tmp_path: Path, overlay: str, chosen: Tree
 ) -> None:
     values = tmp_path / "values.yaml"
@@ -261,12 +263,12 @@ def test_a_profile_that_binds_itself_is_refused_beside_a_binder(tmp_path: Path) 
     assert "config.profiles: mine has plugins of its own: with binder.enabled it must enable" in done.stderr
 
 
-def test_the_batch_engines_chart_makes_requests_where_that_is_wanted(prepared: Cluster, tmp_path: Path) -> None:
+def test_the_batch_engines_chart_creates_requests_if_enabled(prepared: Cluster, tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     values.write_text("bindRequests: {enabled: true}\n")
     wanted = comparable(kustomized(prepared, "batch-binder"))
     for each in comparable(kustomized(prepared, "binder-program")):
-        del wanted[each]  # the other chart's
+        del wanted[each]  # from the other chart
     del wanted["Namespace", "", "volcano-system"], wanted["Namespace", "", "bayplan-system"]
     ours: dict[str, Any] = {"name": "bayplan-batch", "namespace": "volcano-system", "chart": BATCH_CHART}
     assert comparable(rendered(values, **ours)) == wanted
@@ -359,7 +361,7 @@ def test_a_configuration_that_is_pasted_into_the_chart_wins(
     defaults = {"profiles": [{"schedulerName": "bayplan"}]}
     named = {"apiVersion": PASTED["apiVersion"], "kind": PASTED["kind"]}
     assert yaml.safe_load(text) == {**defaults, **given, **named, "leaderElection": election}
-    configured(text, known_plugins())  # which refuses a key that is there twice, as YAML's reader does not
+    configured(text, known_plugins())  # which refuses duplicate keys, unlike YAML's reader
     found = comparable(trees)
     role = found["Role", election["resourceNamespace"], "second"]
     assert role["rules"][1]["resourceNames"] == [election["resourceName"]]
@@ -393,7 +395,7 @@ def test_a_configuration_of_another_kind_is_refused_before_it_is_installed(
 
 
 @pytest.mark.parametrize("chart", [False, True], ids=["manifests", "chart"])
-def test_the_flags_and_the_configuration_are_taken(prepared: Cluster, tmp_path: Path, chart: bool) -> None:
+def test_the_flags_and_the_configuration_are_accepted(prepared: Cluster, tmp_path: Path, chart: bool) -> None:
     found = comparable(rendered() if chart else kustomized(prepared, "base"))
     given = found["ConfigMap", "bayplan-system", "bayplan"]["data"]["config.yaml"]
     (container,) = found["Deployment", "bayplan-system", "bayplan"]["spec"]["template"]["spec"]["containers"]

@@ -68,7 +68,7 @@ async def events(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
 async def events_until(
     cluster: Cluster, namespace: str, enough: Callable[[set[tuple[str, str]]], bool]
 ) -> list[dict[str, Any]]:
-    """The events of a namespace, when there are those that are waited for: (reason, name of the pod)."""
+    """The expected events of a namespace, once they exist: (reason, name of the pod)."""
     while True:
         found = await events(cluster, namespace)
         if enough({(each["reason"], each["regarding"]["name"]) for each in found}):
@@ -76,7 +76,7 @@ async def events_until(
 
 
 def shape(event: dict[str, Any]) -> dict[str, Any]:
-    """An event without what differs from one writing to the next; that it is there and well formed is checked."""
+    """An event without the fields that differ between two writes; these are checked for presence and form."""
     event = json.loads(json.dumps(event))
     meta = event.pop("metadata")
     assert re.fullmatch(rf"{re.escape(event['regarding']['name'])}\.[0-9a-f]{{16}}", meta["name"])
@@ -147,7 +147,7 @@ async def test_a_series_is_stored(cluster: Cluster, namespace: str) -> None:
 
 
 @async_test
-async def test_a_server_without_the_group_takes_core_events(cluster: Cluster, namespace: str) -> None:
+async def test_a_server_without_the_group_gets_core_events(cluster: Cluster, namespace: str) -> None:
     async with client_of(cluster) as client, recorder_to(client, CORE_EVENTS) as (recorder, sink):
         lone = pod("lone", "1", schedulerName="nobody")
         cluster.kubectl("-n", namespace, "create", "-f", "-", stdin=json.dumps(lone))

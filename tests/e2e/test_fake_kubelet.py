@@ -1,4 +1,4 @@
-"""The fake kubelet on a real API server: nodes that are Ready, pods that live and end, and what it costs."""
+"""The fake kubelet on a real API server: nodes that are Ready, pods that run and end, and the number of requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Requests = Counter[tuple[str, int]]
 async def kubelet_on(
     cluster: Cluster, prefix: str, *, count: int = 2, habits: PodBehavior | None = None
 ) -> AsyncIterator[tuple[Client, FakeKubelet, Requests]]:
-    """A running fake kubelet; the requests that it made are counted by method and status."""
+    """A running fake kubelet; its requests are counted by method and status."""
     asked: Requests = Counter()
 
     def observe(method: str, status: int, _: float) -> None:
@@ -137,7 +137,7 @@ async def test_deletion_is_honoured(cluster: Cluster, namespace: str) -> None:
 
 
 @async_test
-async def test_a_pod_that_is_kept_by_a_finalizer_tells_its_end(cluster: Cluster, namespace: str) -> None:
+async def test_a_deleted_pod_with_a_finalizer_reports_its_end(cluster: Cluster, namespace: str) -> None:
     async with kubelet_on(cluster, "kubelet-keeps") as (client, _, _):
         body = pod("p")
         body["metadata"]["finalizers"] = ["bayplan.dev/test"]
@@ -168,7 +168,7 @@ async def test_a_resize_is_done(cluster: Cluster, namespace: str) -> None:
 
 
 @async_test
-async def test_a_node_that_is_deleted_stays_away_and_one_that_is_said_to_be_ill_recovers(cluster: Cluster) -> None:
+async def test_a_deleted_node_stays_deleted_and_a_not_ready_one_recovers(cluster: Cluster) -> None:
     async with kubelet_on(cluster, "kubelet-ill") as (client, kubelet, _):
         await client.delete(NODES, name="kubelet-ill-0")
         while "kubelet-ill-0" in kubelet.nodes:
@@ -187,13 +187,13 @@ async def test_a_node_that_is_deleted_stays_away_and_one_that_is_said_to_be_ill_
 async def test_a_thousand_nodes_renew_their_leases_within_bounds(cluster: Cluster) -> None:
     async with kubelet_on(cluster, "kubelet-many", count=1000) as (client, _, asked):
         assert asked["POST", 201] >= 1000, "registered by one request each"
-        while asked["POST", 201] < 2000:  # each lease is made, once
+        while asked["POST", 201] < 2000:  # each lease is created once
             await asyncio.sleep(0.1)
         asked.clear()
         began_s = client.clock.monotonic_s()
         while asked["PATCH", 200] < 400:
             await asyncio.sleep(0.1)
-        # Fifty a second are eight seconds; whoever was held up for a while may make up for it, but not for all at once.
+        # Fifty a second take eight seconds; a delayed worker may catch up, but not for all at once.
         assert client.clock.monotonic_s() - began_s > 2
         assert sum(asked.values()) - asked["PATCH", 200] <= 20, "next to nothing else"
 

@@ -1,4 +1,4 @@
-"""docs/gpu-sharing.md, command by command: two pods share a GPU on a machine that has none."""
+"""Runs docs/gpu-sharing.md, command by command: two pods share a GPU on a machine that has none."""
 
 from __future__ import annotations
 

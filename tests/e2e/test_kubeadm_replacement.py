@@ -1,8 +1,8 @@
-"""In the place of kube-scheduler, as kubeadm runs it: its manifest, its credentials and its configuration, unedited.
+"""Bayplan as kube-scheduler in a kubeadm cluster: kubeadm's manifest, credentials and configuration, unedited.
 
-What kubeadm writes is kept here word for word. The test does what a kubelet does with it: it mounts `/etc/kubernetes`,
-runs the command, asks the probes, and starts the container again when it ends. Two things are put in the place of
-others: the program, and the loopback address, since the port is a given and this machine may have another scheduler.
+The files of kubeadm are copied here verbatim. The test plays the kubelet: it mounts `/etc/kubernetes`, runs the
+command, sends the probes, and restarts the container when it ends. Two things are replaced: the program, and the
+loopback address, because the port is fixed and this machine may run another scheduler.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ spec:
     name: kubeconfig
 """
 CONFIG_FLAG = "    - --config=/etc/kubernetes/scheduler-config.yaml\n"
-"""What `extraArgs` of a ClusterConfiguration add; kubeadm sorts flags by name."""
+"""The flags that `extraArgs` of a ClusterConfiguration add; kubeadm sorts flags by name."""
 CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -133,7 +133,7 @@ OF_MANIFESTS, LOOPBACK = "/etc/kubernetes", "127.0.0.1"
 
 
 class StaticPod:
-    """A manifest as a kubelet sees it, and the container that it runs."""
+    """A manifest as a kubelet reads it, and its container."""
 
     def __init__(self, manifest: str, folder: Path) -> None:
         number = os.getpid()
@@ -162,7 +162,7 @@ class StaticPod:
         return self.folder / "scheduler.log"
 
     def runs(self) -> bool:
-        """It does, again too: on a machine that stood still the lease, which is as short as upstream's, may be lost."""
+        """Wait until it leads, also again: on a stalled machine the lease, as short as upstream's, may be lost."""
         assert self.process is not None
         if self.process.poll() is not None:
             assert LOST in self.log_file.read_text(), self.log_file.read_text()[-4000:]
@@ -170,7 +170,7 @@ class StaticPod:
         return True
 
     def passes(self, probe: str) -> bool:
-        """Whether a probe of the manifest is content: nobody's request, and any certificate will do."""
+        """Whether a probe of the manifest succeeds: an anonymous request, without verification of the certificate."""
         get = self.container[probe]["httpGet"]
         (port,) = [each["containerPort"] for each in self.container["ports"] if each["name"] == get["port"]]
         trusting = ssl.create_default_context()
@@ -203,7 +203,7 @@ def static_pod(manifest: str, cluster: Cluster, folder: Path) -> Iterator[Static
 
 
 def kubeconfig(cluster: Cluster) -> dict[str, Any]:
-    """The credentials that kubeadm gives to kube-scheduler: a certificate in its name, and the rights that it has."""
+    """The credentials that kubeadm creates for kube-scheduler: a certificate in its name, and its rights."""
     user = cluster.authority.user("system:kube-scheduler")
     certificates = {"client-certificate-data": _encoded(user.certificate), "client-key-data": _encoded(user.key)}
     server = {"server": cluster.url, "certificate-authority-data": _encoded(cluster.authority.certificate)}
@@ -233,20 +233,20 @@ def _encoded(text: str) -> str:
         ),
     ],
 )
-def test_the_manifest_of_kube_scheduler_runs_us(
-    cluster: Cluster, corner: SchedulerHarness, tmp_path: Path, manifest: str, profiles: list[str]
+def test_the_manifest_of_kube_scheduler_runs_bayplan(
+    cluster: Cluster, harness: SchedulerHarness, tmp_path: Path, manifest: str, profiles: list[str]
 ) -> None:
-    nodes = corner.add_nodes(2)
+    nodes = harness.add_nodes(2)
     with static_pod(manifest, cluster, tmp_path) as pod:
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             wait_until(lambda probe=probe: pod.runs() and pod.passes(probe), f"the {probe} is content")  # type: ignore[misc]
-        corner.api.create(*(corner.pod(name, schedulerName=name) for name in profiles))
-        wait_until(lambda: pod.runs() and all(map(node_name, corner.api.pods().values())), "the pods have nodes")
-        assert {node_name(each) for each in corner.api.pods().values()} <= set(nodes)
-        wait_until(lambda: pod.runs() and speakers(corner) == set(profiles), "the profiles tell of it in their names")
+        harness.api.create(*(harness.pod(name, schedulerName=name) for name in profiles))
+        wait_until(lambda: pod.runs() and all(map(node_name, harness.api.pods().values())), "the pods have nodes")
+        assert {node_name(each) for each in harness.api.pods().values()} <= set(nodes)
+        wait_until(lambda: pod.runs() and speakers(harness) == set(profiles), "the profiles tell of it in their names")
         for name in profiles:
-            described = cluster.kubectl("-n", corner.namespace, "describe", "pod", name)
-            where = f"Successfully assigned {corner.namespace}/{name} to {node_name(corner.api.pod(name))}"
+            described = cluster.kubectl("-n", harness.namespace, "describe", "pod", name)
+            where = f"Successfully assigned {harness.namespace}/{name} to {node_name(harness.api.pod(name))}"
             assert re.search(rf"Normal\s+Scheduled\s+\S+\s+{name}\s+{where}", described), described
         lease = Api(cluster, "kube-system").get("Lease", "kube-scheduler")["spec"]
         assert lease["holderIdentity"]
@@ -256,11 +256,11 @@ def test_the_manifest_of_kube_scheduler_runs_us(
     text = pod.log_file.read_text()
     assert ended == 0 or LOST in text, text[-4000:]
     assert "forbidden" not in text.lower(), text
-    corner.check_no_overcommit()
-    corner.check_bound_once()
+    harness.check_no_overcommit()
+    harness.check_bound_once()
 
 
-def speakers(corner: SchedulerHarness) -> set[str]:
-    """Who says that pods have got nodes."""
-    found = [each for each in corner.api.list("Event") if each["reason"] == "Scheduled"]
+def speakers(harness: SchedulerHarness) -> set[str]:
+    """The reporting controllers of the Scheduled events."""
+    found = [each for each in harness.api.list("Event") if each["reason"] == "Scheduled"]
     return {each["reportingController"] for each in found}

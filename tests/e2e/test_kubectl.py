@@ -1,4 +1,4 @@
-"""kubectl on our API server and on a real one: the same commands print the same, save for ages, ids and versions."""
+"""kubectl on the embedded API server and on a real one: equal output, except for ages, ids and versions."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def test_a_session(both: tuple[Terminal, Terminal], path: Path) -> None:
 
 
 def test_every_kind_is_listed_as_a_real_server_lists_it(both: tuple[Terminal, Terminal]) -> None:
-    """`api-resources`; the real server has kinds besides, of versions that are not yet in everybody's."""
+    """`api-resources`; the real server has further kinds of alpha and beta versions."""
     ours, real = (set(each.run(Step("api-resources -o wide --no-headers")).splitlines()) for each in both)
-    assert {line for line in ours if "scheduling.k8s.io/v1alpha2" not in line} <= real  # a feature that is off there
+    assert {line for line in ours if "scheduling.k8s.io/v1alpha2" not in line} <= real  # a disabled feature there
     assert len(ours) > 50
 
 
@@ -34,7 +34,7 @@ def test_every_kind_is_listed_as_a_real_server_lists_it(both: tuple[Terminal, Te
     ],
 )
 def test_fields_are_explained_with_their_types(both: tuple[Terminal, Terminal], path: str) -> None:
-    """Descriptions aside, which are ours or absent: the fields, their types, and which of them are required."""
+    """Fields, types and required fields; descriptions are not compared, because ours differ or are absent."""
     ours, real = (_fields(each.run(Step(f"explain {path}"))) for each in both)
     assert ours == real
     assert ours

@@ -1,4 +1,4 @@
-"""`bayplan get`, `apply`, `delete` and `top` with one's own kubeconfig: the same on our server and on a real one."""
+"""`bayplan get`, `apply`, `delete` and `top` with the user's kubeconfig: equal on the embedded and on a real server."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def deployment(name: str, replicas: int) -> dict[str, Any]:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
 
 
-def test_objects_come_change_and_go(
+def test_objects_are_created_changed_and_deleted(
     bayplan: InProcessCommandLine, namespace: str, manifest: Callable[..., Path]
 ) -> None:
     here = ("-n", namespace)
@@ -80,7 +80,7 @@ def test_objects_come_change_and_go(
     assert gone.err.startswith('error: deployments.apps "web" not found; ')
 
 
-def test_kinds_of_definitions(bayplan: InProcessCommandLine, namespace: str, manifest: Callable[..., Path]) -> None:
+def test_kinds_of_crds(bayplan: InProcessCommandLine, namespace: str, manifest: Callable[..., Path]) -> None:
     barge = {
         "apiVersion": "five.example.com/v1",
         "kind": "Barge",
@@ -99,21 +99,21 @@ def test_a_conflict_names_the_owner(
     bayplan: InProcessCommandLine, namespace: str, manifest: Callable[..., Path]
 ) -> None:
     here = ("-n", namespace)
-    bayplan.lines("apply", "-f", manifest(config_map("shared", a="1")), "--field-manager", "somebody", *here)
+    bayplan.lines("apply", "-f", manifest(config_map("shared", a="1")), "--field-manager", "editor", *here)
     refused = bayplan("apply", "-f", manifest(config_map("shared", a="2")), *here)
     assert refused.code == 1
-    assert 'conflict with "somebody"' in refused.err
+    assert 'conflict with "editor"' in refused.err
     assert "--force-conflicts" in refused.err
 
 
-def test_who_may_not_is_told_so(cluster: Cluster, bayplan: InProcessCommandLine, namespace: str) -> None:
+def test_a_user_without_rights_gets_an_error(cluster: Cluster, bayplan: InProcessCommandLine, namespace: str) -> None:
     told = bayplan("get", "secrets", "-n", namespace, "--kubeconfig", cluster.kubeconfig("limited"))
     assert (told.code, told.out, told.err.count("\n")) == (1, "", 1)
     assert 'User "limited" cannot list resource "secrets"' in told.err
     assert "choose another --context" in told.err
 
 
-def test_top_is_one_picture_without_a_terminal(bayplan: InProcessCommandLine) -> None:
+def test_top_prints_one_screen_without_a_terminal(bayplan: InProcessCommandLine) -> None:
     lines = bayplan.lines("top", "--once")
     assert lines[0].startswith("nodes ")
     assert "decisions: " in lines[1]

@@ -35,15 +35,15 @@ NOT_HELD = {""}
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchSchedulerHarness]:
+def harness(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchSchedulerHarness]:
     mine = BatchSchedulerHarness(cluster, namespace, tmp_path)
     yield mine
     mine.close()
 
 
-def holders(corner: BatchSchedulerHarness, leases: Iterable[str]) -> set[str]:
-    """The identities that hold the leases; a process has one for each. Empty where one is free."""
-    found = {each["metadata"]["name"]: each["spec"].get("holderIdentity") or "" for each in corner.api.list("Lease")}
+def holders(harness: BatchSchedulerHarness, leases: Iterable[str]) -> set[str]:
+    """The identities that hold the leases; a process has one for each. Empty if a lease is free."""
+    found = {each["metadata"]["name"]: each["spec"].get("holderIdentity") or "" for each in harness.api.list("Lease")}
     return {found.get(name, "") for name in leases}
 
 
@@ -61,26 +61,26 @@ def leaders(logs: Iterable[Path], leases: Collection[str]) -> list[Path]:
     ],
 )
 def test_each_takeover_takes_at_most_1_2_lease_durations(
-    corner: BatchSchedulerHarness, tmp_path: Path, command: list[str], leases: list[str], kills: int
+    harness: BatchSchedulerHarness, tmp_path: Path, command: list[str], leases: list[str], kills: int
 ) -> None:
-    """As soon as a process leads it is killed, and another one is started in its place."""
-    corner.add_nodes(1, cpu="4")
-    flags = ["--leader-elect=true", f"--leader-elect-resource-namespace={corner.namespace}", *TIMINGS]
+    """Kill each process as soon as it leads, and start another one in its place."""
+    harness.add_nodes(1, cpu="4")
+    flags = ["--leader-elect=true", f"--leader-elect-resource-namespace={harness.namespace}", *TIMINGS]
     if command == ["run"]:
-        flags.append(f"--lock-object-namespace={corner.namespace}")
+        flags.append(f"--lock-object-namespace={harness.namespace}")
     took_s = []
     with ExitStack() as stack:
 
         def start(number: int) -> tuple[Path, subprocess.Popen[bytes]]:
             log = tmp_path / f"{command[0]}-{number}.log"
             whole = [sys.executable, "-m", "bayplan", *command, *flags, "--secure-port=0"]
-            whole.append(f"--kubeconfig={corner.cluster.kubeconfig()}")
+            whole.append(f"--kubeconfig={harness.cluster.kubeconfig()}")
             return log, stack.enter_context(run_process(whole, log))
 
         processes = dict(start(number) for number in range(2))
-        wait_until(lambda: not holders(corner, leases) & NOT_HELD, "one of the two leads")
+        wait_until(lambda: not holders(harness, leases) & NOT_HELD, "one of the two leads")
         for turn in range(kills):
-            dead = holders(corner, leases)
+            dead = holders(harness, leases)
             wait_until(lambda: bool(leaders(processes, leases)), "its log says so")
             process = processes.pop(*leaders(processes, leases))
             killed_s = time.monotonic()
@@ -88,11 +88,11 @@ def test_each_takeover_takes_at_most_1_2_lease_durations(
             process.wait()
             processes.update([start(2 + turn)])
             others = dead | NOT_HELD
-            wait_until(lambda others=others: not holders(corner, leases) & others, "the other one leads")  # type: ignore[misc]
+            wait_until(lambda others=others: not holders(harness, leases) & others, "the other one leads")  # type: ignore[misc]
             took_s.append(time.monotonic() - killed_s)
         if SCHEDULER in leases:
-            corner.api.create(corner.pod("alone", cpu="1"))
-            corner.wait_bound(["alone"])
+            harness.api.create(harness.pod("alone", cpu="1"))
+            harness.wait_bound(["alone"])
         if VOLCANO in leases:
-            corner.wait_bound(corner.gang("gang", 1))
+            harness.wait_bound(harness.gang("gang", 1))
     assert max(took_s) <= BOUND_S, took_s

@@ -1,4 +1,4 @@
-"""The page of a running scheduler, where the API server decides who sees what: by token, and by namespace."""
+"""Access to the page of a running scheduler: the API server authorizes by token and namespace."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ask(cluster: Cluster, port: int, path: str, user: str, method: str = "GET") 
 
 
 def streamed(cluster: Cluster, port: int, user: str) -> str:
-    """The stream from its beginning until everything was told; nothing for who is refused."""
+    """The stream from its start until it is complete; empty if it is refused."""
 
     async def read() -> str:
         async with asyncio.timeout(DEADLINE_S), connected(Endpoint(port)) as (reader, writer):
@@ -60,23 +60,25 @@ def streamed(cluster: Cluster, port: int, user: str) -> str:
 
 
 @pytest.fixture
-def served(cluster: Cluster, corner: SchedulerHarness, tmp_path: Path) -> Iterator[int]:
-    """A scheduler that has placed a pod in a namespace that nobody else may read, and one in the test's own."""
+def served(cluster: Cluster, harness: SchedulerHarness, tmp_path: Path) -> Iterator[int]:
+    """A scheduler that has placed a pod in a namespace that only administrators may read, and one in the test's
+    namespace.
+    """
     (port,) = free_ports(1)
-    other = f"{corner.api.namespace[:50]}-x"
+    other = f"{harness.api.namespace[:50]}-x"
     hidden = Api(cluster, other)
     hidden.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other}})
-    corner.add_nodes(2)
+    harness.add_nodes(2)
     with run_scheduler(cluster, tmp_path, f"--secure-port={port}", "--bind-address=127.0.0.1", "--leader-elect=false"):
-        corner.api.create(corner.pod("seen"))
-        hidden.create({**corner.pod("unseen"), "metadata": {"name": "unseen", "namespace": other}})
-        corner.wait_bound(["seen"])
+        harness.api.create(harness.pod("seen"))
+        hidden.create({**harness.pod("unseen"), "metadata": {"name": "unseen", "namespace": other}})
+        harness.wait_bound(["seen"])
         wait_until(lambda: hidden.pod("unseen")["spec"].get("nodeName"), "the other is placed")
         yield port
 
 
-def test_the_page_shows_a_caller_what_they_may_read(cluster: Cluster, corner: SchedulerHarness, served: int) -> None:
-    mine, other = corner.api.namespace, f"{corner.api.namespace[:50]}-x"
+def test_the_page_shows_a_caller_what_they_may_read(cluster: Cluster, harness: SchedulerHarness, served: int) -> None:
+    mine, other = harness.api.namespace, f"{harness.api.namespace[:50]}-x"
     assert ask(cluster, served, "/page/", "").status == 401
     assert ask(cluster, served, "/page/stream", "").status == 403
     assert ask(cluster, served, "/page/stream", "limited").status == 403
@@ -90,7 +92,7 @@ def test_the_page_shows_a_caller_what_they_may_read(cluster: Cluster, corner: Sc
     pods = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
     cluster.kubectl("apply", "-f", "-", stdin=role("Role", "pods", mine, pods))
 
-    # a refusal is remembered for ten seconds
+    # a refusal is cached for ten seconds
     wait_until(lambda: f'"{mine}/seen"' in streamed(cluster, served, "limited"), "their own pods are shown")
     assert other not in streamed(cluster, served, "limited")
     for method in ("POST", "PUT", "PATCH", "DELETE"):

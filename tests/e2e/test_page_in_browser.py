@@ -1,4 +1,4 @@
-"""The page as people have it: in Chromium, on a cluster that works, over a restart, by keyboard, in the dark."""
+"""The page in Chromium, on a running cluster: live updates, a restart, keyboard control, dark mode."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def manifest(name: str, cpu: str, **more: object) -> dict[str, object]:
 
 @dataclass
 class Up:
-    """A cluster in a process of its own, as `bayplan cluster up` starts it."""
+    """A cluster in a separate process, started by `bayplan cluster up`."""
 
     env: dict[str, str]
     url: str
@@ -84,7 +84,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(up: Up, browser: Browser) -> Iterator[Page]:
-    """A page that shows everything; whatever it complains of fails the test."""
+    """A page with the default view; any error on its console fails the test."""
     opened = browser.open(up.url)
     opened.until(
         "window.bayplan?.world.whole && bayplan.world.nodes.size === 12 && bayplan.world.pods.has('default/web-7')"
@@ -96,7 +96,7 @@ def page(up: Up, browser: Browser) -> Iterator[Page]:
 
 
 def pixel(page: Page, script: str) -> list[int]:
-    """The colour of the plan at a point that a script names."""
+    """The colour of the plan at a point that a script returns."""
     found = page.eval(
         f"""(() => {{ const [x, y] = {script}; const one = new OffscreenCanvas(1, 1).getContext("2d");
         one.drawImage(bayplan.plan.canvas, x, y, 1, 1, 0, 0, 1, 1);
@@ -106,7 +106,7 @@ def pixel(page: Page, script: str) -> list[int]:
 
 
 def bay_of(pod: str) -> str:
-    """A script for the middle of a pod's box, on the canvas."""
+    """A script for the centre of a pod's box on the canvas."""
     return f"""(() => {{ const {{ world, plan }} = bayplan; const node = world.nodes.get(world.pods.get("{pod}").node);
         const place = plan.podsOf(node).findIndex((pod) => pod.key === "{pod}");
         const box = node.boxes.subarray(4 * place);
@@ -142,8 +142,8 @@ def test_it_is_live(page: Page, up: Up) -> None:
     page.until(f"document.querySelector('#pod-count').innerText === '{before}'")
 
 
-def test_a_node_that_has_changed_is_shown_as_it_is_and_goes_on_being_shown(page: Page, up: Up) -> None:
-    """Nodes change all the time, by what their kubelets tell of them: that is where plans that are kept go stale."""
+def test_a_changed_node_is_drawn_in_its_current_state(page: Page, up: Up) -> None:
+    """Nodes change all the time, by the status updates of their kubelets, which must invalidate cached plans."""
     page.until("bayplan.plan.tiles.size > 0 && !bayplan.plan.frame")
     page.eval("document.querySelector('canvas').focus()")
     page.press("ArrowRight")
@@ -190,7 +190,7 @@ def test_an_address_that_was_cut_off_shows_the_page(up: Up, browser: Browser) ->
     page.close()
 
 
-def test_a_click_says_why(page: Page, up: Up) -> None:
+def test_a_click_shows_why(page: Page, up: Up) -> None:
     page.until("bayplan.plan.tiles.size > 0 && !bayplan.plan.frame")
     left, top = page.eval(
         "(() => { const b = document.querySelector('canvas').getBoundingClientRect(); return [b.x, b.y]; })()"
@@ -285,7 +285,7 @@ def test_a_page_left_open_over_a_restart_recovers(up: Up, browser: Browser) -> N
     page.until("bayplan.world.pods.size === 0 && document.querySelector('#pod-count').innerText === '0'")
     up.apply(*(manifest(f"web-{number}", "500m") for number in range(8)), manifest("giant", "64"))
     page.until("bayplan.world.pods.size === 9 && bayplan.world.waiting.size === 1")
-    assert page.eval("window.leftOpen && bayplan.world.nodes.size") == 12, "nobody had to load it again"
+    assert page.eval("window.leftOpen && bayplan.world.nodes.size") == 12, "the page was reloaded"
     page.close()
 
 
@@ -307,7 +307,7 @@ def test_a_connection_that_broke_leaves_nothing_twice(up: Up, browser: Browser) 
 
 
 def test_markup_is_shown_as_text(page: Page, up: Up) -> None:
-    """Names of objects cannot hold markup; messages of schedulers can, and so can what is typed."""
+    """Names of objects cannot contain markup; messages of schedulers and typed text can."""
     up.apply(manifest("odd", "1", schedulerName="nobody"))
     page.until("bayplan.world.waiting.has('default/odd')")
     page.eval(f"bayplan.world.waiting.get('default/odd').message = {json.dumps(NASTY)}, bayplan.world.changed()")

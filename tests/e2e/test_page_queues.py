@@ -1,4 +1,4 @@
-"""The page of processes with a batch engine, in Chromium: queues as bars, gangs, and why sessions put pods there."""
+"""The page of processes with a batch engine, in Chromium: queues as bars, gangs, and the reasons of placements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONF = GANGS.replace("preempt, reclaim, ", "")
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchSchedulerHarness]:
+def harness(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchSchedulerHarness]:
     mine = BatchSchedulerHarness(cluster, namespace, tmp_path)
     yield mine
     mine.close()
@@ -31,19 +31,19 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield running
 
 
-def queued(corner: BatchSchedulerHarness) -> tuple[str, str]:
-    """Two nodes that one queue has taken for itself, but for a little; another queue whose gang waits for more."""
-    corner.add_nodes(2, cpu="4")
-    greedy, modest = corner.queue("greedy"), corner.queue("modest")
-    corner.gang("big", 7, minimum=1, queue=greedy)
+def queued(harness: BatchSchedulerHarness) -> tuple[str, str]:
+    """Two nodes that are almost full with one queue's pods; another queue whose gang is pending."""
+    harness.add_nodes(2, cpu="4")
+    greedy, modest = harness.queue("greedy"), harness.queue("modest")
+    harness.gang("big", 7, minimum=1, queue=greedy)
     return greedy, modest
 
 
-def is_shown(page: Page, corner: BatchSchedulerHarness, greedy: str, modest: str) -> None:
-    """Queues, boxes, the gang that waits, and why."""
-    space = corner.namespace
+def is_shown(page: Page, harness: BatchSchedulerHarness, greedy: str, modest: str) -> None:
+    """Queues, boxes, the pending gang, and the reason."""
+    space = harness.namespace
     page.until(f"window.bayplan?.world.whole && bayplan.world.pods.get('{space}/big-w-6')?.node")
-    corner.gang("late", 2, queue=modest)
+    harness.gang("late", 2, queue=modest)
     page.until(f"document.querySelector('#waiting')?.innerText.includes('{space}/late-w-0')")
     page.until(f"document.querySelector('#queues')?.innerText.includes('{modest}')")
     bars = "[...document.querySelectorAll('#queues [role=img]')].map((each) => each.ariaLabel)"
@@ -67,44 +67,42 @@ def is_shown(page: Page, corner: BatchSchedulerHarness, greedy: str, modest: str
     page.until("document.querySelector('#decisions').innerText.includes('best of 2')")
 
 
-def run_both(corner: BatchSchedulerHarness, *flags: str) -> AbstractContextManager[Any]:
-    found: AbstractContextManager[Any] = corner.run_combined(*flags, conf=CONF)
+def run_both(harness: BatchSchedulerHarness, *flags: str) -> AbstractContextManager[Any]:
+    found: AbstractContextManager[Any] = harness.run_combined(*flags, conf=CONF)
     return found
 
 
-def run_batch(corner: BatchSchedulerHarness, *flags: str) -> AbstractContextManager[Any]:
-    return corner.run_batch(*flags, conf=CONF)
+def run_batch(harness: BatchSchedulerHarness, *flags: str) -> AbstractContextManager[Any]:
+    return harness.run_batch(*flags, conf=CONF)
 
 
 @pytest.mark.parametrize("run", [run_both, run_batch])
-def test_queues_and_gangs(run: Any, corner: BatchSchedulerHarness, browser: Browser, tmp_path: Path) -> None:
+def test_queues_and_gangs(run: Any, harness: BatchSchedulerHarness, browser: Browser, tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    greedy, modest = queued(corner)
-    with run(corner, f"--page-address=127.0.0.1:{port}"):
-        corner.wait_bound()
+    greedy, modest = queued(harness)
+    with run(harness, f"--page-address=127.0.0.1:{port}"):
+        harness.wait_bound()
         page = browser.open(f"http://127.0.0.1:{port}/page/")
-        is_shown(page, corner, greedy, modest)
+        is_shown(page, harness, greedy, modest)
         page.screenshot(tmp_path / "queues.png")
         assert page.complaints == []
         page.close()
 
 
-def test_who_signs_in_keeps_a_cookie_that_only_tls_carries(
-    cluster: Cluster, corner: BatchSchedulerHarness, browser: Browser
-) -> None:
+def test_a_sign_in_sets_a_secure_cookie(cluster: Cluster, harness: BatchSchedulerHarness, browser: Browser) -> None:
     (port,) = free_ports(1)
-    greedy, modest = queued(corner)
-    with run_both(corner, f"--secure-port={port}", "--bind-address=127.0.0.1"), run_tcp_proxy(port) as pipe:
-        corner.wait_bound()
-        browser.call("Storage.clearCookies")  # cookies know no ports: one of another server's page would be shown here
+    greedy, modest = queued(harness)
+    with run_both(harness, f"--secure-port={port}", "--bind-address=127.0.0.1"), run_tcp_proxy(port) as pipe:
+        harness.wait_bound()
+        browser.call("Storage.clearCookies")  # cookies ignore ports: one of another server's page would be sent here
         page = browser.open(f"https://127.0.0.1:{pipe.port}/page/")
         page.until("document.querySelector('#token')")
-        assert "401" in "".join(page.complaints)  # who has shown nothing sees a form, and nothing else
-        assert corner.namespace not in page.eval("document.documentElement.outerHTML")
+        assert "401" in "".join(page.complaints)  # without a token the page is only a form
+        assert harness.namespace not in page.eval("document.documentElement.outerHTML")
         page.complaints.clear()
         page.eval(f"document.querySelector('#token').value = {json.dumps(cluster.tokens['admin'])}")
         page.click_on("form button")
-        is_shown(page, corner, greedy, modest)
+        is_shown(page, harness, greedy, modest)
         (kept,) = page.call("Network.getCookies", urls=[f"https://127.0.0.1:{pipe.port}/page/"])["cookies"]
         assert (kept["name"], kept["value"]) == ("bayplan-token", cluster.tokens["admin"])
         assert (kept["secure"], kept["httpOnly"], kept["sameSite"]) == (True, True, "Strict")
@@ -113,7 +111,7 @@ def test_who_signs_in_keeps_a_cookie_that_only_tls_carries(
         pipe.cut()
         page.until("bayplan.world.state === 'lost'")
         browser.call("Storage.clearCookies")
-        pipe.open()  # whose token is not taken any more is told so, and may show another
+        pipe.open()  # after the token was revoked the page asks for another one
         page.until("document.querySelector('.state').innerText.includes('access denied')")
         page.click_on(".state a")
         page.until("document.querySelector('#token')")

@@ -1,4 +1,4 @@
-"""The official Python client at work: it lists, watches, creates, patches and deletes as on any cluster."""
+"""The official Python client: it lists, watches, creates, patches and deletes as on any cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pod(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": {"app": name}}, "spec": spec}
 
 
-def test_pods_from_beginning_to_end(api: client.ApiClient, namespace: str) -> None:
+def test_the_life_of_a_pod(api: client.ApiClient, namespace: str) -> None:
     core = client.CoreV1Api(api)
     made = core.create_namespaced_pod(namespace, pod("a"))
     assert made.status.phase == "Pending"
@@ -40,7 +40,7 @@ def test_pods_from_beginning_to_end(api: client.ApiClient, namespace: str) -> No
         core.read_namespaced_pod("a", namespace)
 
 
-def test_a_watch_tells_what_happens(api: client.ApiClient, namespace: str) -> None:
+def test_a_watch_delivers_events(api: client.ApiClient, namespace: str) -> None:
     core = client.CoreV1Api(api)
     first = core.list_namespaced_pod(namespace)
     core.create_namespaced_pod(namespace, pod("a"))

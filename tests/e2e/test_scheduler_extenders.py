@@ -1,4 +1,4 @@
-"""HTTP extenders with a say on a real cluster: one refuses, one prefers, one binds, and two are down."""
+"""HTTP extenders on a real cluster: one filters, one prioritizes, one binds, and two do not respond."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Answers = dict[str, Callable[[dict[str, Any]], Any]]
 
 @contextmanager
 def extender(answers: Answers) -> Iterator[str]:
-    """A service that answers each verb as it is told; yields its address."""
+    """A service with a given response for each verb; yields its address."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -131,7 +131,7 @@ def test_an_extender_binds(cluster: Cluster, namespace: str, mine: dict[str, Any
     assert {told["PodName"]: told["Node"] for told in asked} == {name: node_name(each) for name, each in found.items()}
 
 
-def test_who_is_down_matters_unless_ignorable(
+def test_an_extender_that_is_down_fails_the_pod_unless_ignorable(
     cluster: Cluster, namespace: str, mine: dict[str, Any], tmp_path: Path
 ) -> None:
     config = (
@@ -141,7 +141,7 @@ def test_who_is_down_matters_unless_ignorable(
     )
     with run_scheduler(cluster, tmp_path, config=config):
         cluster.apply(pod("free", namespace, **mine))
-        wait_until(lambda: placed(cluster, namespace), "a pod that nobody has to be asked about has a node")
+        wait_until(lambda: placed(cluster, namespace), "a pod without extender has a node")
         wants = pod("held", namespace, **mine)
         wants["spec"]["containers"][0]["resources"] = {"limits": {"example.com/card": "0"}}
         cluster.apply(wants)

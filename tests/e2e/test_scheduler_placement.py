@@ -1,4 +1,4 @@
-"""`bayplan scheduler` on a real API server: pods get nodes, or honest reasons, and processes take turns."""
+"""`bayplan scheduler` on a real API server: pods are bound or get a reason, and processes take over from each other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ kind: KubeSchedulerConfiguration
 clientConnection: {kubeconfig: KUBECONFIG}
 leaderElection: {resourceNamespace: NAMESPACE}
 """
-"""With upstream's timings: who waits sees a lease end 15 s after its last renewal."""
+"""With upstream's timings: the other process sees a lease expire 15 s after its last renewal."""
 STOPPED_S = 20.0
 
 
@@ -67,7 +67,7 @@ def test_pods_get_nodes_of_two_profiles(
     assert len({node_name(found[f"packed-{number}"]) for number in range(4)}) == 1
 
 
-def test_a_pod_that_fits_nowhere_is_told_why_and_wakes_when_that_changes(
+def test_an_unschedulable_pod_gets_a_reason_and_is_requeued(
     cluster: Cluster, namespace: str, nodes: list[str], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     with run_scheduler(cluster, tmp_path, "--no-leader-elect"):
@@ -87,7 +87,7 @@ def test_a_pod_that_fits_nowhere_is_told_why_and_wakes_when_that_changes(
 
 
 @pytest.mark.usefixtures("nodes")
-def test_weaker_pods_make_room(
+def test_pods_of_lower_priority_are_preempted(
     cluster: Cluster, namespace: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     cluster.apply(
@@ -121,7 +121,7 @@ def test_another_process_takes_over_when_the_leader_is_killed(
 
 
 @pytest.mark.usefixtures("nodes")
-def test_a_stopped_leader_that_goes_on_ends_without_writing(
+def test_a_stopped_leader_that_resumes_exits_without_writing(
     cluster: Cluster, namespace: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     config = ELECTED.replace("NAMESPACE", namespace)
@@ -138,7 +138,7 @@ def test_a_stopped_leader_that_goes_on_ends_without_writing(
             wait_until(lambda: bool(node_name(pods(cluster, namespace)["two"])), "the second process places a pod")
             wait_until(lambda: time.monotonic() - stopped_s > STOPPED_S, "the first was stopped for long enough")
             second.send_signal(signal.SIGSTOP)
-            # This one is left to the first process alone: it hears of it, and must not touch it.
+            # This pod is left to the first process alone, which sees it and must not write it.
             cluster.apply(pod("three", namespace, **mine(request)))
             written = proxy.add(ProxyFault(lambda ask: ask.method != "GET"))
             first.send_signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""The rules of `deploy/` against the server's audit log: nothing that the scheduler asks is denied, no rule is idle."""
+"""The RBAC rules of `deploy/` against the server's audit log: no request is denied, no rule is unused."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ASKED_BY_THE_SERVER_ITSELF: dict[AccessRight, str] = {
     ("resource.k8s.io", "resourceclaims/binding", "patch"): "who allocates by a patch of the status needs it",
     ("", "pods/finalizers", "update"): "who makes a claim that its pod owns needs it, where owners are enforced",
 }
-"""Checked within other requests, so that no request of its own shows in the log."""
+"""Checked within other requests, so the log has no request of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +69,9 @@ def streaming(ask: ProxiedRequest) -> bool:
 
 @contextmanager
 def running(cluster: Cluster, folder: Path, port: int, *, lists: bool = False) -> Iterator[FaultProxy]:
-    """The scheduler with the configuration that we hand out, and a plugin, by way of a proxy.
+    """The scheduler with the shipped configuration, and a plugin, through a proxy.
 
-    `lists`: the server seems to be of those that do not stream what exists.
+    `lists`: the server behaves like one without streaming lists.
     """
     (given,) = [tree for tree in DEPLOYED.objects() if tree["kind"] == "ConfigMap"]
     config: dict[str, Any] = yaml.safe_load(given["data"]["config.yaml"])
@@ -94,78 +94,78 @@ def running(cluster: Cluster, folder: Path, port: int, *, lists: bool = False) -
             assert process.poll() is None
 
 
-# What a cluster asks of a scheduler, one after another
+# the tasks of a scheduler in a cluster, one after another
 
 
-def places_and_preempts(corner: SchedulerHarness) -> None:
-    strong = corner.priority("strong", 1000)
-    corner.api.create(ours(corner.pod("first", cpu="3")), ours(corner.pod("second", cpu="3")))
-    corner.wait_bound(["first", "second"])
-    corner.api.create(ours(corner.pod("strong", cpu="3", priorityClassName=strong)))
-    corner.wait_bound(["strong"])
+def places_and_preempts(harness: SchedulerHarness) -> None:
+    strong = harness.priority("strong", 1000)
+    harness.api.create(ours(harness.pod("first", cpu="3")), ours(harness.pod("second", cpu="3")))
+    harness.wait_bound(["first", "second"])
+    harness.api.create(ours(harness.pod("strong", cpu="3", priorityClassName=strong)))
+    harness.wait_bound(["strong"])
 
 
-def keeps_telling(corner: SchedulerHarness) -> None:
-    """Two reasons in turn become two series."""
-    corner.api.create(ours(corner.pod("stubborn", labels={"stubborn": "yes"})))
+def keeps_telling(harness: SchedulerHarness) -> None:
+    """Two reasons in turn become two event series."""
+    harness.api.create(ours(harness.pod("stubborn", labels={"stubborn": "yes"})))
     number = itertools.count()
 
     def is_series() -> bool:
-        corner.api.patch("Node", corner.nodes[0], {"metadata": {"labels": {"touched": str(next(number))}}})
-        told = [each for each in corner.api.list("Event") if each["regarding"]["name"] == "stubborn"]
+        harness.api.patch("Node", harness.nodes[0], {"metadata": {"labels": {"touched": str(next(number))}}})
+        told = [each for each in harness.api.list("Event") if each["regarding"]["name"] == "stubborn"]
         return any(each.get("series") for each in told)
 
-    wait_until(is_series, "a series is told")
+    wait_until(is_series, "there is an event series")
 
 
-def binds_volumes(corner: SchedulerHarness) -> None:
-    kind = wait_for_first_consumer_class(corner, "local", "kubernetes.io/no-provisioner")
-    made = volume(corner, "v", corner.nodes[1], kind)
+def binds_volumes(harness: SchedulerHarness) -> None:
+    kind = wait_for_first_consumer_class(harness, "local", "kubernetes.io/no-provisioner")
+    made = volume(harness, "v", harness.nodes[1], kind)
     name = made["metadata"]["name"]
-    corner.api.create(made, claim("data", kind))
-    corner.api.patch("PersistentVolume", name, {"status": {"phase": "Available"}}, sub="status")
-    corner.api.create(ours(pod_with_claim(corner, "local", "data")))
-    wait_until(lambda: "claimRef" in corner.api.get("PersistentVolume", name)["spec"], "the volume is promised")
-    bind_claim(corner, "data", name)
-    corner.wait_bound(["local"])
-    corner.api.create(claim("made", wait_for_first_consumer_class(corner, "made", "example.com/maker")))
-    corner.api.create(ours(pod_with_claim(corner, "made", "made")))
+    harness.api.create(made, claim("data", kind))
+    harness.api.patch("PersistentVolume", name, {"status": {"phase": "Available"}}, sub="status")
+    harness.api.create(ours(pod_with_claim(harness, "local", "data")))
+    wait_until(lambda: "claimRef" in harness.api.get("PersistentVolume", name)["spec"], "the volume is promised")
+    bind_claim(harness, "data", name)
+    harness.wait_bound(["local"])
+    harness.api.create(claim("made", wait_for_first_consumer_class(harness, "made", "example.com/maker")))
+    harness.api.create(ours(pod_with_claim(harness, "made", "made")))
     wait_until(
-        lambda: "selected-node" in json.dumps(corner.api.get("PersistentVolumeClaim", "made")), "a node is named"
+        lambda: "selected-node" in json.dumps(harness.api.get("PersistentVolumeClaim", "made")), "a node is named"
     )
 
 
-def allocates_devices(corner: SchedulerHarness, proxy: FaultProxy) -> None:
-    """A claim that somebody else writes meanwhile is read again; one made for a pod that is not bound goes."""
-    kind = f"{corner.label[:40]}-gpu"
-    corner.api.create(*devices(corner, corner.nodes[1], kind, count=4, extendedResourceName="example.com/gpu"))
-    corner.api.create(device_claim("mine", kind))
+def allocates_devices(harness: SchedulerHarness, proxy: FaultProxy) -> None:
+    """A claim with a conflicting write is read again; one generated for a pod that is not bound is deleted."""
+    kind = f"{harness.label[:40]}-gpu"
+    harness.api.create(*devices(harness, harness.nodes[1], kind, count=4, extendedResourceName="example.com/gpu"))
+    harness.api.create(device_claim("mine", kind))
 
     def allocating(ask: ProxiedRequest) -> bool:
         return ask.method == "PATCH" and "/resourceclaims/mine/status" in ask.path
 
     proxy.add(ProxyFault(allocating, times=1, refuse=refusal(409, "Conflict")))
-    user = ours(corner.pod("mine", resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}]))
+    user = ours(harness.pod("mine", resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}]))
     user["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-    corner.api.create(user)
-    corner.wait_bound(["mine"])
+    harness.api.create(user)
+    harness.wait_bound(["mine"])
     proxy.add(
         ProxyFault(lambda ask: ask.is_binding and "/extended/" in ask.path, times=1, refuse=refusal(409, "Conflict"))
     )
-    corner.api.create(extended(corner, "extended"))
-    corner.wait_bound(["extended"])
+    harness.api.create(extended(harness, "extended"))
+    harness.wait_bound(["extended"])
 
 
-def extended(corner: SchedulerHarness, name: str) -> Tree:
-    pod = ours(corner.pod(name))
+def extended(harness: SchedulerHarness, name: str) -> Tree:
+    pod = ours(harness.pod(name))
     pod["spec"]["containers"][0]["resources"] = {"limits": {"example.com/gpu": "1"}}
     return pod
 
 
-def loses_an_answer(corner: SchedulerHarness, proxy: FaultProxy) -> None:
+def loses_an_answer(harness: SchedulerHarness, proxy: FaultProxy) -> None:
     proxy.add(ProxyFault(lambda ask: ask.is_binding, times=1, refuse=refusal(500, "InternalError")))
-    corner.api.create(ours(corner.pod("doubtful")))
-    corner.wait_bound(["doubtful"])
+    harness.api.create(ours(harness.pod("doubtful")))
+    harness.wait_bound(["doubtful"])
 
 
 def ours(pod: Tree) -> Tree:
@@ -178,24 +178,24 @@ def asked(cluster: Cluster, port: int, user: str) -> int:
     return asyncio.run(get(Endpoint(port), "/metrics", headers=headers)).status
 
 
-def test_nothing_is_denied_and_no_rule_is_idle(audited: Cluster, tmp_path: Path) -> None:
+def test_no_request_is_denied_and_no_rule_is_unused(audited: Cluster, tmp_path: Path) -> None:
     audited.kubectl("create", "namespace", "work")
-    corner = SchedulerHarness(audited, "work", tmp_path)
-    corner.add_nodes(2)
+    harness = SchedulerHarness(audited, "work", tmp_path)
+    harness.add_nodes(2)
     (port,) = free_ports(1)
     with running(audited, tmp_path, port) as proxy:
-        places_and_preempts(corner)
-        keeps_telling(corner)
-        binds_volumes(corner)
-        allocates_devices(corner, proxy)
-        loses_an_answer(corner, proxy)
+        places_and_preempts(harness)
+        keeps_telling(harness)
+        binds_volumes(harness)
+        allocates_devices(harness, proxy)
+        loses_an_answer(harness, proxy)
         assert (asked(audited, port, "admin"), asked(audited, port, "limited")) == (200, 403)
         wait_until(
             lambda: ("coordination.k8s.io", "leases", "update") in used_rights(log(audited)), "the lease is renewed"
         )
     with running(audited, tmp_path, port, lists=True):
-        corner.api.create(ours(corner.pod("last")))
-        corner.wait_bound(["last"])
+        harness.api.create(ours(harness.pod("last")))
+        harness.wait_bound(["last"])
     entries = log(audited)
     assert denied_requests(entries) == []
     idle = DEPLOYED.rights() - used_rights(entries)
@@ -205,8 +205,8 @@ def test_nothing_is_denied_and_no_rule_is_idle(audited: Cluster, tmp_path: Path)
     )
 
 
-def test_what_the_server_asks_by_itself_is_needed(audited: Cluster, tmp_path: Path) -> None:
-    """Without these two rules a claim is neither allocated nor made."""
+def test_rights_that_the_server_checks_by_itself_are_necessary(audited: Cluster, tmp_path: Path) -> None:
+    """Without these two rules a claim is neither allocated nor created."""
     (role,) = [tree for tree in DEPLOYED.objects() if tree["kind"] == "ClusterRole"]
     without = {resource for _, resource, _ in ASKED_BY_THE_SERVER_ITSELF}
     for rule in role["rules"]:
@@ -214,22 +214,22 @@ def test_what_the_server_asks_by_itself_is_needed(audited: Cluster, tmp_path: Pa
     role["rules"] = [rule for rule in role["rules"] if rule["resources"]]
     audited.apply(role)
     audited.kubectl("create", "namespace", "without")
-    corner = SchedulerHarness(audited, "without", tmp_path)
-    corner.add_nodes(2)
-    kind = f"{corner.label[:40]}-gpu"
-    corner.api.create(*devices(corner, corner.nodes[1], kind, count=4, extendedResourceName="example.com/other"))
-    corner.api.create(device_claim("mine", kind))
+    harness = SchedulerHarness(audited, "without", tmp_path)
+    harness.add_nodes(2)
+    kind = f"{harness.label[:40]}-gpu"
+    harness.api.create(*devices(harness, harness.nodes[1], kind, count=4, extendedResourceName="example.com/other"))
+    harness.api.create(device_claim("mine", kind))
     (port,) = free_ports(1)
     with running(audited, tmp_path, port):
-        user = ours(corner.pod("mine", resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}]))
+        user = ours(harness.pod("mine", resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}]))
         user["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-        special = extended(corner, "special")
+        special = extended(harness, "special")
         special["spec"]["containers"][0]["resources"] = {"limits": {"example.com/other": "1"}}
-        corner.api.create(user, special)
-        wait_until(lambda: "forbidden" in told(corner, "mine"), "a claim is not allocated")
-        wait_until(lambda: "forbidden" in told(corner, "special"), "a claim is not made")
-    assert not any(node_name(each) for each in corner.api.pods().values())
+        harness.api.create(user, special)
+        wait_until(lambda: "forbidden" in told(harness, "mine"), "a claim is not allocated")
+        wait_until(lambda: "forbidden" in told(harness, "special"), "a claim is not made")
+    assert not any(node_name(each) for each in harness.api.pods().values())
 
 
-def told(corner: SchedulerHarness, name: str) -> str:
-    return str(condition(corner.api.pod(name)).get("message", ""))
+def told(harness: SchedulerHarness, name: str) -> str:
+    return str(condition(harness.api.pod(name)).get("message", ""))

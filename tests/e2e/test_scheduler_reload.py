@@ -61,7 +61,7 @@ def a_node(cluster: Cluster) -> Iterator[str]:
     cluster.kubectl("delete", "node", name)
 
 
-def test_a_changed_plugin_takes_over_and_wakes_whom_the_old_one_rejected(
+def test_a_changed_plugin_is_loaded_and_requeues_pods_that_the_old_one_rejected(
     cluster: Cluster, namespace: str, a_node: str, tmp_path: Path
 ) -> None:
     only = {"nodeSelector": {"kubernetes.io/hostname": a_node}}
@@ -77,7 +77,7 @@ def test_a_changed_plugin_takes_over_and_wakes_whom_the_old_one_rejected(
         wait_until(lambda: bool(condition(pods(cluster, namespace)["first"])), "the pod has a condition")
         assert "not in this version" in condition(pods(cluster, namespace)["first"])["message"]
         mounted.put(BROKEN)
-        wait_until(lambda: "the previous ones stay in use" in log(), "the broken file is told")
+        wait_until(lambda: "the previous ones stay in use" in log(), "the broken file is logged")
         cluster.apply(pod("second", namespace, **only))
         wait_until(lambda: bool(condition(pods(cluster, namespace)["second"])), "the last good plugin goes on")
         mounted.put(PERMITS)

@@ -1,4 +1,4 @@
-"""A running `bayplan scheduler` and a running kube-scheduler asked the same: health, metrics, configuration, flags."""
+"""Requests to a running `bayplan scheduler` and a running kube-scheduler: health, metrics, configuration, flags."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ THEIRS, OURS = "theirs", "ours"
 
 
 def config(who: str) -> str:
-    """The same for both, save the names that keep them apart."""
+    """The output without the names that differ between both."""
     return f"""
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -75,7 +75,7 @@ def kube_scheduler(cluster: Cluster, folder: Path) -> Iterator[Endpoint]:
 
 @pytest.fixture(scope="module")
 def both(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
-    """Both have placed pods, refused others, preempted one and wait for a gate, each on nodes of its own."""
+    """Both have placed pods, refused pods, preempted one, and have gated ones, each on its own nodes."""
     folder = tmp_path_factory.mktemp("serving")
     corners = {}
     for who in (THEIRS, OURS):
@@ -89,16 +89,16 @@ def both(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         found = Both(cluster, Endpoint(port), theirs)
         for endpoint in (theirs, found.ours):
             wait_until(lambda endpoint=endpoint: is_up(found, endpoint), "it serves and leads")  # type: ignore[misc]
-        for who, corner in corners.items():
-            work(corner, who)
-        for corner in corners.values():
-            corner.wait_bound(["strong", "small"])
-            wait_until(lambda corner=corner: "PodScheduled" in told(corner, "nowhere"), "it is told why")  # type: ignore[misc]
+        for who, harness in corners.items():
+            work(harness, who)
+        for harness in corners.values():
+            harness.wait_bound(["strong", "small"])
+            wait_until(lambda harness=harness: "PodScheduled" in told(harness, "nowhere"), "it has a reason")  # type: ignore[misc]
         for endpoint in (theirs, found.ours):
             wait_until(lambda endpoint=endpoint: has_settled(found, endpoint), "all is counted")  # type: ignore[misc]
         yield found
-    for corner in corners.values():
-        corner.close()
+    for harness in corners.values():
+        harness.close()
 
 
 def is_up(both: Both, who: Endpoint) -> bool:
@@ -115,8 +115,8 @@ def has_settled(both: Both, who: Endpoint) -> bool:
     return found["scheduler_schedule_attempts_total"].value(result="scheduled") == 6
 
 
-def told(corner: SchedulerHarness, name: str) -> str:
-    return json.dumps(corner.api.pod(name)["status"])
+def told(harness: SchedulerHarness, name: str) -> str:
+    return json.dumps(harness.api.pod(name)["status"])
 
 
 def named(node: str) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def named(node: str) -> dict[str, Any]:
 
 
 def spread() -> dict[str, Any]:
-    """Over what no node has."""
+    """A spread constraint over a label that no node has."""
     rule = {"maxSkew": 1, "topologyKey": "example.com/rack", "whenUnsatisfiable": "DoNotSchedule"}
     return {"topologySpreadConstraints": [{**rule, "labelSelector": {"matchLabels": {"app": "none"}}}]}
 
@@ -138,27 +138,27 @@ REFUSED: dict[str, dict[str, Any]] = {
     "claimless": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "none"}}]},
     "spread": spread(),
 }
-"""Pods of which PreFilter or Filter says no, some of them alike; nothing that happens here lets them be tried again."""
+"""Pods that PreFilter or Filter rejects, some of them equal; no event of this test requeues them."""
 
 
-def work(corner: SchedulerHarness, who: str) -> None:
-    """Pods of every fate, one after another, so that both do the same."""
+def work(harness: SchedulerHarness, who: str) -> None:
+    """Pods with every outcome, one after another, so that both schedulers do the same."""
     for number in range(4):
-        corner.api.create(corner.pod(f"fits-{number}", cpu="900m", schedulerName=who))
-        corner.wait_bound([f"fits-{number}"])
-    corner.api.create(corner.pod("small", cpu="1m", schedulerName=who))
-    corner.wait_bound(["small"])
+        harness.api.create(harness.pod(f"fits-{number}", cpu="900m", schedulerName=who))
+        harness.wait_bound([f"fits-{number}"])
+    harness.api.create(harness.pod("small", cpu="1m", schedulerName=who))
+    harness.wait_bound(["small"])
     gate = {"schedulingGates": [{"name": "example.com/wait"}]}
-    corner.api.create(corner.pod("gated", schedulerName=who, **gate))
-    corner.api.create(corner.pod("nowhere", schedulerName=who, nodeSelector={"disk": "none"}))
+    harness.api.create(harness.pod("gated", schedulerName=who, **gate))
+    harness.api.create(harness.pod("nowhere", schedulerName=who, nodeSelector={"disk": "none"}))
     for name, spec in REFUSED.items():
-        corner.api.create(corner.pod(name, schedulerName=who, **spec))
-        wait_until(lambda name=name: "PodScheduled" in told(corner, name), "it is told why")  # type: ignore[misc]
-    strong = f"{corner.label[:40]}-strong"
-    corner.api.create(corner.pod("strong", cpu="1", schedulerName=who, priorityClassName=strong))
+        harness.api.create(harness.pod(name, schedulerName=who, **spec))
+        wait_until(lambda name=name: "PodScheduled" in told(harness, name), "it has a reason")  # type: ignore[misc]
+    strong = f"{harness.label[:40]}-strong"
+    harness.api.create(harness.pod("strong", cpu="1", schedulerName=who, priorityClassName=strong))
 
 
-# Who may see what
+# authorization
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def work(corner: SchedulerHarness, who: str) -> None:
         ("/nothing", 403),
     ],
 )
-def test_who_may_see_a_path_may_and_nobody_else(both: Both, path: str, anonymous: int) -> None:
+def test_paths_need_authorization(both: Both, path: str, anonymous: int) -> None:
     for user, status in (("admin", 404 if path == "/nothing" else 200), ("limited", anonymous), ("", anonymous)):
         ours, theirs = (both.ask(who, path, user) for who in (both.ours, both.theirs))
         assert (ours.status, theirs.status) == (status, status), user
@@ -220,7 +220,7 @@ ALL = (
     "preemption_goroutines_duration_seconds",
     "preemption_goroutines_execution_total",
 )
-"""What every run shows: the others need a gate, a plugin that waits, or devices."""
+"""Metrics of every run: the other ones need a gate, a plugin with Permit, or devices."""
 
 WITHOUT_COUNTERPART = {
     r"go_.*": "tells of Go's runtime",
@@ -294,10 +294,10 @@ def test_both_count_the_same(both: Both, name: str, labels: dict[str, str]) -> N
     assert ours.value(**labels) == theirs.value(**labels)
 
 
-def test_the_rest_is_plausible(both: Both) -> None:
+def test_other_metrics_are_plausible(both: Both) -> None:
     ours, theirs = both.scrapes()
     attempts = ours["scheduler_schedule_attempts_total"].value()
-    assert attempts >= 8  # six that were bound, one before its preemption, one that fits nowhere
+    assert attempts >= 8  # six bindings, one before its preemption, one unschedulable
     for name in ("scheduling_algorithm_duration_seconds", "scheduling_attempt_duration_seconds"):
         assert ours[f"scheduler_{name}"].value() == attempts
     points = ours["scheduler_framework_extension_point_duration_seconds"]
@@ -313,13 +313,13 @@ def test_the_rest_is_plausible(both: Both) -> None:
     assert ours["process_resident_memory_bytes"].value() > 10_000_000
 
 
-def test_gates_are_told_as_upstream_tells_them(both: Both) -> None:
+def test_gates_are_reported_like_upstream(both: Both) -> None:
     ours, theirs = (found["kubernetes_feature_enabled"].values for found in both.scrapes())
     assert ours
     assert ours.items() <= theirs.items()
 
 
-def test_what_pods_take_is_told_by_who_leads(both: Both) -> None:
+def test_pod_resource_metrics_are_served_by_the_leader(both: Both) -> None:
     ours, theirs = (both.ask(who, "/metrics/resources").text for who in (both.ours, both.theirs))
     assert sorted(ours.splitlines()) == sorted(theirs.splitlines())
     assert 'pod="strong"' in ours
@@ -353,7 +353,8 @@ profiles:
   - {name: NoSuch, args: {a: 1}}
 - {schedulerName: none, percentageOfNodesToScore: 7}
 """
-"""Where what is in force is not what is written: extenders change it, and arguments of plugins that do not run."""
+"""For configurations that are not written as they are used: extenders change them, and arguments of disabled plugins.
+"""
 
 
 def test_both_write_the_same_configuration(cluster: Cluster, tmp_path: Path) -> None:
@@ -426,7 +427,7 @@ def test_status(both: Both) -> None:
     ]
 
 
-def test_an_election_is_told_as_upstream_tells_it(both: Both) -> None:
+def test_an_election_is_reported_like_upstream(both: Both) -> None:
     def event(who: str) -> dict[str, Any]:
         found = json.loads(both.cluster.kubectl("-n", "kube-system", "get", "events", "-o", "json"))["items"]
         (tree,) = [each for each in found if each["involvedObject"]["name"] == who]
@@ -441,7 +442,7 @@ def test_an_election_is_told_as_upstream_tells_it(both: Both) -> None:
     assert event(OURS) == event(THEIRS)
 
 
-# Starting
+# start
 
 
 def started(cluster: Cluster, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -450,7 +451,7 @@ def started(cluster: Cluster, *flags: str) -> subprocess.CompletedProcess[str]:
 
 
 def said(done: subprocess.CompletedProcess[str]) -> str:
-    """The one sentence that ends it."""
+    """The error message of the exiting process."""
     assert done.returncode == 1, done.stderr
     (line,) = [each for each in done.stderr.splitlines() if each.startswith("error: ")]
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""The same questions to kube-scheduler's server and to ours, on one API server: the same answers, the same metrics."""
+"""The same requests to kube-scheduler's server and to Bayplan's, on one API server: equal responses, equal metrics."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Reference:
 
 @pytest.fixture(scope="module")
 def reference(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
-    """kube-scheduler for pods of a name of their own, so that no other test's pods are touched."""
+    """kube-scheduler with its own scheduler name, so that it ignores pods of other tests."""
     (port,) = free_ports(1)
     kubeconfig = cluster.kubeconfig()
     config = tmp_path_factory.mktemp("scheduler") / "config.yaml"
@@ -104,7 +104,7 @@ async def _until_ready(reference: Reference) -> None:
 
 @asynccontextmanager
 async def ours(cluster: Cluster, views: ServerViews | None = None) -> AsyncIterator[Server]:
-    """Our server, which asks the same API server."""
+    """Bayplan's server, which uses the same API server."""
     clock = SystemClock()
     election = election_check(PROFILE, lambda: 0.0)
     known = views or ServerViews(
@@ -129,7 +129,7 @@ async def ours(cluster: Cluster, views: ServerViews | None = None) -> AsyncItera
             await server.close()
 
 
-# Answers
+# responses
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def manifests(namespace: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def busy(reference: Reference) -> Iterator[Reference]:
-    """kube-scheduler after it has placed some pods and refused others."""
+    """kube-scheduler after it has placed some pods and refused some."""
     cluster = reference.cluster
     amounts = {"cpu": "4", "memory": "8Gi", "pods": "10"}
     cluster.kubectl("create", "namespace", PROFILE)
@@ -283,7 +283,7 @@ async def test_metrics_have_the_same_names_kinds_labels_buckets_and_help(busy: R
 
 
 @async_test
-async def test_what_pods_take(busy: Reference) -> None:
+async def test_pod_resource_metrics(busy: Reference) -> None:
     cluster = busy.cluster
     admin = {"Authorization": f"Bearer {cluster.tokens['admin']}"}
     async with Client(cluster.target(), clock=SystemClock(), chance=random.Random(0)) as client:
@@ -295,7 +295,7 @@ async def test_what_pods_take(busy: Reference) -> None:
 
 
 @async_test
-async def test_a_scrape_as_prometheus_asks_for_it(busy: Reference) -> None:
+async def test_a_scrape_with_the_headers_of_prometheus(busy: Reference) -> None:
     admin = {"Authorization": f"Bearer {busy.cluster.tokens['admin']}", "Accept-Encoding": "gzip"}
     theirs = await get(busy, "/metrics", headers=admin)
     async with ours(busy.cluster, ServerViews(metrics=everything())) as server:

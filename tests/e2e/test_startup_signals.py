@@ -1,4 +1,4 @@
-"""Signals from the first moment of a process on: SIGUSR1 and SIGUSR2 never end it, SIGTERM ends it with 0."""
+"""Signals during the start of a process: SIGUSR1 and SIGUSR2 never end it, SIGTERM ends it with exit code 0."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "cluster up --nodes 0 --no-scheduler --no-controllers": ("", "is up at"),
     "cluster up --nodes 1": ("", "is up at"),
 }
-"""By command: how it gets the kubeconfig, and what it says when it is ready."""
+"""By command: how it gets the kubeconfig, and the line that it prints when it is ready."""
 _PAUSES_S = (0.0, 0.01, 0.05, 0.2)
 
 
@@ -46,7 +46,7 @@ def arguments(cluster: Cluster, command: str, tmp_path: Path) -> list[str]:
 
 
 def _await_handler(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Return at once when the interpreter has come to our first lines, and these have set a handler."""
+    """Return as soon as the interpreter has run the first lines of the package, which set a handler."""
     status = Path(f"/proc/{process.pid}/status")
     while not _caught(status.read_text()) >> (number - 1) & 1:
         assert process.poll() is None
@@ -58,9 +58,7 @@ def _caught(status: str) -> int:
 
 
 @pytest.mark.parametrize("command", _COMMANDS)
-def test_dump_signals_from_the_first_moment_on_keep_no_command_from_becoming_ready(
-    arguments: list[str], command: str, tmp_path: Path
-) -> None:
+def test_dump_signals_during_the_start_do_not_end_a_command(arguments: list[str], command: str, tmp_path: Path) -> None:
     log, ready = tmp_path / "process.log", _COMMANDS[command][1]
     with run_process(arguments, log, env={"XDG_STATE_HOME": str(tmp_path)}) as process:
         _await_handler(process, signal.SIGUSR2)
@@ -81,7 +79,7 @@ def test_dump_signals_from_the_first_moment_on_keep_no_command_from_becoming_rea
 
 @pytest.mark.parametrize("command", _COMMANDS)
 @pytest.mark.parametrize("after_s", [0.0, 0.1, 0.4, 0.8])
-def test_a_server_that_is_stopped_while_it_starts_ends_with_0_and_says_nothing_of_it(
+def test_a_server_that_is_terminated_during_its_start_exits_silently_with_0(
     arguments: list[str], after_s: float, tmp_path: Path
 ) -> None:
     log = tmp_path / "process.log"

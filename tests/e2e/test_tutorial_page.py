@@ -1,4 +1,4 @@
-"""docs/tutorial.md, command by command, as a newcomer types it: from nothing to a plugin that decides."""
+"""Runs docs/tutorial.md, command by command: from an empty machine to a plugin that decides."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
 
 
 def nodes(listing: str) -> dict[str, str]:
-    """By pod the node that a listing shows."""
+    """The node of each pod in a listing."""
     head, *rows = (line.split() for line in listing.splitlines())
     return {row[0]: row[head.index("NODE")] for row in rows}

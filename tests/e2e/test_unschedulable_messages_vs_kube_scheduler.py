@@ -1,4 +1,4 @@
-"""The same unschedulable pods for kube-scheduler and for us, at once, on one API server: the same words."""
+"""The same unschedulable pods for kube-scheduler and Bayplan, at once, on one API server: equal messages."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Spec = dict[str, Any]
 
 
 @contextlib.contextmanager
-def kube_scheduler(cluster: Cluster, corner: SchedulerHarness) -> Iterator[None]:
-    config = corner.folder / "theirs.yaml"
+def kube_scheduler(cluster: Cluster, harness: SchedulerHarness) -> Iterator[None]:
+    config = harness.folder / "theirs.yaml"
     way = cluster.kubeconfig()
     config.write_text(short_backoff_config(f"profiles: [{{schedulerName: {THEIRS}}}]").replace("KUBECONFIG", str(way)))
     ways = [f"--{flag}={way}" for flag in ("authentication-kubeconfig", "authorization-kubeconfig")]
@@ -30,7 +30,7 @@ def kube_scheduler(cluster: Cluster, corner: SchedulerHarness) -> Iterator[None]
 
 
 def unschedulable(weak_priority: str, patient_priority: str) -> dict[str, Spec]:
-    """Pods that fit nowhere, each for another reason."""
+    """Pods that are unschedulable, each for a different reason."""
     hostname = "kubernetes.io/hostname"
     app = {"labelSelector": {"matchLabels": {"app": "placed"}}, "topologyKey": hostname}
     nobody = {**app, "labelSelector": {"matchLabels": {"app": "x"}}}
@@ -69,31 +69,31 @@ def ported() -> Tree:
     return {"name": "main", "image": "none", "ports": [{"containerPort": 80, "hostPort": 8080}]}
 
 
-def test_both_say_the_same_of_pods_that_fit_nowhere(cluster: Cluster, corner: SchedulerHarness) -> None:
-    nodes = corner.add_nodes(3)
-    corner.api.patch("Node", nodes[2], {"spec": {"taints": [{"key": "dedicated", "effect": "NoSchedule"}]}})
-    weak, patient = corner.priority("weak", -5), corner.priority("patient", 500, preemptionPolicy="Never")
+def test_both_have_equal_messages_for_unschedulable_pods(cluster: Cluster, harness: SchedulerHarness) -> None:
+    nodes = harness.add_nodes(3)
+    harness.api.patch("Node", nodes[2], {"spec": {"taints": [{"key": "dedicated", "effect": "NoSchedule"}]}})
+    weak, patient = harness.priority("weak", -5), harness.priority("patient", 500, preemptionPolicy="Never")
     for number, name in enumerate(nodes):
-        placed = corner.pod(f"placed-{number}", cpu="2", labels={"app": "placed"}, containers=[ported()])
+        placed = harness.pod(f"placed-{number}", cpu="2", labels={"app": "placed"}, containers=[ported()])
         placed["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
         placed["spec"]["nodeName"] = name
-        corner.api.create(placed)
+        harness.api.create(placed)
     specs = unschedulable(weak, patient)
-    corner.api.create(stuck_claim())
+    harness.api.create(stuck_claim())
     with (
-        kube_scheduler(cluster, corner),
-        corner.run_scheduler(config=short_backoff_config(f"profiles: [{{schedulerName: {OURS}}}]")),
+        kube_scheduler(cluster, harness),
+        harness.run_scheduler(config=short_backoff_config(f"profiles: [{{schedulerName: {OURS}}}]")),
     ):
         for name, spec in specs.items():
-            corner.api.create(*(corner.pod(f"{name}-{who}", schedulerName=who, **spec) for who in (THEIRS, OURS)))
+            harness.api.create(*(harness.pod(f"{name}-{who}", schedulerName=who, **spec) for who in (THEIRS, OURS)))
         wanted = {f"{name}-{who}" for name in specs for who in (THEIRS, OURS)}
         wait_until(
-            lambda: all(condition(each) for name, each in corner.api.pods().items() if name in wanted),
-            "everybody is told why",
-            why=lambda: str([name for name, each in corner.api.pods().items() if not condition(each)]),
+            lambda: all(condition(each) for name, each in harness.api.pods().items() if name in wanted),
+            "every pod has a reason",
+            why=lambda: str([name for name, each in harness.api.pods().items() if not condition(each)]),
         )
-        wait_until(lambda: wanted <= told(corner).keys(), "everybody has an event")
-    found, events = corner.api.pods(), told(corner)
+        wait_until(lambda: wanted <= told(harness).keys(), "everybody has an event")
+    found, events = harness.api.pods(), told(harness)
     for name in specs:
         ours, theirs = condition(found[f"{name}-{OURS}"]), condition(found[f"{name}-{THEIRS}"])
         for each in (ours, theirs):
@@ -106,6 +106,6 @@ def test_both_say_the_same_of_pods_that_fit_nowhere(cluster: Cluster, corner: Sc
         assert (our_event["reportingController"], their_event["reportingController"]) == (OURS, THEIRS)
 
 
-def told(corner: SchedulerHarness) -> dict[str, Tree]:
-    failed = [each for each in corner.api.list("Event") if each["reason"] == "FailedScheduling"]
+def told(harness: SchedulerHarness) -> dict[str, Tree]:
+    failed = [each for each in harness.api.list("Event") if each["reason"] == "FailedScheduling"]
     return {each["regarding"]["name"]: each for each in failed}

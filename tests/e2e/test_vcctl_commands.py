@@ -1,4 +1,4 @@
-"""`bayplan queue`, `job` and `podgroup` on both API servers, with Volcano's controllers at work."""
+"""`bayplan queue`, `job` and `podgroup` on both API servers, with Volcano's controllers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.harness.volcano_controllers import async_test, run_controllers
 
 
 class Verbs:
-    """Commands as somebody types them."""
+    """Runs commands of the command line."""
 
     def __init__(self, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
         self._config = str(cluster.kubeconfig())
@@ -103,7 +103,7 @@ async def test_a_job_of_a_file(
         tree = job("x", task("worker"))
         tree["metadata"] = {"generateName": "drawn-", "namespace": namespace}
         path.write_text(yaml.safe_dump(tree))
-        said = await verbs.say("job", "run", "-f", str(path))  # it says itself where it belongs
+        said = await verbs.say("job", "run", "-f", str(path))  # the file sets its namespace
         name = said.removeprefix("run job ").removesuffix(" successfully\n")
         assert name.startswith("drawn-")
         assert (await here.get(VC_JOBS, name))["metadata"]["namespace"] == namespace
@@ -114,11 +114,9 @@ async def test_a_job_of_a_file(
 
 
 @async_test
-async def test_definitions_are_applied_as_often_as_one_likes(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_definitions_can_be_applied_repeatedly(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     verbs = Verbs(cluster, capsys)
-    for _ in range(2):  # where others made them without kubectl, it notes on each what was applied
+    for _ in range(2):  # objects created without kubectl get the last-applied annotation
         cluster.kubectl("apply", "-f", "-", stdin=await verbs.say("crds"))
     kept = cluster.kubectl("get", "crds", "-o=jsonpath={.items[*].metadata.resourceVersion}")
     said = cluster.kubectl("apply", "-f", "-", stdin=await verbs.say("crds"))

@@ -1,4 +1,6 @@
-"""What Volcano's webhooks fill in and refuse: our API server knows them, a real one asks `bayplan admission`."""
+"""Defaults and refusals of Volcano's webhooks: built into the embedded API server; a real one calls `bayplan
+admission`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ ALL = ",".join(door.path for door in WEBHOOKS)
 
 
 async def refused(here: VolcanoControllersHarness, resource: Any, tree: Tree) -> str:
-    """Why an object is not let in."""
+    """The message of a refused object."""
     with pytest.raises(ApiError) as fault:
         await here.make(resource, tree)
     return fault.value.details
@@ -39,10 +41,10 @@ def told(webhook: str, sentence: str) -> str:
 
 @async_test
 async def judged(cluster: Cluster, namespace: str) -> list[str]:
-    """Why objects were not let in, those that are whole sentences of a webhook."""
+    """Messages of refused objects that are whole sentences of a webhook."""
     said: list[str] = []
     async with run_controllers(cluster.target(), namespace, only=[QueueController.name], stand_in=False) as here:
-        # A registration counts a moment after it was written.
+        # A registration takes effect a moment after it was written.
         for _ in range(600):
             made = await here.make(QUEUES, {"metadata": {"generateName": "probe-"}, "spec": {}})
             await here.client.delete(QUEUES, name=made["metadata"]["name"])
@@ -76,7 +78,7 @@ async def judged(cluster: Cluster, namespace: str) -> list[str]:
             await here.make(PODS, body)
         body["metadata"]["annotations"] = {"scheduling.volcano.sh/queue-allocation-gate": "true"}
         held = (await here.make(PODS, body))["spec"].get("schedulingGates", [])
-        # Who knows the webhooks by name has their defaults: the gate is only for those who have chosen it.
+        # The embedded webhooks have their defaults: the gate is only for those that are registered.
         chosen = [] if isinstance(cluster, Embedded) else [{"name": "scheduling.volcano.sh/queue-allocation-gate"}]
         assert held == chosen
     return said
@@ -90,7 +92,7 @@ def _serves(cluster: Cluster, plural: str) -> bool:
     return True
 
 
-def test_objects_are_filled_up_and_judged(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_objects_are_defaulted_and_validated(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     text = subprocess.run(
         [sys.executable, "-m", "bayplan", "crds", "--all"], capture_output=True, text=True, check=True
     ).stdout

@@ -1,4 +1,4 @@
-"""The rules of Volcano's controllers and webhooks against the server's audit log, as those of the engines are."""
+"""The RBAC rules of Volcano's controllers and webhooks against the server's audit log."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CONTROLLERS = DeployedFolder("batch-controllers", "volcano-system", "bayplan-bat
 ADMISSION = DeployedFolder("batch-admission", "volcano-system", "bayplan-batch-admission")
 QUICKLY = {RUNS_FOR: "100ms"}
 RACES: set[AccessRight] = {("apps", "replicasets", "get"), ("apps", "statefulsets", "get"), ("", "events", "patch")}
-"""Asked where a pod is heard of before its owner, and where an event repeats itself: seldom, and not at will."""
+"""Used when a pod is seen before its owner, and when an event repeats: rarely, and not reproducibly."""
 CHECKED_WITHIN: set[AccessRight] = {
     ("batch.volcano.sh", "jobs/finalizers", "update"),
     ("batch.volcano.sh", "cronjobs/finalizers", "update"),
@@ -59,7 +59,7 @@ CHECKED_WITHIN: set[AccessRight] = {
     ("apps", "daemonsets/finalizers", "update"),
     ("batch", "jobs/finalizers", "update"),
 }
-"""Asked by the server itself when an object with an owner is made: without them the making is refused."""
+"""Checked by the server itself when an object with an owner is created: without them the creation is refused."""
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def running(deployed: DeployedFolder, kubeconfig: Path, folder: Path, *more: str
 
 
 def install(cluster: Cluster) -> None:
-    """Volcano's kinds."""
+    """Install Volcano's CRDs."""
     command = [sys.executable, "-m", "bayplan", "crds", "--all"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     cluster.kubectl("apply", "-f", "-", stdin=text)
@@ -95,7 +95,7 @@ def install(cluster: Cluster) -> None:
 
 @contextmanager
 def older(cluster: Cluster, deployed: DeployedFolder, folder: Path) -> Iterator[Path]:
-    """A way to the server on which lists do not come by watches: what servers before 1.32 are like."""
+    """A proxy to the server without streaming lists, like servers before 1.32."""
     with run_fault_proxy(cluster, folder) as proxy:
         proxy.add(ProxyFault(lambda ask: "sendInitialEvents=true" in ask.path, refuse=refusal(422, "Invalid")))
         yield proxy.kubeconfig(deployed.name)
@@ -105,7 +105,7 @@ def lists(rights: set[AccessRight]) -> set[AccessRight]:
     return {right for right in rights if right[2] == "list"}
 
 
-def test_the_controllers_are_denied_nothing_and_no_rule_is_idle(tmp_path: Path) -> None:
+def test_no_request_of_the_controllers_is_denied_and_no_rule_is_unused(tmp_path: Path) -> None:
     anywhere = "--listen-address=127.0.0.1:0"
     with CONTROLLERS.audited(tmp_path) as cluster:
         install(cluster)
@@ -140,7 +140,7 @@ async def work(cluster: Cluster) -> None:
 
 
 async def jobs(here: VolcanoControllersHarness) -> None:
-    """One with everything: it grows, is restarted, aborted by a command, and goes when it has ended."""
+    """A job with all features: it is scaled, restarted, aborted by a command, and deleted after its end."""
     await here.make(PERSISTENT_VOLUME_CLAIMS, claim("there"))
     volumes = [
         {"mountPath": "/there", "volumeClaimName": "there"},
@@ -151,7 +151,7 @@ async def jobs(here: VolcanoControllersHarness) -> None:
     tree = job("train", task("worker", 1), volumes=volumes, ttlSecondsAfterFinished=0, **spec)
     await here.make(VC_JOBS, tree)
     await here.running("train-worker-0")
-    await here.job("train", "Running")  # one that is Pending yet is furnished, and has nothing that could grow old
+    await here.job("train", "Running")  # a Pending job has its plugins' objects, and no TTL
     grown = [{**tree["spec"]["tasks"][0], "replicas": 2, "minAvailable": 2}]
     patch = {"spec": {"tasks": grown, "minAvailable": 2}}
     await here.client.patch(VC_JOBS, patch, namespace=here.namespace, name="train", kind=MERGE_PATCH)
@@ -170,7 +170,7 @@ def claim(name: str) -> Tree:
 
 
 async def jobs_by_others(here: VolcanoControllersHarness) -> None:
-    """A schedule and a flow."""
+    """A cron job and a flow."""
     template = {"spec": job("x", task("worker", annotations=QUICKLY))["spec"]}
     cron = {"schedule": "@every 1s", "jobTemplate": template, "successfulJobsHistoryLimit": 0}
     await here.make(VC_CRON_JOBS, {"metadata": {"name": "tick"}, "spec": cron})
@@ -185,7 +185,7 @@ async def jobs_by_others(here: VolcanoControllersHarness) -> None:
 
 
 async def groups(here: VolcanoControllersHarness) -> None:
-    """Of a pod alone, and of those that each kind of workload has made."""
+    """Pod groups of a bare pod, and of the pods of each kind of workload."""
     await here.make(PODS, pod("alone"))
     template = {"metadata": {"labels": {"app": "x"}}, "spec": pod("x")["spec"]}
     spec = {"selector": {"matchLabels": {"app": "x"}}, "template": template}
@@ -226,7 +226,7 @@ def pod(name: str) -> Tree:
 
 
 async def hyper_nodes(here: VolcanoControllersHarness) -> None:
-    """Found by a label, changed when it is given to another node, and gone with it."""
+    """Hypernodes found by a label, changed with the label of a node, and deleted with it."""
     types = {"net": [{"nodeLabel": "example.com/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]}
     source = {"source": "label", "enabled": True, "config": {"networkTopologyTypes": types}}
     text = msgspec.json.encode({"networkTopologyDiscovery": [source]}).decode()
@@ -247,7 +247,7 @@ async def hyper_nodes(here: VolcanoControllersHarness) -> None:
 
 
 async def places(here: VolcanoControllersHarness, count: int) -> list[Tree]:
-    """The hypernodes when there are so many."""
+    """The hypernodes once there are `count`."""
     for _ in range(3000):
         found = await here.list(HYPER_NODES)
         if len(found) == count:
@@ -259,7 +259,7 @@ async def places(here: VolcanoControllersHarness, count: int) -> list[Tree]:
 # webhooks
 
 
-def test_the_webhooks_are_denied_nothing_and_no_rule_is_idle(tmp_path: Path) -> None:
+def test_no_request_of_the_webhooks_is_denied_and_no_rule_is_unused(tmp_path: Path) -> None:
     with ADMISSION.audited(tmp_path) as cluster, older(cluster, ADMISSION, tmp_path) as way:
         install(cluster)
         for number, kubeconfig in enumerate((cluster.kubeconfig(ADMISSION.name), way)):

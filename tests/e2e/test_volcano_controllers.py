@@ -1,4 +1,4 @@
-"""Volcano's queues, groups, cron jobs, flows and hypernodes on both API servers, and a server that refuses writes."""
+"""Volcano's queues, groups, cron jobs, flows and hypernodes on both API servers, and with refused writes."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ async def test_children_close_and_open_with_their_parent(cluster: Cluster, names
         await here.until(QUEUES, top, lambda queue: state_of(queue) == "Closed")
         await order(here, "OpenQueue", top)
         await here.until(QUEUES, child, lambda queue: state_of(queue) == "Open")
-        assert state_of(await here.get(QUEUES, own)) == "Closed"  # that one was closed for itself
+        assert state_of(await here.get(QUEUES, own)) == "Closed"  # that one was closed explicitly
         for name in (child, own, top):
             await here.client.delete(QUEUES, name=name)
 
 
 @async_test
-async def test_queues_in_a_circle_stop_nobody(cluster: Cluster, namespace: str) -> None:
+async def test_queues_in_a_cycle_block_no_other_queue(cluster: Cluster, namespace: str) -> None:
     async with run_controllers(cluster.target(), namespace) as here:
         one, other = (f"{kind}-{namespace}"[:60] for kind in ("one", "other"))
         await new_queue(here, one, parent=other)
@@ -109,7 +109,7 @@ async def test_queues_in_a_circle_stop_nobody(cluster: Cluster, namespace: str) 
 
 
 @async_test
-async def test_queues_in_a_circle_are_told_which(cluster: Cluster, namespace: str) -> None:
+async def test_queues_in_a_cycle_report_the_cycle(cluster: Cluster, namespace: str) -> None:
     async with run_controllers(cluster.target(), namespace) as here:
         one, other, low, alone = (f"{kind}-{namespace}"[:60] for kind in ("one", "other", "low", "alone"))
         for name, parent in ((one, other), (other, one), (low, one), (alone, alone)):
@@ -126,7 +126,7 @@ async def test_queues_in_a_circle_are_told_which(cluster: Cluster, namespace: st
             await here.client.delete(QUEUES, name=name)
 
 
-# Groups of pods without one.
+# Pod groups of bare pods.
 
 
 def pod(name: str, **annotations: str) -> Tree:
@@ -205,7 +205,7 @@ async def test_a_rollout_takes_the_group_to_the_queue_of_the_new_pods(cluster: C
         assert moved["status"]["phase"] == group["status"]["phase"]
 
 
-# On schedule.
+# Cron jobs.
 
 
 def cron(name: str, **spec: Any) -> Tree:
@@ -214,11 +214,11 @@ def cron(name: str, **spec: Any) -> Tree:
 
 
 @async_test
-async def test_a_cron_job_makes_jobs_and_forgets_old_ones(cluster: Cluster, namespace: str) -> None:
+async def test_a_cron_job_creates_jobs_and_deletes_old_ones(cluster: Cluster, namespace: str) -> None:
     async with run_controllers(cluster.target(), namespace) as here:
         await here.make(VC_CRON_JOBS, cron("tick", schedule="* * * * *", successfulJobsHistoryLimit=1))
         found = []
-        for minutes in (3, 2, 1):  # as if it had been there all the time
+        for minutes in (3, 2, 1):  # as if it had existed since then
             await back_dated(here, "tick", minutes)
             tick = await here.until(VC_CRON_JOBS, "tick", lambda c, n=minutes: served(c, n))
             found.append(tick["status"]["lastScheduleTime"])
@@ -231,7 +231,7 @@ async def test_a_cron_job_makes_jobs_and_forgets_old_ones(cluster: Cluster, name
 
 
 async def back_dated(here: VolcanoControllersHarness, name: str, minutes: int) -> None:
-    """Let a cron job believe that it was served last some minutes ago."""
+    """Set the last schedule time of a cron job some minutes back."""
     then = format_time(datetime.now(UTC) - timedelta(minutes=minutes))
     await here.client.patch(
         VC_CRON_JOBS,
@@ -244,13 +244,13 @@ async def back_dated(here: VolcanoControllersHarness, name: str, minutes: int) -
 
 
 def served(found: Tree, minutes: int) -> bool:
-    """Whether the moment of this minute was served."""
+    """Whether the schedule time of this minute was handled."""
     last = datetime.fromisoformat(found["status"]["lastScheduleTime"])
     return datetime.now(UTC) - last < timedelta(minutes=1) or minutes == 0
 
 
 async def jobs_of(here: VolcanoControllersHarness, name: str) -> list[str]:
-    """The jobs of a cron job that have ended, when no other is left."""
+    """The ended jobs of a cron job, once all of its jobs have ended."""
     await here.until(VC_CRON_JOBS, name, lambda c: not c["status"].get("active"))
     while True:
         jobs = await here.list(VC_JOBS)
@@ -276,7 +276,7 @@ async def test_a_cron_job_that_may_not_overlap_waits(cluster: Cluster, namespace
 
 
 @async_test
-async def test_a_schedule_that_cannot_be_read_is_told(cluster: Cluster, namespace: str) -> None:
+async def test_an_invalid_schedule_is_reported(cluster: Cluster, namespace: str) -> None:
     async with run_controllers(cluster.target(), namespace) as here:
         await here.make(VC_CRON_JOBS, cron("never", schedule="every now and then"))
         notes = await here.events("never", "UnParseableCronJobSchedule")
@@ -362,8 +362,9 @@ async def test_labels_of_nodes_become_hypernodes(cluster: Cluster, namespace: st
 
 
 async def mine(here: VolcanoControllersHarness, keys: list[str], count: int, *, members: int = 0) -> list[Tree]:
-    """The hypernodes of these labels, when there are so many, and so many nodes in those of the first tier: a watch may
-    tell of the last nodes after the hypernodes are made."""
+    """The hypernodes of these labels, once there are `count` with the expected nodes in the first tier: a watch may
+    deliver the last nodes after the creation of the hypernodes.
+    """
     while True:
         found = [each for each in await here.list(HYPER_NODES) if each["spec"].get("tierName") in keys]
         known = sum(len(each["spec"]["members"]) for each in found if each["spec"]["tier"] == 1)
@@ -372,7 +373,7 @@ async def mine(here: VolcanoControllersHarness, keys: list[str], count: int, *, 
         await asyncio.sleep(0.05)
 
 
-# A server that refuses.
+# A server that refuses writes.
 
 
 @pytest.mark.parametrize("answer", [(500, "InternalError"), (409, "Conflict")], ids=["fails", "conflicts"])

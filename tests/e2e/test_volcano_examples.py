@@ -1,4 +1,4 @@
-"""Volcano's own example manifests, unedited: they run to their end, or it is said what they need."""
+"""Volcano's own example manifests, unedited: they run to their end, or the server reports what they lack."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def manifests(name: str) -> list[Tree]:
 
 
 async def applied(cluster: Cluster, here: VolcanoControllersHarness, *names: str) -> VolcanoControllersHarness:
-    """A namespace of its own with these files in it, unedited; their own where they name one."""
+    """A namespace with these files in it, unedited; their own namespace if they name one."""
     space = f"example-{names[-1]}".lower().translate(str.maketrans("/._", "---"))[:50].strip("-")
     await here.make(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}})
     own = {each["metadata"].get("namespace") for name in names for each in manifests(name)} - {None}
@@ -45,7 +45,7 @@ async def applied(cluster: Cluster, here: VolcanoControllersHarness, *names: str
 
 
 async def ends(there: VolcanoControllersHarness, name: str) -> Tree:
-    """A job whose pods succeed one after the other as soon as they run."""
+    """End the pods of a job one after the other as soon as they run."""
     seen: Tree = {}
     pods: list[Tree] = []
     try:
@@ -69,17 +69,17 @@ async def ends(there: VolcanoControllersHarness, name: str) -> Tree:
 async def end_whoever_runs(there: VolcanoControllersHarness, pods: list[Tree]) -> None:
     for pod in pods:
         if pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp"):
-            with suppress(NotFound):  # the job may have ended by another pod
+            with suppress(NotFound):  # another pod may have ended the job
                 await there.end(pod["metadata"]["name"])
 
 
 def scheduled(cluster: Cluster, namespace: str, folder: Path, work: Coroutine[Any, Any, None]) -> None:
-    """Do it while both engines schedule."""
+    """Run the block while both engines schedule."""
     with BatchSchedulerHarness(cluster, namespace, folder).run_combined():
         asyncio.run(asyncio.wait_for(work, TEST_TIMEOUT_S))
 
 
-def test_every_example_is_known() -> None:
+def test_every_example_is_classified() -> None:
     found = {str(path.relative_to(examples.examples_folder())) for path in examples.examples_folder().rglob("*.yaml")}
     assert found == examples.classified_files()
 
@@ -114,7 +114,7 @@ def test_hierarchies_flows_and_schedules(cluster: Cluster, namespace: str, tmp_p
 
 
 async def hierarchy(cluster: Cluster, here: VolcanoControllersHarness) -> dict[str, str]:
-    """How each job in the queues of a tree ends."""
+    """The final phase of each job in the queues of a tree."""
     there = await applied(cluster, here, *examples.HIERARCHY)
     queues, jobs = (manifests(name) for name in examples.HIERARCHY)
     names = [tree["metadata"]["name"] for tree in jobs]
@@ -125,14 +125,14 @@ async def hierarchy(cluster: Cluster, here: VolcanoControllersHarness) -> dict[s
 
 
 async def flow(cluster: Cluster, here: VolcanoControllersHarness) -> tuple[Tree, set[str]]:
-    """A flow when it has succeeded, and the jobs that are its steps."""
+    """A flow when it has succeeded, and the jobs of its steps."""
     there = await applied(cluster, here, *examples.FLOW)
     (tree,) = manifests(examples.FLOW[1])
     name = tree["metadata"]["name"]
     for step in tree["spec"]["flows"]:
         made = f"{name}-{step['name']}"
         await there.until(VC_JOBS, made, bool)
-        with suppress(NotFound):  # a flow that has succeeded deletes its jobs, maybe before anybody looks at the last
+        with suppress(NotFound):  # a flow that has succeeded deletes its jobs, maybe before the last one is read
             await ends(there, made)
     done = await there.until(JOB_FLOWS, name, lambda found: phase_of(found) == "Succeed")
     await there.client.delete(JOB_FLOWS, namespace=there.namespace, name=name)
@@ -140,12 +140,12 @@ async def flow(cluster: Cluster, here: VolcanoControllersHarness) -> tuple[Tree,
 
 
 async def schedule(cluster: Cluster, here: VolcanoControllersHarness) -> Tree:
-    """The job that a schedule has started, at its end."""
+    """The job that a cron job has started, at its end."""
     there = await applied(cluster, here, *examples.CRON)
     (tree,) = manifests(examples.CRON[0])
     name = tree["metadata"]["name"]
     now = datetime.now(UTC)
-    # Nobody waits five minutes: it is served as if it had been there ten, and may start that late.
+    # Without a wait of five minutes: it is scheduled as if it had existed for ten, and may start that late.
     late = {"spec": {"startingDeadlineSeconds": 600}}
     await there.client.patch(VC_CRON_JOBS, late, namespace=there.namespace, name=name, kind=MERGE_PATCH)
     then = {"op": "add", "path": "/status", "value": {"lastScheduleTime": format_time(now - timedelta(minutes=10))}}
@@ -187,7 +187,7 @@ async def replicas(cluster: Cluster, here: VolcanoControllersHarness, name: str)
 
 
 @pytest.mark.parametrize("number", range(len(examples.REFUSED)))
-def test_what_is_meant_to_be_refused_says_why(cluster: Cluster, namespace: str, number: int) -> None:
+def test_invalid_examples_are_refused_with_a_reason(cluster: Cluster, namespace: str, number: int) -> None:
     name, words = list(examples.REFUSED.items())[number]
 
     async def run() -> None:
@@ -205,7 +205,7 @@ def test_what_is_meant_to_be_refused_says_why(cluster: Cluster, namespace: str, 
     asyncio.run(asyncio.wait_for(run(), TEST_TIMEOUT_S))
 
 
-def test_what_is_missing_is_said_by_the_server(cluster: Cluster) -> None:
+def test_missing_kinds_are_reported_by_the_server(cluster: Cluster) -> None:
     said = {}
     for name in examples.SAID_BY_THE_SERVER:
         try:

@@ -1,4 +1,4 @@
-"""Volcano's jobs from their first pod to their end, on both API servers: policies, retries, commands, refusals."""
+"""Volcano jobs from their first pod to their end, on both API servers: policies, retries, commands, refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def policy(action: str, **when: Any) -> list[Tree]:
 
 
 async def started(here: VolcanoControllersHarness, tree: Tree) -> tuple[Tree, list[str]]:
-    """A job that runs, and its pods."""
+    """A running job, and its pods."""
     name = tree["metadata"]["name"]
     await here.make(VC_JOBS, tree)
     names = [f"{name}-{each['name']}-{i}" for each in tree["spec"]["tasks"] for i in range(each["replicas"])]
@@ -94,7 +94,7 @@ async def test_a_failed_pod_ends_the_job_as_the_policy_says(
         await here.end(pods[0], exit_code=3)
         ended = await here.job("train", phase)
         assert ended["status"]["version"] == 1
-        await here.pods(lambda left: set(left) == {pods[0]})  # what has ended stays, for somebody to look at
+        await here.pods(lambda left: set(left) == {pods[0]})  # ended pods stay, for their logs
         notes = await here.events("train", "ExecuteAction")
         assert notes == [f"Start to execute action {action} "]
 
@@ -108,7 +108,7 @@ async def test_a_failed_pod_ends_the_job_as_the_policy_says(
     ],
 )
 @async_test
-async def test_a_failed_pod_restarts_what_the_policy_says(
+async def test_a_failed_pod_restarts_the_target_of_the_policy(
     cluster: Cluster, namespace: str, action: str, anew: set[str]
 ) -> None:
     async with run_controllers(cluster.target(), namespace) as here:
@@ -139,7 +139,7 @@ async def test_a_partition_is_restarted_as_one(cluster: Cluster, namespace: str)
 
 
 @async_test
-async def test_a_job_is_restarted_only_so_often(cluster: Cluster, namespace: str) -> None:
+async def test_a_job_has_a_maximum_of_retries(cluster: Cluster, namespace: str) -> None:
     async with run_controllers(cluster.target(), namespace) as here:
         tree = job("train", task("worker", 1), policies=policy("RestartJob"), maxRetry=2)
         _, (pod,) = await started(here, tree)
@@ -177,7 +177,7 @@ async def test_exit_codes_and_lost_pods_have_policies_too(cluster: Cluster, name
                 and pods[pod]["metadata"]["uid"] != before["metadata"]["uid"]
             )
         )
-        assert again[pod]["spec"]["nodeName"]  # without a policy somebody else takes its place
+        assert again[pod]["spec"]["nodeName"]  # without a policy the controller replaces it
 
 
 @async_test
@@ -241,7 +241,7 @@ async def test_a_job_is_suspended_and_resumed_by_command(cluster: Cluster, names
 
 
 @async_test
-async def test_a_finished_job_goes_after_its_time(cluster: Cluster, namespace: str) -> None:
+async def test_a_finished_job_is_deleted_after_its_ttl(cluster: Cluster, namespace: str) -> None:
     async with run_controllers(cluster.target(), namespace) as here:
         _, (pod,) = await started(here, job("train", task("worker"), ttlSecondsAfterFinished=0))
         await here.end(pod)
@@ -260,7 +260,7 @@ async def test_a_finished_job_goes_after_its_time(cluster: Cluster, namespace: s
     ],
 )
 @async_test
-async def test_a_job_that_makes_no_sense_says_so(cluster: Cluster, namespace: str, spec: Tree, message: str) -> None:
+async def test_an_invalid_job_is_reported(cluster: Cluster, namespace: str, spec: Tree, message: str) -> None:
     async with run_controllers(cluster.target(), namespace) as here:
         await here.make(VC_JOBS, job("twice", task("a"), task("b"), **spec))
         found = await here.until(VC_JOBS, "twice", lambda j: (j.get("status") or {}).get("state", {}).get("message"))
@@ -271,7 +271,7 @@ async def test_a_job_that_makes_no_sense_says_so(cluster: Cluster, namespace: st
 
 
 @async_test
-async def test_a_pod_of_somebody_else_with_a_name_of_the_job_is_told_of(cluster: Cluster, namespace: str) -> None:
+async def test_a_foreign_pod_with_a_name_of_the_job_is_reported(cluster: Cluster, namespace: str) -> None:
     async with run_controllers(cluster.target(), namespace) as here:
         container = {"name": "main", "image": "busybox"}
         await here.make(PODS, {"metadata": {"name": "train-worker-1"}, "spec": {"containers": [container]}})
@@ -290,7 +290,7 @@ async def test_a_job_waits_for_its_queue(cluster: Cluster, namespace: str) -> No
         assert await here.events("train", "JobStatusError") == [sentence]
         await here.make(QUEUES, {"metadata": {"name": f"{namespace}-q"}, "spec": {}})
         await here.job("train", "Running")
-        # A queue that goes leaves its jobs as they are.
+        # Deleting a queue leaves its jobs as they are.
         await here.client.delete(QUEUES, name=f"{namespace}-q")
         await here.end("train-worker-0")
         await here.job("train", "Completed")
@@ -303,5 +303,5 @@ async def test_a_deleted_job_is_left_alone(cluster: Cluster, namespace: str) -> 
         await here.client.delete(VC_JOBS, namespace=namespace, name="train", propagation="Background")
         with pytest.raises(NotFound):
             await here.get(VC_JOBS, "train")
-        await started(here, job("other", task("worker")))  # the controllers go on
+        await started(here, job("other", task("worker")))  # the controllers continue
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The batch engine in the place of Volcano's scheduler: its definitions, controllers and webhooks stay as they are.
+"""The batch engine as replacement of Volcano's scheduler, with Volcano's CRDs, controllers and webhooks.
 
 They are those of Volcano 1.14.1, the last whose module can be built from what Go downloads.
 """
@@ -34,7 +34,7 @@ DOORS = "/jobs/mutate,/jobs/validate,/podgroups/mutate,/pods/mutate,/pods/valida
 
 @contextmanager
 def part(cluster: Cluster, folder: Path, name: str, *flags: str) -> Iterator[None]:
-    """A program of Volcano's, ended by its own id."""
+    """A Volcano program, ended by its own pid."""
     with (folder / f"{name}.log").open("wb") as log:
         command = [str(program("volcano")), name, f"--kubeconfig={cluster.kubeconfig()}", *flags]
         process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=die_with_parent)
@@ -51,7 +51,7 @@ def part(cluster: Cluster, folder: Path, name: str, *flags: str) -> Iterator[Non
 
 
 def definitions(cluster: Cluster) -> dict[str, int]:
-    """By name: how often each was changed."""
+    """By name: generation of each CRD."""
     found = json.loads(cluster.kubectl("get", "customresourcedefinitions", "-o", "json"))["items"]
     return {each["metadata"]["name"]: each["metadata"]["generation"] for each in found}
 
@@ -70,7 +70,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         tls = (f"--tls-cert-file={certificate}", f"--tls-private-key-file={key}", f"--ca-cert-file={certificate}")
         where = ("--listen-address=127.0.0.1", f"--port={port}", f"--webhook-url=https://127.0.0.1:{port}")
         given = ("admission", "manifests", "--url", f"https://127.0.0.1:{port}", "--enabled-admission", DOORS)
-        cluster.kubectl("create", "-f", "-", stdin=ours(*given))  # an installer's part; the names are Volcano's
+        cluster.kubectl("create", "-f", "-", stdin=ours(*given))  # done by an installer; the names are Volcano's
         stack.enter_context(part(cluster, folder, "webhooks", *tls, *where))
         stack.enter_context(part(cluster, folder, "controllers", "--leader-elect=false"))
         wait_until(lambda: _answers(port), "the webhooks are served")
@@ -86,13 +86,13 @@ def _answers(port: int) -> bool:
 
 
 def ours(*arguments: str) -> str:
-    """What a command of ours prints."""
+    """The output of a Bayplan command."""
     command = [sys.executable, "-m", "bayplan", *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=DEADLINE_S).stdout
 
 
 @pytest.fixture
-def corner(installed: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BatchSchedulerHarness]:
+def harness(installed: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BatchSchedulerHarness]:
     name = request.node.name.replace("_", "-")[5:55].strip("-")
     installed.kubectl("create", "namespace", name)
     mine = BatchSchedulerHarness(installed, name, tmp_path)
@@ -100,19 +100,19 @@ def corner(installed: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -
     mine.close()
 
 
-def phase(corner: BatchSchedulerHarness, name: str) -> str:
-    found: Tree = json.loads(corner.cluster.kubectl("get", JOBS, name, "-n", corner.namespace, "-o", "json"))
+def phase(harness: BatchSchedulerHarness, name: str) -> str:
+    found: Tree = json.loads(harness.cluster.kubectl("get", JOBS, name, "-n", harness.namespace, "-o", "json"))
     return str(found.get("status", {}).get("state", {}).get("phase", ""))
 
 
-def default_queue(corner: BatchSchedulerHarness) -> str:
-    found = [each for each in corner.api.list("Queue") if each["metadata"]["name"] == "default"]
+def default_queue(harness: BatchSchedulerHarness) -> str:
+    found = [each for each in harness.api.list("Queue") if each["metadata"]["name"] == "default"]
     return str(found[0].get("status", {}).get("state", "")) if found else ""
 
 
-def of_job(corner: BatchSchedulerHarness, name: str) -> list[str]:
-    """The pods that Volcano's controller has made."""
-    return sorted(each for each, pod in corner.api.pods().items() if pod["metadata"]["labels"].get(JOB_NAME) == name)
+def of_job(harness: BatchSchedulerHarness, name: str) -> list[str]:
+    """The pods that Volcano's controller has created."""
+    return sorted(each for each, pod in harness.api.pods().items() if pod["metadata"]["labels"].get(JOB_NAME) == name)
 
 
 def test_definitions_that_are_installed_are_left_alone(installed: Cluster) -> None:
@@ -123,43 +123,45 @@ def test_definitions_that_are_installed_are_left_alone(installed: Cluster) -> No
     assert {name: after[name] for name in before} == before
 
 
-def test_its_jobs_are_placed_run_and_end(corner: BatchSchedulerHarness) -> None:
-    corner.add_nodes(2, cpu="4")
+def test_its_jobs_are_placed_run_and_end(harness: BatchSchedulerHarness) -> None:
+    harness.add_nodes(2, cpu="4")
     small, large = task("worker", 3), task("worker", 9)
     large["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "1"
     for each in (small, large):
-        each["template"]["spec"]["nodeSelector"] = {"for": corner.label}
-    with corner.run_batch(conf=None):
-        wait_until(lambda: default_queue(corner) == "Open", "the queue that we make is opened by its controller")
+        each["template"]["spec"]["nodeSelector"] = {"for": harness.label}
+    with harness.run_batch(conf=None):
+        wait_until(lambda: default_queue(harness) == "Open", "the queue that we make is opened by its controller")
         for each in (job("fits", small), job("large", large)):
-            corner.cluster.kubectl("create", "-n", corner.namespace, "-f", "-", stdin=json.dumps(each))
+            harness.cluster.kubectl("create", "-n", harness.namespace, "-f", "-", stdin=json.dumps(each))
         wait_until(
-            lambda: len(of_job(corner, "fits")) == 3, "the controller has made the pods of a group that was let in"
+            lambda: len(of_job(harness, "fits")) == 3, "the controller has made the pods of a group that was let in"
         )
-        names = of_job(corner, "fits")
-        corner.wait_bound(names)
-        corner.start(*names)
-        wait_until(lambda: phase(corner, "fits") == "Running", "the job runs", why=lambda: phase(corner, "fits"))
+        names = of_job(harness, "fits")
+        harness.wait_bound(names)
+        harness.start(*names)
+        wait_until(lambda: phase(harness, "fits") == "Running", "the job runs", why=lambda: phase(harness, "fits"))
         for name in names:
-            corner.api.patch("Pod", name, {"status": {"phase": "Succeeded"}}, sub="status")
-        wait_until(lambda: phase(corner, "fits") == "Completed", "the job has ended", why=lambda: phase(corner, "fits"))
-        assert phase(corner, "large") == "Pending"
-        assert not any(node_name(corner.api.pod(name)) for name in of_job(corner, "large"))
+            harness.api.patch("Pod", name, {"status": {"phase": "Succeeded"}}, sub="status")
+        wait_until(
+            lambda: phase(harness, "fits") == "Completed", "the job has ended", why=lambda: phase(harness, "fits")
+        )
+        assert phase(harness, "large") == "Pending"
+        assert not any(node_name(harness.api.pod(name)) for name in of_job(harness, "large"))
 
 
-def test_its_webhooks_refuse_what_they_refused(corner: BatchSchedulerHarness) -> None:
+def test_its_webhooks_still_refuse_objects(harness: BatchSchedulerHarness) -> None:
     wrong = job("wrong", task("worker", 1), minAvailable=5)
     with pytest.raises(ClusterError, match="'minAvailable' should not be greater than total replicas"):
-        corner.cluster.kubectl("create", "-n", corner.namespace, "-f", "-", stdin=json.dumps(wrong))
+        harness.cluster.kubectl("create", "-n", harness.namespace, "-f", "-", stdin=json.dumps(wrong))
 
 
-def test_a_bare_pod_gets_its_group_from_them_and_its_node_from_us(corner: BatchSchedulerHarness) -> None:
-    (only,) = corner.add_nodes(1)
-    with corner.run_batch(conf=None):
-        corner.api.create(corner.pod("alone", schedulerName="volcano"))
-        corner.wait_bound(["alone"])
-        assert node_name(corner.api.pod("alone")) == only
-        (group,) = corner.api.list("PodGroup")
+def test_a_bare_pod_gets_its_group_from_volcano_and_its_node_from_bayplan(harness: BatchSchedulerHarness) -> None:
+    (only,) = harness.add_nodes(1)
+    with harness.run_batch(conf=None):
+        harness.api.create(harness.pod("alone", schedulerName="volcano"))
+        harness.wait_bound(["alone"])
+        assert node_name(harness.api.pod("alone")) == only
+        (group,) = harness.api.list("PodGroup")
         assert group["metadata"]["ownerReferences"][0]["name"] == "alone"
-        corner.start("alone")
-        corner.wait_for_phase(group["metadata"]["name"], "Running")
+        harness.start("alone")
+        harness.wait_for_phase(group["metadata"]["name"], "Running")

@@ -1,4 +1,4 @@
-"""Why, asked of a running `bayplan scheduler` by `bayplan why`, and refused to those who may not get the pod."""
+"""`bayplan why` with a running `bayplan scheduler`; refused to users who may not get the pod."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from support.harness.health_server import get
 OWN = "apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\n"
 
 
-def asked(corner: SchedulerHarness, port: int, pod: str, *arguments: str) -> dict[str, Any]:
-    """What the command says, as data."""
+def asked(harness: SchedulerHarness, port: int, pod: str, *arguments: str) -> dict[str, Any]:
+    """The output of the command, as data."""
     way = ("--url", f"https://127.0.0.1:{port}", "--insecure-skip-tls-verify", "-o", "json")
-    command = ["why", pod, "-n", corner.namespace, "--kubeconfig", str(corner.cluster.kubeconfig()), *way, *arguments]
+    command = ["why", pod, "-n", harness.namespace, "--kubeconfig", str(harness.cluster.kubeconfig()), *way, *arguments]
     done = subprocess.run(
         [sys.executable, "-m", "bayplan", *command], capture_output=True, text=True, timeout=DEADLINE_S
     )
@@ -36,32 +36,32 @@ def status(port: int, path: str, token: str) -> int:
     return asyncio.run(get(Endpoint(port), path, headers=headers)).status
 
 
-def is_told(corner: SchedulerHarness, pod: str) -> bool:
-    return "PodScheduled" in json.dumps(corner.api.pod(pod).get("status", {}))
+def is_told(harness: SchedulerHarness, pod: str) -> bool:
+    return "PodScheduled" in json.dumps(harness.api.pod(pod).get("status", {}))
 
 
-def test_a_scheduler_that_runs_says_why(corner: SchedulerHarness, tmp_path: Path) -> None:  # noqa: ARG001
-    corner.add_nodes(2, cpu="2")
+def test_a_running_scheduler_explains(harness: SchedulerHarness, tmp_path: Path) -> None:  # noqa: ARG001
+    harness.add_nodes(2, cpu="2")
     (port,) = free_ports(1)
-    with corner.run_scheduler(f"--secure-port={port}", "--bind-address=127.0.0.1", config=short_backoff_config()):
-        corner.api.create(corner.pod("fits", cpu="500m"), corner.pod("large", cpu="2500m"))
-        corner.wait_bound(["fits"])
-        wait_until(lambda: is_told(corner, "large"), "it is told why")
+    with harness.run_scheduler(f"--secure-port={port}", "--bind-address=127.0.0.1", config=short_backoff_config()):
+        harness.api.create(harness.pod("fits", cpu="500m"), harness.pod("large", cpu="2500m"))
+        harness.wait_bound(["fits"])
+        wait_until(lambda: is_told(harness, "large"), "it has a reason")
 
-        large = asked(corner, port, "large")
+        large = asked(harness, port, "large")
         assert (large["source"], large["tries"] >= 1) == ("record", True)
         assert "Insufficient cpu" in {reason["text"] for reason in large["reasons"]}
         assert any(change["less"].get("cpu") == 500 for change in large["changes"] if change["kind"] == "requests")
-        assert asked(corner, port, "large", "--now")["source"] == "now"
+        assert asked(harness, port, "large", "--now")["source"] == "now"
 
-        wait_until(lambda: asked(corner, port, "fits").get("state") == "placed", "the watch has shown it on its node")
-        assert asked(corner, port, "fits")["node"] in corner.nodes
+        wait_until(lambda: asked(harness, port, "fits").get("state") == "placed", "the watch has shown it on its node")
+        assert asked(harness, port, "fits")["node"] in harness.nodes
 
-        path, admin = f"/why/{corner.namespace}/large", corner.cluster.tokens["admin"]
+        path, admin = f"/why/{harness.namespace}/large", harness.cluster.tokens["admin"]
         assert status(port, path, admin) == 200
         assert status(port, path, "") == 403
         assert status(port, path, "nonsense") == 401
-        assert status(port, f"/why/{corner.namespace}/nobody", admin) == 404
+        assert status(port, f"/why/{harness.namespace}/nobody", admin) == 404
 
 
 HELD_UP = """
@@ -78,10 +78,10 @@ class HeldUp:
 """
 
 
-def test_a_pod_that_waits_for_the_binder_says_so(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    corner = BinderHarness(cluster, namespace, tmp_path)
-    corner.add_nodes(1)
-    (node,) = corner.nodes
+def test_a_pod_that_waits_for_the_binder(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    harness = BinderHarness(cluster, namespace, tmp_path)
+    harness.add_nodes(1)
+    (node,) = harness.nodes
     (port,) = free_ports(1)
     settings, plugins, flag = tmp_path / "own.yaml", tmp_path / "plugins", tmp_path / "flag"
     settings.write_text(f"{OWN}binderLeaseNamespace: {namespace}\n")
@@ -89,10 +89,10 @@ def test_a_pod_that_waits_for_the_binder_says_so(cluster: Cluster, namespace: st
     (plugins / "held_up.py").write_text(HELD_UP.format(flag=flag))
     serving = (f"--secure-port={port}", "--bind-address=127.0.0.1", f"--settings={settings}")
     binder = (f"--plugins-dir={plugins}", "--leader-elect", f"--leader-elect-resource-namespace={namespace}")
-    with corner.run_scheduler_with_requests(*serving):
-        corner.api.create(corner.pod("web"))
-        wait_until(lambda: bool(corner.find("BindRequest", "web")), "it is handed over")
-        alone = asked(corner, port, "web")
+    with harness.run_scheduler_with_requests(*serving):
+        harness.api.create(harness.pod("web"))
+        wait_until(lambda: bool(harness.find("BindRequest", "web")), "it is handed over")
+        alone = asked(harness, port, "web")
         assert (alone["state"], alone["request"]["phase"], alone["request"]["failedAttempts"]) == (
             "binding",
             "Pending",
@@ -101,17 +101,17 @@ def test_a_pod_that_waits_for_the_binder_says_so(cluster: Cluster, namespace: st
         assert alone["sentence"].startswith(f"{namespace}/web is to go to {node}")
         assert alone["waitsFor"] == f"the binder to handle the bind request {namespace}/web"
         assert alone["binder"]["state"] == "absent"
-        with corner.binder(*binder):
-            wait_until(lambda: asked(corner, port, "web")["binder"]["state"] == "held", "a binder is there")
+        with harness.binder(*binder):
+            wait_until(lambda: asked(harness, port, "web")["binder"]["state"] == "held", "a binder is there")
             flag.touch()
-            wait_until(lambda: asked(corner, port, "web")["state"] == "pending", "the binder gives it up")
+            wait_until(lambda: asked(harness, port, "web")["state"] == "pending", "the binder gives it up")
             wait_until(
-                lambda: asked(corner, port, "web").get("waitsFor", "").startswith("the pause after"), "it is tried"
+                lambda: asked(harness, port, "web").get("waitsFor", "").startswith("the pause after"), "it is tried"
             )
-            answer = asked(corner, port, "web")
+            answer = asked(harness, port, "web")
     (given_up,) = answer["excludedNodes"]
     assert (given_up["node"], given_up["times"]) == (node, 1)
     assert "the node has no quota" in given_up["error"]
     assert answer["waitsFor"].startswith(f"the pause after the binding to {node} that was given up to end")
     assert answer["nextTry"] == given_up["until"]
-    corner.close()
+    harness.close()

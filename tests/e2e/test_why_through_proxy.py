@@ -1,4 +1,4 @@
-"""`bayplan why` from a laptop: to the leader through a real API server's proxy, with the caller's own token."""
+"""`bayplan why` from outside the cluster: to the leader through a real API server's proxy, with the caller's token."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from support.harness.deadlines import DEADLINE_S
 
 SPACE, SYSTEM, LEADER = "team", "kube-system", "bayplan-0"
 READER, STRANGER, OUTSIDER = "reader", "stranger", "outsider"
-"""May reach the leader and get the pods; may reach it, and get no pods; may do nothing."""
+"""One user may reach the leader and get the pods; one may reach it only; one has no rights."""
 RULES = "rbac.authorization.k8s.io"
 POD_ADDRESS = "10.9.8.7"
 
 
 def allowed(user: str, namespace: str, resource: str, group: str = "") -> list[Tree]:
-    """The right to get something in a namespace."""
+    """The right to get a resource in a namespace."""
     name = f"{user}-{resource.replace('/', '-')}"
     meta = {"name": name, "namespace": namespace}
     rules = [{"apiGroups": [group], "resources": [resource], "verbs": ["get"]}]
@@ -44,7 +44,7 @@ def allowed(user: str, namespace: str, resource: str, group: str = "") -> list[T
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A real API server that can dial pods; in one of them, as far as it knows, runs the scheduler."""
+    """A real API server that can connect to pods; the scheduler runs in one of its pods."""
     folder = tmp_path_factory.mktemp("proxied")
     with run_egress_proxy() as flag, Cluster(folder, flags=[flag], users=[READER, STRANGER, OUTSIDER]) as running:
         running.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
@@ -60,7 +60,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def led(real: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
-    """A scheduler that leads, in the pod that the API server knows, and a pod that fits nowhere."""
+    """A scheduler that leads, as a pod of the API server, and an unschedulable pod."""
     monkeypatch.setenv("POD_NAMESPACE", SYSTEM)
     monkeypatch.setenv("POD_NAME", LEADER)
     (port,) = free_ports(1)
@@ -68,7 +68,7 @@ def led(real: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     api = Api(real, SPACE)
     with run_scheduler(real, tmp_path, f"--secure-port={port}", "--bind-address=127.0.0.1", config=config):
         api.create(pod("large", SPACE, cpu="2500m"))
-        wait_until(lambda: condition(api.pod("large")).get("message"), "it is told why")
+        wait_until(lambda: condition(api.pod("large")).get("message"), "it has a reason")
         yield api
         api.delete("Pod", "large", now=True)
 
@@ -80,7 +80,7 @@ def why(real: Cluster, user: str, *arguments: str, pod: str = "large") -> subpro
     )
 
 
-def test_the_leader_answers_those_who_may_get_the_pod(real: Cluster, led: Api) -> None:
+def test_the_leader_answers_users_who_may_get_the_pod(real: Cluster, led: Api) -> None:
     lease = Api(real, SYSTEM).get("Lease", "kube-scheduler")
     mark = json.loads(lease["metadata"]["annotations"]["bayplan.io/leader"])
     assert (mark["namespace"], mark["pod"]) == (SYSTEM, LEADER)
@@ -95,21 +95,19 @@ def test_the_leader_answers_those_who_may_get_the_pod(real: Cluster, led: Api) -
     afresh = why(real, READER, "--now")
     assert json.loads(afresh.stdout)["source"] == "now", afresh.stderr
 
-    refused = why(real, STRANGER)  # who reaches the leader, and may not get the pod
+    refused = why(real, STRANGER)  # may reach the leader, but not get the pod
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "forbidden" in refused.stderr.lower()
     assert STRANGER in refused.stderr
-    kept_out = why(real, OUTSIDER)  # who does not even reach it
+    kept_out = why(real, OUTSIDER)  # may not reach the leader
     assert (kept_out.returncode, kept_out.stdout) == (1, "")
     assert 'cannot get resource "leases"' in kept_out.stderr
 
 
-def test_the_leader_of_a_batch_engine_answers_too(
-    real: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_leader_of_a_batch_engine_answers(real: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POD_NAMESPACE", SYSTEM)
     monkeypatch.setenv("POD_NAME", LEADER)
-    corner = BatchSchedulerHarness(real, SPACE, tmp_path)
+    harness = BatchSchedulerHarness(real, SPACE, tmp_path)
     (port,) = free_ports(1)
     flags = (
         f"--secure-port={port}",
@@ -117,9 +115,9 @@ def test_the_leader_of_a_batch_engine_answers_too(
         "--leader-elect=true",
         f"--leader-elect-resource-namespace={SYSTEM}",
     )
-    with corner.run_batch(*flags):
-        (large,) = corner.gang("elsewhere", 1, cpu="100m", nodeSelector={"disk": "fast"})
-        wait_until(lambda: condition(corner.api.pod(large)).get("message"), "it is told why")
+    with harness.run_batch(*flags):
+        (large,) = harness.gang("elsewhere", 1, cpu="100m", nodeSelector={"disk": "fast"})
+        wait_until(lambda: condition(harness.api.pod(large)).get("message"), "it has a reason")
         told = why(real, READER, "--lease", f"{SYSTEM}/volcano", pod=large)
         assert told.returncode == 0, told.stderr
         answer = json.loads(told.stdout)
@@ -130,8 +128,8 @@ def test_the_leader_of_a_batch_engine_answers_too(
         assert "forbidden" in refused.stderr.lower()
 
 
-def test_without_a_leader_that_is_said(real: Cluster) -> None:
-    """One that another program holds, and says nothing of where it serves."""
+def test_without_a_leader(real: Cluster) -> None:
+    """A lease that another program holds, without the address of its server."""
     api = Api(real, SYSTEM)
     api.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "other"}, "spec": {}})
     told = why(real, READER, "--lease", f"{SYSTEM}/other")

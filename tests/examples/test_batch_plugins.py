@@ -40,7 +40,7 @@ def test_important_jobs_go_first() -> None:
 )
 def test_nodes_score_by_what_is_used_of_cpu_and_memory(arguments: dict[str, Any], expected: dict[str, float]) -> None:
     nodes = [make_node(name, cpu=8, memory="16Gi") for name in ("full", "half", "empty")]
-    nodes.append(make_node("bare", allocatable={"pods": "9"}))  # nothing is divided by nothing
+    nodes.append(make_node("bare", allocatable={"pods": "9"}))  # no division by zero
     gangs = [make_gang("a", cpu=8, on="full"), make_gang("b", cpu=4, memory="2Gi", on="half"), make_gang("new", 1)]
     args = {"costaware": arguments} if arguments else None
     cluster = BatchHarness([CostAware], nodes=nodes, gangs=gangs, args=args, only=True)

@@ -1,4 +1,4 @@
-"""The example that binds only on nodes which the binder knows as well as the scheduler did, with a watch that lags."""
+"""The example `node_state`: it binds only if the binder's node is as new as the scheduler's, with a lagging watch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.harness.reconciler import NODES, ReconcilerHarness, run_reconciler
 
 @pytest.fixture
 def refreshed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Nodes that were asked for once more, in order."""
+    """Names of the nodes that were read again, in order."""
     asked: list[str] = []
     fresh = BinderHandle.read_node
 
@@ -36,41 +36,41 @@ def refreshed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-async def seen(rig: ReconcilerHarness, **change: Any) -> str:
-    """The scheduler has seen a version of the node that the binder's watch has not told yet."""
-    await rig.patch(NODES, "n1", change or {"metadata": {"labels": {"example.com/seen": "yes"}}})
-    version: str = (await rig.get(NODES, "n1"))["metadata"]["resourceVersion"]
+async def seen(harness: ReconcilerHarness, **change: Any) -> str:
+    """The scheduler has seen a version of the node that the binder's watch has not delivered yet."""
+    await harness.patch(NODES, "n1", change or {"metadata": {"labels": {"example.com/seen": "yes"}}})
+    version: str = (await harness.get(NODES, "n1"))["metadata"]["resourceVersion"]
     return version
 
 
-async def bound(rig: ReconcilerHarness, version: str, *tolerations: dict[str, str], **told: str) -> dict[str, Any]:
+async def bound(harness: ReconcilerHarness, version: str, *tolerations: dict[str, str], **told: str) -> dict[str, Any]:
     told = {"handler": "nodestate", "resource-version": version, **told}
     handed = {f"nodestate.kai.scheduler/{key}": value for key, value in told.items()}
-    pod = await rig.pod(spec={"tolerations": list(tolerations)})
-    await rig.request(pod, annotations=handed, backoffLimit=3)
-    assert await rig.sync() is None
-    return await rig.status()
+    pod = await harness.pod(spec={"tolerations": list(tolerations)})
+    await harness.request(pod, annotations=handed, backoffLimit=3)
+    assert await harness.sync() is None
+    return await harness.status()
 
 
 def test_a_node_that_the_watch_lags_behind_is_refreshed_once_then_accepted(
     tmp_path: Path, refreshed: list[str]
 ) -> None:
     async def run() -> None:
-        async with run_reconciler(tmp_path, NODE_STATE()) as rig:
-            status = await bound(rig, await seen(rig))
+        async with run_reconciler(tmp_path, NODE_STATE()) as harness:
+            status = await bound(harness, await seen(harness))
             assert status["phase"] == "Succeeded"
-            assert await rig.node_of() == "n1"
+            assert await harness.node_of() == "n1"
 
     asyncio.run(run())
     assert refreshed == ["n1"]
 
 
-def test_a_node_that_is_known_well_enough_is_not_asked_for(tmp_path: Path, refreshed: list[str]) -> None:
+def test_a_node_that_is_new_enough_is_not_read(tmp_path: Path, refreshed: list[str]) -> None:
     async def run() -> None:
-        async with run_reconciler(tmp_path, NODE_STATE()) as rig:
-            version = await seen(rig)
-            await rig.deliver_event(Node, "n1")
-            assert (await bound(rig, version))["phase"] == "Succeeded"
+        async with run_reconciler(tmp_path, NODE_STATE()) as harness:
+            version = await seen(harness)
+            await harness.deliver_event(Node, "n1")
+            assert (await bound(harness, version))["phase"] == "Succeeded"
 
     asyncio.run(run())
     assert refreshed == []
@@ -78,11 +78,11 @@ def test_a_node_that_is_known_well_enough_is_not_asked_for(tmp_path: Path, refre
 
 def test_a_node_that_is_still_older_is_refused_at_once(tmp_path: Path, refreshed: list[str]) -> None:
     async def run() -> None:
-        async with run_reconciler(tmp_path, NODE_STATE()) as rig:
-            status = await bound(rig, str(10**9 + int(await seen(rig))))
+        async with run_reconciler(tmp_path, NODE_STATE()) as harness:
+            status = await bound(harness, str(10**9 + int(await seen(harness))))
             assert (status["phase"], status["failedAttempts"]) == ("Failed", 3)
             assert "is known in a version before" in status["reason"]
-            assert await rig.node_of() == ""
+            assert await harness.node_of() == ""
 
     asyncio.run(run())
     assert refreshed == ["n1"]
@@ -93,8 +93,8 @@ def test_a_node_that_the_refresh_shows_cordoned_is_refused(
     tmp_path: Path, refreshed: list[str], told: dict[str, str]
 ) -> None:
     async def run() -> None:
-        async with run_reconciler(tmp_path, NODE_STATE()) as rig:
-            status = await bound(rig, await seen(rig, spec={"unschedulable": True}), **told)
+        async with run_reconciler(tmp_path, NODE_STATE()) as harness:
+            status = await bound(harness, await seen(harness, spec={"unschedulable": True}), **told)
             assert status["phase"] == "Failed"
             assert "node n1 is cordoned by now, which the pod does not tolerate" in status["reason"]
 
@@ -104,9 +104,9 @@ def test_a_node_that_the_refresh_shows_cordoned_is_refused(
 
 def test_a_node_that_was_cordoned_when_the_scheduler_chose_it_is_accepted(tmp_path: Path) -> None:
     async def run() -> None:
-        async with run_reconciler(tmp_path, NODE_STATE()) as rig:
-            version = await seen(rig, spec={"unschedulable": True})
-            assert (await bound(rig, version, cordoned="true"))["phase"] == "Succeeded"
+        async with run_reconciler(tmp_path, NODE_STATE()) as harness:
+            version = await seen(harness, spec={"unschedulable": True})
+            assert (await bound(harness, version, cordoned="true"))["phase"] == "Succeeded"
 
     asyncio.run(run())
 
@@ -128,12 +128,12 @@ CORDON = "node.kubernetes.io/unschedulable"
 def test_a_pod_that_tolerates_a_cordon_is_bound_whenever_that_came(
     tmp_path: Path, toleration: dict[str, str], phase: str
 ) -> None:
-    """As the scheduler has it, which says the same of each."""
+    """The node as the scheduler has it; the request has the same for each."""
 
     async def run() -> None:
-        async with run_reconciler(tmp_path, NODE_STATE()) as rig:
-            version = await seen(rig, spec={"unschedulable": True})
-            assert (await bound(rig, version, toleration, cordoned="false"))["phase"] == phase
+        async with run_reconciler(tmp_path, NODE_STATE()) as harness:
+            version = await seen(harness, spec={"unschedulable": True})
+            assert (await bound(harness, version, toleration, cordoned="false"))["phase"] == phase
 
     asyncio.run(run())
     assert tolerated(UNSCHEDULABLE, [Toleration(**toleration)]) == (phase == "Succeeded")

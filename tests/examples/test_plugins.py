@@ -47,7 +47,7 @@ def team_cluster() -> Harness:
     )
 
 
-def test_nodes_of_a_team_take_nobody_else() -> None:
+def test_nodes_of_a_team_reject_other_pods() -> None:
     refused = unresolvable("node(s) are kept for another team").by("TeamNodes")
     cluster = team_cluster()
     assert cluster.filter(make_pod()) == {"pay": refused, "open": "ok"}
@@ -98,7 +98,7 @@ def test_a_node_without_a_type_counts_as_the_dearest() -> None:
         pytest.param({"prices": {"small": "cheap"}}, "amounts; small", id="no-amount"),
     ],
 )
-def test_a_price_table_that_makes_no_sense_is_refused(args: Any, words: str) -> None:
+def test_an_invalid_price_table_is_refused(args: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=f'initializing plugin "CheapNodes": ValueError: .*{words}'):
         Harness([example("CheapNodes")], args={} if args is None else {"CheapNodes": args})
 
@@ -131,7 +131,7 @@ def test_pods_of_other_apps_and_namespaces_do_not_count() -> None:
     assert cluster.scores(make_pod("appless"))["a"] == {}
 
 
-# a window
+# a time window
 
 NIGHTLY = {"window": "night"}
 
@@ -151,7 +151,7 @@ def test_it_is_placed_at_night(hour: int) -> None:
     assert at(hour).place(make_pod("job", labels=NIGHTLY)) == "a"
 
 
-def test_shortly_before_the_window_it_waits_on_its_node_until_somebody_passes() -> None:
+def test_shortly_before_the_window_it_waits_at_permit() -> None:
     cluster = at(21, 55)
     job = make_pod("job", labels=NIGHTLY)
     assert cluster.place(job) == "waiting on a for NightWindow"
@@ -172,7 +172,7 @@ def test_a_wait_that_runs_out_gives_the_node_back_and_the_next_try_succeeds() ->
     assert cluster.place(job) == "a"
 
 
-# a queue order
+# queue sort
 
 
 def due(name: str, deadline: str | None = None, priority: int = 0) -> Any:

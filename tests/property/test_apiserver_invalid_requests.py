@@ -1,4 +1,4 @@
-"""Whatever is sent is answered: with an object or with a refusal that has a code, never with a stray exception."""
+"""Every invalid request gets a response: an object, or an error with a status code, never an unhandled exception."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def trees(words: tuple[str, ...]) -> st.SearchStrategy[Any]:
 
 DONE = 200
 ANSWERS = {DONE, *range(400, 501)}
-"""Both outcomes are fine: it is done, or refused with a code that says whose fault it is."""
+"""Both outcomes are valid: success, or a 4xx error."""
 
 
 def answer_to(run: Callable[[], Any]) -> int:

@@ -1,4 +1,4 @@
-"""Whatever is sent to the API server, it answers: never with a fault of its own, and the objects stay readable."""
+"""The API server answers every request without an internal error, and the objects stay readable."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Reading, patching and applying keep their laws: a diff leads to its target, applying twice is applying once.
+"""Laws of decoding, patching and applying: a diff leads to its target, and applying is idempotent.
 
-Field sets are held against a stupid twin: plain sets of paths.
+Field sets are compared with a naive twin: plain sets of paths.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ labels = st.dictionaries(names, texts, max_size=3)
 
 
 def keyed(key: str, keys: st.SearchStrategy[Any], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Tree]]:
-    """Lists of elements with a key each; the other fields may be missing."""
+    """Map lists with one key; the other fields are optional."""
     element = st.fixed_dictionaries({key: keys}, optional=fields)
     return st.lists(element, max_size=3, unique_by=lambda each: str(each[key]))
 
@@ -75,7 +75,7 @@ def applied(tree: Tree) -> Tree:
 
 
 @given(pods)
-def test_what_is_read_reads_as_itself(tree: Tree) -> None:
+def test_decoding_is_idempotent(tree: Tree) -> None:
     once = decode(POD, json.dumps(tree).encode(), "Strict", expected=ExpectedKind("", "v1", "Pod")).object
     again = decode(POD, json.dumps(once).encode(), "Strict", expected=ExpectedKind("", "v1", "Pod")).object
     assert once == again == normalize(POD, once)
@@ -89,12 +89,12 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_any_json_is_taken_or_refused_with_a_status(value: Any) -> None:
+def test_any_json_is_accepted_or_refused_with_a_status(value: Any) -> None:
     assert refused_code(json.dumps(value).encode()) in (None, 400)
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_taken_or_refused_with_a_status(body: bytes) -> None:
+def test_any_bytes_are_accepted_or_refused_with_a_status(body: bytes) -> None:
     assert refused_code(body) in (None, 400)
     assert refused_code(body, yaml=True) in (None, 400)
 
@@ -111,7 +111,7 @@ def refused_code(body: bytes, *, yaml: bool = False) -> int | None:
 
 
 def strategic_diff(old: Tree, new: Tree, type_: StructType | None) -> Tree:
-    """A patch as kubectl would write it, in the plainest way: every list with an order."""
+    """A patch as kubectl writes it, in the simplest form: every list with `$setElementOrder`."""
     patch: Tree = {key: None for key in old if key not in new}
     for key, value in new.items():
         field = type_.fields.get(key) if type_ is not None else None
@@ -182,12 +182,12 @@ def test_a_json_patch_can_replace_everything_and_leaves_the_original_alone(old: 
     assert json.dumps(old) == before
 
 
-# Applying.
+# Server-side apply.
 
 
 @given(pods, pods)
 @settings(max_examples=60)
-def test_applying_twice_is_applying_once(live: Tree, tree: Tree) -> None:
+def test_apply_is_idempotent(live: Tree, tree: Tree) -> None:
     live = applied(normalize(POD, live))
     live["metadata"]["managedFields"] = track(None, live, manager="first", api_version="v1", type=POD, now=NOW)
     once = normalize(POD, apply(live, applied(tree), manager="m", force=True, api_version="v1", type=POD, now=NOW))
@@ -197,7 +197,7 @@ def test_applying_twice_is_applying_once(live: Tree, tree: Tree) -> None:
 
 @given(pods, pods, pods)
 @settings(max_examples=60)
-def test_what_one_applier_drops_goes_and_what_others_hold_stays(first: Tree, second: Tree, other: Tree) -> None:
+def test_fields_dropped_by_their_only_manager_are_removed(first: Tree, second: Tree, other: Tree) -> None:
     one = apply(None, applied(first), manager="m", force=True, api_version="v1", type=POD, now=NOW)
     two = apply(one, applied(other), manager="n", force=True, api_version="v1", type=POD, now=NOW)
     three = apply(two, applied(second), manager="m", force=True, api_version="v1", type=POD, now=NOW)
@@ -209,14 +209,14 @@ def test_what_one_applier_drops_goes_and_what_others_hold_stays(first: Tree, sec
 
 
 @given(pods, pods)
-def test_merging_onto_an_object_changes_only_what_is_said(live: Tree, tree: Tree) -> None:
+def test_a_merge_changes_only_the_fields_of_the_patch(live: Tree, tree: Tree) -> None:
     merged = merge(live, tree, merge_rule(POD))
     assert compare(tree, merged, merge_rule(POD)).modified == {}
     assert compare(tree, merged, merge_rule(POD)).removed == {}
     assert compare(merged, merge(merged, tree, merge_rule(POD)), merge_rule(POD)) == ({}, {}, {})
 
 
-# Field sets and their stupid twin.
+# Field sets and their naive twin.
 
 steps = st.sampled_from(["f:a", "f:b", 'k:{"n":"x"}', 'v:"y"'])
 paths = st.frozensets(st.lists(steps, min_size=1, max_size=3).map(tuple), max_size=6)

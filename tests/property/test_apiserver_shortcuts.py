@@ -1,4 +1,4 @@
-"""Shortcuts of the API server against the long way, for any object, moment and path."""
+"""Optimised code paths of the API server against the general ones, for any object, time and path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ steps = st.sampled_from([0.0, 0.4, 1.0, 59.6, 60.0, 3600.0, 86400.0, 31 * 86400.
 
 
 @given(moments, st.lists(steps, max_size=6))
-def test_a_moment_is_written_to_the_second_whatever_was_written_before(start: datetime, later: list[float]) -> None:
+def test_a_time_is_formatted_independently_of_earlier_ones(start: datetime, later: list[float]) -> None:
     for moment in (start, *(start + timedelta(seconds=each) for each in later), start):
         assert timestamp(moment) == moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -35,9 +35,7 @@ def extract(tree: dict[str, Any]) -> dict[str, str]:
 
 
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=6))
-def test_a_state_is_kept_as_if_there_had_been_none_before_it(
-    states: list[tuple[dict[str, str], dict[str, str]]],
-) -> None:
+def test_a_stored_state_is_independent_of_earlier_ones(states: list[tuple[dict[str, str], dict[str, str]]]) -> None:
     store = Store()
     store.committed(("", "pods")).extract = extract
     for version, (labels, spec) in enumerate(states, 1):
@@ -52,7 +50,7 @@ words = st.sampled_from(["namespaces", "pods", "default", "status", "finalize", 
 
 @given(st.sampled_from(["/api/v1", "/apis/apps/v1"]), st.lists(words, max_size=7), st.sampled_from(["", "/", "//"]))
 def test_a_path_is_split_into_plural_name_part_and_rest(root: str, parts: list[str], end: str) -> None:
-    """What stands behind the namespace, in its order; what is not there is empty."""
+    """The parts after the namespace, in their order; an absent part is empty."""
     found = parse_resource_path("/".join((root, *parts)) + end)
     given_parts = [each.replace("%2F", "/") for each in "/".join(parts).split("/")]
     if found is None:
@@ -66,7 +64,7 @@ def test_a_path_is_split_into_plural_name_part_and_rest(root: str, parts: list[s
 
 
 def some(**choices: list[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """A dict with some of these, each with one of its values."""
+    """A dict with some of these keys, each with one of its values."""
     return st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in choices.items()})
 
 
@@ -98,19 +96,19 @@ specs = st.builds(
 
 
 @given(st.lists(specs, min_size=1, max_size=4), st.randoms(use_true_random=False))
-def test_a_spec_that_was_faultless_is_not_held_to_be_so_for_others(seen: list[Any], chance: Any) -> None:
+def test_a_clean_spec_is_valid_only_for_the_same_input(seen: list[Any], chance: Any) -> None:
     for number, spec in enumerate(chance.choices(seen, k=6)):
         pod = {"metadata": {"name": f"p{number}", "namespace": "n"}, "spec": spec}
         expected, found = FieldErrorList(), FieldErrorList()
         check_pod_spec(expected, spec, "spec", pod=pod["metadata"])
         check_pod(found, pod)
         assert found == expected
-        at_length = {**pod, "metadata": {"annotations": {"somebody": "else's"}}}  # these are looked at in any case
+        at_length = {**pod, "metadata": {"annotations": {"somebody": "else's"}}}  # these are always validated
         assert pod_warnings("", pod) == pod_warnings("", at_length)
 
 
 @given(st.lists(specs, max_size=8))
-def test_no_more_than_a_few_are_remembered(seen: list[Any]) -> None:
+def test_the_clean_spec_cache_is_bounded(seen: list[Any]) -> None:
     known = CleanSpecCache(most=2)
     for spec in seen:
         known.add(known.key(spec))

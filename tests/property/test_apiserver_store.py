@@ -1,4 +1,6 @@
-"""The store against two dictionaries: what readers see and what writers see, whatever is committed or fails when."""
+"""The store against two dictionaries: the committed and the uncommitted objects, with any order of commits and
+failures.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ kinds = st.sampled_from(["put", "put", "put", "delete", "commit", "fail"])
 
 
 class PlayedJournal:
-    """Keeps the group that waits; the test decides what becomes of it."""
+    """Keeps the pending group; the test commits or fails it."""
 
     def __init__(self) -> None:
         self.waiting: tuple[Changes, asyncio.Future[None]] | None = None
@@ -93,7 +95,7 @@ async def play(steps: list[Step]) -> None:
 
 
 def end_group(journal: PlayedJournal, model: Model, *, succeeds: bool) -> bool:
-    """Decide on the group that waits, if one does."""
+    """Commit or fail the pending group, if there is one."""
     if journal.waiting is None:
         return False
     (changes, done), journal.waiting = journal.waiting, None
@@ -113,5 +115,5 @@ def end_group(journal: PlayedJournal, model: Model, *, succeeds: bool) -> bool:
 
 
 @given(st.lists(st.tuples(kinds, keys), max_size=40))
-def test_readers_see_what_is_committed_and_writers_what_is_written(steps: list[Step]) -> None:
+def test_readers_see_committed_and_writers_uncommitted_objects(steps: list[Step]) -> None:
     asyncio.run(play(steps))

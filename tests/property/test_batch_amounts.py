@@ -1,4 +1,4 @@
-"""Amounts against a plain twin that looks at one dimension after the other, and the laws that sessions rely on."""
+"""`Amounts` against a naive twin that compares one dimension at a time, and the laws that sessions rely on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def copied(amounts: Amounts) -> Amounts:
 def dimensions(
     left: Amounts, right: Amounts, missing: DimensionDefault
 ) -> dict[str, tuple[float | None, float | None]]:
-    """Every dimension with both sides; None where one counts as without limit."""
+    """Every dimension with both sides; None for an unlimited dimension."""
     unnamed = 0.0 if missing is DimensionDefault.ZERO else None
     found: dict[str, tuple[float | None, float | None]] = {
         "cpu": (left.milli_cpu, right.milli_cpu),
@@ -48,9 +48,9 @@ def all_within(left: Amounts, right: Amounts, missing: DimensionDefault, compare
     mine = left.scalars or {}
     for name, (less, more) in dimensions(left, right, missing).items():
         if less is None:
-            return False  # without limit against a limit
+            return False  # unlimited against a limit
         if more is None or (name not in ("cpu", "memory") and name not in mine):
-            continue  # what only the right names is no demand
+            continue  # a dimension of the right side only is no request
         if not compare(less, more):
             return False
     return True
@@ -80,7 +80,7 @@ def test_named_dimensions_are_asked_ones(left: Amounts, right: Amounts, asked: A
 
 
 @given(COUNTED, COUNTED)
-def test_what_is_added_can_be_taken_away(left: Amounts, right: Amounts) -> None:
+def test_adding_and_subtracting_are_inverse(left: Amounts, right: Amounts) -> None:
     total = copied(left).add(right)
     back = copied(total).sub(right)
     assert back.less_equal(left)
@@ -90,7 +90,7 @@ def test_what_is_added_can_be_taken_away(left: Amounts, right: Amounts) -> None:
 
 
 @given(COUNTED, COUNTED)
-def test_a_difference_mends_the_smaller_side(left: Amounts, right: Amounts) -> None:
+def test_a_difference_clamps_the_smaller_side_at_zero(left: Amounts, right: Amounts) -> None:
     more, less = left.diff(right, DimensionDefault.ZERO)
     assert copied(right).add(more).sub_unchecked(less).equal(left)
     assert excess_amounts(left, right).equal(more)
@@ -106,7 +106,7 @@ def test_bounds(left: Amounts, right: Amounts) -> None:
 
 
 @given(AMOUNTS, AMOUNTS, MISSING)
-def test_lowering_never_raises_nor_names(left: Amounts, right: Amounts, missing: DimensionDefault) -> None:
+def test_lowering_never_raises_or_adds_dimensions(left: Amounts, right: Amounts, missing: DimensionDefault) -> None:
     lowered = copied(left).min_dimension(right, missing)
     assert (lowered.scalars or {}).keys() == (left.scalars or {}).keys()
     assert (lowered.scalars is None) == (left.scalars is None)

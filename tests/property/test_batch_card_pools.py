@@ -1,4 +1,4 @@
-"""Parts of cards: what is chosen fits, and what is undone was never there."""
+"""Allocations of GPU cards: chosen cards fit, and a rollback restores the pool."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ requests = st.builds(
 
 
 @given(st.lists(cards(), max_size=5), requests, st.sampled_from(("", "binpack", "spread")))
-def test_cards_that_are_chosen_fit_and_are_given_back(found: list[GpuCard], request: VgpuRequest, policy: str) -> None:
+def test_chosen_cards_fit_and_are_released(found: list[GpuCard], request: VgpuRequest, policy: str) -> None:
     before = [astuple(card) for card in found]
     chosen = choose_cards(found, request, policy)
     if chosen is None:

@@ -1,4 +1,4 @@
-"""Searches for victims that leave nodes out, against ones that look at every node for every task."""
+"""Victim searches that skip nodes, against searches that evaluate every node for every task."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _pods(draw: st.DrawFn, name: str, group: str, free: dict[str, int]) -> Pod:
 
 @contextmanager
 def searching(*, patience: int, remembers: bool) -> Iterator[None]:
-    """Rows that are looked at before the others are narrowed down, and whether what was found out is remembered."""
+    """Rows that are evaluated before the remaining ones are narrowed down, and whether results are cached."""
     foreseeable, in_vain = victim_search.is_cacheable, victim_search.ExhaustedRows.rows
     with (
         patch.object(row_orders, "ROWS_BEFORE_NARROWING", patience),
@@ -101,7 +101,7 @@ def _told(outcome: SessionResult) -> tuple[object, ...]:
 
 @settings(max_examples=150, deadline=None)
 @given(clusters(), configurations(), st.integers(0, 2), st.integers(0, 3))
-def test_leaving_nodes_out_changes_nothing(
+def test_skipping_nodes_changes_no_result(
     cluster: tuple[list[Node], list[Pod], list[KubeObject]], conf: str, patience: int, seed: int
 ) -> None:
     nodes, pods, objects = cluster

@@ -1,4 +1,4 @@
-"""What must hold of queues, whatever their weights, limits and trees: limits limit, and sums are sums."""
+"""Invariants of queues with any weights, limits and trees: limits hold, and sums are correct."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def claims(draw: st.DrawFn) -> tuple[Amounts, list[QueueShareRequest]]:
 
 
 def plainly_divided(total: Amounts, asked: list[QueueShareRequest]) -> list[Amounts]:
-    """The same queue by queue, as the rule is written down."""
+    """Deserved shares computed queue by queue, as the rule is documented."""
     deserved = [Amounts() for _ in asked]
     wanting = set(range(len(asked)))
     remaining = total.clone()
@@ -82,7 +82,7 @@ def _identical(left: Amounts, right: Amounts) -> bool:
 
 
 @given(claims())
-def test_dividing_by_columns_is_dividing_one_by_one(given_: tuple[Amounts, list[QueueShareRequest]]) -> None:
+def test_column_division_equals_division_queue_by_queue(given_: tuple[Amounts, list[QueueShareRequest]]) -> None:
     total, asked = given_
     for mine, plain in zip(divide_by_weight(total, asked), plainly_divided(total, asked), strict=True):
         for name in NAMES:
@@ -90,7 +90,7 @@ def test_dividing_by_columns_is_dividing_one_by_one(given_: tuple[Amounts, list[
 
 
 @given(claims())
-def test_nobody_deserves_more_than_asked_or_allowed_or_less_than_promised(
+def test_deserved_shares_respect_requests_capabilities_and_guarantees(
     given_: tuple[Amounts, list[QueueShareRequest]],
 ) -> None:
     total, asked = given_
@@ -106,7 +106,7 @@ def test_nobody_deserves_more_than_asked_or_allowed_or_less_than_promised(
 
 @given(st.data())
 @settings(max_examples=40)
-def test_kept_sums_are_sums_made_anew(data: st.DataObject) -> None:
+def test_incremental_sums_equal_recomputed_sums(data: st.DataObject) -> None:
     queues = [make_queue("a"), make_queue("b")]
     pods: dict[str, Pod] = {}
     engine = make_engine(nodes=[make_node("n")], objects=queues)
@@ -153,7 +153,7 @@ def _remove(engine: Any, pods: dict[str, Pod], name: str) -> None:
 
 
 def _numbers(sums: QueueUsage) -> tuple[object, ...]:
-    """Without scalars of which there is nothing: their names may linger."""
+    """Amounts without zero scalars, whose names may remain."""
     parts = (sums.allocated, sums.request, sums.inqueue, sums.elastic)
     return (sums.jobs, *((tuple(part.get(name) for name in NAMES)) for part in parts))
 
@@ -191,7 +191,7 @@ some = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.integers(1, 6), ma
 
 @st.composite
 def limits(draw: st.DrawFn) -> dict[str, Any]:
-    """As the API server lets them pass: no promise above the capability."""
+    """As admission allows them: no guarantee above the capability."""
     capability = draw(some)
     most = Amounts.of(capability)
     promised = {
@@ -204,7 +204,7 @@ def limits(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def families(draw: st.DrawFn) -> list[Queue]:
-    """Two leaves without a word of their own, which together want more than their parent may have."""
+    """Two leaves without limits of their own, which together request more than their parent's capability."""
     parent = make_queue("p0", parent="root", capability={"cpu": draw(st.integers(2, 3))})
     return [make_queue("root"), parent, *(make_queue(name, parent="p0") for name in ("l0", "l1"))]
 
@@ -239,7 +239,7 @@ def worlds(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def held(session: Session, *, promises: bool) -> dict[str, Amounts]:
-    """What each queue has, those of its children counted; with what was only promised, or without."""
+    """Allocation of each queue including its children, with or without promised room."""
     statuses = {*HOLDING, TaskStatus.PIPELINED} if promises else HOLDING
     found = {name: Amounts() for name in session.queues}
     for job in session.jobs.values():
@@ -257,7 +257,7 @@ def within_capability(queue: Queue, amounts_: Amounts) -> bool:
 
 
 def gone_above(conf: str, world: dict[str, Any], *, tree: bool) -> list[str]:
-    """Queues that were within their capability before a session and are above it afterwards."""
+    """Queues that were within their capability before a session and exceed it afterwards."""
     engine = build_engine(conf=conf, **world)
     with engine.session() as session:
         before = held(session, promises=True)
@@ -284,13 +284,13 @@ def _own(session: Session, name: str) -> Amounts:
 
 @given(worlds())
 @settings(max_examples=30, deadline=None)
-def test_no_queue_of_a_tree_gets_above_its_capability(world: dict[str, Any]) -> None:
+def test_no_queue_of_a_tree_exceeds_its_capability(world: dict[str, Any]) -> None:
     assert gone_above(CONF.format(plugin="capacity", tree="true"), world, tree=True) == []
 
 
 @given(worlds(), st.sampled_from(["capacity", "proportion"]))
 @settings(max_examples=30, deadline=None)
-def test_no_queue_gets_above_its_capability(world: dict[str, Any], plugin: str) -> None:
+def test_no_queue_exceeds_its_capability(world: dict[str, Any], plugin: str) -> None:
     assert gone_above(CONF.format(plugin=plugin, tree="false"), world, tree=False) == []
 
 
@@ -325,7 +325,7 @@ def share_of(held_: Amounts) -> float:
 
 
 class PlainTree:
-    """Hierarchical shares worked out from nothing each time, as the rule is written down."""
+    """Hierarchical shares computed from scratch each time, as the rule is documented."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, tuple[list[str], Amounts, Amounts]] = {}  # path, request, allocated
@@ -365,7 +365,7 @@ few = st.fixed_dictionaries({"cpu": st.integers(0, 6), "memory": st.integers(0, 
 
 
 @given(st.data())
-def test_shares_that_follow_changes_are_shares_made_anew(data: st.DataObject) -> None:
+def test_incremental_shares_equal_recomputed_shares(data: st.DataObject) -> None:
     tree, plain = ShareTree(TOTAL, share_of), PlainTree()
     for number in range(data.draw(st.integers(1, 6))):
         path = ["root", *data.draw(st.lists(st.sampled_from(["a", "b"]), max_size=2))]
@@ -385,7 +385,7 @@ def test_shares_that_follow_changes_are_shares_made_anew(data: st.DataObject) ->
 
 @given(st.lists(few, min_size=1, max_size=4))
 def test_shares_of_satisfied_children_add_up(held_: list[dict[str, Any]]) -> None:
-    """A parent of jobs that have all they want holds exactly their sum."""
+    """A parent whose jobs are all satisfied holds exactly their sum."""
     tree, total = ShareTree(TOTAL, share_of), Amounts()
     for number, each in enumerate(held_):
         allocated = Amounts.of(each)

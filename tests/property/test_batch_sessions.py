@@ -1,4 +1,4 @@
-"""What must hold of every session, whatever the cluster, the jobs and the order of events."""
+"""Invariants of every session, for any cluster, jobs and order of events."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def worlds(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def rebuilt(session: Session) -> NodeAccounts:
-    """The accounts, counted anew from the tasks alone."""
+    """The node accounts, recomputed from the tasks."""
     room = NodeAccounts(session.nodes.accounts.dimensions)
     room.resize(len(session.nodes))
     rows = {row: (offered_amounts(session.nodes.at_row(row).node), []) for row in range(len(session.nodes))}
@@ -122,7 +122,7 @@ def rebuilt(session: Session) -> NodeAccounts:
 
 
 def checked(job: Job) -> None:
-    """The counters of a job are those of its tasks."""
+    """The counters of a job equal those of its tasks."""
     by_status = Counter(task.status for task in job.tasks.values())
     assert {
         status: len(job.status_index.by_status[status]) for status in TaskStatus if job.status_index.by_status[status]
@@ -149,7 +149,7 @@ SHARING = GANGS.replace("  - name: nodeorder\n", "  - name: nodeorder\n  - name:
 
 
 def shares(session: Session) -> Any:
-    """What plugins have counted, who follow by events."""
+    """State that plugins keep by event handlers."""
     queues, drf = session.plugins["proportion"]._accounts, session.plugins["drf"]
     held = {uid: drf._job_share(job) for uid, job in session.jobs.items()}
     return {
@@ -169,7 +169,7 @@ def test_discarding_restores_everything(world: dict[str, Any], data: st.DataObje
             for task in list(job.with_status(TaskStatus.RUNNING)):
                 if data.draw(st.booleans()):
                     statement.evict(task, "test")
-                    seen = 2  # upstream leaves a victim out of what predicates see, also when it stays after all
+                    seen = 2  # upstream hides a victim from predicates, also when it stays after all
             for task in list(job.pending.values()):
                 if session.pre_predicate(task) is None and data.draw(st.booleans()):
                     name = data.draw(st.sampled_from(session.nodes.names))
@@ -179,7 +179,7 @@ def test_discarding_restores_everything(world: dict[str, Any], data: st.DataObje
                         statement.pipeline(task, name)
             checked(job)
         assert account_rows(rebuilt(session)) == account_rows(session.nodes.accounts)
-        if data.draw(st.booleans()):  # what was undone can be done again, by whom a trial was handed to
+        if data.draw(st.booleans()):  # a discarded operation can be repeated by a later statement
             during, trial = state(session)[:-1], save_operations(statement)
             statement.discard()
             statement = session.statement()
@@ -218,7 +218,7 @@ def test_no_gang_is_half_started_and_no_node_over_committed(world: dict[str, Any
 
 @settings(max_examples=40, deadline=None)
 @given(worlds(), st.integers(0, 3))
-def test_sharing_between_tasks_that_are_alike_changes_nothing(world: dict[str, Any], seed: int) -> None:
+def test_sharing_between_equal_tasks_changes_nothing(world: dict[str, Any], seed: int) -> None:
     shared = build_engine(**world, seed=seed).run_session()
     alone_engine = build_engine(**world, seed=seed)
     outcome = SessionResult()
@@ -242,7 +242,7 @@ def histories(draw: st.DrawFn) -> tuple[dict[str, Any], list[tuple[str, int, int
 
 
 class World:
-    """A cluster to which things happen."""
+    """A cluster with changes between the sessions."""
 
     def __init__(self, engine: BatchEngine, pods: list[Pod]) -> None:
         self.engine = engine
@@ -296,9 +296,7 @@ class World:
 
 @settings(max_examples=80, deadline=None)
 @given(histories())
-def test_a_ledger_that_follows_equals_one_that_is_made_anew(
-    history: tuple[dict[str, Any], list[tuple[str, int, int]]],
-) -> None:
+def test_incremental_accounts_equal_recomputed_ones(history: tuple[dict[str, Any], list[tuple[str, int, int]]]) -> None:
     world, steps = history
     followed = World(build_engine(**world), world["pods"])
     for step in steps:
@@ -314,13 +312,13 @@ def test_a_ledger_that_follows_equals_one_that_is_made_anew(
 
 @settings(max_examples=80, deadline=None)
 @given(histories(), histories(), st.integers(0, 30), st.booleans())
-def test_a_ledger_equals_one_that_is_made_anew_when_things_happen_while_a_session_opens(
+def test_accounts_are_correct_after_changes_during_a_session_opening(
     before: tuple[dict[str, Any], list[tuple[str, int, int]]],
     meanwhile: tuple[dict[str, Any], list[tuple[str, int, int]]],
     turns: int,
     broken_off: bool,
 ) -> None:
-    """A pod, a row and a change at a time, so that an opening has many turns; some are broken off in the middle."""
+    """One pod, row and change at a time, so that an opening has many turns; some openings are aborted."""
     world, steps = before
     followed = World(build_engine(**world), world["pods"])
     with mock.patch.multiple(ledger_module, _CHANGES_PER_STEP=1, _ROWS_PER_STEP=1):
@@ -331,7 +329,7 @@ def test_a_ledger_equals_one_that_is_made_anew_when_things_happen_while_a_sessio
         for _ in islice(session_turns, turns):
             pass
         for what, which, where in meanwhile[1]:
-            if what not in ("session", "evict"):  # of these there is one at a time
+            if what not in ("session", "evict"):  # only one at a time
                 followed.happen(what, which, where)
         if broken_off:
             session_turns.close()
@@ -366,7 +364,7 @@ def by_name(session: Session) -> Any:
 
 
 def anew(world: World) -> BatchEngine:
-    """An engine that has only seen the cluster as it is now, on the same cache."""
+    """An engine that has seen only the present cluster, on the same cache."""
     cache: Cache = world.engine.cache
     engine = build_engine(cache=cache)
     for uid, evicted in world.engine.cluster_state._evicted.items():
@@ -378,8 +376,8 @@ def anew(world: World) -> BatchEngine:
 
 @settings(max_examples=40, deadline=None)
 @given(worlds(), st.randoms(use_true_random=False))
-def test_others_on_the_same_cache_never_share_room(world: dict[str, Any], chance: random.Random) -> None:
-    """Somebody else places pods between the statements of a session."""
+def test_two_engines_on_one_cache_never_overcommit(world: dict[str, Any], chance: random.Random) -> None:
+    """Another scheduler places pods between the statements of a session."""
     engine = build_engine(**world)
     cache = engine.cache
     outcome = SessionResult()
@@ -398,7 +396,7 @@ def test_others_on_the_same_cache_never_share_room(world: dict[str, Any], chance
     before = {pod.spec.node_name for pod in world["pods"] if pod.spec.node_name}
     columns = cache.snapshot().nodes
     for row, name in enumerate(columns.names):
-        if name not in before:  # pods that were there may have been too many
+        if name not in before:  # existing pods may have exceeded the limit
             assert columns.requested[0, row] <= columns.allocatable[0, row]
             assert columns.pod_count[row] <= int(columns.nodes[row].status.allocatable["pods"])
     with engine.session() as session:

@@ -1,4 +1,4 @@
-"""Buckets built and measured on arrays are those that one gets by looking at every bucket for every task."""
+"""Task buckets computed on arrays equal those computed bucket by bucket for every task."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def task(number: int, role: str, node: str, cpu: int) -> Task:
 
 
 def plainly_built(topology: TaskTopologySpec, waiting: list[Task]) -> list[list[str]]:
-    """One bucket at a time, as it is told in the rules."""
+    """One bucket at a time, as the rules describe it."""
     together = {frozenset((a, b)) for group in topology.affinity for a in group for b in group if a != b}
     apart = {frozenset((a, b)) for group in topology.anti_affinity for a in group for b in group if a != b}
     together |= {frozenset(group) for group in topology.affinity if len(group) == 1}
@@ -60,7 +60,7 @@ def plainly_built(topology: TaskTopologySpec, waiting: list[Task]) -> list[list[
 
 
 @given(groups, groups, st.permutations(ROLES), tasks)
-def test_buckets_are_those_of_the_plain_rule(
+def test_buckets_equal_those_of_the_naive_rule(
     together: list[tuple[str, ...]], apart: list[tuple[str, ...]], order: list[str], made: list[tuple[str, str, int]]
 ) -> None:
     topology = TaskTopologySpec(tuple(together), tuple(apart), tuple(order[:2]))
@@ -84,7 +84,7 @@ def test_buckets_are_those_of_the_plain_rule(
 
 
 def plainly_left_out(task: Task, bucket: Bucket, room: Amounts) -> int:
-    """Take out one companion after the other until the rest fits."""
+    """Remove one companion after the other until the rest fits."""
     remains = bucket.request.clone()
     if remains.less_equal(room):
         return 0

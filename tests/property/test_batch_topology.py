@@ -1,4 +1,4 @@
-"""Gangs in a network topology: trying the likely hypernodes first, against trying all of them."""
+"""Gangs in a network topology: trying likely hypernodes first, against trying all of them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def place(name: str, tier: int, kind: str, members: list[str]) -> HyperNode:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """Leaves of one to three nodes below two switches; some nodes are taken, or about to be free."""
+    """Leaf hypernodes of one to three nodes below two parents; some nodes are full, or about to be free."""
     objects: list[KubeObject] = []
     nodes: list[Node] = []
     pods: list[Pod] = []
@@ -86,7 +86,7 @@ def _member(draw: st.DrawFn, name: str, group: str) -> Pod:
 
 @contextmanager
 def trying(*, few: bool) -> Iterator[None]:
-    """Equally good nodes are taken in their order: with fewer trials chance falls out differently."""
+    """Equally good nodes are taken in their order, because a different number of trials would change random choices."""
     by_few = TopologyAllocator._try_ranked_hypernodes
     with (
         patch.object(Session, "tie_break", lambda *given: int(given[-1][0])),

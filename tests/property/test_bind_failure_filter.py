@@ -1,4 +1,4 @@
-"""Nodes on which the binder has given a pod up are left out for a while: the plugin against a plain account of it."""
+"""Nodes of failed bindings are excluded for a while: the plugin against a naive twin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ failures = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 40)), max_s
 
 
 @given(failures, st.integers(0, 200))
-def test_a_node_is_left_out_until_its_pause_is_over(given_up: list[tuple[str, int]], later_s: int) -> None:
+def test_a_node_is_excluded_until_its_backoff_is_over(given_up: list[tuple[str, int]], later_s: int) -> None:
     clock = ManualClock()
     desk, pod = BindRequestFactory(clock), make_pod("p")
     until_s: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What is written and followed for each pod on its way by a BindRequest, the short way against the plain one."""
+"""Optimised encoding and comparison of BindRequests and pod versions, against the general ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pairs = st.dictionaries(words, words, max_size=2)
 
 
 @given(names, words, words, pairs, pairs, st.none() | st.integers(0, 5), st.booleans())
-def test_the_text_of_a_request_says_what_its_manifest_says(
+def test_the_text_of_a_request_equals_its_manifest(
     name: str,
     namespace: str,
     uid: str,
@@ -78,7 +78,7 @@ pods = st.builds(
 
 @given(pods, pods, st.booleans(), st.booleans())
 def test_of_versions_that_weigh_alike_less_need_be_compared(one: Pod, other: Pod, spec: bool, labels: bool) -> None:
-    """Most pairs share what columns show, else few would weigh alike."""
+    """Most pairs are equal in the columns, otherwise few would need a comparison."""
     if spec:
         other = replace(other, spec=one.spec)
     if labels:

@@ -1,8 +1,8 @@
-"""Does a cache that copies only what changed show the same cluster as one that computes everything anew?
+"""The incremental cache against one that recomputes everything.
 
-Any history of events, seen by snapshots that are refreshed at different moments: nodes that come, change, go and come
-back, pods that are there before their node, assumptions that are confirmed elsewhere or taken back. A snapshot shows
-the moment of its last refresh and nothing else, whatever happens to the cache or to forks of it.
+Any history of events, observed by snapshots with different refresh times: nodes that are added, changed, removed and
+added again, pods that arrive before their node, assumed pods that are confirmed on another node or forgotten. A
+snapshot shows the state at its last refresh only, whatever happens to the cache or to forks of it.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ VERSIONS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
         {"status": {"phase": "Running"}},
     )
 )
-"""In what another version of a pod may differ, that columns show or do not show."""
+"""Fields in which two versions of a pod may differ, with and without an effect on columns."""
 
-# what happens ---------------------------------------------------------------------------------------------------
+# events ---------------------------------------------------------------------------------------------------------
 
 NODE_NAMES = st.sampled_from(NODES)
 OPERATIONS = st.one_of(
@@ -107,7 +107,7 @@ HISTORIES = st.lists(OPERATIONS, min_size=12, max_size=48)
 
 
 class World:
-    """A cache and its naive twin, told the same."""
+    """A cache and its naive twin, with the same operations."""
 
     def __init__(self) -> None:
         self.cache = Cache()
@@ -117,7 +117,7 @@ class World:
         self.shown = [self.twin.refresh(twin) for twin in self.twins]
 
     def tell(self, operation: tuple[Any, ...]) -> None:
-        """Both accept it, or both refuse it and are as they were."""
+        """Either both accept the operation, or both refuse it and are unchanged."""
         match operation:
             case ("refresh", number):
                 self.refresh(number)
@@ -142,14 +142,14 @@ class World:
         assert observed(snapshot) == self.shown[number]
 
     def _without(self, uids: set[str], number: int) -> None:
-        """Pods are set aside, somebody looks, and they come back."""
+        """Pods are removed temporarily, a snapshot is taken, and they are added again."""
         self.cache.remove_temporarily(uids)
         with self.twin.aside(uids):
             self.refresh(number)
         self.cache.restore_removed(uids)
 
     def _tell_again(self, uid: str, fields: dict[str, Any]) -> None:
-        """Another version of a pod that is there. The conditions of one that is confirmed are shown at once."""
+        """Another version of an existing pod. The conditions of a confirmed pod are visible at once."""
         known = self.twin.pods.get(uid)
         if known is not None and uid not in self.twin.assumed:
             self._both("update_pod", "update", replace_fields(known, **fields))
@@ -157,7 +157,7 @@ class World:
             self._both("add_pod", "add", replace_fields(known, **fields))
 
     def _known(self, number: int, *, exact: bool) -> Pod:
-        """A pod as an event would name it: exactly, or only by its uid."""
+        """A pod as an event refers to it: completely, or only by its uid."""
         pod = make_pod(f"p{number}")
         return self.twin.pods.get(pod.uid, pod) if exact else pod
 
@@ -176,11 +176,11 @@ class World:
 
 _OF_CACHE = {"assume": "assume", "add": "add_pod", "update": "update_pod", "forget": "forget", "remove": "remove_pod"}
 
-# what plugins can see -------------------------------------------------------------------------------------------
+# contents that plugins can read --------------------------------------------------------------------------------
 
 
 def observed(snapshot: Snapshot) -> dict[str, Any]:
-    """Everything that the questions of a snapshot answer, by node name."""
+    """All results of a snapshot's methods, by node name."""
     table = snapshot.table
     names = list(table.names)
     return {
@@ -221,7 +221,7 @@ def _node_view(snapshot: Snapshot, table: NodeTable, row: int) -> dict[str, Any]
 
 
 def _interned(table: NodeTable, question: str, row: int) -> Any:
-    """The one value for which the table says that this row has it."""
+    """The single value of the row according to the table."""
     seen: list[Any] = []
 
     def is_here(value: Any) -> bool:
@@ -276,7 +276,7 @@ def _count(snapshot: Snapshot, mask: Any, row: int) -> int:
 
 
 def uses(cache: Cache) -> dict[str, dict[Any, int]]:
-    """How often each interned value is used."""
+    """Reference count of each interned value."""
     vocabulary = cache.vocabulary
     return {
         name: {value: count for number, value in interner.items() if (count := interner._use_count[number])}
@@ -294,7 +294,7 @@ def uses(cache: Cache) -> dict[str, dict[Any, int]]:
 
 @given(HISTORIES)
 @settings(max_examples=120)
-def test_a_snapshot_shows_what_one_made_anew_would_show(history: list[tuple[Any, ...]]) -> None:
+def test_a_refreshed_snapshot_equals_a_new_one(history: list[tuple[Any, ...]]) -> None:
     world = World()
     for operation in history:
         world.tell(operation)
@@ -318,9 +318,7 @@ def test_snapshots_of_different_ages_agree_after_a_refresh(history: list[tuple[A
 
 @given(st.lists(OPERATIONS | st.tuples(st.just("slice"), st.sampled_from(SNAPSHOTS)), min_size=12, max_size=48))
 @settings(max_examples=80)
-def test_a_snapshot_that_follows_in_slices_is_left_with_what_happened_between_them(
-    history: list[tuple[Any, ...]],
-) -> None:
+def test_refreshing_in_slices_leaves_only_changes_between_slices(history: list[tuple[Any, ...]]) -> None:
     world = World()
     cache, snapshots = world.cache, world.snapshots
     slices: dict[int, Iterator[None]] = {}
@@ -354,7 +352,7 @@ def test_a_snapshot_that_follows_in_slices_is_left_with_what_happened_between_th
 
 
 def _swapped(changes: list[PodSwap]) -> Counter[int]:
-    """Who is there when all of this has happened."""
+    """The expected pods after all of this."""
     there: Counter[int] = Counter()
     for before, after in changes:
         there.update({id(after): 1} if after is not None else {})
@@ -362,7 +360,7 @@ def _swapped(changes: list[PodSwap]) -> Counter[int]:
     return +there
 
 
-def test_a_pod_whose_row_a_slice_has_shown_is_counted_once() -> None:
+def test_a_pod_of_a_refreshed_slice_is_counted_once() -> None:
     cache = Cache()
     cache.add_node(make_node("n"))
     snapshot = cache.snapshot()
@@ -372,7 +370,7 @@ def test_a_pod_whose_row_a_slice_has_shown_is_counted_once() -> None:
     assert observed(snapshot) == observed(cache.snapshot())
 
 
-def test_following_in_slices_leaves_nothing_to_do() -> None:
+def test_refreshing_in_slices_is_complete() -> None:
     cache = Cache()
     snapshot = cache.snapshot()
     for number in range(10):
@@ -419,14 +417,14 @@ def _agrees(snapshot: Snapshot, cache: Cache) -> bool:
 
 
 def _without_history(view: dict[str, Any]) -> dict[str, Any]:
-    """Image counts and the visiting order depend on when a snapshot was refreshed, by design."""
+    """Image counts and the visiting order depend on the time of the refresh, by design."""
     nodes = {name: {**node, "images": set(node["images"])} for name, node in view["nodes"].items()}
     return {**view, "nodes": nodes, "order": sorted(view["order"])}
 
 
 @given(HISTORIES, st.integers(90, 99), NODE_NAMES, POD_SHAPES)
 @settings(max_examples=40)
-def test_an_assumption_that_is_taken_back_leaves_nothing(
+def test_forgetting_an_assumed_pod_leaves_no_trace(
     history: list[tuple[Any, ...]], number: int, node: str, shape: dict[str, Any]
 ) -> None:
     world = World()
@@ -456,7 +454,7 @@ FORK_STEPS = st.lists(st.builds(ForkStep, st.integers(0, 3), st.none() | POD_SHA
 
 @given(HISTORIES, FORK_STEPS, st.permutations(range(len(NODES))))
 @settings(max_examples=40)
-def test_what_is_tried_on_a_fork_stays_there(
+def test_changes_of_a_fork_do_not_affect_the_cache(
     history: list[tuple[Any, ...]], steps: list[ForkStep], rows: list[int]
 ) -> None:
     world = World()
@@ -482,7 +480,7 @@ def test_what_is_tried_on_a_fork_stays_there(
 
 
 def _same_rows(forked: NodeTable, narrowed: NodeTable) -> None:
-    """A fork of some rows shows what the same rows show in a narrowed table, with the same ids."""
+    """A fork of some rows equals the same rows of a narrowed table, with the same ids."""
     assert list(forked.names) == list(narrowed.names)
     for key in KEYS:
         assert forked.label_ids(key).tolist() == narrowed.label_ids(key).tolist()

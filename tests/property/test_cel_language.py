@@ -1,4 +1,4 @@
-"""Properties of expressions: numbers, texts and logic behave like their stupid twins."""
+"""Properties of CEL expressions: numbers, texts and logic equal their naive twins."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_integers_are_exact_or_overflow(a: int, b: int) -> None:
         overflows = not INT_MIN <= result <= INT_MAX or (operator == "%" and (a, b) == (INT_MIN, -1))
         expected = "integer overflow" if overflows else True
         shown = result if not overflows else 0
-        # The smallest integer has no positive twin, so literals are written as they are.
+        # The smallest integer has no positive counterpart, so literals are written as they are.
         assert ask(f"@a {operator} @b == {shown}", view) == expected
 
 
 @given(ints, st.integers(0, UINT_MAX), st.floats(allow_nan=False))
-def test_order_crosses_the_number_types(a: int, u: int, f: float) -> None:
+def test_comparison_across_number_types(a: int, u: int, f: float) -> None:
     view = device(a=a)
     assert ask(f"@a < {u}u", view) is (a < u)
     assert ask(f"@a == {u}u", view) is (a == u)
@@ -61,7 +61,7 @@ def test_order_crosses_the_number_types(a: int, u: int, f: float) -> None:
 
 
 @given(st.text())
-def test_texts_survive_being_written_down(text: str) -> None:
+def test_string_literals_round_trip(text: str) -> None:
     """JSON's escapes are CEL's too, apart from surrogate pairs."""
     encodable = text.encode("utf-8", "ignore").decode()
     assert (
@@ -73,7 +73,7 @@ def test_texts_survive_being_written_down(text: str) -> None:
 
 
 @given(st.binary())
-def test_bytes_survive_being_written_down(data: bytes) -> None:
+def test_bytes_literals_round_trip(data: bytes) -> None:
     assert parse_bytes('b"' + "".join(f"\\x{b:02x}" for b in data) + '"') == data
     assert parse_bytes("b'" + "".join(f"\\{b:03o}" for b in data) + "'") == data
 
@@ -82,13 +82,13 @@ TERMS = {"true": True, "false": False, "(1 / @zero == 1)": "division by zero", "
 
 
 @given(st.lists(st.sampled_from(sorted(TERMS)), min_size=1, max_size=5), st.sampled_from(["&&", "||"]))
-def test_logic_swallows_errors_as_its_table_says(terms: list[str], operator: str) -> None:
+def test_logic_absorbs_errors_as_specified(terms: list[str], operator: str) -> None:
     view = device(zero=0, number=5)
     decisive = operator == "||"
     values = [TERMS[t] for t in terms]
     errors = [v for v in values if isinstance(v, str)]
     expected: bool | str = decisive if decisive in values else (errors[0] if errors else not decisive)
-    if len(terms) > 1:  # one alone is no logic
+    if len(terms) > 1:  # a single term is not a logical operation
         assert ask(f" {operator} ".join(terms), view) == expected
 
 
@@ -100,7 +100,7 @@ def test_macros_are_pythons_comprehensions(values: list[int], limit: int) -> Non
     assert ask(f"{values}.exists_one(x, x < @limit)", view) is (sum(v < limit for v in values) == 1)
     kept = [v * 2 for v in values if v < limit]
     if values:
-        # The elements of an empty literal have no type yet, and the first use decides it: as a bool, as it happens.
+        # The elements of an empty literal have no type yet; the first use determines it, here as bool.
         assert ask(f"{values}.filter(x, x < @limit).map(x, x * 2) == {kept}", view) is True
     assert ask(f"{values}.sort() == {sorted(values)}", view) is True
     assert ask(f"{values}.distinct() == {list(dict.fromkeys(values))}", view) is True

@@ -1,4 +1,4 @@
-"""The machine and Python's engine agree wherever both may be used, and spans are what Python says they are."""
+"""CEL's regex engine and Python's agree on their common syntax, and spans equal Python's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ texts = st.text("ab \n", max_size=8)
 
 
 @given(patterns, texts)
-def test_both_engines_find_the_same(pattern: str, text: str) -> None:
+def test_both_engines_find_the_same_matches(pattern: str, text: str) -> None:
     machine = NfaMachine(parse(pattern))
     for start in range(len(text) + 1):
         assert machine.search(text, start) == Regex(pattern).search(text, start)
@@ -42,7 +42,7 @@ def test_spans_are_pythons_where_the_syntax_is_shared(parts: list[str], text: st
 
 
 @given(st.text(max_size=12))
-def test_any_text_is_read_or_refused(pattern: str) -> None:
+def test_any_text_is_parsed_or_refused(pattern: str) -> None:
     refusal = ""
     try:
         Regex(pattern).matches("abc")

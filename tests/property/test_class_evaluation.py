@@ -1,8 +1,9 @@
-"""Pods that share their evaluation get exactly what they would get on their own.
+"""Pods with shared evaluation results get exactly the decisions of a full evaluation.
 
-Histories are random: pods of a few templates placed, forgotten and removed, nodes that come, go, change labels, taints
-and images, owners, services and namespaces that change. Some clusters have amounts that floats cannot hold, some
-several profiles, and plugins from outside that say much, little or nothing about what they look at, or that raise.
+Histories are random: pods of a few templates are placed, forgotten and removed; nodes are added, removed, and change
+labels, taints and images; owners, services and namespaces change. Some clusters have amounts that floats cannot
+represent, some have several profiles, and some have third-party plugins with complete, partial or no traits, or that
+raise.
 """
 
 from __future__ import annotations
@@ -76,8 +77,9 @@ RETICENT = (
 
 
 class Crowd(History):
-    """Small and large pods that prefer some nodes, on nodes that are nearly full: rows cease to be candidates, and with
-    each that goes the scores of all others may be other ones, because they are normalised."""
+    """Small and large pods that prefer some nodes, on almost full nodes: rows stop being candidates, and each of them
+    may change the scores of all other rows, which are normalised.
+    """
 
     def node(self, name: str) -> Node:
         pick = self.chance.choice
@@ -109,7 +111,7 @@ class Crowd(History):
 
 
 class Rollout(History):
-    """Deployments that are spread over nodes that all have room, and seldom anything else."""
+    """Deployments that spread over nodes with room, and rarely anything else."""
 
     def node(self, name: str) -> Node:
         labels = {HOST: name, ZONE: self.chance.choice("abc")}
@@ -144,8 +146,9 @@ class Rollout(History):
 
 
 class Strangers(History):
-    """Pods that differ in their labels, which are nobody's business until somebody with an affinity, or a Service that
-    selects some of them, comes; and no longer when the last of these has gone."""
+    """Pods that differ in labels, which only matter while there is a pod with affinity or a Service that selects some
+    of them.
+    """
 
     def template(self, number: int) -> dict[str, Any]:
         chance = self.chance
@@ -181,7 +184,7 @@ class Strangers(History):
 
 @pytest.mark.parametrize("profiles", [DEFAULT, SEVERAL], ids=["default", "several"])
 @pytest.mark.parametrize("seed", range(12))
-def test_of_pods_that_are_told_apart_at_times(seed: int, profiles: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pods_that_are_distinguished_at_times(seed: int, profiles: str, monkeypatch: pytest.MonkeyPatch) -> None:
     quiet: Counter[int] = Counter()
 
     class Watched(ClassEvaluation):
@@ -191,13 +194,13 @@ def test_of_pods_that_are_told_apart_at_times(seed: int, profiles: str, monkeypa
 
     monkeypatch.setattr("bayplan.framework.equivalence.equivalence_classes.ClassEvaluation", Watched)
     run_history(Strangers(random.Random(800 + seed), profiles=profiles, templates=8, nodes=12), at_least_shared=0.1)
-    assert quiet[0] + quiet[1], "somebody minds at times"
-    assert quiet[2], "and at other times nobody does"
+    assert quiet[0] + quiet[1], "labels matter at times"
+    assert quiet[2], "and at other times they do not"
 
 
 @pytest.mark.parametrize("seed", range(16))
 def test_sharing_changes_nothing(seed: int) -> None:
-    assert not run_history(History(random.Random(seed))), "nothing shipped stands in the way"
+    assert not run_history(History(random.Random(seed))), "a shipped plugin disables sharing"
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -212,7 +215,7 @@ def test_where_nodes_fill_up(seed: int, profiles: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_of_deployments_that_are_spread(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deployments_that_are_spread(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     puts: list[int] = []
 
     class Counted(GroupedTopRows):
@@ -231,7 +234,7 @@ def test_with_amounts_that_floats_cannot_hold(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_with_plugins_that_say_nothing_about_themselves(seed: int) -> None:
+def test_plugins_without_traits(seed: int) -> None:
     assert not run_history(History(random.Random(300 + seed), profiles=SILENT))
 
 
@@ -249,6 +252,6 @@ def test_with_plugins_that_raise(caplog: pytest.LogCaptureFixture) -> None:
         told |= {record.message for record in history.engines[0].records if record.outcome == "error"}
     for words in ("three on the last node", "eighty"):
         assert any(words in message for message in told), "what is never met is not tested"
-    for words in ("no signature", "four on the first node"):  # these stand in the way of sharing and of nothing else
+    for words in ("no signature", "four on the first node"):  # these disable sharing and have no other effect
         assert not any(words in message for message in told)
         assert words in caplog.text

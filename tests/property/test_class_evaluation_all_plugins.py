@@ -1,9 +1,9 @@
-"""The same on clusters where every shipped plugin has something to say.
+"""Class evaluation on clusters where every shipped plugin has an effect.
 
-Pods differ in whatever some plugin looks at: volumes and claims, devices by claim and by resource, features of the
-kubelet, affinity to nodes, tolerations with values and effects, node names, containers, images and ports. Volumes,
-classes, slices and claims come, change and go between two pods. Pods that preempt wait for their node while others are
-placed, and are tried again.
+Pods differ in every field that a plugin reads: volumes and claims, devices by claim and by resource, features of the
+kubelet, node affinity, tolerations with values and effects, node names, containers, images and ports. Volumes, classes,
+slices and claims are added, changed and removed between two pods. Preempting pods wait for their node while other pods
+are placed, and are tried again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from support.harness.engine_histories import (
 )
 
 FOO = "example.com/foo"
-OWN = "own"  # the name of a claim that is made for each pod
+OWN = "own"  # the name of a claim that is created for each pod
 MODEL_X = 'device.attributes["gpu.example.com"].model == "x"'
 COUNTING = (
     HEAD
@@ -80,11 +80,11 @@ SEVERAL = (
 Spec = dict[str, Any]
 Facet = Callable[[random.Random, Spec], None]
 
-# what pods ask for ----------------------------------------------------------------------------------------------
+# requirements of pods ------------------------------------------------------------------------------------------
 
 
 def nothing_special(chance: random.Random, spec: Spec) -> None:
-    """Pods that share most of their answers with all others."""
+    """Pods that share most of their results."""
 
 
 def a_node_by_name(chance: random.Random, spec: Spec) -> None:
@@ -92,7 +92,7 @@ def a_node_by_name(chance: random.Random, spec: Spec) -> None:
 
 
 def some_nodes(chance: random.Random, spec: Spec) -> None:
-    """By expressions, by the names of nodes, or as far as it goes; with a selector beside it, or without."""
+    """By expressions, by the names of nodes, or by preference; with or without a node selector."""
     number = str(chance.randint(0, 2))
     expressions = [
         {"key": "disk", "operator": chance.choice(["In", "NotIn"]), "values": ["ssd"]},
@@ -164,7 +164,7 @@ def a_disk(chance: random.Random, spec: Spec) -> None:
 
 
 def devices(name: str, chance: random.Random, spec: Spec) -> None:  # noqa: ARG001
-    """By a claim: one of its own, or one that others name too."""
+    """By a claim: the pod's own, or one that other pods use too."""
     spec["resourceClaims"] = [{"name": "dev", "resourceClaimName": name}]
 
 
@@ -199,21 +199,21 @@ FACETS: list[Facet] = [
     devices_by_resource,
 ]
 
-# where they live ------------------------------------------------------------------------------------------------
+# cluster --------------------------------------------------------------------------------------------------------
 
 
 class Furnished(History):
-    """A cluster with everything that shipped plugins look at, and a template for each of `facets`."""
+    """A cluster with everything that shipped plugins read, and a template for each of `facets`."""
 
     facets: ClassVar[list[Facet]] = FACETS
-    plain = 0.7  # so many ask for little else, or hardly any pod would ever get to the last filter
+    plain = 0.7  # so many request little else, or hardly any pod would reach the last filter
     device_counts = (1, 2, 4)
 
     def __init__(self, chance: random.Random, **options: Any) -> None:
         self.version = 0
         self.waiting: dict[str, Pod] = {}  # pods that were nominated to a node
         self.held: dict[str, list[ScheduleResult]] = {}
-        self.said: set[tuple[str, str]] = set()  # which plugins made a difference, and at which point
+        self.said: set[tuple[str, str]] = set()  # plugins with an effect on a decision, with the extension point
         super().__init__(chance, templates=len(self.facets), **options)
         for change in (self.change_volumes, self.change_claims, self.change_devices):
             change(everything=True)
@@ -247,13 +247,13 @@ class Furnished(History):
         return template
 
     def pod(self) -> Pod:
-        """A pod, with the claims that are made for it alone."""
+        """A pod, with the claims that are created for it alone."""
         pod = super().pod()
         if any(volume.ephemeral is not None for volume in pod.spec.volumes) and self.chance.random() < 0.9:
             self.each("upsert", make_claim(f"{pod.name}-{OWN}", owners=owner_references(pod)))
         if not any(each.resource_claim_name == OWN for each in pod.spec.resource_claims):
             return pod
-        either = first_of(subrequest(1, MODEL_X), subrequest(1))  # so that nodes can be better or worse
+        either = first_of(subrequest(1, MODEL_X), subrequest(1))  # so that nodes have different scores
         wanted = self.chance.choice(
             [exactly(2), exactly(1, MODEL_X), first_of(subrequest(2), subrequest(1)), either, either]
         )
@@ -261,7 +261,7 @@ class Furnished(History):
         claim = replace(pod.spec.resource_claims[0], resource_claim_name=f"{pod.name}-{OWN}")
         return replace(pod, spec=replace(pod.spec, resource_claims=(claim,)))
 
-    # what happens -----------------------------------------------------------------------------------------------
+    # events ---------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
         draw = self.chance.random()
@@ -275,7 +275,7 @@ class Furnished(History):
             super().step()
 
     def change(self, *choices: KubeObject, everything: bool) -> None:
-        """All of these are there now; or one of them comes, changes or goes."""
+        """All of these exist now; or one of them is added, changed or removed."""
         if everything:
             for each in choices:
                 self.each("upsert", each)
@@ -321,11 +321,11 @@ class Furnished(History):
             make_device_claim(exactly(1), name="shared", allocation=pick([None, taken]), version=self.newer()),
             everything=everything,
         )
-        if everything and self.chance.random() < 0.5:  # a resource that becomes one of devices later
+        if everything and self.chance.random() < 0.5:  # a resource that is backed by devices later
             self.each("delete", make_device_class("foo"))
 
     def slice_of(self, node: str) -> ResourceSlice:
-        """Devices of two models, some nodes have one of them alone."""
+        """Devices of two models; some nodes have only one of them."""
         models = self.chance.choice(["x", "y", "xy"])
         count = self.chance.choice(self.device_counts)
         some = [device(f"d{number}", model=self.chance.choice(models)) for number in range(count)]
@@ -337,14 +337,14 @@ class Furnished(History):
         self.each("upsert", self.slice_of(name))
 
     def leave(self, pod: Pod) -> None:
-        """What was reserved for it is free again."""
+        """Release what was reserved for the pod."""
         for engine, placed in zip(self.engines, self.held.pop(pod.uid), strict=True):
             assert placed.assumed is not None
             if not placed.assumed.unreserve_and_forget(engine.cache):
                 engine.cache.remove_pod(pod)
 
     def place(self) -> None:
-        """A new pod, or one that waits for a node; whom it evicts goes soon, or is still there at the next attempt."""
+        """A new pod, or one that waits for a node; its victims are deleted soon, or still exist at the next attempt."""
         retried = self.waiting and self.chance.random() < 0.4
         pod = self.waiting.pop(self.chance.choice(sorted(self.waiting))) if retried else self.pod()
         shared, alone = self.decided(pod)
@@ -360,7 +360,7 @@ class Furnished(History):
             self.give_up(self.chance.choice(sorted(self.waiting)))
 
     def give_up(self, uid: str) -> None:
-        """The node is kept no longer: the pod was deleted, or its status has yet to follow."""
+        """The nomination ends: the pod was deleted, or its status is not updated yet."""
         if self.chance.random() < 0.7:
             del self.waiting[uid]
         for engine in self.engines:
@@ -380,7 +380,7 @@ class Furnished(History):
 
 
 class Served(Furnished):
-    """Hardly anything but a resource that nodes have or devices serve, and slices that change."""
+    """Almost only a resource that nodes have or devices back, and slices that change."""
 
     facets: ClassVar[list[Facet]] = [nothing_special, devices_by_resource, devices_by_resource, partial(devices, OWN)]
     plain = 1.0
@@ -398,7 +398,7 @@ class Served(Furnished):
 
 
 @pytest.mark.parametrize("profiles", [DEFAULT, SEVERAL], ids=["default", "several-profiles"])
-def test_sharing_changes_nothing_whatever_pods_ask_for(profiles: str) -> None:
+def test_sharing_changes_nothing_for_any_pod(profiles: str) -> None:
     said: set[tuple[str, str]] = set()
     for seed in range(700, 710):
         history = Furnished(random.Random(seed), profiles=profiles)
@@ -407,12 +407,12 @@ def test_sharing_changes_nothing_whatever_pods_ask_for(profiles: str) -> None:
         said |= history.said
     profile = history.engines[0].framework("default-scheduler").profile
     assert {name for point, name in said if point == "filter"} >= {plugin.name for plugin in profile.at(FILTER)}
-    silent = {"VolumeBinding"}  # scores by storage capacity, which this version does not
+    silent = {"VolumeBinding"}  # scores by storage capacity, which is not enabled in this version
     assert {name for point, name in said if point == "score"} >= {each.name for each in profile.at(SCORE)} - silent
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_resource_that_devices_stand_behind_is_scored_by_the_devices_of_now(seed: int) -> None:
+def test_a_device_backed_resource_is_scored_by_the_current_devices(seed: int) -> None:
     history = Served(random.Random(800 + seed), profiles=COUNTING)
     run_history(history, at_least_shared=0)
     assert history.shared > STEPS // 10, "sharing is what is tested here"

@@ -1,4 +1,4 @@
-"""The same with plugins that no profile has unless it names them: the binder's, and the policies for shared GPUs."""
+"""Class evaluation with optional plugins: those for the binder, and the policies for shared GPUs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def profile_of(history: History) -> Profile:
 
 
 class Handed(History):
-    """Bindings are given up, and the pods tried again as the queue has kept them: nothing of them has changed."""
+    """Bindings fail, and the pods are tried again as the queue has kept them, without a change."""
 
     def __init__(self, chance: random.Random) -> None:
         self.given_up: dict[str, tuple[Pod, list[PodInfo]]] = {}
@@ -47,7 +47,9 @@ class Handed(History):
         super().__init__(chance, profiles=with_plugin(BindRequestBinder.name), nodes=6, templates=3)
 
     def template(self, number: int) -> dict[str, Any]:  # noqa: ARG002
-        """Pods that are alike for everybody else, so that whoever was given up would share with whoever was not."""
+        """Pods that are equal for every other plugin, so a pod with a failed binding would share results with one
+        without.
+        """
         template = super().template(0)
         kept = {"containers", "schedulerName"}
         return {**template, "spec": {key: value for key, value in template["spec"].items() if key in kept}}
@@ -65,7 +67,7 @@ class Handed(History):
     def place(self) -> None:
         if self.given_up and self.chance.random() < 0.5:
             pod, infos = self.given_up.pop(self.chance.choice(sorted(self.given_up)))
-            self.count += 1  # an attempt like any other
+            self.count += 1  # a normal attempt
         else:
             pod = self.pod()
             infos = [engine.prepare(pod) for engine in self.engines]
@@ -87,7 +89,7 @@ class Handed(History):
 
 
 class Refused(History):
-    """Remembers who refused pods: what refuses nobody is not tested."""
+    """Records which plugins rejected pods: a plugin without a rejection is not tested."""
 
     def __init__(self, chance: random.Random, plugin: str) -> None:
         self.said: set[str] = set()
@@ -99,7 +101,7 @@ class Refused(History):
         return both
 
     def with_devices(self, node: Node, number: dict[str, str], labels: dict[str, str]) -> Node:
-        """A node that has devices, and that nothing else speaks against."""
+        """A node with devices that every other plugin accepts."""
         return replace(
             node,
             metadata=replace(node.metadata, labels={**node.metadata.labels, **labels}),
@@ -114,7 +116,7 @@ class Refused(History):
 
 
 class SharedGpus(Refused):
-    """Nodes with devices of two models, and pods that ask for a part of one, one or two, or none."""
+    """Nodes with devices of two models, and pods that request a part of one, one or two, or none."""
 
     def node(self, name: str) -> Node:
         node, pick = super().node(name), self.chance.choice
@@ -140,7 +142,7 @@ class SharedGpus(Refused):
 
 
 class PartsOfGpus(Refused):
-    """The same by KAI's words: a share of a device, an amount of its memory, or whole ones."""
+    """The same with KAI's annotations: a fraction of a device, an amount of its memory, or whole ones."""
 
     def node(self, name: str) -> Node:
         node, pick = super().node(name), self.chance.choice
@@ -166,12 +168,12 @@ class PartsOfGpus(Refused):
         return {"metadata": {**template["metadata"], "annotations": annotations}, "spec": spec}
 
 
-def test_pods_that_were_given_up_get_their_own_answers() -> None:
+def test_pods_with_failed_bindings_get_their_own_results() -> None:
     left_out = blocked = 0
     for seed in range(1000, 1006):
         history = Handed(random.Random(seed))
         run_history(history, at_least_shared=0.2)
-        assert history.shared > STEPS // 10, "sharing is what is tested here"
+        assert history.shared > STEPS // 10, "too few pods shared results"
         left_out, blocked = left_out + history.left_out, blocked + history.blocked
     assert left_out > 20, "what is never met is not tested"
     assert blocked > 5
@@ -183,9 +185,9 @@ def test_sharing_changes_nothing_about_shared_gpus(policy: str) -> None:
     for seed in range(1100, 1103):
         history = SharedGpus(random.Random(seed), policy)
         run_history(history)
-        assert history.shared > STEPS // 3, "sharing is what is tested here"
+        assert history.shared > STEPS // 3, "too few pods shared results"
         said |= history.said
-    assert policy in said, "what refuses nobody is not tested"
+    assert policy in said, "the plugin rejected no pod"
 
 
 def test_sharing_changes_nothing_about_parts_of_gpus() -> None:
@@ -193,13 +195,13 @@ def test_sharing_changes_nothing_about_parts_of_gpus() -> None:
     for seed in range(1200, 1203):
         history = PartsOfGpus(random.Random(seed), GpuSharing.name)
         run_history(history)
-        assert history.shared > STEPS // 8, "sharing is what is tested here"
+        assert history.shared > STEPS // 8, "too few pods shared results"
         said |= history.said
-    assert GpuSharing.name in said, "what refuses nobody is not tested"
+    assert GpuSharing.name in said, "the plugin rejected no pod"
 
 
-def test_every_shipped_plugin_that_speaks_of_nodes_is_lived_with() -> None:
-    """By the histories of this file and, for those of the default profile, of the others."""
+def test_every_shipped_filter_and_score_plugin_is_covered() -> None:
+    """By the histories of this file, and by those of the other files for plugins of the default profile."""
     usual = profile_of(History(random.Random(0)))
     lived_with = {plugin.name for point in (FILTER, SCORE) for plugin in usual.at(point)}
     lived_with |= {BindRequestBinder.name, GpuSharing.name, *(each.name for each in gpu_policies())}

@@ -1,4 +1,4 @@
-"""A pod that looks like one before it is signed for by that one: against plugins that are asked about each."""
+"""Cached signatures of pods against signatures that every plugin computes for each pod."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ profiles:
 
 
 class ByName:
-    """Somebody's plugin, which tells pods apart by their names."""
+    """A third-party plugin that distinguishes pods by their names."""
 
     name = "ByName"
     traits = PluginTraits(depends_on=row_local, looks_at_pods=False)
@@ -83,10 +83,8 @@ def classes_of(on: PodEngine) -> EquivalenceClasses:
 
 
 @given(st.lists(STEPS, max_size=12))
-def test_pods_are_signed_for_as_if_each_plugin_was_asked_about_each(
-    steps: list[tuple[str, dict[str, Any], str]],
-) -> None:
-    """Between them bindings are given up, classes of devices come and go, and attempts find out that they did."""
+def test_cached_signatures_equal_computed_ones(steps: list[tuple[str, dict[str, Any], str]]) -> None:
+    """Between them bindings fail, device classes are added and removed, and attempts observe that."""
     on = engine()
     classes = classes_of(on)
     device_class = convert({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "x.io/gpu"}}, DeviceClass)
@@ -123,13 +121,13 @@ OTHER: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", ObjectMeta.__struct_fields__)
-def test_pods_that_differ_in_more_than_who_they_are_do_not_look_alike(name: str) -> None:
+def test_pods_that_differ_in_more_than_identity_have_different_keys(name: str) -> None:
     pod = make_pod("p")
     other = replace(pod, metadata=replace(pod.metadata, **{name: OTHER[name]}))
     assert (template_key(pod) == template_key(other)) == (name in IDENTITY)
 
 
-def test_pods_that_ask_for_something_else_or_are_further_on_do_not_look_alike() -> None:
+def test_pods_with_other_requests_or_status_have_different_keys() -> None:
     pod = make_pod("p")
     assert template_key(pod) != template_key(make_pod("p", requests={"cpu": "1"}))
     assert template_key(pod) != template_key(
@@ -145,12 +143,12 @@ def test_pods_that_ask_for_something_else_or_are_further_on_do_not_look_alike() 
         pytest.param(claim_volume("c"), False, id="a claim"),
     ],
 )
-def test_volumes_of_which_only_the_name_is_known_do_not_tell_pods_apart(volume: Volume, alike: bool) -> None:
+def test_volume_names_do_not_distinguish_pods(volume: Volume, alike: bool) -> None:
     pod = make_pod("p", volumes=(Volume(name="kube-api-access-x"),))
     assert (template_key(pod) == template_key(make_pod("q", volumes=(volume,)))) == alike
 
 
-def test_looks_are_forgotten_before_the_shelves_are_full() -> None:
+def test_cached_keys_are_evicted_before_the_cache_is_full() -> None:
     on = engine()
     for number in range(600):
         on.prepare(make_pod(f"p{number}", labels={"app": f"a{number}"}))

@@ -1,8 +1,8 @@
-"""The same for pods that differ in one thing alone, which some plugin looks at.
+"""Class evaluation of pods that differ in a single field that some plugin reads.
 
-Templates that are drawn one by one differ in much, so that a signature which leaves something out still tells them
-apart by the rest. Here there are two templates, the same but for a toleration, the kind of the owner, a policy
-of a constraint, the protocol of a port: whoever forgets that gives one pod the answers of the other.
+Independently drawn templates differ in many fields, so an incomplete signature would still distinguish them by the
+rest. Here the two templates differ only in a toleration, the kind of the owner, a policy of a constraint, the protocol
+of a port: a signature without that field would give one pod the results of the other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def owned(api_version: str, kind: str, name: str = "r") -> Change:
 
 
 def constrained(**fields: Any) -> Change:
-    """Another word in every constraint."""
+    """Another value in every constraint."""
 
     def change(_: Tree, spec: Tree) -> None:
         for constraint in spec.get("topologySpreadConstraints", ()):
@@ -42,7 +42,7 @@ def constrained(**fields: Any) -> Change:
 
 
 def related(**fields: Any) -> Change:
-    """Another word in every term about other pods."""
+    """Another value in every inter-pod affinity term."""
 
     def change(_: Tree, spec: Tree) -> None:
         for term in spec.get("affinity", {}).values():
@@ -112,7 +112,7 @@ CHANGES: dict[str, Change] = {
 
 
 class Twins(History):
-    """Pods of two templates in turn, of which the second is the first but for one change; they leave soon."""
+    """Pods of two templates in turn, of which the second is the first with one change; they are deleted soon."""
 
     def __init__(self, chance: random.Random, change: Change, *, own: bool, required: bool) -> None:
         self.change, self.own, self.required = change, own, required
@@ -130,7 +130,7 @@ class Twins(History):
         return second
 
     def with_something_of_everything(self) -> Tree:
-        """Constraints of its own, or an owner, whose pods are spread by default."""
+        """Constraints of its own, or an owner, whose pods get the default constraints."""
         pick, selector = self.chance.choice, {"matchLabels": {"app": "a0"}}
         ports = [{"hostPort": 80, "protocol": "TCP"}] if self.chance.random() < 0.5 else []
         container: Tree = {"name": "c", "image": "app:1", "resources": {"requests": {"cpu": "50m"}}, "ports": ports}
@@ -166,7 +166,7 @@ class Twins(History):
         super().step()
 
     def change_owners(self) -> None:
-        """There are owners of one name and of several kinds, which select different pods."""
+        """Owners of one name and several kinds, which select different pods."""
         app = {"app": self.chance.choice(["a0", "a1"])}
         metadata = {"name": "owner", "uid": "owner", "namespace": "default"}
         selecting = {"metadata": metadata, "spec": {"selector": {"matchLabels": app}}}
@@ -177,7 +177,7 @@ class Twins(History):
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_pods_that_differ_in_one_thing_get_their_own_answers(what: str) -> None:
+def test_pods_that_differ_in_one_field_get_their_own_results(what: str) -> None:
     shared = 0
     for number, (own, required) in enumerate([(True, True), (True, False), (False, True), (False, False)]):
         history = Twins(random.Random(900 + number), CHANGES[what], own=own, required=required)

@@ -1,4 +1,4 @@
-"""Devices: the search agrees with its plain twin, and ledgers that are kept agree with ledgers that are made anew."""
+"""Devices: the search agrees with its naive twin, and incremental allocation state with recomputed state."""
 
 from __future__ import annotations
 
@@ -118,7 +118,10 @@ def allocations(draw: Any) -> AllocationResult:
 
 
 def twin(node: Any, index: PoolIndex, in_use: AllocatedDevices, wanted: list[ResourceClaim]) -> Any:
-    """What the plain search says: picks, None, or the text of an error. Claims are read as the allocator reads them."""
+    """The result of the naive search: picks, None, or the text of an error.
+
+    Claims are read as the allocator reads them.
+    """
     allocator = Allocator(index, {"gpu": make_class()}, in_use, SELECTORS)
     search = AllocationSearch(node, index.pools_for(node), in_use, SELECTORS, lambda: False)
     try:
@@ -133,7 +136,7 @@ def twin(node: Any, index: PoolIndex, in_use: AllocatedDevices, wanted: list[Res
 
 
 def said(node: Any, index: PoolIndex, in_use: AllocatedDevices, wanted: list[ResourceClaim]) -> Any:
-    """What the allocator says, in the same words."""
+    """The allocator's result in the same form."""
     try:
         outcome = Allocator(index, {"gpu": make_class()}, in_use, SELECTORS).allocate(node, wanted)
     except AllocationError as fault:
@@ -145,7 +148,7 @@ def said(node: Any, index: PoolIndex, in_use: AllocatedDevices, wanted: list[Res
 
 @relaxed
 @given(st.data())
-def test_the_search_finds_what_its_plain_twin_finds(data: st.DataObject) -> None:
+def test_the_search_agrees_with_its_naive_twin(data: st.DataObject) -> None:
     node, index = make_node("n"), PoolIndex(data.draw(published()))
     in_use = AllocatedDevices(data.draw(st.lists(allocations(), max_size=3)))
     wanted = [data.draw(claims(number)) for number in range(data.draw(st.integers(1, 3)))]
@@ -165,7 +168,7 @@ STEPS = st.lists(
 
 @relaxed
 @given(STEPS)
-def test_the_ledger_holds_what_the_claims_hold(steps: list[tuple[str, int, AllocationResult | None, int]]) -> None:
+def test_the_allocation_state_equals_the_claims(steps: list[tuple[str, int, AllocationResult | None, int]]) -> None:
     devices = DeviceAssumptions()
     for step, number, allocation, version in steps:
         claim = replace_fields(make_claim(name=f"c{number}", version=str(version)), status={"allocation": allocation})
@@ -190,7 +193,7 @@ def test_the_ledger_holds_what_the_claims_hold(steps: list[tuple[str, int, Alloc
 
 @relaxed
 @given(st.lists(allocations(), max_size=8), st.data())
-def test_touched_tells_every_change_of_a_pool(held: list[AllocationResult], data: st.DataObject) -> None:
+def test_touched_reports_every_change_of_a_pool(held: list[AllocationResult], data: st.DataObject) -> None:
     in_use, pools = AllocatedDevices(held), [PoolId(DRIVER, "p0")]
     before = in_use.latest_change_of(pools)
     change = data.draw(allocations())

@@ -1,8 +1,8 @@
-"""What filters say after pods were tried on a node equals what they say of a cluster that has those pods.
+"""Filter results after AddPod and RemovePod equal those on a cluster with the same pods.
 
-Preemption removes pods from a fork and adds some back, nominated pods are added: spread and affinity follow by
-adjusting their counts. One thing differs by design: spread takes a terminating pod, or one under an empty selector, off
-its counts although it never counted it, so neither occurs here.
+Preemption removes pods from a fork and adds some back, and nominated pods are added: spread and affinity adjust their
+counts. One difference is by design: spread subtracts a terminating pod, or one under an empty selector, although it
+never counted it, so neither occurs here.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _has_empty_selector(case: Case) -> bool:
 )
 @given(data=st.data())
 @settings(max_examples=60)
-def test_trying_pods_is_like_having_them(twin: Twin, data: st.DataObject) -> None:
+def test_a_dry_run_equals_the_real_cluster(twin: Twin, data: st.DataObject) -> None:
     case = _ordinary(data.draw(twin.cases))
     assume(not _has_empty_selector(case))
     snapshot = make_snapshot(case.cluster.nodes, case.cluster.pods, case.cluster.objects)

@@ -1,8 +1,8 @@
-"""What is kept at hand of amounts says the same as the columns that it was made from.
+"""Float columns of amounts agree with the integer columns that they are derived from.
 
-A cluster lives through random changes. After each of them the two plugins that look at resources are asked about all
-rows, which they answer from mirrors that follow the snapshot, and about the same rows as a list, which they answer from
-the columns. Amounts are on both sides of what floats can hold.
+A cluster goes through random changes. After each of them the two resource plugins evaluate all rows, from the float
+columns that follow the snapshot, and the same rows as a list, from the integer columns. Amounts are on both sides of
+the range that floats represent exactly.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Cluster:
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_mirrors_say_what_columns_say(memory: list[str], lacking: bool, seed: int) -> None:
+def test_float_columns_equal_integer_columns(memory: list[str], lacking: bool, seed: int) -> None:
     cluster = Cluster(random.Random(seed), memory=memory, lacking=lacking)
     small = 0
     for _ in range(STEPS):

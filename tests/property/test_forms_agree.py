@@ -1,7 +1,7 @@
-"""A plugin that answers for all rows at once says the same as its plain twin says of each node.
+"""A plugin that evaluates all rows at once agrees with its naive twin on each node.
 
-Twins live in `naive`, one module a plugin; every one that is there is tried. Whole tables, narrowed tables and forks of
-one row must give the same answers: the framework uses all three.
+Twins are in `naive`, one module per plugin; each of them is tested. Whole tables, narrowed tables and forks of one row
+must give the same results, because the framework uses all three.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def draw_case(data: st.DataObject, twin: Twin) -> Case:
 
 
 def verdicts(filtering: FilterPoints, cycle: Cycle) -> dict[str, FilterResult]:
-    """What PreFilter and Filter say of each node; where PreFilter breaks, no node is looked at."""
+    """The results of PreFilter and Filter for each node; if PreFilter fails, no node is evaluated."""
     outcome, names = filtering.pre_filter(cycle), cycle.snapshot.nodes.names
     if outcome.status.code is Code.ERROR:
         return dict.fromkeys(names, filter_result(outcome.status))
@@ -97,7 +97,7 @@ def test_a_narrowed_table_and_a_fork_are_filtered_alike(twin: Twin, data: st.Dat
 @pytest.mark.parametrize("twin", [each for each in FILTERS if hasattr(each.values[0].plugin, "filter")])
 @given(data=st.data())
 @relaxed
-def test_a_filter_about_one_node_says_what_it_says_of_all(twin: Twin, data: st.DataObject) -> None:
+def test_a_filter_of_one_node_agrees_with_that_of_all(twin: Twin, data: st.DataObject) -> None:
     case = draw_case(data, twin)
     snapshot = snapshot_of(case)
     plugin = make_plugin(twin.plugin, args=case.args, handle=FakeHandle(snapshot.catalog))
@@ -132,7 +132,7 @@ def test_scorers_agree_on_every_feasible_node(twin: Twin, data: st.DataObject) -
     rows = data.draw(st.lists(st.sampled_from(range(len(snapshot))), min_size=1, unique=True), label="feasible")
     plugin = make_plugin(twin.plugin, args=case.args, handle=FakeHandle(snapshot.catalog))
     cycle = make_cycle(case.pod, snapshot)
-    verdicts(make_filtering(plugin), cycle)  # some plugins score what their filter found
+    verdicts(make_filtering(plugin), cycle)  # some plugins score results of their filter
     table = NodeTable(snapshot.nodes, np.array(rows)) if len(rows) < len(snapshot) else snapshot.table
     scores = make_scoring(plugin).score(cycle, table)
     assert scores.status.ok, scores.status
@@ -143,9 +143,9 @@ def test_scorers_agree_on_every_feasible_node(twin: Twin, data: st.DataObject) -
 
 
 @pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in default_plugins()])
-def test_whoever_answers_for_all_rows_has_a_twin(entry: RegisteredPlugin) -> None:
+def test_every_column_plugin_has_a_twin(entry: RegisteredPlugin) -> None:
     if entry.plugin is BindRequestBinder:
-        return  # it speaks of what the binder did, and not of the cluster: test_given_up_nodes.py has its account
+        return  # it depends on the binder, not on the cluster: test_bind_failure_filter.py has its naive twin
     twins = [twin for twin in TWINS if twin.plugin is entry.plugin]
     assert any(twin.filter is not None for twin in twins) == hasattr(entry.plugin, "filter_nodes")
     assert any(twin.scores is not None for twin in twins) == hasattr(entry.plugin, "score_nodes")

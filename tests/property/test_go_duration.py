@@ -1,4 +1,4 @@
-"""Whatever a duration is, printing it and reading it again gives the same one."""
+"""Formatting and parsing of Go durations are inverse."""
 
 from __future__ import annotations
 

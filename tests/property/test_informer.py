@@ -1,4 +1,4 @@
-"""An informer's store, and what its handler was told, end up as what the server has, whatever happened on the way."""
+"""An informer's store, and the state by its handler calls, converge to the server's state after any history."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STEPS = st.one_of(
 
 
 class Server:
-    """A simple API server for nodes: a state, a history that can be forgotten, and ways to fail."""
+    """A simple API server for nodes: a state, a history that can be compacted, and injected faults."""
 
     def __init__(self, *, streams: bool) -> None:
         self.items: dict[str, dict[str, Any]] = {}
@@ -100,7 +100,7 @@ def ended(*events: dict[str, Any]) -> WatchStream:
 
 
 class Shadow:
-    """What somebody knows who hears every call of the handler and nothing else."""
+    """The state of a consumer that only receives the handler calls."""
 
     def __init__(self) -> None:
         self.items: dict[str, KubeObject] = {}
@@ -119,12 +119,12 @@ class Shadow:
 
 
 def differences(server: Server, informer: Informer, shadow: Shadow) -> Iterator[str]:
-    """Readable objects are known as they are; of others at most an earlier version of the same one; nothing else."""
+    """The store has the current version of decodable objects, and at most an earlier version of the other ones."""
     store = {name: item for (_, name), item in informer.store.items()}
     if store != shadow.items:
-        yield f"the store has {store}, and {shadow.items} was told"
+        yield f"the store has {store}, and the handler got {shadow.items}"
     for name in store.keys() - server.items.keys():
-        yield f"{name} is not there any more"
+        yield f"{name} is deleted"
     for name, item in server.items.items():
         known, spoilt = store.get(name), "spec" in item
         if (("", name) in informer.undecodable) != spoilt:
@@ -136,7 +136,7 @@ def differences(server: Server, informer: Informer, shadow: Shadow) -> Iterator[
 
 
 async def followed(steps: list[tuple[str, str]], *, streams: bool) -> list[str]:
-    """Where the informer was wrong, whenever it had caught up."""
+    """The differences of the informer, each time when it had caught up."""
     found: list[str] = []
     clock, model, shadow = ManualClock(), Server(streams=streams), Shadow()
     async with FakeHttpServer(model.answer) as wire, wire.client(clock) as client:

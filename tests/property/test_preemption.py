@@ -1,4 +1,4 @@
-"""The dry run on forks against the plain twin, on any crowded cluster; and it leaves no trace."""
+"""The preemption dry run on forks against its naive twin, on any crowded cluster; it leaves no trace."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ starts = st.none() | st.integers(0, 3).map(lambda seconds: CREATED + timedelta(s
 
 @st.composite
 def crowds(draw: st.DrawFn) -> list[Pod]:
-    """Up to twelve pods a node, many of them equal; a node may be fuller than full."""
+    """Up to twelve pods a node, many of them equal; a node may be overcommitted."""
     return [
         make_pod(
             f"{node.name}{number}",
@@ -88,7 +88,7 @@ preemptors = st.builds(
 
 
 def setting(pod: Pod, snapshot: Snapshot) -> tuple[DefaultPreemption, Cycle, Diagnosis]:
-    """The plugin an hour after the beginning, and an attempt that has been filtered."""
+    """The plugin an hour after the start, and an attempt after its filters."""
     handle = FakeHandle(snapshot.catalog)
     handle.clock.advance(3600)
     handle.filter_runner = make_filtering(make_plugin(NodeResourcesFit, handle=handle))
@@ -128,7 +128,7 @@ def test_the_dry_run_leaves_no_trace(pod: Pod, pods: list[Pod], pdbs: list[PodDi
 
 
 def seen(columns: NodeColumns) -> dict[str, Any]:
-    """Everything that a pod coming or going would change."""
+    """Everything that adding or removing a pod would change."""
     matrices = {name: getattr(columns, name).copy() for name in ("requested", "nonzero", "pod_count", "allocatable")}
     return {
         **matrices,

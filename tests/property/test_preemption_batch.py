@@ -1,7 +1,7 @@
-"""Rows tried side by side against rows tried one by one: the same victims, statuses, words, in the same order.
+"""The dry run on several rows at once against one row at a time: equal victims, statuses and messages, in equal order.
 
-On crowded clusters with everything that a row can be judged by: resources, host ports, taints, volumes, a filter that
-looks at the list of pods itself, one that breaks now and then, pods nominated to a node, budgets, equals of every kind.
+On crowded clusters with every kind of filter: resources, host ports, taints, volumes, a filter that reads the list of
+pods, one that fails now and then, pods nominated to a node, disruption budgets, equal pods of every kind.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ PLUGINS = (TaintToleration, NodePorts, NodeResourcesFit, NodeVolumeLimits)
 
 
 class RowByRow(FilterPoints):
-    """The same filters, with every row tried alone."""
+    """The same filters, with every row evaluated alone."""
 
     def is_row_local(self, cycle: Cycle) -> bool:  # noqa: ARG002
         return False
 
 
 class Superstitious:
-    """Reads omens in everything that pods leave on a node: the list of them in its order, and all sums."""
+    """A filter that depends on everything about the pods of a node: their list in its order, and all sums."""
 
     name = "Superstitious"
     traits = PluginTraits(depends_on=row_local)
@@ -77,7 +77,7 @@ class Superstitious:
 
 
 class Brittle:
-    """Breaks on a node with a certain number of pods, which is not the same everywhere, and mentions it."""
+    """A filter that fails on nodes with a certain number of pods, which differs between nodes."""
 
     name = "Brittle"
 
@@ -93,7 +93,7 @@ class Brittle:
 
 @dataclass
 class World:
-    """A crowded cluster, and one pod that wants to push others out."""
+    """A crowded cluster, and one preemptor."""
 
     pod: Pod
     snapshot: Snapshot
@@ -129,7 +129,7 @@ class World:
         )
 
     def searched(self, kind: type[FilterPoints], extra: tuple[Any, ...]) -> PreemptionSearchResult:
-        """What a search finds on a fresh start."""
+        """The result of a new search."""
         handle = FakeHandle(self.snapshot.catalog)
         plugins = [*(make_plugin(plugin, handle=handle) for plugin in self.plugins), *extra]
         asked_first = [plugin for plugin in plugins if hasattr(plugin, "pre_filter")]
@@ -149,7 +149,7 @@ def _node(rng: Random, name: str) -> Node:
 
 
 def _crowd(rng: Random, node: str) -> list[Pod]:
-    """Few pods that differ in everything, or more than Go sorts by insertion that differ in hardly anything."""
+    """Few pods that differ in everything, or more than Go sorts by insertion that hardly differ."""
     alike = rng.random() < 0.5
     requests, started = _amounts(rng), rng.sample(STARTS, 2)
     priorities = rng.choice([[0], [0, 1], [-2, 4, 0, 3, 2]])
@@ -188,7 +188,7 @@ def _claims(rng: Random) -> tuple[Volume, ...]:
 
 
 def _storage(rng: Random) -> list[KubeObject]:
-    """A volume for most claims, and nodes that can attach few of them; a claim without its volume is a fault."""
+    """A volume for most claims, and nodes with a low attach limit; a claim without its volume is an error."""
     found: list[KubeObject] = []
     for claim in rng.choice([CLAIMS, CLAIMS, CLAIMS, CLAIMS[1:]]):
         found += [make_claim(claim, volume=f"pv-{claim}"), make_volume(f"pv-{claim}", handle=claim)]
@@ -217,7 +217,7 @@ def _budget(rng: Random, number: int) -> PodDisruptionBudget:
 )
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=200)
-def test_side_by_side_is_one_by_one(extra: tuple[Any, ...], seed: int) -> None:
+def test_rows_at_once_equal_rows_one_by_one(extra: tuple[Any, ...], seed: int) -> None:
     world = World.drawn(seed)
     found, expected = world.searched(FilterPoints, extra), world.searched(RowByRow, extra)
     assert list(found.candidates.items()) == list(expected.candidates.items())
@@ -241,7 +241,7 @@ changes = st.lists(
 
 
 def change(cache: Cache, what: str, number: int, requests: Any, started: Any) -> None:
-    """One event; those that make no sense now are left out."""
+    """One event; impossible ones are skipped."""
     node = NAMES[number % 3]
     status = PodStatus(phase="Running", start_time=started)
     pod = make_pod(f"x{number}", node=node, requests=requests, priority=number % 4, status=status)

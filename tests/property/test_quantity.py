@@ -19,7 +19,7 @@ NANO = Fraction(1, 10**9)
 
 @st.composite
 def written(draw: st.DrawFn, *, signs: str = "+-") -> tuple[str, Fraction]:
-    """A text and the exact number that it stands for, before anything is rounded."""
+    """A text and its exact number, before rounding."""
     sign = draw(st.sampled_from(["", *signs]))
     whole, places = draw(st.integers(0, 5000)), draw(st.text("0123456789", max_size=12))
     suffix = draw(st.sampled_from(sorted(SUFFIXES)))
@@ -37,7 +37,7 @@ def away_from_zero(number: Fraction) -> int:
 
 
 @given(written())
-def test_reading_is_exact_down_to_a_nano(case: tuple[str, Fraction]) -> None:
+def test_parsing_is_exact_down_to_a_nano(case: tuple[str, Fraction]) -> None:
     text, number = case
     assert exact(Quantity.parse(text)) == away_from_zero(number / NANO) * NANO
 

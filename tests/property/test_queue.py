@@ -1,4 +1,4 @@
-"""The queue with its heaps, index, shared answers and slices does what a plain one does, whatever happens to it."""
+"""The scheduling queue with heaps, index, shared hint results and slices equals its naive twin after any history."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def any_step(chance: random.Random) -> tuple[Any, ...]:
 
 
 class Both:
-    """The queue and its twin, told the same."""
+    """The queue and its twin, with the same operations."""
 
     def __init__(self, table: dict[str, tuple[ClusterEventWithHint, ...]], *, early: bool) -> None:
         self.clock = ManualClock()
@@ -189,7 +189,7 @@ class Both:
             self.queue.update(old, pod)
             self.twin.update(pod)
         else:
-            del self.pods[pod.uid]  # deleted, and its attempt still runs: nobody makes it anew with the same uid
+            del self.pods[pod.uid]  # deleted, and its attempt still runs: no pod is created with the same uid
 
     def delete(self, name: str) -> None:
         pod = self.pods.pop(make_pod(name).uid, None)
@@ -268,7 +268,7 @@ def slices(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_queue_does_what_a_plain_one_does(seed: int) -> None:
+def test_the_queue_agrees_with_its_naive_twin(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(4):
         table = {plugin: any_registrations(chance) for plugin in PLUGINS}

@@ -1,4 +1,4 @@
-"""The integer way through a pod's requests against the exact one, for any pod."""
+"""The integer computation of a pod's requests against the exact one, for any pod."""
 
 from __future__ import annotations
 
@@ -100,10 +100,10 @@ RUNNING = ("container_statuses", "init_container_statuses", "allocated_resources
 
 
 @given(pods(), pods(), st.sets(st.sampled_from(PARTS)), st.sets(st.sampled_from(RUNNING)), st.booleans())
-def test_versions_are_compared_without_writing_their_requests_down(
+def test_versions_are_compared_without_computing_requests(
     pod: Pod, other: Pod, parts: set[str], running: set[str], bound: bool
 ) -> None:
-    """The other version has some of its fields from another pod, and a condition of no meaning to requests."""
+    """The other version has some fields of another pod, and a condition without effect on requests."""
     spec = replace(pod.spec, **{name: getattr(other.spec, name) for name in parts})
     status = replace(pod.status, **{name: getattr(other.status, name) for name in running})
     if bound:
@@ -116,7 +116,7 @@ def test_versions_are_compared_without_writing_their_requests_down(
 
 
 def statuses_of(containers: tuple[Container, ...], told: str) -> tuple[ContainerStatus, ...]:
-    """What a kubelet says of containers that run with what they asked for: nothing of that, or the very words."""
+    """The container statuses of a kubelet for pods that run with their spec's resources: none, or equal ones."""
     if told == "nothing":
         return tuple(ContainerStatus(name=each.name) for each in containers)
     allocated = {each.name: each.resources.requests if told == "everything" else None for each in containers}
@@ -138,10 +138,10 @@ WORDS = st.sampled_from(["nothing", "what runs", "everything"])
 
 
 @given(pods(), pods(), st.sets(st.sampled_from(RUNNING)), st.none() | WORDS, st.none() | WORDS)
-def test_versions_that_take_alike_take_the_same_from_their_node(
+def test_versions_with_equal_requests_have_equal_effects(
     pod: Pod, other: Pod, running: set[str], first: str | None, then: str | None
 ) -> None:
-    """Two versions with one spec, as they come or as those of pods that run with what they asked for."""
+    """Two versions with one spec, pending or running with their spec's resources."""
     later = replace(pod, status=replace(pod.status, **{name: getattr(other.status, name) for name in running}))
     before, after = started(pod, first) if first else pod, started(later, then) if then else later
     if has_same_usage(before, after):
@@ -153,12 +153,12 @@ def test_versions_that_take_alike_take_the_same_from_their_node(
 
 
 @given(pods(), WORDS)
-def test_a_pod_that_starts_takes_what_it_took_before(pod: Pod, told: str) -> None:
+def test_a_starting_pod_keeps_its_requests(pod: Pod, told: str) -> None:
     bare = replace(pod, status=replace(pod.status, container_statuses=(), init_container_statuses=(), resources=None))
     assert has_same_usage(bare, started(bare, told))
 
 
-def test_of_two_containers_of_one_name_nobody_can_tell_which_runs() -> None:
+def test_statuses_of_duplicate_container_names_are_ambiguous() -> None:
     small, large = (
         Container(name="a", resources=ResourceRequirements(requests={"cpu": amount})) for amount in ("1", "4")
     )
@@ -167,7 +167,7 @@ def test_of_two_containers_of_one_name_nobody_can_tell_which_runs() -> None:
 
 
 def amounts(info: PodInfo, vocabulary: InternTables) -> tuple[object, ...]:
-    """All that is computed of requests and ports, and given to columns and plugins."""
+    """All values computed from requests and ports, for columns and plugins."""
     weight = info.row_amounts(vocabulary)
     incoming = [info.cached(compute) for compute in (filter_requests, fit_score_requests, balanced_requests)]
     return (
@@ -182,7 +182,7 @@ def amounts(info: PodInfo, vocabulary: InternTables) -> tuple[object, ...]:
 
 
 @given(pods(), st.sampled_from(["", "other"]), st.booleans())
-def test_a_pod_takes_over_from_its_like_what_it_would_have_computed(pod: Pod, namespace: str, complete: bool) -> None:
+def test_values_copied_from_an_equal_pod_equal_computed_ones(pod: Pod, namespace: str, complete: bool) -> None:
     vocabulary = InternTables()
     known = PodInfo(pod)
     if complete:

@@ -1,4 +1,4 @@
-"""The loops of the kernel against NumPy, bit by bit: on amounts of any size that floats hold, full and empty rows."""
+"""The loops of the kernel against NumPy, bit by bit: with amounts up to the limits of floats, full and empty rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ demands = st.tuples(amounts, amounts)
 
 
 def mirror_of(cells: list[Any]) -> FloatColumns:
-    """A mirror of rows that were never in a snapshot."""
+    """Float columns of rows without a snapshot."""
     mirror = FloatColumns((0, 1), (False, False))
     has, taken = (
         np.array([[row[place][of] for row in cells] for place in range(2)], dtype=np.float64) for of in (0, 1)

@@ -1,4 +1,4 @@
-"""A selector over columns picks the rows that it picks one node at a time, whatever table it is asked of."""
+"""Selectors over columns match the same rows as one node at a time, on every kind of table."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def test_node_selectors(labels: list[dict[str, str]], selector: NodeSelector | N
 
 
 @given(NODE_LABELS, LABELS, REQUIRED)
-def test_what_a_pod_requires(labels: list[dict[str, str]], wanted: dict[str, str], terms: NodeSelector | None) -> None:
+def test_required_node_affinity(
+    labels: list[dict[str, str]], wanted: dict[str, str], terms: NodeSelector | None
+) -> None:
     affinity = required_node_affinity(
         make_pod(node_selector=wanted, affinity=Affinity(node_affinity=NodeAffinity(required=terms)))
     )
@@ -87,7 +89,7 @@ def test_what_a_pod_requires(labels: list[dict[str, str]], wanted: dict[str, str
         ]
 
 
-def test_fields_other_than_the_name_read_as_nothing() -> None:
+def test_fields_other_than_the_name_are_empty() -> None:
     field = NodeSelectorRequirement(key="metadata.uid", operator="NotIn", values=("x",))
     matcher = compile_node_selector(NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(field,)),)))
     (table, *_) = tables([{}])

@@ -1,4 +1,4 @@
-"""Turns against asyncio's own semaphore: whoever takes, gives back or gives up waiting, the same ones go on."""
+"""The client's semaphore against asyncio's: the same tasks continue after any acquire, release or cancellation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Step = tuple[str, int]
 
 
 class Crowd:
-    """Tasks that go in, stay until they are sent home, and may be called off at any time."""
+    """Tasks that acquire, hold until they are released, and may be cancelled at any time."""
 
     def __init__(self, take: Callable[[], Awaitable[object]], give: Callable[[], None]) -> None:
         self._take, self._give = take, give
@@ -50,8 +50,8 @@ steps = st.tuples(st.sampled_from(["come", "come", "leave", "cancel"]), st.integ
 
 
 @given(st.integers(1, 3), st.lists(st.lists(steps, min_size=1, max_size=3), max_size=20))
-def test_the_same_go_on_as_with_a_semaphore(at_once: int, history: list[list[Step]]) -> None:
-    """Several steps may fall into one turn of the loop; then the loop comes to rest."""
+def test_the_same_tasks_continue_as_with_asyncio(at_once: int, history: list[list[Step]]) -> None:
+    """Several steps may happen in one turn of the loop; then the loop runs until it is idle."""
 
     async def run() -> None:
         turns, plain = FifoSemaphore(at_once), asyncio.Semaphore(at_once)
@@ -62,13 +62,13 @@ def test_the_same_go_on_as_with_a_semaphore(at_once: int, history: list[list[Ste
                 await theirs.do(*step)
             for _ in range(20):
                 await asyncio.sleep(0)
-            # Within one turn of the loop who goes and who comes may be told in another order.
+            # Within one turn of the loop the order of releases and acquisitions may differ.
             assert sorted(ours.told) == sorted(theirs.told)
             inside = sum(1 if each.startswith("in") else -1 for each in ours.told)
             assert 0 <= inside <= at_once
         await ours.end()
         await theirs.end()
-        for _ in range(at_once):  # all turns were given back
+        for _ in range(at_once):  # every slot was released
             await asyncio.wait_for(turns.acquire(), 1)
 
     asyncio.run(run())

@@ -1,7 +1,7 @@
-"""What a shipped hint says of a part of a pod is what it says of every pod that has this part.
+"""A shipped hint gives the same result for every pod with an equal `HintInput` part.
 
-Held against each other on the recorded events: every pod of a scenario, gated and placed ones too, stands for one that
-was rejected. The queue asks once for all pods with an equal part; here each is asked.
+Compared on the recorded events: every pod of a scenario, also gated and placed ones, stands for a rejected one. The
+queue calls the hint once for all pods with an equal part; here it is called for each.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def items(event: dict[str, Any]) -> tuple[KubeObject | None, KubeObject | None]:
 
 
 @pytest.mark.parametrize("number", range(PARTS))
-def test_a_part_speaks_for_every_pod_that_has_it(number: int) -> None:
+def test_a_hint_is_equal_for_all_pods_with_the_same_part(number: int) -> None:
     compared = 0
     for line in LINES[number::PARTS]:
         one = build_scenario_engine(line.scenario, default_plugins())

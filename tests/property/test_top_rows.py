@@ -1,4 +1,4 @@
-"""Are the best rows, kept up to date row by row, those that one finds by looking at all totals?"""
+"""The incrementally maintained best rows equal those of a scan over all totals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUMBERS = st.integers(0, 3)  # few, so that many tie
 
 @dataclass(frozen=True)
 class Step:
-    """What a placement does: a row has another number, perhaps in another group, and groups have other scores."""
+    """Effects of a placement: a row has another number, perhaps in another group, and groups have other scores."""
 
     row: int
     alone: int
@@ -55,7 +55,7 @@ def test_of_one_number_a_row(totals: list[int], steps: list[Step], data: st.Data
     leaders = TopRows(np.array(totals, dtype=np.int64))
     for step in steps:
         row = step.row % len(totals)
-        totals[row] = step.alone - 1  # -1: it is a candidate no more
+        totals[row] = step.alone - 1  # -1: no longer a candidate
         leaders.set_total(row, totals[row])
         if data.draw(st.booleans()):
             assert_leads(leaders, totals)

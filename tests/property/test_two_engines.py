@@ -1,8 +1,8 @@
-"""The pod engine and the batch engine on one cache, in any turns: nobody gives away what is not there, or not theirs.
+"""The pod engine and the batch engine on one cache, in any order: neither uses room that is occupied or promised.
 
-The cluster is small and nearly full, so that both must evict. Sessions run statement by statement; between those the
-pod engine places and preempts, victims leave, and pods that were assumed are shown on their nodes: both engines hear of
-it at once.
+The cluster is small and almost full, so that both must evict. Sessions run statement by statement; between statements
+the pod engine places and preempts, victims are deleted, and assumed pods are confirmed: both engines see each change at
+once.
 """
 
 from __future__ import annotations
@@ -53,24 +53,26 @@ tiers:
   - name: nodeorder
   - name: gang
 """
-"""Whoever names victims comes before `gang`, and no tier after it: nobody is a victim against its word.
+"""Tiers in which plugins that choose victims come before `gang`, and none after it: no pod is a victim against its
+veto.
 
-With Volcano's own tiers that is not so. Its `Session.Reclaimable` and `Session.Preemptable` go on to the next tier when
-`gang` has no victim to name, and `proportion` and `drf` there do not look at `minMember`."""
+With Volcano's own tiers that is not so. Its `Session.Reclaimable` and `Session.Preemptable` continue with the next tier
+when `gang` returns no victim, and `proportion` and `drf` there ignore `minMember`.
+"""
 
 LOW, MIDDLE, HIGH = 0, 5, 10
-"""Strangers give way to the pod engine's pods; gangs give way to gangs alone, which is the batch engine's business."""
+"""Pods of other schedulers are victims of the pod engine; gangs are victims of the batch engine only."""
 
 
 @dataclass
 class World:
-    """What is there at the beginning."""
+    """The initial state."""
 
     nodes: list[tuple[int, int]]  # CPUs, pods
     strangers: list[Pod] = field(default_factory=list)
     members: list[Pod] = field(default_factory=list)
     groups: list[KubeObject] = field(default_factory=list)
-    singles: list[Pod] = field(default_factory=list)  # that wait for the pod engine
+    singles: list[Pod] = field(default_factory=list)  # pending pods of the pod engine
 
 
 @st.composite
@@ -92,7 +94,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 def _put(draw: st.DrawFn, room: list[list[int]], milli: int) -> str:
-    """A node that still has room, which is then taken; nothing where there is none."""
+    """A node that has room and is then filled; None if there is none."""
     fits = [number for number, (cpu, pods) in enumerate(room) if cpu >= milli and pods]
     if not fits:
         return ""
@@ -103,7 +105,7 @@ def _put(draw: st.DrawFn, room: list[list[int]], milli: int) -> str:
 
 
 def _fill(world: World, room: list[list[int]], claims: int) -> None:
-    """What is left is taken by a gang that may shrink, and one of higher priority waits for it to do so."""
+    """A gang that may shrink fills the rest, and one of higher priority waits for it."""
     places = [f"n{number}" for number, (cpu, pods) in enumerate(room) for _ in range(min(cpu // 500, pods))]
     world.groups.append(make_group("low", min_member=1, phase="Running", priority_class_name="low"))
     world.groups.append(make_group("top", min_member=claims, phase="Inqueue", priority_class_name="high"))
@@ -114,7 +116,7 @@ def _fill(world: World, room: list[list[int]], claims: int) -> None:
 
 
 def _draw_gang(draw: st.DrawFn, world: World, room: list[list[int]], name: str, *, waits: bool = False) -> None:
-    """One that waits as a whole, or one that runs and may shrink."""
+    """A gang that is pending as a whole, or one that runs and may shrink."""
     size, runs = draw(st.integers(1, 3)), not waits and draw(st.booleans())
     milli = draw(st.sampled_from([500, 1000]))
     places = [_put(draw, room, milli) if runs else "" for _ in range(size)]
@@ -135,7 +137,7 @@ def _draw_gang(draw: st.DrawFn, world: World, room: list[list[int]], name: str, 
 
 
 class Cluster:
-    """Both engines at work."""
+    """Both engines."""
 
     def __init__(self, world: World, seed: int, conf: str = CONF) -> None:
         self.cache, clock = Cache(), ManualClock(NOW)
@@ -164,12 +166,12 @@ class Cluster:
     # what happens -----------------------------------------------------------------------------------------------
 
     def turns(self, which: int) -> None:
-        """The batch engine has its turn, so often: a session gives the loop many, and most of them change nothing."""
+        """Run the batch engine for some turns: a session yields to the loop often, and most turns change nothing."""
         for _ in range(2**which):
             self.turn()
 
     def turn(self) -> None:
-        """The batch engine goes on to where its session gives others their turn, or begins one."""
+        """Run the batch engine until its session yields next, or start a session."""
         if self._session is None:
             self._outcome = SessionResult()
             self._session = self.batch.run_session_steps(self._outcome)
@@ -198,7 +200,7 @@ class Cluster:
         self.batch.handle_update(going)
 
     def leave(self, which: int) -> None:
-        """A victim is gone."""
+        """A victim is deleted."""
         if self.leaving:
             uid = sorted(self.leaving)[which % len(self.leaving)]
             self.leaving.remove(uid)
@@ -208,7 +210,7 @@ class Cluster:
             self.batch.handle_delete(pod)
 
     def confirm(self, which: int) -> None:
-        """The API server shows an assumed pod on its node."""
+        """An assumed pod is confirmed on its node."""
         assumed = sorted(uid for uid in self.on_nodes() if self.cache.is_assumed(uid))
         if assumed:
             pod = self.cache.pod(assumed[which % len(assumed)])
@@ -217,14 +219,14 @@ class Cluster:
             self.cache.add_pod(shown)
             self.batch.handle_update(shown)
 
-    # what must hold ---------------------------------------------------------------------------------------------
+    # checks ---------------------------------------------------------------------------------------------------------
 
     def on_nodes(self) -> dict[str, Pod]:
         found = {uid: self.cache.pod(uid) for uid in self.pods}
         return {uid: pod for uid, pod in found.items() if pod is not None}
 
     def over_committed(self) -> list[str]:
-        """Nodes that hold more than they have, in CPU or in pods."""
+        """Nodes that are overcommitted in CPU or in pods."""
         columns = self.cache.snapshot().nodes
         return [
             name
@@ -234,22 +236,22 @@ class Cluster:
         ]
 
     def staying(self) -> Counter[str]:
-        """How many pods of each gang have a node and may keep it."""
+        """Number of pods of each gang that have a node and are not victims."""
         return Counter(_gang(pod) for uid, pod in self.on_nodes().items() if uid not in self.leaving)
 
     def half_started(self, before: dict[str, Pod]) -> list[str]:
-        """Gangs that got somebody and have too few. One that lost somebody may have too few: reclaim does that."""
+        """Gangs that got a pod and are below their minimum. One that lost a pod may be: reclaim allows that."""
         now, staying = self.on_nodes(), self.staying()
         grown = {_gang(now[uid]) for uid in now.keys() - before.keys()} - {""}
         return [gang for gang in grown if staying[gang] < self.least[f"default/{gang}"]]
 
     def half_stopped(self, before: Counter[str]) -> list[str]:
-        """Gangs that had enough pods and have too few."""
+        """Gangs that were complete and are below their minimum."""
         now = self.staying()
         return [gang for gang in before.keys() - {""} if now[gang] < self.least[f"default/{gang}"] <= before[gang]]
 
     def claims(self) -> dict[str, dict[str, str]]:
-        """For whom room was made, by engine: the nodes by uid. What a statement plans is no claim until it commits."""
+        """Beneficiaries of evictions, by engine: the nodes by uid. Room of an uncommitted statement is not counted."""
         found: dict[str, dict[str, str]] = {"batch": {}, "single": {}}
         ledger, placed = self.single.nominator, self.on_nodes()
         for name in ledger.nodes():
@@ -264,7 +266,7 @@ class Cluster:
         return {who: {uid: node for uid, node in mine.items() if uid not in placed} for who, mine in found.items()}
 
     def slack(self, *claims: dict[str, str]) -> dict[str, int]:
-        """CPU that is left on each node when everybody who is leaving is gone and everybody who is claimed has come."""
+        """CPU that is left on each node after all terminations and all promised placements."""
         columns = self.cache.snapshot().nodes
         left = {name: int(columns.allocatable[0, row]) for row, name in enumerate(columns.names)}
         for uid, pod in self.on_nodes().items():
@@ -301,7 +303,7 @@ def happen(cluster: Cluster, what: str, which: int) -> None:
 
 @st.composite
 def crowded_worlds(draw: st.DrawFn) -> World:
-    """A gang that just fits, or will when somebody is gone who goes; pods that wait take from it what they can."""
+    """A gang that just fits, or will after a termination; pending pods take its room if they can."""
     size, going = draw(st.integers(2, 3)), draw(st.booleans())
     world = World([(2, 10), (2, 10)])
     if going:
@@ -318,12 +320,12 @@ def crowded_worlds(draw: st.DrawFn) -> World:
 
 
 QUICK = st.integers(1, 30).map(lambda turns: [("turns", 0)] * turns + [("place", 0)] * 2 + [("turns", 0)] * 60)
-"""The pod engine places or evicts while a session runs that has seen what was idle and has not heard of it."""
+"""The pod engine places or evicts during a session that has read the idle resources before."""
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.tuples(worlds(), STEPS) | st.tuples(crowded_worlds(), QUICK), st.integers(0, 3))
-def test_no_node_is_over_committed_and_no_gang_half_started(
+def test_no_node_is_overcommitted_and_no_gang_partly_started(
     history: tuple[World, list[tuple[str, int]]], seed: int
 ) -> None:
     world, steps = history
@@ -337,7 +339,7 @@ def test_no_node_is_over_committed_and_no_gang_half_started(
 
 @settings(max_examples=100, deadline=None)
 @given(worlds(), STEPS, st.integers(0, 3))
-def test_no_gang_is_half_stopped_where_gang_has_the_last_word(
+def test_no_gang_falls_below_its_minimum_if_gang_is_in_the_last_tier(
     world: World, steps: list[tuple[str, int]], seed: int
 ) -> None:
     cluster = Cluster(world, seed, GANG_DECIDES)
@@ -348,12 +350,12 @@ def test_no_gang_is_half_stopped_where_gang_has_the_last_word(
 
 
 SUDDEN = st.integers(1, 60).map(lambda turns: [("turns", 0)] * turns + [("leave", 0)] * 3 + [("place", 0)] * 4)
-"""Victims are gone while the session that evicted them still runs, and the pod engine is quick."""
+"""Victims are deleted while the session that evicted them still runs, and the pod engine is fast."""
 
 
 @st.composite
 def tight_worlds(draw: st.DrawFn) -> World:
-    """Strangers leave some room idle; one pod that waits needs that and the room of a stranger, gangs a part of it."""
+    """A foreign pod leaves some room idle. A pending pod needs that and the foreign pod's room, gangs a part of it."""
     strangers, idle = draw(st.integers(1, 2)), draw(st.sampled_from([1, 2]))
     world = World([(strangers + idle, 10)])
     world.strangers = [make_pod(f"s{number}", cpu=1, node="n0", priority=LOW) for number in range(strangers)]
@@ -365,7 +367,9 @@ def tight_worlds(draw: st.DrawFn) -> World:
 
 @st.composite
 def contested_worlds(draw: st.DrawFn) -> World:
-    """On one node: a pod that waits counts on what is idle and a stranger, a gang on what is idle and another gang."""
+    """On one node: a pending pod needs the idle room and that of a foreign pod, a gang the idle room and that of a
+    gang.
+    """
     idle, claim = draw(st.integers(1, 2)), draw(st.integers(1, 2))
     world = World([(idle + 3, 20), (1, 20)])
     world.strangers = [make_pod("s0", cpu=1, node="n0", priority=LOW)]
@@ -390,7 +394,7 @@ BEFORE = st.integers(20, 60).map(lambda turns: [("place", 0)] + [("turns", 0)] *
 
 @settings(max_examples=200, deadline=None)
 @given(st.tuples(worlds(), STEPS | SUDDEN) | st.tuples(tight_worlds(), QUICK), st.integers(0, 3))
-def test_nobody_takes_the_room_that_the_other_evicted_for(
+def test_no_engine_uses_the_room_that_the_other_evicted_for(
     history: tuple[World, list[tuple[str, int]]], seed: int
 ) -> None:
     world, steps = history

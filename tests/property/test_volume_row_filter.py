@@ -1,4 +1,4 @@
-"""Volumes on columns and through indexes say the same as one node after another, looked at plainly."""
+"""Volume filters on columns and indexes agree with a naive evaluation of one node after another."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def clusters(draw: st.DrawFn) -> list[Any]:
     waiting=st.lists(sizes, max_size=3),
     bound=st.lists(st.one_of(st.just("gone"), places), max_size=2),
 )
-def test_columns_agree_with_one_node_after_another(cluster: list[Any], waiting: list[str], bound: list[Any]) -> None:
+def test_columns_agree_with_the_naive_evaluation(cluster: list[Any], waiting: list[str], bound: list[Any]) -> None:
     objects = [*cluster, *(make_claim(f"w{number}", size=size) for number, size in enumerate(waiting))]
     for number, place in enumerate(bound):
         objects.append(make_claim(f"b{number}", volume=f"bound{number}"))
@@ -97,7 +97,7 @@ def test_columns_agree_with_one_node_after_another(cluster: list[Any], waiting: 
 
 
 def one_by_one(pod: Any, node: Any, lookup: Any) -> tuple[str, ...]:
-    """A fresh decider for each node, so that no index comes into play."""
+    """A new decider for each node, so that no index is used."""
     assumptions = VolumeAssumptions(lookup)
     decider = VolumeFinder(classify_claims(pod, assumptions.claims, lookup), assumptions, lookup)
     missing = affinity_reason = None
@@ -113,9 +113,7 @@ def one_by_one(pod: Any, node: Any, lookup: Any) -> tuple[str, ...]:
 
 
 @given(volumes=free_volumes(), size=sizes, taken=st.sets(st.sampled_from(["v0", "v1"])))
-def test_the_index_finds_a_volume_of_the_size_that_looking_at_all_finds(
-    volumes: list[Any], size: str, taken: set[str]
-) -> None:
+def test_the_index_finds_a_volume_of_the_same_size_as_a_scan(volumes: list[Any], size: str, taken: set[str]) -> None:
     claim = make_claim(size=size)
     candidates = CandidateVolumes(claim, volumes)
     for node in (*NODES, *NODES):

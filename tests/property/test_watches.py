@@ -1,4 +1,4 @@
-"""Whoever reads only the latest of the changes that came together knows in the end what one who reads all knows."""
+"""A consumer of coalesced watch events ends with the same state as a consumer of all events."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from bayplan.client.informer.watcher import drop_superseded
 
 Line = tuple[str, str, int]
-"""What happened, to whom, and in which order the fields of its metadata are told."""
+"""Event type, object, and the order of the metadata fields."""
 
 _OWNED = {"ownerReferences": [{"kind": "ReplicaSet", "name": "web", "uid": "of-the-owner"}]}
 _ORDERS = (
-    ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences"),  # kinds of the API server's own
-    ("labels", "name", "namespace", "ownerReferences", "resourceVersion", "uid"),  # kinds that are defined in it
-    ("ownerReferences", "resourceVersion", "uid", "name", "namespace", "labels"),  # nobody we know of
+    ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences"),  # built-in kinds
+    ("labels", "name", "namespace", "ownerReferences", "resourceVersion", "uid"),  # kinds of CRDs
+    ("ownerReferences", "resourceVersion", "uid", "name", "namespace", "labels"),  # unknown kinds
     ("resourceVersion", "name", "namespace", "uid", "labels", "ownerReferences"),
 )
 _BEFORE_METADATA = 4
-"""The order of an object that tells of another one before itself."""
+"""The field order of an object that refers to another one before its own metadata."""
 
 
 def text(line: Line, version: int, uids: dict[str, str]) -> bytes:
@@ -43,7 +43,7 @@ def text(line: Line, version: int, uids: dict[str, str]) -> bytes:
 
 
 def read(lines: Any) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """What is there in the end, and what came and went."""
+    """The final state, and the added and deleted objects."""
     known: dict[str, Any] = {}
     came_and_went = []
     for line in map(json.loads, lines):
@@ -68,7 +68,7 @@ LINES = st.lists(
 
 
 @given(LINES)
-def test_the_latest_lines_tell_what_all_of_them_tell(drawn: list[Line]) -> None:
+def test_coalesced_lines_give_the_same_state(drawn: list[Line]) -> None:
     uids: dict[str, str] = {}
     lines = [text(line, version, uids) for version, line in enumerate(drawn, 1)]
     kept = list(drop_superseded(lines))
@@ -78,7 +78,7 @@ def test_the_latest_lines_tell_what_all_of_them_tell(drawn: list[Line]) -> None:
 
 
 @given(st.lists(st.sampled_from("abcd"), max_size=20))
-def test_one_line_is_left_of_each_object_that_merely_changes(names: list[str]) -> None:
+def test_one_line_is_left_of_each_modified_object(names: list[str]) -> None:
     uids: dict[str, str] = {}
     lines = [text(("MODIFIED", name, 0), version, uids) for version, name in enumerate(names, 1)]
     assert len(drop_superseded(lines)) == len(set(names))

@@ -1,4 +1,4 @@
-"""Every pod that waits has an answer; what is suggested helps; and where one change is enough, one is found."""
+"""Every pending pod gets an explanation; suggestions are correct; and if one change suffices, one is found."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ affinities = st.sampled_from(
     ]
 )
 one_taint = st.sampled_from([[], [], ["gpu:NoSchedule"], ["old:NoExecute"], ["gpu:NoSchedule", "old:NoExecute"]])
-"""Most pods want one thing too many, so that one change is often enough and often not."""
+"""Most pods have one unsatisfiable requirement, so that one change often suffices and often does not."""
 waiting = st.one_of(
     pods(
         labels=st.just(WEB),
@@ -83,7 +83,7 @@ def asked(cluster: RandomCluster, pod: Pod) -> Answer:
 
 
 def after(cluster: RandomCluster, pod: Pod, changes: tuple[SuggestedChange, ...]) -> list[str]:
-    """The nodes that take the pod once changes were really made."""
+    """The feasible nodes after the changes were applied."""
     for change in changes:
         cluster, pod = naive.made(cluster, pod, change)
     return naive.fitting(cluster, pod)
@@ -91,9 +91,7 @@ def after(cluster: RandomCluster, pod: Pod, changes: tuple[SuggestedChange, ...]
 
 @UNHURRIED
 @given(cluster=small, pod=waiting)
-def test_one_change_is_found_wherever_one_is_enough_and_every_suggestion_helps(
-    cluster: RandomCluster, pod: Pod
-) -> None:
+def test_one_change_is_found_if_one_suffices_and_every_suggestion_helps(cluster: RandomCluster, pod: Pod) -> None:
     fitting = naive.fitting(cluster, pod)
     answer = asked(cluster, pod)
     assert answer.sentence

@@ -1,8 +1,7 @@
-"""Every pod that a session leaves waiting has an answer, what is suggested lets the next session place it, and where
-one change of the list would do, one is found.
+"""Every pod left pending by a session gets an explanation; suggestions let the next session place it; if one change
+suffices, one is found.
 
-Nodes may hold more than they have, be closed or be lent more than they are; pods may ask for nothing, and sessions may
-or may not backfill.
+Nodes may be overcommitted, cordoned or oversubscribed; pods may request nothing, and sessions may or may not backfill.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ small = clusters(
 
 
 def of_a_gang(pod: Pod) -> Pod:
-    """The pod as a gang of its own."""
+    """The pod as a gang of one."""
     return replace_fields(
         pod,
         metadata={"annotations": {GROUP_NAME: "alone"}},
@@ -86,26 +85,26 @@ def of_a_gang(pod: Pod) -> Pod:
 
 
 def asked(cluster: RandomCluster, pod: Pod, conf: str) -> Answer | None:
-    """Why a pod waits after a session; None where it does not."""
+    """Why a pod is pending after a session; None if it is not."""
     mine = of_a_gang(pod)
 
     async def session() -> Answer | None:
         known = (*cluster.nodes, *cluster.pods, *cluster.objects)
-        async with run_live_batch(*known, make_queue(), make_group("alone", min_member=1), mine, conf=conf) as rig:
-            outcome = await rig.session()
-            return None if mine.key in outcome.binds else await BatchExplainer(rig.live).answer(mine)
+        async with run_live_batch(*known, make_queue(), make_group("alone", min_member=1), mine, conf=conf) as harness:
+            outcome = await harness.session()
+            return None if mine.key in outcome.binds else await BatchExplainer(harness.live).answer(mine)
 
     return asyncio.run(session())
 
 
 @dataclass(frozen=True, slots=True)
 class Chances:
-    """Whether a session tries a pod at all, and what its own prospect says of it then."""
+    """Whether a session tries a pod, and the result of its evaluation."""
 
     tried: bool
     taken_by: list[str] = field(default_factory=list)
     chosen_in_vain: bool = False
-    """Backfill looks for no room, as Volcano's does not: it may choose a node that will not have the pod."""
+    """Backfill does not check room, like Volcano's: it may choose a node that rejects the pod."""
 
 
 def chances(cluster: RandomCluster, pod: Pod, conf: str) -> Chances:
@@ -125,7 +124,7 @@ def chances(cluster: RandomCluster, pod: Pod, conf: str) -> Chances:
 
 
 def is_enough(cluster: RandomCluster, pod: Pod, changes: tuple[SuggestedChange, ...], conf: str) -> bool:
-    """Whether a session places the pod once changes were really made; or could, where its choice may be in vain."""
+    """Whether a session places the pod after the changes; or could, if its choice may fail."""
     for change in changes:
         cluster, pod = naive.made(cluster, pod, change)
     found = chances(cluster, pod, conf)
@@ -134,7 +133,7 @@ def is_enough(cluster: RandomCluster, pod: Pod, changes: tuple[SuggestedChange, 
 
 @UNHURRIED
 @given(cluster=small, pod=waiting, conf=st.sampled_from([GANGS, GANGS, NO_BACKFILL]))
-def test_what_is_suggested_lets_the_next_session_place_the_pod(cluster: RandomCluster, pod: Pod, conf: str) -> None:
+def test_a_suggestion_lets_the_next_session_place_the_pod(cluster: RandomCluster, pod: Pod, conf: str) -> None:
     answer, found = asked(cluster, pod, conf), chances(cluster, pod, conf)
     if answer is None:
         assert found.taken_by

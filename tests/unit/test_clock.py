@@ -1,4 +1,4 @@
-"""The manual clock wakes its sleepers in order; the system's clock counts on."""
+"""The manual clock wakes its sleepers in order; the system clock is monotonic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the declarations that the kernel is compiled with still fit the sources? Asked without a compiler."""
+"""The declarations of the compiled kernel match the sources. Checked without a compiler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ METHOD = re.compile(r"^(?:    )?cp?def (?:(?:long long|\w+) )?(\w+)\((.*)\)$")
 
 
 def declared(pxd: Path) -> Iterator[tuple[str, set[str], dict[str, list[str]]]]:
-    """The module itself, without a name, then each class: attributes, and functions with their parameters."""
+    """The module itself, under an empty name, then each class: attributes, and functions with their parameters."""
     name, attributes, functions = "", set[str](), dict[str, list[str]]()
     for line in [*pxd.read_text(encoding="utf-8").splitlines(), "cdef class End:"]:
         if found := CLASS.match(line):
@@ -35,7 +35,7 @@ def declared(pxd: Path) -> Iterator[tuple[str, set[str], dict[str, list[str]]]]:
 
 
 def assigned(body: ast.ClassDef) -> set[str]:
-    """What methods of a class set on `self`."""
+    """Attributes that methods of a class set on `self`."""
     return {
         node.attr
         for node in ast.walk(body)
@@ -61,7 +61,7 @@ def test_the_source_is_what_is_declared(
     if name:
         place = next(node for node in place.body if isinstance(node, ast.ClassDef) and node.name == name)
         assert assigned(place) <= attributes, "the kernel has no room for these"
-        assert attributes - {"__weakref__", "__dict__"} <= assigned(place), "nobody uses these any more"
+        assert attributes - {"__weakref__", "__dict__"} <= assigned(place), "unused declarations"
     written = {node.name: node for node in place.body if isinstance(node, ast.FunctionDef)}
     assert {each: _parameters(written[each]) for each in functions} == functions
 
@@ -74,12 +74,12 @@ def test_something_is_compiled() -> None:
     assert len(CASES) > 10
 
 
-# the tool that builds it
+# the build tool
 
 
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The tool, on a package of two modules of which one is to be compiled."""
+    """The tool, on a package of two modules of which one is compiled."""
     monkeypatch.syspath_prepend(str(PACKAGE.parents[1] / "tools"))
     build_kernel = importlib.import_module("build_kernel")
     kernel, source = tmp_path / "kernel", tmp_path / "src"

@@ -1,6 +1,6 @@
-"""The collector of garbage stays away from work that makes many objects that stay, and comes back afterwards.
+"""The garbage collector is disabled during work that allocates many long-lived objects, and enabled again afterwards.
 
-The system gets back what the C library keeps of memory that nobody uses.
+Unused memory of the C library is returned to the system.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_a_session_that_is_over_leaves_nothing_to_the_collector() -> None:
         assert [each() for each in opened] == [None]
 
 
-def test_what_has_come_of_late_is_looked_at_once_and_then_left_alone() -> None:
+def test_recent_objects_are_collected_once_and_then_frozen() -> None:
     class Knot:
         def __init__(self) -> None:
             self.itself = self

@@ -1,4 +1,4 @@
-"""The mutation test run: which places it changes and how, which tests it chooses, and what it counts."""
+"""The mutation test run: mutation sites, choice of tests, and results."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_without_coverage_tests_that_name_the_module_come_first(tree: Path, tmp_
 
 
 def collected(tree: Path, folder: Path, contexts: dict[str, list[int]], log: str) -> None:
-    """What a collection leaves behind."""
+    """The files of a coverage collection."""
     from coverage import CoverageData
 
     (folder / "tree").parent.mkdir()

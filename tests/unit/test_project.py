@@ -1,4 +1,4 @@
-"""What must be true of the tree itself: its locks, its contracts, its promises to a reader."""
+"""Properties of the tree: lock files, import contracts, documents for readers."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def contracts() -> configparser.ConfigParser:
     return parser
 
 
-def floors() -> list[list[str]]:
-    """The floors of the building from the top, each a list of rooms."""
+def layers_of_packages() -> list[list[str]]:
+    """The layers from the top, each a list of packages."""
     layers = contracts()["importlinter:contract:layers"]["layers"].split("\n")
     return [re.findall(r"bayplan\.(\w+)", layer) for layer in layers if layer.strip()]
 
@@ -48,14 +48,14 @@ def sources() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def rooms() -> set[str]:
+def package_names() -> set[str]:
     """Every name directly below the package: folders with code and single modules."""
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     return folders | {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
 
 
 def pinned(lock: str) -> dict[str, set[str]]:
-    """The lock's names, each with its pins; the same name may have one pin for each range of Pythons."""
+    """The names of the lock, each with its pins; a name may have one pin for each range of Python versions."""
     pins: dict[str, set[str]] = {}
     for line in (ROOT / lock).read_text(encoding="utf-8").splitlines():
         if found := PIN.match(line):
@@ -87,7 +87,7 @@ def test_the_development_lock_holds_every_tool() -> None:
 
 
 def test_both_locks_pin_the_same_versions() -> None:
-    # A tool may need a package on more Pythons than the project does: versions are compared, not where they are needed.
+    # A tool may need a package on more Python versions than the project: only versions are compared.
     development, runtime = (
         {name: {pin.split(";")[0].strip() for pin in pins} for name, pins in pinned(lock).items()}
         for lock in ("requirements-dev.lock", "requirements.lock")
@@ -95,8 +95,8 @@ def test_both_locks_pin_the_same_versions() -> None:
     assert {name: pins for name, pins in runtime.items() if development.get(name) != pins} == {}
 
 
-def test_whatever_is_wanted_with_an_extra_is_pinned_with_it() -> None:
-    """Else pip takes the newest release for it, and refuses that for want of a hash: from that release's day on."""
+def test_requirements_with_an_extra_are_pinned_with_it() -> None:
+    """Otherwise pip takes the newest release for it, and refuses that without a hash: from that release's day on."""
     lines = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8").splitlines()
     pins = {
         found["name"]: set(filter(None, (found["extras"] or "").split(","))) for found in map(PIN.match, lines) if found
@@ -117,7 +117,7 @@ def test_the_licence_is_the_whole_of_the_one_declared() -> None:
     assert "END OF TERMS AND CONDITIONS" in text
 
 
-def test_the_changelog_opens_with_the_version_that_is_here() -> None:
+def test_the_changelog_starts_with_the_current_version() -> None:
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert headings[0] == bayplan.__version__
 
@@ -126,7 +126,7 @@ def test_ci_can_be_called() -> None:
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 
-def test_every_make_target_is_told_by_help() -> None:
+def test_every_make_target_is_in_the_help() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     phony = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)
     assert phony is not None
@@ -134,31 +134,31 @@ def test_every_make_target_is_told_by_help() -> None:
     assert set(re.findall(r"^make ([\w-]+)", told, re.MULTILINE)) == set(phony[1].split()) - {"help"}
 
 
-def test_every_room_has_a_floor() -> None:
-    placed = [room for floor in floors() for room in floor]
-    assert rooms() - set(placed) == set()
+def test_every_package_has_a_layer() -> None:
+    placed = [package for layer in layers_of_packages() for package in layer]
+    assert package_names() - set(placed) == set()
     assert len(placed) == len(set(placed))
 
 
-def test_a_room_that_exists_is_not_optional() -> None:
+def test_an_existing_package_is_not_optional() -> None:
     layers = contracts()["importlinter:contract:layers"]["layers"]
-    assert set(re.findall(r"\(bayplan\.(\w+)\)", layers)) & rooms() == set()
+    assert set(re.findall(r"\(bayplan\.(\w+)\)", layers)) & package_names() == set()
 
 
 @pytest.mark.parametrize("contract", ["binder", "pure-core", "arrays", "engine-io", "plugins-blind", "kit-stays-out"])
-def test_a_contract_names_rooms_that_exist(contract: str) -> None:
+def test_a_contract_names_existing_packages(contract: str) -> None:
     named = re.findall(r"bayplan\.(\w+)", contracts()[f"importlinter:contract:{contract}"]["source_modules"])
     assert named
-    assert set(named) <= rooms()
+    assert set(named) <= package_names()
 
 
 def test_the_binder_contract_forbids_every_other_package() -> None:
     allowed = "api_writes client clock codec config devices errors intents objects telemetry volumes"
     forbidden = re.findall(r"bayplan\.(\w+)", contracts()["importlinter:contract:binder"]["forbidden_modules"])
-    assert rooms() - set(forbidden) == {"binder", *allowed.split()}
+    assert package_names() - set(forbidden) == {"binder", *allowed.split()}
 
 
-def test_no_module_is_named_after_nothing() -> None:
+def test_no_module_has_a_meaningless_name() -> None:
     assert [path for path in sources() if path.stem in MEANINGLESS or path.parent.name in MEANINGLESS] == []
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bayplan.admission.volcano_defaults import min_available, replicas
+from bayplan.codec.field_errors import invalid
 from bayplan.codec.quantity import QuantityError, parse_quantity
 from bayplan.objects.name_validation import dns_subdomain_problems, label_key_problems
-from bayplan.objects.selectors.label_selectors import invalid
 from bayplan.objects.volcano.constants import (
     ANY_EVENT,
     JOB_PLUGINS,
@@ -169,9 +169,9 @@ def _policy_error(policy: Tree, path: str, events: set[str], codes: set[int]) ->
         return "either event and exitCode should be specified"
     for event in named:
         if event not in POLICY_EVENTS:
-            return invalid(path, event, "invalid policy event")
+            return str(invalid(path, event, "invalid policy event"))
         if policy.get("action") not in POLICY_ACTIONS:
-            return invalid(path, policy.get("action") or "", "invalid policy action")
+            return str(invalid(path, policy.get("action") or "", "invalid policy action"))
         if event in events:
             return f"duplicate event {event}  across different policy"
         events.add(event)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from bayplan.codec.field_errors import FieldError, aggregate, invalid
 from bayplan.codec.quantity import Quantity, QuantityError, parse_quantity
-from bayplan.objects.selectors.label_selectors import invalid
 from bayplan.objects.volcano.constants import CLOSED, HIERARCHY, HIERARCHY_WEIGHTS, OPEN, Tree
 from bayplan.objects.volcano.types import DEFAULT_QUEUE, ROOT_QUEUE
 
@@ -33,7 +33,7 @@ def queue_error(
     """Why a queue is refused; empty if it is valid. `old`: its earlier state."""
     errors = [*_amount_errors(queue), *_state_errors(queue, old), *_hierarchy_errors(queue, queues)]
     if errors:
-        return errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
+        return aggregate(errors)
     if (old is None or parent_of(old) != parent_of(queue)) and (error := _parent_error(queue, queues, rules)):
         return error
     if rules.protect_root and old is not None and _name(queue) == ROOT_QUEUE and _shares(queue) != _shares(old):
@@ -77,7 +77,7 @@ def _shares(queue: Tree | None) -> tuple[Quantities, ...]:
     return tuple(_amounts(queue or {}, share) for share in ("capability", "deserved", "guarantee"))
 
 
-def _amount_errors(queue: Tree) -> Iterator[str]:
+def _amount_errors(queue: Tree) -> Iterator[FieldError | str]:
     path = "requestBody.spec"
     try:
         capability, deserved, guarantee = _shares(queue)
@@ -103,7 +103,7 @@ def _amount_errors(queue: Tree) -> Iterator[str]:
             yield invalid(f"{path}.deserved.{name}", str(due), why)
 
 
-def _state_errors(queue: Tree, old: Tree | None) -> Iterator[str]:
+def _state_errors(queue: Tree, old: Tree | None) -> Iterator[FieldError]:
     """Errors of the state. An unchanged state is not checked, so a closing queue can still be updated."""
     state = (queue.get("status") or {}).get("state") or ""
     if old is not None and ((old.get("status") or {}).get("state") or "") == state:
@@ -112,7 +112,7 @@ def _state_errors(queue: Tree, old: Tree | None) -> Iterator[str]:
         yield invalid("requestBody.spec.state", state, f"queue state must be in [{OPEN} {CLOSED}]")
 
 
-def _hierarchy_errors(queue: Tree, queues: Mapping[str, Tree]) -> Iterator[str]:
+def _hierarchy_errors(queue: Tree, queues: Mapping[str, Tree]) -> Iterator[FieldError]:
     annotations = (queue.get("metadata") or {}).get("annotations") or {}
     hierarchy, weights = annotations.get(HIERARCHY) or "", annotations.get(HIERARCHY_WEIGHTS) or ""
     if not hierarchy and not weights:

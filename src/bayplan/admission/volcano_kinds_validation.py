@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from bayplan.admission.job_validation import topology_error
 from bayplan.codec.cron import schedule_error
+from bayplan.codec.field_errors import aggregate, invalid
 from bayplan.objects.name_validation import label_key_problems
-from bayplan.objects.selectors.label_selectors import invalid
 from bayplan.objects.volcano.constants import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILABLE, OPEN, Tree
 
 MAX_CRON_NAME = 52
@@ -135,4 +135,4 @@ def hyper_node_error(node: Tree) -> str:
         except re.error as error:
             why = f"member regexMatch pattern is invalid: {error}"
             errors.append(invalid("spec.members.selector.regexMatch.pattern", pattern, why))
-    return errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]" if errors else ""
+    return aggregate(errors) if errors else ""

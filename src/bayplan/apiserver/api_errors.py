@@ -7,31 +7,13 @@ module hold the messages, so each message is written once. Cost: a few string jo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from bayplan.apiserver.resources.kinds import ServedResource, Tree
 from bayplan.apiserver.validation.names import path_segment
+from bayplan.codec.field_errors import FieldError, aggregate
 from bayplan.codec.go_text import quote
 from bayplan.errors import BayplanError
-
-
-class FieldCause(Protocol):
-    """One field error; `codec.field_errors.FieldError` implements it."""
-
-    @property
-    def field(self) -> str:
-        """`spec.containers[0].image`."""
-        ...
-
-    @property
-    def reason(self) -> str:
-        """`FieldValueRequired` or another reason of a field error."""
-        ...
-
-    @property
-    def message(self) -> str:
-        """`Required value: ...`, without the field."""
-        ...
 
 
 class StatusError(BayplanError):
@@ -145,16 +127,15 @@ def namespace_terminating(resource: ServedResource, name: str, namespace: str) -
     return forbidden(resource, name, why, [cause])
 
 
-def invalid(kind: str, group: str, name: str, errors: Sequence[FieldCause]) -> StatusError:
+def invalid(kind: str, group: str, name: str, errors: Sequence[FieldError]) -> StatusError:
     """Validation failed. The message lists all field errors, each text once."""
-    texts = list(dict.fromkeys(f"{each.field}: {each.message}" for each in errors))
-    message = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     causes = [{"reason": each.reason, "message": each.message, "field": each.field} for each in errors]
     details: Tree = {"name": name} if name else {}
     details |= {"group": group} if group else {}
     qualified = f"{kind}.{group}" if group else kind
     details |= {"kind": kind} if kind else {}
-    return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {message}', {**details, "causes": causes})
+    message = f'{qualified} "{name}" is invalid: {aggregate(errors)}'
+    return StatusError(422, "Invalid", message, {**details, "causes": causes})
 
 
 def method_not_allowed() -> StatusError:

@@ -24,7 +24,7 @@ from bayplan.framework.runtime.plugin_discovery import (
     with_plugins_from,
 )
 from bayplan.framework.runtime.registry import Registry
-from bayplan.objects.core import Node, Pod
+from bayplan.objects.core import Pod
 from bayplan.objects.defaults import with_all_defaults
 from bayplan.objects.manifests import load_manifests
 from bayplan.objects.meta import KubeObject
@@ -100,11 +100,6 @@ def filled_cache(objects: Iterable[KubeObject]) -> Cache:
     """A cache with the objects. Pods without a node are left out; the scheduler adds them."""
     cache = Cache()
     for item in objects:
-        if isinstance(item, Node):
-            cache.add_node(item)
-        elif isinstance(item, Pod):
-            if item.spec.node_name and item.status.phase not in ("Succeeded", "Failed"):
-                cache.add_pod(item)
-        else:
+        if not isinstance(item, Pod) or item.status.phase not in ("Succeeded", "Failed"):
             cache.upsert(item)
     return cache

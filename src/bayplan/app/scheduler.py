@@ -43,10 +43,10 @@ from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.workloads import PodGroup
 from bayplan.plugins.bind_request_binder import BindRequestBinder
 from bayplan.plugins.gpu_sharing import GpuSharing
+from bayplan.scheduler.cycle.extender_client import ExtenderClient, extender_transports
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.live.bind_request_handlers import track_bind_requests
 from bayplan.scheduler.live.cache_comparer import compare_cache
-from bayplan.scheduler.live.extender_client import ExtenderClient, extender_transports
 from bayplan.scheduler.live.plugin_reloader import PluginReloader, PluginSource
 from bayplan.scheduler.live.run_loop import LiveScheduler
 from bayplan.scheduler.live.scheduler_factory import new_live_scheduler

@@ -33,16 +33,8 @@ class OutcomeApplier:
 
     def add(self, objects: Iterable[KubeObject]) -> None:
         """Add new or changed objects, as an API server would report them."""
-        cache = self.engine.cache
         for item in objects:
-            if isinstance(item, Node):
-                cache.add_node(item)
-            elif not isinstance(item, Pod):
-                cache.upsert(item)
-            elif item.spec.node_name and (cache.pod(item.uid) is None or cache.is_assumed(item.uid)):
-                cache.add_pod(item)
-            elif item.spec.node_name:
-                cache.update_pod(item)
+            self.engine.cache.upsert(item)
             self.note_object(item)
 
     def remove(self, objects: Iterable[KubeObject]) -> None:

@@ -310,18 +310,32 @@ class Cache:
         return self._content_clock, self._layout
 
     def upsert(self, item: KubeObject) -> None:
-        """Add or update an object of any other kind."""
-        self.catalog.upsert(item)
-        if isinstance(item, ResourceClaim):
-            self.devices.observe(item, revision=self.catalog.revision(ResourceClaim))
-        self.volumes.observe(item)
+        """Add or update an object of any kind as the API server shows it. Pods without a node are ignored."""
+        if isinstance(item, Node):
+            self.add_node(item)
+        elif not isinstance(item, Pod):
+            self.catalog.upsert(item)
+            if isinstance(item, ResourceClaim):
+                self.devices.observe(item, revision=self.catalog.revision(ResourceClaim))
+            self.volumes.observe(item)
+        elif item.spec.node_name:
+            if self.is_confirmed(item.uid):
+                self.update_pod(item)
+            else:
+                self.add_pod(item)
 
     def delete(self, item: KubeObject) -> None:
-        """Delete an object of any other kind."""
-        self.catalog.delete(item)
-        if isinstance(item, ResourceClaim):
-            self.devices.delete(item.key, revision=self.catalog.revision(ResourceClaim))
-        self.volumes.observe(item)
+        """Delete an object of any kind, if it is known."""
+        if isinstance(item, Node):
+            if self._row(item.name) != _NO_ROW:
+                self.remove_node(item.name)
+        elif not isinstance(item, Pod):
+            self.catalog.delete(item)
+            if isinstance(item, ResourceClaim):
+                self.devices.delete(item.key, revision=self.catalog.revision(ResourceClaim))
+            self.volumes.observe(item)
+        elif item.uid in self._states:
+            self.remove_pod(item)
 
     def snapshot(self) -> Snapshot:
         """Return a new snapshot of the current state."""

@@ -11,13 +11,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from bayplan.codec.field_errors import aggregate
 from bayplan.codec.go_text import quote
 from bayplan.codec.json_text import JsonObject, JsonValue, parse
 from bayplan.codec.yaml import is_json, to_json
 from bayplan.config.decode import DecodeError, decode_object, json_type_name
 from bayplan.config.defaults import apply_defaults
 from bayplan.config.encode import encode_v1
-from bayplan.config.field_errors import aggregate
 from bayplan.config.model import (
     API_VERSION,
     GROUP,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.config.field_errors import FieldError, FieldPath
+from bayplan.codec.field_errors import FieldError, FieldPath
 from bayplan.config.schema import ConfigStruct
 
 

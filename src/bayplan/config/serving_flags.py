@@ -110,7 +110,7 @@ class ServingFlags:
             )
 
 
-_NAMES = tuple(each.name for each in fields(ServingFlags) if each.name not in ("features", "told"))
+_NAMES = tuple(each.name for each in fields(ServingFlags) if each.name not in ("features", "flag_texts"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

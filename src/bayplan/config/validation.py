@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from bayplan.codec.field_errors import AsJson, FieldError, FieldPath, aggregate, duplicate, invalid, required
 from bayplan.config.defaults import ConfigurationDraft, ProfileDraft
 from bayplan.config.encode import encode_internal
-from bayplan.config.field_errors import FieldError, FieldPath, JsonValue, aggregate, duplicate, invalid, required
 from bayplan.config.model import (
     API_VERSION,
     EXTENSION_POINTS,
@@ -127,7 +127,7 @@ def _profiles(profiles: tuple[ProfileDraft, ...], path: FieldPath, kinds: ArgsKi
         yield from _plugin_config(profile, place.child("pluginConfig"), kinds)
         if profile.scheduler_name in names:
             # Upstream shows a path object here, which prints as an empty struct.
-            yield duplicate(place.child("schedulerName"), JsonValue({}))
+            yield duplicate(place.child("schedulerName"), {})
         names.add(profile.scheduler_name)
     yield from _queue_sort(profiles, path)
 
@@ -156,7 +156,7 @@ def _plugin_config(profile: ProfileDraft, path: FieldPath, kinds: ArgsKinds) -> 
         if name in REMOVED_PLUGINS:
             yield _removed_plugin_error(place, name)
         elif name == _MISPLACED_VALIDATOR:
-            yield invalid(place.child("args"), JsonValue(encode_internal(args)), "has to match plugin args")
+            yield invalid(place.child("args"), AsJson(encode_internal(args)), "has to match plugin args")
         elif name in kinds and kinds[name].validated_at_load:
             yield from kinds[name].validate(args, place.child("args"))
 
@@ -172,11 +172,11 @@ def _queue_sort(profiles: tuple[ProfileDraft, ...], path: FieldPath) -> Iterator
     for number, profile in enumerate(profiles[1:], start=1):
         place = path.index(number)
         if profile.plugins.queue_sort != first:
-            shown = JsonValue(encode_internal(profile.plugins.queue_sort))
+            shown = encode_internal(profile.plugins.queue_sort)
             yield invalid(place.child("plugins", "queueSort"), shown, "must be the same for all profiles")
         for name, args in profile.plugin_config:
             if name == sorter and not _equal_args(args, wanted):
-                shown = JsonValue(encode_internal(args))
+                shown = AsJson(encode_internal(args))
                 message = "queueSort must be the same for all profiles"
                 yield invalid(place.child("pluginConfig", "args"), shown, message)
 
@@ -208,6 +208,6 @@ def _extenders(extenders: tuple[ExtenderConfig, ...], path: FieldPath) -> Iterat
 def _extended_resource(name: str, path: FieldPath) -> Iterator[FieldError]:
     problems = label_key_problems(name)
     # The name has a named type here, and is therefore shown as JSON.
-    yield from (invalid(path, JsonValue(name), problem) for problem in problems)
+    yield from (invalid(path, AsJson(name), problem) for problem in problems)
     if not problems and not is_extended_resource_name(name):
         yield invalid(path, name, "is an invalid extended resource name")

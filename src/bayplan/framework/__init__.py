@@ -1,6 +1,6 @@
 """Extension points, statuses and everything a plugin author imports."""
 
-from bayplan.config.field_errors import FieldError, FieldPath, invalid
+from bayplan.codec.field_errors import FieldError, FieldPath, invalid
 from bayplan.config.plugin_args import ArgsKind
 from bayplan.config.schema import ConfigStruct
 from bayplan.framework.api.cycle import Cycle, StateKey

@@ -229,14 +229,11 @@ class Harness:
     def add(self, *objects: KubeObject) -> None:
         """Add new objects, or update existing ones."""
         self._results_by_pod.clear()
-        cache = self.engine.cache
         for item in map(with_identity, objects):
-            if isinstance(item, Node):
-                cache.add_node(item)
-            elif isinstance(item, Pod):
-                self._add_pod(self._stored_pod(item))
-            else:
-                cache.upsert(item)
+            stored = self._stored_pod(item) if isinstance(item, Pod) else item
+            self.engine.cache.upsert(stored)
+            if isinstance(stored, Pod) and not stored.spec.node_name:
+                self.engine.pending[stored.uid] = stored
 
     def remove(self, *objects: KubeObject) -> None:
         """Remove objects."""
@@ -274,15 +271,6 @@ class Harness:
 
     def _framework(self, pod: Pod) -> Framework:
         return self.engine.framework(pod.scheduler_name)
-
-    def _add_pod(self, pod: Pod) -> None:
-        cache = self.engine.cache
-        if not pod.spec.node_name:
-            self.engine.pending[pod.uid] = pod
-        elif cache.pod(pod.uid) is None or cache.is_assumed(pod.uid):
-            cache.add_pod(pod)
-        else:
-            cache.update_pod(pod)
 
     def _check_plugins_extend_points(self, names: Sequence[str]) -> None:
         profiles = [self.profile(name) for name in self.engine.scheduler_names]

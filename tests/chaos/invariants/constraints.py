@@ -142,7 +142,7 @@ class Spread(Checker):
             most = {zone: _extreme(lives, zone, since_s, at_s, max) for zone in set(zones.values())}
             fewest = _extreme(lives, own, since_s, at_s, min)
             if fewest + 1 - min(most.values()) > each["maxSkew"]:
-                text = f"pod {key(pod)} in zone {own} breaks its spread: {fewest} before it, others {most}"
+                text = f"pod {key(pod)} in zone {own} breaks its spread: {fewest} before it, other ones {most}"
                 yield self.violation(at_s, text, uid(pod), *(uid(each) for each in record.all("Node")))
 
     def _zones(self, pod: Tree, since_s: float, at_s: float) -> dict[str, str] | None:

@@ -77,7 +77,7 @@ class RequestFault:
 
 @dataclass(slots=True)
 class FaultPlan:
-    """Faults that are armed, and who is called when one has an effect."""
+    """The armed faults, and the callback for their effects."""
 
     now: Callable[[], float]
     on_effect: Callable[[RequestFault, ApiRequest, str], None]

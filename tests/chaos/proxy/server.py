@@ -62,7 +62,7 @@ class WriteLog:
 
 
 class _Cut(ConnectionError):
-    """The client's connection ends here."""
+    """Ends the client's connection."""
 
 
 @dataclass(eq=False, slots=True)
@@ -90,7 +90,7 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self.pending_writes = 0
         self.requests = 0
-        """Since the process started."""
+        """# since the process started"""
         self.on_watch_replaced: Callable[[ApiRequest, float], None] = lambda request, muted_s: None  # noqa: ARG005
 
     async def start(self) -> None:

@@ -1,1 +1,1 @@
-"""Parts of a cluster that are no part of the test: the driver plays them itself."""
+"""Components that are not under test: the driver plays them."""

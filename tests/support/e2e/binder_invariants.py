@@ -93,10 +93,10 @@ class ClusterState:
             for group in each["spec"].get("selectedGPUGroups", [])
         }
         for group, node in sorted(held - used - awaited):
-            yield f"the device of group {group} on {node} is reserved, and nobody uses it"
+            yield f"the device of group {group} on {node} is reserved but unused"
         for group, node in sorted(used - held):
             if node or group not in {each for each, _ in awaited}:
-                yield f'a pod on "{node}" is of group {group}, and nobody reserves the device'
+                yield f'a pod on "{node}" is of group {group}, but the device is not reserved'
         living = self._living()
         for each in self._of_the_living():
             wanted = set(each["spec"].get("selectedGPUGroups", []))
@@ -131,7 +131,7 @@ class ClusterState:
             reserved[name] = users
             yield from (f"claim {name} is reserved for {uid}, which is gone" for uid in users - living.keys())
             if "allocation" in status and not users:
-                yield f"claim {name} has devices, and nobody uses them"
+                yield f"claim {name} has devices but no user"
             results = status.get("allocation", {}).get("devices", {}).get("results", [])
             given.update((result["driver"], result["pool"], result["device"]) for result in results)
         yield from (f"device {device} is given out {count} times" for device, count in given.items() if count > 1)

@@ -217,7 +217,7 @@ class SchedulerHarness:
         waits = set(waiting)
         self.wait_bound(self.api.pods().keys() - waits)
         for name in waits:
-            wait_until(lambda name=name: bool(condition(self.api.pod(name)).get("message")), f"{name} is told why")  # type: ignore[misc]
+            wait_until(lambda name=name: bool(condition(self.api.pod(name)).get("message")), f"{name} has a reason")  # type: ignore[misc]
         self.check_no_overcommit()
         wait_until(
             lambda: self._agrees(process), "the process believes what the server says", why=lambda: str(self._last)
@@ -259,20 +259,20 @@ class SchedulerHarness:
             time.sleep(0.1)
 
 
-def run_basic_scenario(corner: SchedulerHarness) -> dict[str, str]:
+def run_basic_scenario(harness: SchedulerHarness) -> dict[str, str]:
     """On two empty nodes: pods are placed, one is unschedulable, and one of high priority preempts one of low priority.
 
     Returns the nodes of the pods that are bound in the end.
     """
-    corner.add_nodes(2)
-    strong = corner.priority("strong", 1000)
-    with corner.run_scheduler() as process:
-        corner.api.create(*(corner.pod(f"fits-{number}", cpu="1500m") for number in range(4)))
-        corner.wait_bound()
-        corner.api.create(corner.pod("large", cpu="64"), corner.pod("strong", cpu="2", priorityClassName=strong))
-        corner.wait_bound(["strong"])
-        settled = corner.check_settled(process, waiting=["large"])
+    harness.add_nodes(2)
+    strong = harness.priority("strong", 1000)
+    with harness.run_scheduler() as process:
+        harness.api.create(*(harness.pod(f"fits-{number}", cpu="1500m") for number in range(4)))
+        harness.wait_bound()
+        harness.api.create(harness.pod("large", cpu="64"), harness.pod("strong", cpu="2", priorityClassName=strong))
+        harness.wait_bound(["strong"])
+        settled = harness.check_settled(process, waiting=["large"])
         assert "strong" in settled
         assert len(settled) == 4  # one pod of low priority was evicted
-        assert condition(corner.api.pod("large"))["reason"] == "Unschedulable"
+        assert condition(harness.api.pod("large"))["reason"] == "Unschedulable"
     return settled

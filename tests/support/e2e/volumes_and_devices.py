@@ -6,13 +6,13 @@ from cluster.api import Tree
 from support.e2e.scheduler_harness import SchedulerHarness
 
 
-def volume(corner: SchedulerHarness, name: str, node_name: str, storage_class: str, *others: str) -> Tree:
+def volume(harness: SchedulerHarness, name: str, node_name: str, storage_class: str, *others: str) -> Tree:
     """A volume that is reachable from a node, and optionally from further ones."""
     fits = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node_name, *others]}]}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
-        "metadata": {"name": f"{corner.label}-{name}"},
+        "metadata": {"name": f"{harness.label}-{name}"},
         "spec": {
             "capacity": {"storage": "1Gi"},
             "accessModes": ["ReadWriteOnce"],
@@ -36,9 +36,9 @@ def claim(name: str, storage_class: str) -> Tree:
     }
 
 
-def wait_for_first_consumer_class(corner: SchedulerHarness, name: str, provisioner: str) -> str:
-    full = f"{corner.label[:40]}-{name}"
-    corner.api.create(
+def wait_for_first_consumer_class(harness: SchedulerHarness, name: str, provisioner: str) -> str:
+    full = f"{harness.label[:40]}-{name}"
+    harness.api.create(
         {
             "apiVersion": "storage.k8s.io/v1",
             "kind": "StorageClass",
@@ -50,17 +50,17 @@ def wait_for_first_consumer_class(corner: SchedulerHarness, name: str, provision
     return full
 
 
-def pod_with_claim(corner: SchedulerHarness, name: str, claim_name: str) -> Tree:
+def pod_with_claim(harness: SchedulerHarness, name: str, claim_name: str) -> Tree:
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": claim_name}}]
-    return corner.pod(name, volumes=volumes)
+    return harness.pod(name, volumes=volumes)
 
 
-def bind_claim(corner: SchedulerHarness, claim_name: str, volume_name: str) -> None:
+def bind_claim(harness: SchedulerHarness, claim_name: str, volume_name: str) -> None:
     """Bind the pair, as the volume controller does."""
     done = {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
-    corner.api.patch("PersistentVolumeClaim", claim_name, {"metadata": done, "spec": {"volumeName": volume_name}})
-    corner.api.patch("PersistentVolumeClaim", claim_name, {"status": {"phase": "Bound"}}, sub="status")
-    corner.api.patch("PersistentVolume", volume_name, {"status": {"phase": "Bound"}}, sub="status")
+    harness.api.patch("PersistentVolumeClaim", claim_name, {"metadata": done, "spec": {"volumeName": volume_name}})
+    harness.api.patch("PersistentVolumeClaim", claim_name, {"status": {"phase": "Bound"}}, sub="status")
+    harness.api.patch("PersistentVolume", volume_name, {"status": {"phase": "Bound"}}, sub="status")
 
 
 def device_claim(name: str, device_class: str) -> Tree:
@@ -74,13 +74,13 @@ def device_claim(name: str, device_class: str) -> Tree:
 
 
 def devices(
-    corner: SchedulerHarness, node_name: str, kind: str, *, count: int = 1, **spec: object
+    harness: SchedulerHarness, node_name: str, kind: str, *, count: int = 1, **spec: object
 ) -> tuple[Tree, Tree]:
     """Devices on a node, and their class."""
     slice_ = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
-        "metadata": {"name": f"{corner.label[:40]}-slice"},
+        "metadata": {"name": f"{harness.label[:40]}-slice"},
         "spec": {
             "driver": "gpu.example.com",
             "nodeName": node_name,

@@ -255,7 +255,7 @@ class FaultProxy:
         await asyncio.wait((released, gone), return_when=asyncio.FIRST_COMPLETED)
         if not released.done():
             released.cancel()
-            raise ConnectionError("nobody waits any more")
+            raise ConnectionError("the client has closed the connection")
         gone.cancel()
         with suppress(asyncio.CancelledError):
             await gone

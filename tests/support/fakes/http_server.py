@@ -181,7 +181,7 @@ class FakeHttpServer:
         if self.script:
             return self.script.popleft()
         if self.route is None:
-            return status(500, "InternalError", f"nobody expected {request.method} {request.path}")
+            return status(500, "InternalError", f"unexpected request {request.method} {request.path}")
         found = self.route(request)
         return await found if isinstance(found, Awaitable) else found
 

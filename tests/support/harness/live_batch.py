@@ -88,11 +88,11 @@ async def run_live_batch(
         groups, queues = (resource_of(kind_of(kind)) for kind in (volcano.PodGroup, volcano.Queue))
         writers = ApiWriters(client, writes, statuses, events, groups, queues)
         live = build_run_loop(following, writers, options, clock, http=http)
-        rig = LiveBatchHarness(server, client, manual, live, events)
-        server.route = rig.answer
-        rig.deliver(*sorted(objects, key=lambda item: not isinstance(item, Node)))
+        harness = LiveBatchHarness(server, client, manual, live, events)
+        server.route = harness.answer
+        harness.deliver(*sorted(objects, key=lambda item: not isinstance(item, Node)))
         try:
-            yield rig
+            yield harness
         finally:
             await live.abandon()
             await http.close_steps()

@@ -1,6 +1,6 @@
 """One controller without an API server: requests are recorded and answered from a table.
 
-async with rig_of(Namespaces, {"GET /apis": {...}}) as harness:
+async with run_controller(Namespaces, {"GET /apis": {...}}) as harness:
     harness.deliver(harness.controller.namespaces, item)
     await harness.controller.sync(("", "team"))
     assert harness.requests == [...]
@@ -55,7 +55,7 @@ class RecordingTransport:
 
 
 @dataclass
-class ControllerRig(Generic[C]):
+class SingleControllerHarness(Generic[C]):
     controller: C
     transport: RecordingTransport
     clock: ManualClock
@@ -72,14 +72,14 @@ class ControllerRig(Generic[C]):
         """The same without reads."""
         return [each for each in self.requests if not each[0].startswith("GET ")]
 
-    def hear(self, feed: SharedIndexInformer[Any], *items: KubeObject) -> None:
+    def deliver(self, feed: SharedIndexInformer[Any], *items: KubeObject) -> None:
         """Deliver watch events of objects: new ones, or new versions of those that were delivered before."""
         for item in items:
             key = f"{feed.resource} {item.key}"
             deliver_event(feed, self._known.get(key), item)
             self._known[key] = item
 
-    def hear_gone(self, feed: SharedIndexInformer[Any], *items: KubeObject) -> None:
+    def deliver_deletion(self, feed: SharedIndexInformer[Any], *items: KubeObject) -> None:
         for item in items:
             deliver_event(feed, self._known.pop(f"{feed.resource} {item.key}"), None)
 
@@ -94,12 +94,12 @@ class ControllerRig(Generic[C]):
 
 
 @contextlib.asynccontextmanager
-async def rig_of(
+async def run_controller(
     make: Callable[[SharedInformerFactory], C], answers: Mapping[str, Any] | None = None
-) -> AsyncIterator[ControllerRig[C]]:
+) -> AsyncIterator[SingleControllerHarness[C]]:
     """A controller without any delivered objects."""
     clock, transport = ManualClock(), RecordingTransport(answers or {})
     async with Client(ConnectionConfig(server="http://127.0.0.1:1"), clock=clock, chance=random.Random(0)) as client:
         await client.transport.close()
         client.transport = transport  # type: ignore[assignment]
-        yield ControllerRig(make(SharedInformerFactory(client)), transport, clock)
+        yield SingleControllerHarness(make(SharedInformerFactory(client)), transport, clock)

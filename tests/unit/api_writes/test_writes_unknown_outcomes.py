@@ -1072,11 +1072,11 @@ def test_a_condition_that_is_applied_after_the_binding_changes_nothing(tmp_path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_victim_counts_as_deleted_after_an_unknown_outcome(tmp_path: Path, kind: str) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         clock = SkippingClock()
-        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
-        pod = await World(rig, writes, clock).pod()
-        async with Faults(rig, kind, r"DELETE .*/pods/web"):
+        writes = ApiWrites(harness.client, RecordedEvents(), clock=clock)
+        pod = await World(harness, writes, clock).pod()
+        async with Faults(harness, kind, r"DELETE .*/pods/web"):
             assert await writes.perform(DeletePod(pod)) is True
 
     run_with_reconciler(tmp_path, test)
@@ -1084,18 +1084,18 @@ def test_a_victim_counts_as_deleted_after_an_unknown_outcome(tmp_path: Path, kin
 
 @pytest.mark.parametrize("is_deleted", [True, False])
 def test_a_victim_is_read_before_it_counts_as_gone(tmp_path: Path, is_deleted: bool) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         clock = SkippingClock()
-        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
-        pod = await World(rig, writes, clock).pod(finalizers=["example.com/stays"])
-        delete = rig.client.delete
+        writes = ApiWrites(harness.client, RecordedEvents(), clock=clock)
+        pod = await World(harness, writes, clock).pod(finalizers=["example.com/stays"])
+        delete = harness.client.delete
 
         async def not_found(*args: Any, **more: Any) -> None:
             if is_deleted:
                 await delete(*args, **more)
             raise NotFound("not found", code=404)
 
-        rig.client.delete = not_found  # type: ignore[method-assign]
+        harness.client.delete = not_found  # type: ignore[method-assign]
         if is_deleted:
             assert await writes.perform(DeletePod(pod)) is True
         else:

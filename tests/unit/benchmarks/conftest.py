@@ -1,4 +1,4 @@
-"""Benchmarks are programs beside the package: they are found from the project's folder."""
+"""Benchmarks are programs outside the package: the project folder is added to the path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every workload of the batch engine does what it says; what a run tells, and when a budget is said to hold."""
+"""The batch engine's benchmarks: workloads, report, and budgets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(autouse=True)
 def _known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here is about the time that anything takes."""
+    """No test here depends on timing."""
     monkeypatch.setattr(calibration, "run_s", lambda: calibration.REFERENCE_S)
 
 
@@ -58,7 +58,7 @@ def test_gangs_are_spread_over_the_queues_and_all_are_bound() -> None:
     assert len(engine.run_session().binds) == 9
 
 
-def test_whoever_is_asked_plainly_decides_the_same() -> None:
+def test_sessions_without_caches_decide_the_same() -> None:
     def decided(
         engine: BatchEngine, actions: tuple[str, ...] = ("enqueue", "allocate", "backfill")
     ) -> tuple[dict[str, str], ...]:
@@ -76,7 +76,7 @@ def test_whoever_is_asked_plainly_decides_the_same() -> None:
 
     first = patch.object(
         Session, "tie_break", lambda *given: int(given[-1][0])
-    )  # more trials use up more of the chance
+    )  # more trials consume more random numbers
     with first:
         quick = everything()
     with first, disable_caches():
@@ -85,7 +85,7 @@ def test_whoever_is_asked_plainly_decides_the_same() -> None:
     assert [tuple(map(len, each)) for each in plain] == [(10, 0, 0), (GANG, 0, 0), (0, GANG, GANG), (0, GANG, GANG)]
 
 
-def test_gangs_for_which_there_is_no_room_are_no_measurement() -> None:
+def test_gangs_without_room_are_not_a_measurement() -> None:
     with pytest.raises(UnexpectedOutcome, match="0 of 5000 pods were bound"):
         place_gangs(2, [5000], 1)
 
@@ -106,14 +106,14 @@ def test_an_opening_sees_what_has_changed() -> None:
 
 
 @pytest.mark.parametrize(("action", "claimant"), [("reclaim", "queue-1"), ("preempt", "queue-0")])
-def test_room_is_made_by_one_eviction_a_pod(action: str, claimant: str) -> None:
+def test_each_pod_needs_one_eviction(action: str, claimant: str) -> None:
     engine = full_cluster(20, GANG, holder="queue-0", claimant=claimant)
     assert engine.run_session().binds == {}  # there is no room without
     found = batch_workloads.make_room(action, 20, GANG, 1, holder="queue-0", claimant=claimant)
     assert len(found.rounds.took_us) == 1
 
 
-def test_a_room_that_nobody_may_make_is_no_measurement() -> None:
+def test_impossible_evictions_are_not_a_measurement() -> None:
     with pytest.raises(UnexpectedOutcome, match="0 of 20 pods were evicted"):
         batch_workloads.make_room("reclaim", 20, GANG, 1, holder="queue-0", claimant="queue-0")
 
@@ -151,7 +151,7 @@ def test_budgets(found: BatchRow, machine: float, holds: bool | None) -> None:
     assert replace(found, rounds=replace(found.rounds, paces=[machine])).holds is holds
 
 
-def test_pods_a_second_are_told_where_each_is_decided() -> None:
+def test_pods_a_second_are_reported_if_each_is_decided() -> None:
     assert row("gangs", 2.0).per_s == pytest.approx(5000)
     assert row("opening", 2.0).per_s is None
 
@@ -167,7 +167,7 @@ def test_what_is_over_budget_is_named() -> None:
     assert report.broken == ["gangs", "growth by jobs"]
 
 
-# what a run tells
+# report
 
 
 def invoke(*arguments: str) -> str:
@@ -197,7 +197,7 @@ def test_the_json_has_the_shape_of_the_cores(tmp_path: Path) -> None:
     assert (found["growth"], found["memory"]) == ([], None)
 
 
-def test_a_full_size_tells_its_budget_and_what_volcano_takes() -> None:
+def test_a_full_size_reports_its_budget_and_volcanos_time() -> None:
     found = row("one_gang", 0.4).as_json()
     assert (found["budget_us"], found["volcano_us"], found["holds"]) == (500_000, 4_700_000, True)
 

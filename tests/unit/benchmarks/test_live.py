@@ -1,4 +1,4 @@
-"""What contenders on a real API server find, what is made of what was seen of them, and what is kept between runs."""
+"""Benchmarks on a real API server: the initial state, the computed figures, and results kept between runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def stage_of(folder: Path, *operations: dict[str, Any]) -> InitialState:
     return build_initial_state(*case_of(folder, *operations))
 
 
-def test_pods_of_earlier_operations_are_on_nodes_and_those_to_be_measured_wait(tmp_path: Path) -> None:
+def test_pods_of_earlier_operations_are_bound_and_measured_ones_pending(tmp_path: Path) -> None:
     initial = stage_of(tmp_path, NODES, BEFORE, MEASURED)
     placed = [tree for tree in initial.pods if tree["spec"].get("nodeName")]
     assert (len(initial.pods), len(placed), len(initial.measured), initial.nodes) == (5, 3, 2, 2)
@@ -46,7 +46,7 @@ def test_pods_of_earlier_operations_are_on_nodes_and_those_to_be_measured_wait(t
     assert {tree["kind"] for tree in initial.trees} == {"Node"}
 
 
-def test_what_happens_at_a_rate_is_left_for_later(tmp_path: Path) -> None:
+def test_background_load_is_recorded_for_later(tmp_path: Path) -> None:
     churn = {"opcode": "churn", "mode": "create", "templatePaths": ["pod.yaml"], "intervalMilliseconds": 200}
     gone = {"opcode": "deletePods", "namespace": "namespace-1", "deletePodsPerSecond": 50, "skipWaitToCompletion": True}
     initial = stage_of(tmp_path, NODES, BEFORE, churn, gone, MEASURED)
@@ -113,11 +113,11 @@ def test_the_processor_is_counted_from_before_the_first_binding() -> None:
         ),
     ],
 )
-def test_where_objects_are_made(tree: dict[str, Any], path: str) -> None:
+def test_path_of_a_collection(tree: dict[str, Any], path: str) -> None:
     assert path_of(tree) == path
 
 
-def test_what_was_measured_is_not_measured_again_and_what_failed_is(tmp_path: Path) -> None:
+def test_only_failed_workloads_are_measured_again(tmp_path: Path) -> None:
     file = tmp_path / "e2e.json"
     rows = [
         {"workload": "A", "upstream_workload": "w", "params": {"n": 1}, "ratio_throughput": 2.0},
@@ -170,8 +170,8 @@ def test_pods_of_the_soak_share_no_label_with_another_job() -> None:
     assert own == {"batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"}
 
 
-def test_time_that_a_host_took_is_no_time_of_a_turn(tmp_path: Path) -> None:
-    """Of the processor on which the turn ended, and only what cannot have been stolen before the turn began."""
+def test_steal_time_is_subtracted_from_a_turn(tmp_path: Path) -> None:
+    """The steal time of the processor on which the turn ended, and only what cannot be from before the turn."""
     tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
     stat, own = tmp_path / "stat", tmp_path / "own"
     own.write_text("7 (a name) with) R " + " ".join(["0"] * 35) + " 1 0 0")
@@ -184,7 +184,7 @@ def test_time_that_a_host_took_is_no_time_of_a_turn(tmp_path: Path) -> None:
     stolen = loop_turns.Stolen(stat, own)
     stolen.look(50.0)
     counted(90, 120)
-    stolen.look(50.001)  # too soon to look again
+    stolen.look(50.001)  # too early for another sample
     assert stolen.since(50.0) == pytest.approx(20 * tick_s)
     assert stolen.since(50.0 + 5 * tick_s) == pytest.approx(15 * tick_s)
     assert stolen.since(60.0) == 0.0

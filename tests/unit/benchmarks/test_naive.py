@@ -1,4 +1,4 @@
-"""The plain forms that count first say what the plain twins say; and a disagreement does not go unnoticed."""
+"""The precounted twins agree with the naive twins; and a disagreement is reported."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_disagreements_end_the_benchmark(one: Any, other: Any, words: str) -> No
 
 
 def said_of(one: SchedulingDecision, other: SchedulingDecision) -> str:
-    """How they disagree; nothing where they do not."""
+    """The error of a comparison; empty if there is none."""
     try:
         agree(one, other, make_pod())
     except DecisionMismatch as found:
@@ -93,6 +93,6 @@ def test_the_same_totals_agree() -> None:
     assert said_of(decided(None, [0]), decided(None, [0])) == ""
 
 
-def test_a_pod_that_only_one_can_place_is_told() -> None:
+def test_a_pod_that_only_one_can_place_is_reported() -> None:
     with pytest.raises(DecisionMismatch, match="or n0"):
         agree(SchedulingDecision(), decided([1], [0]), make_pod())

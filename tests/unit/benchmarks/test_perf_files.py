@@ -1,4 +1,4 @@
-"""kube-scheduler's benchmark files: fetched once and checked, read as they are meant, refused where they are not."""
+"""kube-scheduler's benchmark files: fetched once and verified, parsed as by upstream, refused if invalid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.perf.templates import Names, Template, TemplateFault
 
 from bayplan.errors import UsageError
 
-# where they come from
+# the Go module
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_the_yaml_files_of_the_folder_are_kept_and_nothing_else(registry: Path, 
     assert [name for name in files if name.endswith((".go", ".zip", "other.yaml"))] == []
 
 
-def test_what_was_fetched_is_not_fetched_again(registry: Path, tmp_path: Path) -> None:
+def test_a_fetched_folder_is_not_fetched_again(registry: Path, tmp_path: Path) -> None:
     wanted = module(registry)
     first = ensure(wanted, environment(tmp_path, registry.as_uri()))
     assert ensure(wanted, environment(tmp_path, "file:///nowhere")) == first
@@ -57,7 +57,7 @@ def test_the_next_registry_is_asked_when_one_does_not_answer(registry: Path, tmp
     assert ensure(module(registry), environment(tmp_path, f"file:///nowhere,direct|{registry.as_uri()}/")).is_dir()
 
 
-def test_without_a_registry_a_person_is_told_what_to_do(registry: Path, tmp_path: Path) -> None:
+def test_without_a_registry_the_error_says_what_to_do(registry: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceUnavailable, match=r"file:///nowhere.*set GOPROXY"):
         ensure(module(registry), environment(tmp_path, "file:///nowhere"))
     with pytest.raises(SourceUnavailable, match="names no registry"):
@@ -162,7 +162,7 @@ def test_field_names_are_read_as_go_reads_them(tmp_path: Path) -> None:
     assert constraint == {"nodeTaintsPolicy": "Honor", "labelSelector": {"matchLabels": {"Foo": "Bar"}}}
 
 
-def test_templates_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_invalid_templates_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TemplateFault, match="incomplete"):
         Template(tmp_path / "missing.yaml", Names())
     with pytest.raises(TemplateFault, match="no object"):
@@ -244,7 +244,7 @@ def test_choosing_nothing_is_an_error(cases: list[TestCase], names: tuple[str, .
 
 
 @pytest.mark.parametrize("text", ["a: 1", "- {name: x}", "- {name: x, workloadTemplate: [], workloads: 3}"])
-def test_files_that_are_no_configuration_are_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_configurations_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "performance-config.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigFault):
         load_all(tmp_path)

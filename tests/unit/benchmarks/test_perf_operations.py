@@ -1,4 +1,4 @@
-"""Each operation of a benchmark does to the cluster in memory what upstream's harness does to a real one."""
+"""Each operation of a benchmark has the effect on the in-memory cluster that upstream's harness has on a real one."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_nodes_say_what_they_can_attach(folder: Path) -> None:
     assert (node.status.allocatable["attachable"], node.status.allocatable["cpu"]) == ("9", "4")
 
 
-def test_declared_features_are_told_apart(folder: Path) -> None:
+def test_declared_features_are_distinguished(folder: Path) -> None:
     found = run(folder, [NODES], params={"numNodeDeclaredFeatures": 3})
     node = found.world.cache.snapshot().nodes.nodes[0]
     assert node.status.declared_features == ("Feature1", "Feature2", "Feature3")
@@ -435,14 +435,14 @@ def test_churn_creates_without_an_end_or_again_and_again(folder: Path, monkeypat
 
 
 def ticking(monkeypatch: pytest.MonkeyPatch, step_s: float) -> Iterator[float]:
-    """A clock that moves a little whenever somebody looks at it."""
+    """A clock that advances a little at each read."""
     moments = iter(step_s * number for number in range(1, 1_000_000))
     for module in (background, in_memory_cluster):
         monkeypatch.setattr(module, "perf_counter", lambda: next(moments))
     return moments
 
 
-def test_nothing_measured_is_said(folder: Path) -> None:
+def test_an_empty_measurement_is_noted(folder: Path) -> None:
     start = {"opcode": "startCollectingMetrics", "namespaces": ["default"]}
     found = run(folder, [NODES, start, DRIVER, {"opcode": "stopCollectingMetrics"}])
     assert found.measurements[0].as_json()["p50_us"] is None
@@ -460,12 +460,12 @@ def test_nothing_measured_is_said(folder: Path) -> None:
         ),
     ],
 )
-def test_what_has_no_meaning_is_named(folder: Path, operations: Operations, words: str) -> None:
+def test_unsupported_operations_are_named(folder: Path, operations: Operations, words: str) -> None:
     with pytest.raises(UnsupportedOperation, match=words):
         run(folder, operations)
 
 
-def test_pods_that_fit_nowhere_are_not_waited_for_for_ever(folder: Path) -> None:
+def test_unschedulable_pods_end_a_wait(folder: Path) -> None:
     with pytest.raises(Stuck, match="Insufficient cpu"):
         run(folder, [NODES, pods(9)])
     churn = {"opcode": "churn", "mode": "create", "templatePaths": ["service.yaml"], "intervalMilliseconds": 5000}
@@ -526,7 +526,7 @@ def test_the_command_runs_and_writes(benchmark_folder: Path, tmp_path: Path) -> 
     assert found["measurements"][0]["pods"] == 2
 
 
-def test_a_benchmark_that_cannot_run_is_told_and_does_not_stop_others(benchmark_folder: Path, tmp_path: Path) -> None:
+def test_a_failed_benchmark_is_reported_and_the_next_one_runs(benchmark_folder: Path, tmp_path: Path) -> None:
     code, told = command(benchmark_folder, "run", "all", "--label", "", "--file", str(tmp_path / "p.json"))
     assert code == 1
     assert "Odd/w: not run: operation fly is not possible in one process" in told

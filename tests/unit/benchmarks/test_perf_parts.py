@@ -1,4 +1,4 @@
-"""The parts of a cluster in memory: a clock that need not wait, a line without backoff."""
+"""Parts of the in-memory cluster: a clock that skips idle time, and pending pods without backoff."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_skipping_goes_no_further_than_asked() -> None:
     assert end <= found.now_s < end + 1000.0
 
 
-def test_a_line_hands_out_by_priority_and_wakes_by_hints() -> None:
+def test_pods_are_ordered_by_priority_and_requeued_by_hints() -> None:
     def only_green(pod: Pod, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
         return QueueingHint.QUEUE if pod.labels == {"color": "green"} else QueueingHint.SKIP
 
@@ -62,7 +62,7 @@ def test_a_line_hands_out_by_priority_and_wakes_by_hints() -> None:
     assert line.parked == 0
 
 
-def test_a_pod_that_is_gone_has_no_turn() -> None:
+def test_a_deleted_pod_is_not_returned() -> None:
     line = PendingPods({})
     info = PodInfo(make_pod())
     line.enter(info)

@@ -1,4 +1,4 @@
-"""What a run tells programs and people, and when a budget is said to hold."""
+"""The report of a run for programs and people, and the judgement of budgets."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_exponent_is_the_power_of_the_law(power: float, factor: float) -> No
 
 @pytest.fixture(autouse=True)
 def _known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here is about the time that anything takes."""
+    """No test here depends on timing."""
     monkeypatch.setattr(calibration, "run_s", lambda: calibration.REFERENCE_S)
 
 
@@ -138,7 +138,7 @@ def test_the_calibration_loop_does_all_of_its_work() -> None:
     assert calibration.work(3) != calibration.work(4)
 
 
-def test_what_is_measured_as_a_whole_is_judged_by_the_typical_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_of_the_whole_run_use_the_median_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
     current = [3.0]
     monkeypatch.setattr(calibration, "REFERENCE_S", 1.0)
     monkeypatch.setattr(calibration, "run_s", lambda: current[0])

@@ -1,11 +1,11 @@
-"""The benchmark of simulations: what it measures is a number, and a budget that does not hold is seen."""
+"""The benchmark of simulations: its measurements are numbers, and an exceeded budget is reported."""
 
 from __future__ import annotations
 
 from benchmarks.simulation import Measured, long_trace
 
 
-def test_a_long_trace_is_replayed_and_its_growth_told() -> None:
+def test_a_long_trace_is_replayed_and_its_growth_measured() -> None:
     assert 0 <= long_trace(200) < 256
 
 

@@ -1,4 +1,4 @@
-"""Every workload can be set up and decided, by the engine and by the plain twins, who agree."""
+"""Every workload can be set up and decided by the engine and by the naive twins, with equal decisions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = (
 )
 
 
-def test_the_workloads_are_those_that_people_know() -> None:
+def test_the_workloads_are_the_documented_ones() -> None:
     assert list(WORKLOADS) == NAMES.split()
 
 
@@ -53,7 +53,7 @@ def test_sharing_and_full_evaluation_decide_the_same_pods(name: str) -> None:
     assert both.ratio > 0
 
 
-def test_a_plugin_that_answers_for_one_node_is_asked_about_every_node_that_is_left() -> None:
+def test_a_per_node_plugin_evaluates_every_remaining_node() -> None:
     latencies, engine, cost = measure_cost(WORKLOADS["one_node_plugin"], 120, PODS)
     unlucky = 12
     assert len(latencies.took_us) == PODS
@@ -109,7 +109,7 @@ def test_the_same_seed_decides_the_same() -> None:
     assert chosen[0] == chosen[1]
 
 
-def test_a_pod_that_cannot_go_anywhere_ends_the_measurement() -> None:
+def test_an_unschedulable_pod_ends_the_measurement() -> None:
     huge = Workload(about="", pod=lambda number: clusters.pod(f"p{number}", nodeName="", nodeSelector={"no": "where"}))
     with pytest.raises(UnexpectedOutcome, match="p0"):
         run(huge, 3, 1)

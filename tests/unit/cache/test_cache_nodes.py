@@ -105,6 +105,17 @@ def test_an_unknown_node_cannot_be_removed() -> None:
         Cache().remove_node("a")
 
 
+def test_upsert_and_delete_of_a_node() -> None:
+    cache = Cache()
+    cache.upsert(make_node("a", cpu=1))
+    changed = make_node("a", cpu=2)
+    cache.upsert(changed)
+    assert (cache.node("a"), cache.node_count) == (changed, 1)
+    cache.delete(changed)
+    cache.delete(changed)  # an unknown node is ignored
+    assert cache.node_count == 0
+
+
 def test_an_update_of_an_unknown_node_adds_it_and_an_addition_of_a_known_one_updates_it() -> None:
     cache = Cache()
     cache.update_node(make_node("a"))

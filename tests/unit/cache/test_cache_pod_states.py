@@ -70,6 +70,14 @@ def where(cache: Cache) -> str:
         pytest.param(confirmed, Cache.update_pod, POD, "confirmed on a", id="confirmed-update"),
         pytest.param(confirmed, Cache.remove_pod, POD, "absent", id="confirmed-remove"),
         pytest.param(confirmed, Cache.remove_pod, NOWHERE, "absent", id="confirmed-remove-by-a-last-known-state"),
+        pytest.param(absent, Cache.upsert, POD, "confirmed on a", id="absent-upsert"),
+        pytest.param(absent, Cache.upsert, NOWHERE, "absent", id="absent-upsert-without-node"),
+        pytest.param(assumed, Cache.upsert, POD, "confirmed on a", id="assumed-upsert-confirms"),
+        pytest.param(assumed, Cache.upsert, NOWHERE, "assumed on a", id="assumed-upsert-without-node"),
+        pytest.param(confirmed, Cache.upsert, POD, "confirmed on a", id="confirmed-upsert"),
+        pytest.param(absent, Cache.delete, POD, "absent", id="absent-delete-is-fine"),
+        pytest.param(assumed, Cache.delete, POD, "absent", id="assumed-delete"),
+        pytest.param(confirmed, Cache.delete, NOWHERE, "absent", id="confirmed-delete"),
     ],
 )
 def test_transitions(start: Callable[[], Cache], event: Event, pod: Pod, end: str) -> None:

@@ -1,4 +1,4 @@
-"""Each invariant of the chaos driver is violated by a history made for it, and by none that is in order."""
+"""Each invariant of the chaos driver is violated by a history made for it, and by no correct history."""
 
 from __future__ import annotations
 

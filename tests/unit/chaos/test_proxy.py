@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from chaos import certificates
+from chaos.child_processes import free_ports
 from chaos.client import Access, trust
 from chaos.proxy.faults import FaultPlan, RequestFault, Way
 from chaos.proxy.requests import ApiRequest, classify
 from chaos.proxy.server import Proxy, WriteLog
 from chaos.proxy.wire import chunk, read_request
-from chaos.spawning import free_ports
 
 BINDING = "/api/v1/namespaces/team/pods/one/binding"
 EVENT = b'{"type":"ADDED","object":{}}\n'
@@ -90,13 +90,13 @@ class Rig:
 
 def with_rig(folder: Path, test: Callable[[Rig], Awaitable[None]]) -> None:
     async def run() -> None:
-        rig = Rig(folder)
-        await rig.start()
+        harness = Rig(folder)
+        await harness.start()
         try:
             async with asyncio.timeout(30):
-                await test(rig)
+                await test(harness)
         finally:
-            await rig.stop()
+            await harness.stop()
 
     asyncio.run(run())
 
@@ -117,19 +117,19 @@ def with_rig(folder: Path, test: Callable[[Rig], Awaitable[None]]) -> None:
     ],
 )
 def test_faults_of_a_write(tmp_path: Path, way: Way, code: int, answer: int, reaches: bool) -> None:
-    async def test(rig: Rig) -> None:
-        fault = rig.arm(way, code=code)
-        found, head = await rig.ask()
+    async def test(harness: Rig) -> None:
+        fault = harness.arm(way, code=code)
+        found, head = await harness.ask()
         assert found == answer
         if reaches:
-            await rig.received.wait()
-        assert bool(rig.seen) == reaches
+            await harness.received.wait()
+        assert bool(harness.seen) == reaches
         if way in (Way.THROTTLED, Way.RETRY_AFTER):
             assert b"Retry-After: 1" in head
-        await _until(lambda: rig.effects == [way.name])
+        await _until(lambda: harness.effects == [way.name])
         assert fault.effects == 1
-        await _until(lambda: rig.proxy.pending_writes == 0)
-        assert (await rig.ask())[0] == 201, "one request was meant"
+        await _until(lambda: harness.proxy.pending_writes == 0)
+        assert (await harness.ask())[0] == 201, "one request was meant"
 
     with_rig(tmp_path, test)
 
@@ -140,48 +140,48 @@ async def _until(holds: Callable[[], bool]) -> None:
 
 
 def test_a_late_write_lands_after_the_client_was_cut_off(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        rig.arm(Way.LATE_WRITE, delay_s=0.2)
-        assert (await rig.ask())[0] == 0
-        assert rig.seen == []
-        assert rig.proxy.pending_writes == 1
-        await rig.received.wait()
-        await _until(lambda: rig.proxy.pending_writes == 0)
-        assert [line.code for line in rig.log.lines] == [201]
+    async def test(harness: Rig) -> None:
+        harness.arm(Way.LATE_WRITE, delay_s=0.2)
+        assert (await harness.ask())[0] == 0
+        assert harness.seen == []
+        assert harness.proxy.pending_writes == 1
+        await harness.received.wait()
+        await _until(lambda: harness.proxy.pending_writes == 0)
+        assert [line.code for line in harness.log.lines] == [201]
 
     with_rig(tmp_path, test)
 
 
 def test_a_write_lands_late_after_a_5xx_with_retry_after(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        rig.arm(Way.RETRY_AFTER, code=503, delay_s=0.2)
-        code, head = await rig.ask()
+    async def test(harness: Rig) -> None:
+        harness.arm(Way.RETRY_AFTER, code=503, delay_s=0.2)
+        code, head = await harness.ask()
         assert (code, b"Retry-After: 1" in head) == (503, True)
-        assert (rig.seen, rig.effects, rig.proxy.pending_writes) == ([], [], 1)
-        await rig.received.wait()
-        await _until(lambda: rig.effects == ["RETRY_AFTER"])
+        assert (harness.seen, harness.effects, harness.proxy.pending_writes) == ([], [], 1)
+        await harness.received.wait()
+        await _until(lambda: harness.effects == ["RETRY_AFTER"])
 
     with_rig(tmp_path, test)
 
 
 def test_other_requests_pass(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        rig.arm(Way.ERROR_BEFORE_WRITE)
-        assert (await rig.ask("GET", "/api/v1/nodes"))[0] == 201
-        assert rig.effects == []
+    async def test(harness: Rig) -> None:
+        harness.arm(Way.ERROR_BEFORE_WRITE)
+        assert (await harness.ask("GET", "/api/v1/nodes"))[0] == 201
+        assert harness.effects == []
 
     with_rig(tmp_path, test)
 
 
 def test_a_watch_goes_silent_and_stays_open(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
+    async def test(harness: Rig) -> None:
         replaced: list[str] = []
-        rig.proxy.on_watch_replaced = lambda request, muted_s: replaced.append(request.resource)  # noqa: ARG005
-        async with rig.connect() as (reader, writer):
+        harness.proxy.on_watch_replaced = lambda request, muted_s: replaced.append(request.resource)  # noqa: ARG005
+        async with harness.connect() as (reader, writer):
             writer.write(b"GET /api/v1/pods?watch=1 HTTP/1.1\r\n\r\n")
             await reader.readuntil(EVENT)
-            assert rig.proxy.mute_watches("pods") == 1
-            assert rig.proxy.mute_watches("nodes") == 0
+            assert harness.proxy.mute_watches("pods") == 1
+            assert harness.proxy.mute_watches("nodes") == 0
             assert not reader.at_eof()
         await _until(lambda: replaced == ["pods"])
 
@@ -189,11 +189,11 @@ def test_a_watch_goes_silent_and_stays_open(tmp_path: Path) -> None:
 
 
 def test_a_watch_ends_with_410(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        async with rig.connect() as (reader, writer):
+    async def test(harness: Rig) -> None:
+        async with harness.connect() as (reader, writer):
             writer.write(b"GET /api/v1/pods?watch=1 HTTP/1.1\r\n\r\n")
             await reader.readuntil(EVENT)
-            rig.proxy.expire_watches("")
+            harness.proxy.expire_watches("")
             rest = await reader.read(-1)
         event = json.loads(next(line for line in rest.split(b"\r\n") if line.startswith(b"{")))
         assert event["type"] == "ERROR"
@@ -203,11 +203,11 @@ def test_a_watch_ends_with_410(tmp_path: Path) -> None:
 
 
 def test_all_connections_are_cut(tmp_path: Path) -> None:
-    async def test(rig: Rig) -> None:
-        async with rig.connect() as (reader, writer):
+    async def test(harness: Rig) -> None:
+        async with harness.connect() as (reader, writer):
             writer.write(b"GET /api/v1/pods?watch=1 HTTP/1.1\r\n\r\n")
             await reader.readuntil(EVENT)
-            assert rig.proxy.cut_all() == 1
+            assert harness.proxy.cut_all() == 1
             with suppress(ConnectionError):
                 await reader.read(-1)
 

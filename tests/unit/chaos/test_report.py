@@ -1,4 +1,4 @@
-"""Journals, their summary, recovery times, and campaigns that go on where they were interrupted."""
+"""Journals, their summary, recovery times, and resumed campaigns."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_memory_that_grows_is_a_violation(tmp_path: Path, late: float, violated:
     assert [each["invariant"] for each in summary["violations"]] == ["memory-growth"] * violated
 
 
-def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_campaign_is_resumed(tmp_path: Path) -> None:
     campaign = Campaign(tmp_path, 7, 3.0, ("pods@real", "batch@embedded"))
     campaign.save()
     _journal(tmp_path / "pods@real" / "segment-0" / "journal.jsonl", done=False, at=60.0)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from bayplan.codec.field_errors import FieldPath
 from bayplan.codec.go_duration import GoDuration
-from bayplan.config.field_errors import FieldPath
 from bayplan.objects import core
 from bayplan.plugins.args_kinds import ARGS_KINDS
 from bayplan.plugins.default_preemption.args import DefaultPreemptionArgs

@@ -19,7 +19,7 @@ from bayplan.errors import Conflict, Forbidden, NotFound
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import KubeObject
 from support.harness.async_tests import async_test
-from support.harness.single_controller import ControllerRig, rig_of
+from support.harness.single_controller import SingleControllerHarness, run_controller
 
 KEY = ("", "team")
 CORE = "/api/v1/namespaces/team"
@@ -52,8 +52,10 @@ def server(*kinds: Tree, uid: str = "u1", finalizers: list[str] | None = None) -
     return {"GET /apis": {}, "GET /api/v1": core, "GET /api/v1/namespaces/team": tree}
 
 
-async def sync(harness: ControllerRig[NamespaceController], item: UntypedObject | None = None) -> float | None:
-    harness.hear(harness.controller.namespaces, namespace() if item is None else item)
+async def sync(
+    harness: SingleControllerHarness[NamespaceController], item: UntypedObject | None = None
+) -> float | None:
+    harness.deliver(harness.controller.namespaces, namespace() if item is None else item)
     return await harness.controller.sync(KEY)
 
 
@@ -71,10 +73,10 @@ def messages(body: Tree) -> dict[str, str]:
 )
 @async_test
 async def test_terminating_namespaces_wait_for_the_grace_period(item: UntypedObject, queued: dict[Any, float]) -> None:
-    async with rig_of(NamespaceController) as harness:
-        harness.hear(harness.controller.namespaces, item)
+    async with run_controller(NamespaceController) as harness:
+        harness.deliver(harness.controller.namespaces, item)
         assert harness.queued() == queued
-        harness.hear_gone(harness.controller.namespaces, item)
+        harness.deliver_deletion(harness.controller.namespaces, item)
         assert harness.queued() == {}
 
 
@@ -88,7 +90,7 @@ async def test_terminating_namespaces_wait_for_the_grace_period(item: UntypedObj
 )
 @async_test
 async def test_namespaces_that_need_no_cleanup(item: UntypedObject) -> None:
-    async with rig_of(NamespaceController, server()) as harness:
+    async with run_controller(NamespaceController, server()) as harness:
         assert await harness.controller.sync(KEY) is None
         assert await sync(harness, item) is None
         assert harness.requests == []
@@ -104,7 +106,9 @@ async def test_an_empty_namespace_loses_the_finalizer() -> None:
         kind("bindings", "Binding", verbs=["create"]),
         kind("onlylisted", "OnlyListed", verbs=["list", "watch"]),
     ]
-    async with rig_of(NamespaceController, server(*kinds, finalizers=["example.com/other", "kubernetes"])) as harness:
+    async with run_controller(
+        NamespaceController, server(*kinds, finalizers=["example.com/other", "kubernetes"])
+    ) as harness:
         assert await sync(harness) is None
         *reads, (line, body) = harness.requests
         assert [each for each, _ in reads] == [
@@ -121,7 +125,7 @@ async def test_an_empty_namespace_loses_the_finalizer() -> None:
 
 @async_test
 async def test_a_recreated_namespace_keeps_its_finalizer() -> None:
-    async with rig_of(NamespaceController, server(uid="another")) as harness:
+    async with run_controller(NamespaceController, server(uid="another")) as harness:
         assert await sync(harness) is None
         assert harness.writes == []
 
@@ -129,8 +133,10 @@ async def test_a_recreated_namespace_keeps_its_finalizer() -> None:
 @pytest.mark.parametrize("refusal", [Conflict("changed", code=409), NotFound("gone", code=404)])
 @async_test
 async def test_a_refused_finalizer_removal_is_retried(refusal: Refused) -> None:
-    async with rig_of(NamespaceController, {**server(), "PUT /api/v1/namespaces/team/finalize": refusal}) as harness:
-        harness.hear(harness.controller.namespaces, namespace())
+    async with run_controller(
+        NamespaceController, {**server(), "PUT /api/v1/namespaces/team/finalize": refusal}
+    ) as harness:
+        harness.deliver(harness.controller.namespaces, namespace())
         harness.queued()
         assert await harness.controller.sync(KEY) is None
         assert harness.queued() == {KEY: 0.0}
@@ -139,7 +145,7 @@ async def test_a_refused_finalizer_removal_is_retried(refusal: Refused) -> None:
 @async_test
 async def test_pods_are_deleted_before_everything_else() -> None:
     answers = server(kind("configmaps", "ConfigMap")) | {f"GET {CORE}/pods": [TWO, TERMINATING]}
-    async with rig_of(NamespaceController, answers) as harness:
+    async with run_controller(NamespaceController, answers) as harness:
         assert await sync(harness) == RECHECK_S == 0.5
         deletion, (line, body) = harness.writes
         assert deletion == (f"DELETE {CORE}/pods", BACKGROUND)
@@ -174,7 +180,7 @@ async def test_deletion_of_the_objects_of_a_resource(
     verbs: list[str], answers: list[Any], deletions: list[Any]
 ) -> None:
     table = server(kind("configmaps", "ConfigMap", verbs=verbs)) | {f"GET {CORE}/configmaps": answers}
-    async with rig_of(NamespaceController, table) as harness:
+    async with run_controller(NamespaceController, table) as harness:
         assert await sync(harness) is None
         *found, (last, _) = harness.writes
         assert found == deletions
@@ -184,7 +190,7 @@ async def test_deletion_of_the_objects_of_a_resource(
 @async_test
 async def test_terminating_objects_are_not_deleted_again() -> None:
     table = server(kind("configmaps", "ConfigMap")) | {f"GET {CORE}/configmaps": TERMINATING}
-    async with rig_of(NamespaceController, table) as harness:
+    async with run_controller(NamespaceController, table) as harness:
         assert await sync(harness) == RECHECK_S
         assert [line for line, _ in harness.writes] == ["PATCH /api/v1/namespaces/team/status"]
 
@@ -193,7 +199,7 @@ async def test_terminating_objects_are_not_deleted_again() -> None:
 async def test_a_refused_list_is_a_condition_and_blocks_the_deletion() -> None:
     table = server(kind("configmaps", "ConfigMap"), kind("secrets", "Secret"))
     table |= {f"GET {CORE}/configmaps": Forbidden("not allowed", code=403), f"GET {CORE}/secrets": [TWO, NONE]}
-    async with rig_of(NamespaceController, table) as harness:
+    async with run_controller(NamespaceController, table) as harness:
         assert await sync(harness) == RECHECK_S
         assert [line for line, _ in harness.requests if line.startswith("DELETE")] == [f"DELETE {CORE}/secrets"]
         assert await harness.controller.sync(KEY) == RECHECK_S
@@ -204,14 +210,14 @@ async def test_a_refused_list_is_a_condition_and_blocks_the_deletion() -> None:
 @async_test
 async def test_a_refused_list_of_pods_blocks_all_further_deletions() -> None:
     table = server(kind("configmaps", "ConfigMap")) | {f"GET {CORE}/pods": Forbidden("not allowed", code=403)}
-    async with rig_of(NamespaceController, table) as harness:
+    async with run_controller(NamespaceController, table) as harness:
         assert await sync(harness) == RECHECK_S
         assert f"GET {CORE}/configmaps" not in [line for line, _ in harness.requests]
 
 
 @async_test
 async def test_a_bug_in_a_deletion_is_raised() -> None:
-    async with rig_of(NamespaceController, server() | {f"GET {CORE}/pods": ZeroDivisionError()}) as harness:
+    async with run_controller(NamespaceController, server() | {f"GET {CORE}/pods": ZeroDivisionError()}) as harness:
         with pytest.raises(ZeroDivisionError):
             await sync(harness)
 
@@ -221,7 +227,7 @@ async def test_a_failed_discovery_blocks_the_deletion() -> None:
     version = {"version": "v1"}
     groups = {"groups": [{"name": "metrics.k8s.io", "versions": [version], "preferredVersion": version}]}
     failing = {"GET /apis": groups, "GET /apis/metrics.k8s.io/v1": Refused("unavailable", code=503)}
-    async with rig_of(NamespaceController, server() | failing) as harness:
+    async with run_controller(NamespaceController, server() | failing) as harness:
         assert await sync(harness) == RECHECK_S
         ((_, body),) = harness.writes
         discovery = "Discovery failed for some groups: metrics.k8s.io/v1"
@@ -230,7 +236,7 @@ async def test_a_failed_discovery_blocks_the_deletion() -> None:
 
 @async_test
 async def test_unchanged_conditions_are_not_written() -> None:
-    async with rig_of(NamespaceController, server() | {f"GET {CORE}/pods": TERMINATING}) as harness:
+    async with run_controller(NamespaceController, server() | {f"GET {CORE}/pods": TERMINATING}) as harness:
         assert await sync(harness) == RECHECK_S
         ((_, body),) = harness.writes
         item = namespace(status={"phase": "Terminating", **body["status"]})
@@ -310,7 +316,7 @@ async def test_preferred_resources_exclude_subresources_and_events() -> None:
         "GET /apis/events.k8s.io/v1": {"resources": [kind("events", "Event")]},
         "GET /apis/broken/v1": b"<html>",
     }
-    async with rig_of(NamespaceController, table) as harness:
+    async with run_controller(NamespaceController, table) as harness:
         served = await server_preferred_resources(harness.controller.client)
     resources = [f"{each.resource} {each.resource.version}" for each in served.resources]
     assert resources == ["pods v1", "deployments.apps v2", "sets.apps v2", "old.apps v1"]

@@ -23,7 +23,7 @@ from bayplan.errors import ApiError as Refused
 from bayplan.errors import Conflict, Forbidden, NotFound
 from bayplan.objects.kinds import convert
 from support.harness.async_tests import async_test
-from support.harness.single_controller import ControllerRig, rig_of
+from support.harness.single_controller import SingleControllerHarness, run_controller
 
 WEB = ("default", "web")
 PODS_PATH = "/api/v1/namespaces/default/pods"
@@ -85,54 +85,54 @@ def pod(
 )
 @async_test
 async def test_owners_enqueued_by_a_pod_event(old: PodFields | None, new: PodFields | None, enqueued: set[str]) -> None:
-    async with rig_of(RecordingController) as harness:
+    async with run_controller(RecordingController) as harness:
         other = owner("db", selector={"matchLabels": {"app": "db"}})
         far = convert({"metadata": {"name": "far", "namespace": "far"}, "spec": {"selector": SELECTOR}}, UntypedObject)
-        harness.hear(harness.controller.owners, owner(), other, far)
+        harness.deliver(harness.controller.owners, owner(), other, far)
         if old is not None:
-            harness.hear(harness.controller.pods, old)
+            harness.deliver(harness.controller.pods, old)
         assert harness.queued()
         if new is not None:
-            harness.hear(harness.controller.pods, new)
+            harness.deliver(harness.controller.pods, new)
         elif old is not None:
-            harness.hear_gone(harness.controller.pods, old)
+            harness.deliver_deletion(harness.controller.pods, old)
         assert harness.queued() == {("default", name): 0.0 for name in enqueued}
 
 
 @async_test
 async def test_an_owner_of_many_pods_is_enqueued_with_a_delay() -> None:
-    async with rig_of(RecordingController) as harness:
+    async with run_controller(RecordingController) as harness:
         for number in range(BATCH_THRESHOLD):
-            harness.hear(harness.controller.pods, pod(f"p{number}", owner_name="web"))
+            harness.deliver(harness.controller.pods, pod(f"p{number}", owner_name="web"))
             assert harness.queued() == {WEB: 0.0}
-        harness.hear(harness.controller.pods, pod("last", owner_name="web"))
+        harness.deliver(harness.controller.pods, pod("last", owner_name="web"))
         assert harness.queued() == {WEB: pytest.approx(BATCH_PERIOD_S, abs=0.06)}
 
 
 @async_test
 async def test_pod_events_fulfil_expectations() -> None:
-    async with rig_of(RecordingController) as harness:
+    async with run_controller(RecordingController) as harness:
         expectations, pods = harness.controller.expectations, harness.controller.pods
         expectations.expect_creations("uid-web", 1)
-        harness.hear(pods, pod("other", owner_name="db"))
+        harness.deliver(pods, pod("other", owner_name="db"))
         assert not expectations.satisfied("uid-web")
-        harness.hear(pods, pod(owner_name="web"))
+        harness.deliver(pods, pod(owner_name="web"))
         assert expectations.satisfied("uid-web")
         expectations.expect_creations("uid-web", 1)
         expectations.expect_deletion("uid-web", "uid-p")
-        harness.hear(pods, pod(owner_name="web", phase="Failed"))
+        harness.deliver(pods, pod(owner_name="web", phase="Failed"))
         assert not expectations.satisfied("uid-web")
-        harness.hear(pods, pod("second", owner_name="web"))
+        harness.deliver(pods, pod("second", owner_name="web"))
         assert not expectations.satisfied("uid-web")
-        harness.hear(pods, pod(owner_name="web", **TERMINATING))
+        harness.deliver(pods, pod(owner_name="web", **TERMINATING))
         assert expectations.satisfied("uid-web")
         expectations.expect_deletion("uid-web", "uid-second")
-        harness.hear_gone(pods, pod("second", owner_name="web"))
+        harness.deliver_deletion(pods, pod("second", owner_name="web"))
         assert expectations.satisfied("uid-web")
         expectations.expect_creations("uid-web", 1)
-        harness.hear(harness.controller.owners, owner(), owner())
+        harness.deliver(harness.controller.owners, owner(), owner())
         assert not expectations.satisfied("uid-web")
-        harness.hear_gone(harness.controller.owners, owner())
+        harness.deliver_deletion(harness.controller.owners, owner())
         assert expectations.satisfied("uid-web")
 
 
@@ -142,9 +142,11 @@ async def test_pod_events_fulfil_expectations() -> None:
 EXISTING = {"metadata": {"name": "web", "uid": "uid-web"}}
 
 
-async def claim(harness: ControllerRig[RecordingController], item: UntypedObject, *pods: PodFields) -> list[str]:
-    harness.hear(harness.controller.owners, item)
-    harness.hear(harness.controller.pods, *pods)
+async def claim(
+    harness: SingleControllerHarness[RecordingController], item: UntypedObject, *pods: PodFields
+) -> list[str]:
+    harness.deliver(harness.controller.owners, item)
+    harness.deliver(harness.controller.pods, *pods)
     return [each.name for each in await harness.controller.claim_pods(item)]
 
 
@@ -163,7 +165,7 @@ async def claim(harness: ControllerRig[RecordingController], item: UntypedObject
 )
 @async_test
 async def test_adoption_of_orphans(found: PodFields, server: Any, adopted: bool) -> None:
-    async with rig_of(RecordingController, {f"GET {WEB_PATH}": server}) as harness:
+    async with run_controller(RecordingController, {f"GET {WEB_PATH}": server}) as harness:
         assert await claim(harness, owner(), found) == (["p"] if adopted else [])
         body = {"metadata": {"uid": "uid-p", "ownerReferences": [owner_reference(REPLICA_SETS, owner())]}}
         assert harness.writes == ([(f"PATCH {PODS_PATH}/p", body)] if adopted else [])
@@ -172,7 +174,7 @@ async def test_adoption_of_orphans(found: PodFields, server: Any, adopted: bool)
 @async_test
 async def test_an_orphan_deleted_during_its_adoption_is_not_counted() -> None:
     answers = {f"GET {WEB_PATH}": EXISTING, f"PATCH {PODS_PATH}/p": NotFound("gone", code=404)}
-    async with rig_of(RecordingController, answers) as harness:
+    async with run_controller(RecordingController, answers) as harness:
         assert await claim(harness, owner(), pod(), pod("q")) == ["q"]
 
 
@@ -190,7 +192,7 @@ async def test_an_orphan_deleted_during_its_adoption_is_not_counted() -> None:
 @async_test
 async def test_release_of_owned_pods(item: UntypedObject, found: PodFields, released: bool) -> None:
     answers = {f"PATCH {PODS_PATH}/p": NotFound("gone", code=404)}
-    async with rig_of(RecordingController, answers) as harness:
+    async with run_controller(RecordingController, answers) as harness:
         assert await claim(harness, item, found) == []
         body = {"metadata": {"uid": "uid-p", "ownerReferences": [{"$patch": "delete", "uid": "uid-web"}]}}
         assert harness.requests == ([(f"PATCH {PODS_PATH}/p", body)] if released else [])
@@ -202,7 +204,7 @@ async def test_release_of_owned_pods(item: UntypedObject, found: PodFields, rele
 )
 @async_test
 async def test_owners_that_adopt_nothing(item: UntypedObject) -> None:
-    async with rig_of(RecordingController, {f"GET {WEB_PATH}": EXISTING}) as harness:
+    async with run_controller(RecordingController, {f"GET {WEB_PATH}": EXISTING}) as harness:
         assert await claim(harness, item, pod("mine", owner_name="web"), pod("stray")) == ["mine"]
         assert harness.requests == []
 
@@ -246,13 +248,13 @@ CREATED = {"metadata": {"name": "web-x", "namespace": "default"}}
 
 @async_test
 async def test_created_pods_are_expected_and_reported() -> None:
-    async with rig_of(RecordingController, {f"POST {PODS_PATH}": CREATED}) as harness:
+    async with run_controller(RecordingController, {f"POST {PODS_PATH}": CREATED}) as harness:
         await harness.controller.create_pods(owner(), [{"n": 0}, {"n": 1}])
         assert harness.requests == [(f"POST {PODS_PATH}", {"n": number}) for number in range(2)]
         assert harness.controller.events == [("SuccessfulCreate", "Created pod: web-x", False)] * 2
         for left in (1, 0):
             assert not harness.controller.expectations.satisfied("uid-web")
-            harness.hear(harness.controller.pods, pod(f"p{left}", owner_name="web"))
+            harness.deliver(harness.controller.pods, pod(f"p{left}", owner_name="web"))
         assert harness.controller.expectations.satisfied("uid-web")
         await harness.controller.create_pods(owner(), [{}], record_each=False)
         assert len(harness.controller.events) == 2
@@ -281,7 +283,7 @@ TERMINATING_MESSAGE = "namespace default is being terminated"
 async def test_a_refused_creation_stops_the_rest_and_its_expectation(
     fault: Exception, raised: bool, events: Any
 ) -> None:
-    async with rig_of(RecordingController, {f"POST {PODS_PATH}": fault}) as harness:
+    async with run_controller(RecordingController, {f"POST {PODS_PATH}": fault}) as harness:
         try:
             await harness.controller.create_pods(owner(), [{}] * 5)
             assert not raised
@@ -295,8 +297,8 @@ async def test_a_refused_creation_stops_the_rest_and_its_expectation(
 @async_test
 async def test_deleted_pods_are_expected_and_reported() -> None:
     answers = {f"DELETE {PODS_PATH}/gone": NotFound("gone", code=404)}
-    async with rig_of(RecordingController, answers) as harness:
-        harness.hear(harness.controller.pods, pod(owner_name="web"), pod("gone", owner_name="web"))
+    async with run_controller(RecordingController, answers) as harness:
+        harness.deliver(harness.controller.pods, pod(owner_name="web"), pod("gone", owner_name="web"))
         await harness.controller.delete_pods(owner(), [pod(owner_name="web"), pod("gone", owner_name="web")])
         assert [(line, body["preconditions"]) for line, body in harness.requests] == [
             (f"DELETE {PODS_PATH}/p", {"uid": "uid-p"}),
@@ -304,7 +306,7 @@ async def test_deleted_pods_are_expected_and_reported() -> None:
         ]
         assert harness.controller.events == [("SuccessfulDelete", "Deleted pod: p", False)]
         assert not harness.controller.expectations.satisfied("uid-web")
-        harness.hear_gone(harness.controller.pods, pod(owner_name="web"))
+        harness.deliver_deletion(harness.controller.pods, pod(owner_name="web"))
         assert harness.controller.expectations.satisfied("uid-web")
 
 
@@ -312,7 +314,7 @@ async def test_deleted_pods_are_expected_and_reported() -> None:
 async def test_a_refused_deletion_is_raised_and_ends_its_expectation() -> None:
     pods = [pod(f"p{number}", owner_name="web") for number in range(20)]
     answers = {f"DELETE {PODS_PATH}/{each.name}": Conflict("changed", code=409) for each in pods}
-    async with rig_of(RecordingController, answers) as harness:
+    async with run_controller(RecordingController, answers) as harness:
         with pytest.raises(Conflict):
             await harness.controller.delete_pods(owner(), pods)
         assert len(harness.requests) == 16

@@ -1,4 +1,4 @@
-"""What is deployed, as far as files tell: the chart and the overlays are compared by the end-to-end suite."""
+"""The manifests of `deploy/`, as far as files can show; the end-to-end suite compares chart and overlays."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BASE = DEPLOY / "kustomize" / "base"
 CHART = DEPLOY / "helm" / "bayplan"
 CONTAINERFILE = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
 NOT_FOR_PODS = {"ResourceQuota", "PriorityClass"}
-"""Read by other parts than the pod engine, or only from files."""
+"""Read by other components than the pod engine, or only from files."""
 
 
 def manifests() -> dict[tuple[str, str], dict[str, Any]]:
@@ -87,11 +87,11 @@ def test_the_configuration_is_accepted_and_has_its_own_name_and_lease() -> None:
 
 
 OVERLAYS = {"PodGroup": "pod-groups/cluster-role.yaml", "BindRequest": "binder/requests-role.yaml"}
-"""Where the rules are of kinds that are read only where somebody wants that."""
+"""The folder with the rules for kinds that only optional features read."""
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "volcano" not in kind.group], ids=lambda kind: kind.name)
-def test_what_the_pod_engine_reads_may_be_read(kind: Kind) -> None:
+def test_the_pod_engine_may_read_its_kinds(kind: Kind) -> None:
     granted = rules()
     if kind.name in OVERLAYS:
         overlay = yaml.safe_load_all((DEPLOY / "kustomize" / OVERLAYS[kind.name]).read_text(encoding="utf-8"))
@@ -106,7 +106,7 @@ def test_what_the_pod_engine_reads_may_be_read(kind: Kind) -> None:
 
 
 def test_pods_are_patched_only_where_policies_for_shared_gpus_are_wanted() -> None:
-    """Which device a pod was given is an annotation, and no other right will do for that."""
+    """The allocated device of a pod is an annotation, which needs the right to patch pods."""
     wanted = {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}
     assert not [rule for rule in rules() if "pods" in rule["resources"] and "patch" in rule["verbs"]]
     overlay = DEPLOY / "kustomize" / "shared-gpus"
@@ -126,7 +126,7 @@ def test_no_rule_is_wide() -> None:
         assert not {"secrets", "configmaps"} & set(rule["resources"])
 
 
-def test_two_run_and_one_at_a_time_may_be_disturbed() -> None:
+def test_two_replicas_with_a_disruption_budget_of_one() -> None:
     assert manifests()["Deployment", "bayplan"]["spec"]["replicas"] == 2
     assert manifests()["PodDisruptionBudget", "bayplan"]["spec"]["maxUnavailable"] == 1
 
@@ -210,7 +210,7 @@ def test_every_file_of_the_batch_engine_is_used_and_of_this_version(name: str) -
 
 
 @pytest.mark.parametrize("kind", WATCHED_KINDS, ids=lambda kind: kind.name)
-def test_what_the_batch_engine_reads_may_be_read(kind: Kind) -> None:
+def test_the_batch_engine_may_read_its_kinds(kind: Kind) -> None:
     verbs = {
         verb
         for rule in batch_manifests()["ClusterRole"]["rules"]
@@ -246,7 +246,7 @@ BINDER_FOLDERS = ("binder", "binder-program", "binder-gpu-sharing", "gpu-admissi
 
 
 def binder_trees(*folders: str) -> list[dict[str, Any]]:
-    """All that the binder, and the scheduler beside it, are deployed with; or what some folders hold."""
+    """All objects of binder and scheduler together; or those of some folders."""
     files = sorted(path for name in folders or BINDER_FOLDERS for path in (DEPLOY / "kustomize" / name).glob("*"))
     return [tree for path in files for tree in yaml.safe_load_all(path.read_text(encoding="utf-8")) if tree]
 
@@ -260,7 +260,7 @@ def test_the_binders_flags_are_taken_and_its_lease_is_the_one_that_it_may_hold()
     assert {flag.partition("=")[0] for flag in flags} <= known
     (role,) = [tree for tree in binder_trees("binder-program") if tree["kind"] == "Role"]
     (looked_at,) = [tree for tree in binder_trees("binder") if tree["kind"] == "Role"]
-    assert looked_at["rules"] == [{**role["rules"][1], "verbs": ["get"]}]  # the scheduler says who holds it
+    assert looked_at["rules"] == [{**role["rules"][1], "verbs": ["get"]}]  # the scheduler reads the holder
     named = [name for rule in role["rules"] for name in rule.get("resourceNames", ())]
     assert named == [binder_lease(leader_elect=True).resource_name]
     assert f"--leader-elect-resource-namespace={role['metadata']['namespace']}" in flags
@@ -297,7 +297,7 @@ def test_the_webhooks_for_shared_gpus_are_about_the_scheduler_that_gives_them_ou
 
 
 def test_prometheus_finds_the_binders_port() -> None:
-    """By the monitor's selector the service, by the service's selector the pods, by the name the port."""
+    """From the monitor's selector to the service, from its selector to the pods, from the port's name to the port."""
     (deployment,) = [tree for tree in binder_trees("binder-program") if tree["kind"] == "Deployment"]
     (service,) = [tree for tree in binder_trees("binder-program") if tree["kind"] == "Service"]
     (named,) = [tree for tree in binder_trees("binder-program") if tree["kind"] == "Kustomization"]
@@ -313,7 +313,7 @@ def test_prometheus_finds_the_binders_port() -> None:
     assert f"--listen-address=:{port['port']}" in container["args"]
 
 
-def test_alerts_that_are_shown_ask_for_metrics_that_there_are() -> None:
+def test_documented_alerts_use_existing_metrics() -> None:
     pages = DEPLOY.parent / "docs"
     text = (pages / "binder.md").read_text(encoding="utf-8")
     (rules,) = [
@@ -330,7 +330,7 @@ def test_alerts_that_are_shown_ask_for_metrics_that_there_are() -> None:
 
 @pytest.mark.parametrize(("overlay", "beneath"), [("binder", "base"), ("batch-binder", "batch")])
 def test_an_engine_beside_a_binder_loses_the_right_to_bind(overlay: str, beneath: str) -> None:
-    """The patch names a rule by its place, and says which one it means."""
+    """The patch selects a rule by its index, and tests its content."""
     (kustomization,) = [tree for tree in binder_trees(overlay) if tree["kind"] == "Kustomization"]
     (patch,) = [each for each in kustomization["patches"] if each.get("target", {}).get("kind") == "ClusterRole"]
     (role,) = [tree for tree in binder_trees(beneath) if tree["kind"] == "ClusterRole"]

@@ -34,22 +34,22 @@ def test_a_choice_is_stored_while_its_pod_waits(end: str) -> None:
     async def run() -> None:
         pod = make_pod("web", annotations={"gpu-fraction": "0.5"})
         registry: Any = known_plugins().with_plugins(Remembered)
-        async with run_with_bind_requests(NODE, config=bind_request_config("Remembered"), registry=registry) as rig:
-            store_bind_requests(rig)
-            rig.deliver(pod)
-            await wait_until(lambda: rig.live.pods_at_binder == 1)
+        async with run_with_bind_requests(NODE, config=bind_request_config("Remembered"), registry=registry) as harness:
+            store_bind_requests(harness)
+            harness.deliver(pod)
+            await wait_until(lambda: harness.live.pods_at_binder == 1)
             (plugin,) = (each for each in made if each._choices)
             assert list(plugin._choices) == [pod.uid]
-            assert rig.live.bind_requests is not None
-            request = rig.live.bind_requests.requests[pod.key]
+            assert harness.live.bind_requests is not None
+            request = harness.live.bind_requests.requests[pod.key]
             if end == "deleted":
-                rig.live.handle_event(pod, None)
+                harness.live.handle_event(pod, None)
             elif end == "bound":
-                rig.live.handle_event(None, replace(request, status=BindRequestStatus(phase="Succeeded")))
+                harness.live.handle_event(None, replace(request, status=BindRequestStatus(phase="Succeeded")))
             else:
                 failed = BindRequestStatus(phase="Failed", failed_attempts=3, reason="not now")
-                rig.live.handle_event(None, replace(request, status=failed))
-            await wait_until(lambda: rig.live.pods_in_binding == 0)
+                harness.live.handle_event(None, replace(request, status=failed))
+            await wait_until(lambda: harness.live.pods_in_binding == 0)
             assert plugin._choices == {}
 
     asyncio.run(run())

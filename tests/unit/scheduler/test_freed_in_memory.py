@@ -99,6 +99,6 @@ def test_a_trial_wakes_no_pod(objects: tuple[KubeObject, ...], give: Any) -> Non
                     placed.assumed.end_trial(harness.live.engine.cache)
                 else:
                     placed.assumed.unreserve_and_forget(harness.live.engine.cache)
-                assert bool(harness.live._events) != in_trial
+                assert bool(harness.live.event_queue.waiting) != in_trial
 
     test()

@@ -1,4 +1,4 @@
-"""Each fault that a crash might leave behind is seen: a check that never fails says nothing."""
+"""Each violation that a crash may cause is detected by the invariants."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def request(name: str, where: str = "n1", **spec: Any) -> Tree:
 
 
 def in_order() -> ClusterState:
-    """A plain pod, one that shares a device, one with a claim, one with a volume: all as it must be."""
+    """A plain pod, one that shares a device, one with a claim, one with a volume: no violation."""
     room = node("n1", cpu="4")
     room["status"]["allocatable"]["nvidia.com/gpu"] = "1"
     shared, holder = placed("shared"), placed("holder")
@@ -61,7 +61,7 @@ def volume(name: str, where: str) -> Tree:
     return {"metadata": {"name": name}, "spec": {"claimRef": {"uid": "data"}, "nodeAffinity": affinity}}
 
 
-def test_what_is_in_order_has_no_faults() -> None:
+def test_a_consistent_state_has_no_faults() -> None:
     assert in_order().faults() == []
 
 
@@ -73,7 +73,7 @@ def second_share(scene: ClusterState) -> None:
 
 
 def waiting(scene: ClusterState) -> None:
-    """A pod that is on its way to a node without room for it."""
+    """A pod with a request for a node without room for it."""
     large = placed("large", "", cpu="4")
     scene.pods.append(large)
     scene.requests.append({**request("large"), "status": {}})
@@ -111,17 +111,14 @@ FAULTS: dict[str, tuple[Callable[[ClusterState], Any], str]] = {
         "n1: 1000 of 0 nvidia.com/gpu",
     ),
     "too-many-shares": (second_share, "group g is given out to 120 %"),
-    "leaked-reservation": (
-        lambda scene: scene.pods.pop(1),
-        "the device of group g on n1 is reserved, and nobody uses it",
-    ),
+    "leaked-reservation": (lambda scene: scene.pods.pop(1), "the device of group g on n1 is reserved but unused"),
     "no-reservation": (
         lambda scene: scene.reservations.pop(),
-        'a pod on "n1" is of group g, and nobody reserves the device',
+        'a pod on "n1" is of group g, but the device is not reserved',
     ),
     "going-reservation": (
         lambda scene: scene.reservations[0]["metadata"].update(deletionTimestamp="now"),
-        'a pod on "n1" is of group g, and nobody reserves the device',
+        'a pod on "n1" is of group g, but the device is not reserved',
     ),
     "no-label": (
         lambda scene: scene.pods[1]["metadata"].pop("labels"),
@@ -129,17 +126,14 @@ FAULTS: dict[str, tuple[Callable[[ClusterState], Any], str]] = {
     ),
     "left-label": (
         lambda scene: scene.pods[0]["metadata"].update(labels={"runai-gpu-group": "old"}),
-        'a pod on "n1" is of group old, and nobody reserves the device',
+        'a pod on "n1" is of group old, but the device is not reserved',
     ),
     "no-config-map": (
         lambda scene: scene.config_maps.pop(),
         "pod shared is bound, and its ConfigMap shared-gpu-0-evar is not there",
     ),
     "dead-user": (lambda scene: scene.pods.pop(2), "claim c is reserved for claiming, which is gone"),
-    "unused-claim": (
-        lambda scene: scene.claims[0]["status"].pop("reservedFor"),
-        "claim c has devices, and nobody uses them",
-    ),
+    "unused-claim": (lambda scene: scene.claims[0]["status"].pop("reservedFor"), "claim c has devices but no user"),
     "not-reserved": (
         lambda scene: scene.claims[0].pop("status"),
         "pod claiming is bound, and claim c is not reserved for it",
@@ -174,7 +168,7 @@ def test_devices_that_can_be_used_are_no_fault() -> None:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_each_fault_is_seen(name: str) -> None:
+def test_each_fault_is_detected(name: str) -> None:
     scene = in_order()
     spoil, sentence = FAULTS[name]
     spoil(scene)

@@ -1,4 +1,4 @@
-"""What a test does to logging, the next one does not notice."""
+"""A test's changes of the logging configuration do not affect the next test."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def own_logger() -> logging.Logger:
 
 
 DISTURBANCES: dict[str, Callable[[], object]] = {
-    "a configuration that switches off whoever exists": lambda: logging.config.dictConfig({"version": 1}),
+    "a configuration that disables existing loggers": lambda: logging.config.dictConfig({"version": 1}),
     "everything is off": lambda: logging.disable(logging.CRITICAL),
     "a level of its own": lambda: own_logger().setLevel(logging.CRITICAL),
     "a level for all that have none": lambda: logging.getLogger("bayplan").setLevel(logging.CRITICAL),
     "no way up": lambda: setattr(own_logger(), "propagate", False),
     "a filter": lambda: own_logger().addFilter(lambda _: False),
-    "logs that nobody closed": lambda: start_logs(LogOptions(verbosity=9), ManualClock()),
+    "logs that are not closed": lambda: start_logs(LogOptions(verbosity=9), ManualClock()),
 }
 
 
@@ -42,7 +42,7 @@ def test_a_disturbance_ends_with_its_test(what: str, caplog: pytest.LogCaptureFi
     assert (logging.root.handlers, logging.root.level) == (handlers, level)
 
 
-def test_a_logger_that_came_meanwhile_is_as_new(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_logger_created_meanwhile_is_reset(caplog: pytest.LogCaptureFixture) -> None:
     with restore_logging():
         late = logging.getLogger("bayplan.tests.late")
         late.disabled = True

@@ -1,4 +1,4 @@
-"""What end-to-end tests say of nodes that hold more than they have."""
+"""The check for overcommitted nodes of the end-to-end tests."""
 
 from __future__ import annotations
 

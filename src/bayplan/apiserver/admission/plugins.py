@@ -14,6 +14,7 @@ from bayplan.apiserver.admission import limit_ranger, pod_security, resource_quo
 from bayplan.apiserver.api_errors import forbidden, namespace_terminating, not_found
 from bayplan.apiserver.resources.kinds import ServedResource, Tree
 from bayplan.apiserver.resources.lookup import ObjectLookup, built_in
+from bayplan.codec.field_errors import aggregate
 from bayplan.codec.quantity import parse_quantity
 
 Operation = Literal["create", "update", "delete"]
@@ -279,8 +280,7 @@ def _check_limits(
         return
     found = limit_ranger.pod_violations(item, ranges) if is_pod else limit_ranger.claim_violations(item, ranges)
     if found:
-        message = found[0] if len(found) == 1 else f"[{', '.join(dict.fromkeys(found))}]"
-        raise forbidden(resource, _object_name(item), message)
+        raise forbidden(resource, _object_name(item), aggregate(found))
 
 
 def _check_quotas(resource: ServedResource, item: Tree, old: Tree | None, lookup: ObjectLookup) -> None:

@@ -25,7 +25,7 @@ from bayplan.apiserver.resources.kinds import ServedResource, Tree
 from bayplan.apiserver.resources.lookup import ObjectLookup, built_in
 from bayplan.apiserver.tables.cell_text import selector_text
 from bayplan.apiserver.validation.metadata import selector_matches
-from bayplan.codec.field_errors import FieldErrorList
+from bayplan.codec.field_errors import FieldErrorList, aggregate
 
 SUCCESS: Tree = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 _TOO_MANY = "Cannot evict pod as it would violate the pod's disruption budget."
@@ -63,8 +63,7 @@ def _check_binding(binding: Tree) -> None:
     if not target.get("name"):
         errors.required("target.name")
     if errors:
-        texts = list(map(str, errors))
-        raise StatusError(500, "", texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]")
+        raise StatusError(500, "", aggregate(errors))
 
 
 def _set_node(pod: Tree, binding: Tree, now: str) -> Tree:

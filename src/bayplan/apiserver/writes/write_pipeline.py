@@ -23,11 +23,12 @@ from bayplan.apiserver.warnings import warnings_for
 from bayplan.apiserver.writes.metadata import timestamp
 from bayplan.apiserver.writes.strategies import prepare_create, prepare_update
 from bayplan.clock import Clock
+from bayplan.codec.field_errors import FieldError
 
 _CSR_RESOURCE = ("certificates.k8s.io", "certificatesigningrequests")
 
 
-def _validate_crd(tree: Tree, old: Tree | None = None) -> Sequence[api_errors.FieldCause]:
+def _validate_crd(tree: Tree, old: Tree | None = None) -> Sequence[FieldError]:
     from bayplan.apiserver.schema.crd import definitions  # imports CEL; other starts do not load it
 
     return definitions.validate_crd(tree, old)
@@ -51,7 +52,7 @@ class WritePipeline:
         prepare_create(resource, tree, lookup=self._lookup)
         if resource.storage == _CSR_RESOURCE:
             csr_rules.prepare_create(tree, write.user.info())
-        errors: list[api_errors.FieldCause] = [*validate_create(resource, tree)]
+        errors: list[FieldError] = [*validate_create(resource, tree)]
         if resource.custom:
             errors += custom_type(resource).faults(tree)
         elif resource.storage == CRD_RESOURCE:
@@ -76,7 +77,7 @@ class WritePipeline:
             csr_rules.prepare_update(tree, old, part, timestamp(self._clock.now()))
         else:
             prepare_update(resource, tree, old, part, lookup=self._lookup)
-        errors: list[api_errors.FieldCause] = [*validate_update(resource, tree, old, part)]
+        errors: list[FieldError] = [*validate_update(resource, tree, old, part)]
         if resource.custom:
             errors += custom_type(resource).faults(tree, old, subresource=part)
         elif resource.storage == CRD_RESOURCE and not part:
@@ -149,7 +150,7 @@ class WritePipeline:
         )
 
     @staticmethod
-    def _raise_invalid(write: WriteRequest, tree: Tree, errors: Sequence[api_errors.FieldCause]) -> None:
+    def _raise_invalid(write: WriteRequest, tree: Tree, errors: Sequence[FieldError]) -> None:
         if errors:
             raise api_errors.invalid(
                 write.resource.kind, write.resource.group, tree["metadata"].get("name", ""), errors

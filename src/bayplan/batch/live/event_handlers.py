@@ -58,12 +58,10 @@ class BatchEventHandlers:
             assert old is None or isinstance(old, Pod)
             assert new is None or isinstance(new, Pod)
             self._handle_pod(old, new)
-        elif isinstance(item, Node):
-            self._handle_node(item, is_gone=new is None)
         elif isinstance(item, BindRequest):
             self._handle_bind_request(old, new)
         elif item is not None and type(item) not in self.kinds_handled_elsewhere:
-            if new is not None and not (isinstance(new, PodGroup) and self._belongs_to_other_scheduler(new)):
+            if new is not None and self._uses(new):
                 self.engine.cache.upsert(new)
             else:
                 self.engine.cache.delete(item)
@@ -92,14 +90,11 @@ class BatchEventHandlers:
         if self.requests is not None:
             self.requests.handle_event(old, new)
 
-    def _handle_node(self, node: Node, *, is_gone: bool) -> None:
-        if Node in self.kinds_handled_elsewhere:
-            return
-        cache = self.engine.cache
-        if not is_gone and self.manages(node):
-            cache.add_node(node)
-        elif cache.node(node.name) is not None:
-            cache.remove_node(node.name)
+    def _uses(self, item: KubeObject) -> bool:
+        """Whether a node or a pod group is one of this scheduler; true for other kinds."""
+        if isinstance(item, Node):
+            return self.manages(item)
+        return not (isinstance(item, PodGroup) and self._belongs_to_other_scheduler(item))
 
     def _handle_pod(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and (new is None or old.uid != new.uid):
@@ -136,8 +131,8 @@ class BatchEventHandlers:
             self.requests.handle_pod_delete(pod)
         cache = self.engine.cache
         self._forget_assumed(pod)
-        if Pod not in self.kinds_handled_elsewhere and cache.pod(pod.uid) is not None:
-            cache.remove_pod(pod)
+        if Pod not in self.kinds_handled_elsewhere:
+            cache.delete(pod)
         self.engine.handle.nominator.remove_victim(pod.uid)
         self.engine.handle_delete(pod)
 
@@ -151,13 +146,8 @@ class BatchEventHandlers:
 
     def _update_cache(self, pod: Pod) -> None:
         """Count a pod on its node until it ends, whichever scheduler placed it."""
-        cache, known = self.engine.cache, self.engine.cache.pod(pod.uid)
-        if pod.status.phase in ENDED_PHASES:
-            if known is not None and not cache.is_assumed(pod.uid):
-                cache.remove_pod(pod)
-        elif not pod.spec.node_name:
-            return
-        elif known is not None and not cache.is_assumed(pod.uid):
-            cache.update_pod(pod)
-        else:
-            cache.add_pod(pod)
+        cache = self.engine.cache
+        if pod.status.phase not in ENDED_PHASES:
+            cache.upsert(pod)
+        elif cache.is_confirmed(pod.uid):
+            cache.delete(pod)

@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import islice
 
 from bayplan.batch.diagnostics.cache_dumper import cache_lines, dump_lines
@@ -32,6 +32,7 @@ from bayplan.batch.live.write_interfaces import IntentWriter
 from bayplan.batch.session.outcome import SessionResult
 from bayplan.batch.session.verbose_log import DECISIONS, TRACE
 from bayplan.client import BlockingHttpService
+from bayplan.client.informer.event_queue import EventQueue
 from bayplan.clock import LoopClock
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -83,13 +84,15 @@ class BatchRunLoop:
     """The end of the last session."""
     failed_sessions: dict[str, int] = field(default_factory=dict)
     """By key: number of sessions in which a pending pod found no node."""
-    _pending_events: deque[tuple[KubeObject | None, KubeObject | None]] = field(default_factory=deque)
-    _event_arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    event_queue: EventQueue = field(init=False)
     _session_requested: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by an event that triggers an early session."""
     _runs_sessions: bool = True
     _slice_ends_s: float = 0.0
     _jobs: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.event_queue = EventQueue(self.clock, self.slice_s)
 
     # Events
 
@@ -102,37 +105,25 @@ class BatchRunLoop:
             and self.event_handlers.is_responsible_for(new)
         ):
             self.observer.task_stage("Watched", new)
-        self._pending_events.append((old, new))
-        self._event_arrived.set()
+        self.event_queue.add(partial(self._handle_event, old, new))
 
     async def handle_events(self) -> None:
         """Handle events in slices, until cancelled."""
-        while True:
-            self._event_arrived.clear()
-            if self._handle_event_slice():
-                await self._event_arrived.wait()
-            else:
-                await asyncio.sleep(0)
+        await self.event_queue.handle_forever()
 
     async def handle_pending_events(self) -> None:
         """Handle all events received so far."""
-        while not self._handle_event_slice():
-            await asyncio.sleep(0)
+        await self.event_queue.handle_pending()
 
-    def _handle_event_slice(self) -> bool:
-        ends_s = self.clock.monotonic_s() + self.slice_s
-        while self._pending_events:
-            old, new = self._pending_events.popleft()
-            try:
-                self.event_handlers.handle_event(old, new)
-            except Exception:  # a failing event must not stop the handling of the rest
-                item = new if new is not None else old
-                log.exception("cannot handle an event of %s %s", type(item).__name__, item.key if item else "")
-            if not self._session_requested.is_set() and triggers_session(old, new, self.event_handlers):
-                self._session_requested.set()
-            if self.clock.monotonic_s() > ends_s:
-                return not self._pending_events
-        return True
+    def _handle_event(self, old: KubeObject | None, new: KubeObject | None) -> Iterator[None]:
+        try:
+            self.event_handlers.handle_event(old, new)
+        except Exception:  # a failing event must not stop the handling of the rest
+            item = new if new is not None else old
+            log.exception("cannot handle an event of %s %s", type(item).__name__, item.key if item else "")
+        if not self._session_requested.is_set() and triggers_session(old, new, self.event_handlers):
+            self._session_requested.set()
+        return iter(())
 
     # Sessions
 

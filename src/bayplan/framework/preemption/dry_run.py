@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bayplan.codec.field_errors import aggregate
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis
 from bayplan.framework.api.handle import FilterRunner
@@ -33,7 +34,6 @@ from bayplan.framework.preemption.victims import (
 )
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import Condition
-from bayplan.objects.selectors.label_selectors import joined
 from bayplan.objects.workloads import PodGroup
 from bayplan.snapshot import NodeColumns, PodInfo, Snapshot
 from bayplan.snapshot.preemption_columns import PreemptionColumns
@@ -61,7 +61,7 @@ class PreemptionSearchResult:
     def errors(self) -> str:
         """The errors of all nodes as one text, or an empty string. They matter only without a candidate."""
         texts = [status.message for status in self.statuses.values() if status.code is Code.ERROR]
-        return joined(texts) if texts else ""
+        return aggregate(texts) if texts else ""
 
     def sentence(self, names: list[str]) -> str:
         """Return why no node helps, in the format of the FailedScheduling message."""

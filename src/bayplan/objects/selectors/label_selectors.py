@@ -17,7 +17,8 @@ from typing import Literal
 
 import msgspec
 
-from bayplan.codec.go_text import json_text, quote
+from bayplan.codec.field_errors import FieldError, aggregate, invalid
+from bayplan.codec.go_text import quote
 from bayplan.errors import ObjectError
 from bayplan.objects.meta import LabelSelector
 from bayplan.objects.name_validation import label_key_problems, label_value_problems
@@ -144,24 +145,12 @@ def make_requirement(key: str, operator: Operator, values: Sequence[str]) -> Req
 def requirement_problems(key: str, operator: Operator, values: Sequence[str], path: str = "") -> tuple[str, ...]:
     """The API server's errors about a requirement at `path`."""
     at = f"{path}." if path else ""
-    problems = [invalid(f"{at}key", key, "; ".join(bad))] if (bad := label_key_problems(key)) else []
-    problems += _count_problems(operator, values, f"{at}values")
+    problems = [str(invalid(f"{at}key", key, "; ".join(bad)))] if (bad := label_key_problems(key)) else []
+    problems += map(str, _count_problems(operator, values, f"{at}values"))
     for number, value in enumerate(values):
         if wrong := label_value_problems(value):
-            problems.append(invalid(f"{at}values[{number}][{key}]", value, "; ".join(wrong)))
+            problems.append(str(invalid(f"{at}values[{number}][{key}]", value, "; ".join(wrong))))
     return tuple(dict.fromkeys(problems))
-
-
-def joined(problems: Sequence[str]) -> str:
-    """Several errors as one, in the format of Go's aggregated errors."""
-    distinct = tuple(dict.fromkeys(problems))
-    return distinct[0] if len(distinct) == 1 else f"[{', '.join(distinct)}]"
-
-
-def invalid(path: str, value: str | Sequence[str], detail: str) -> str:
-    """The text of an invalid field. An empty list of values prints as null."""
-    shown = quote(value) if isinstance(value, str) else json_text(list(value) or None)
-    return f"{path}: Invalid value: {shown}: {detail}"
 
 
 def parse_int64(text: str) -> int | None:
@@ -172,14 +161,14 @@ def parse_int64(text: str) -> int | None:
     return number if -(2**63) <= number < 2**63 else None
 
 
-def _count_problems(operator: Operator, values: Sequence[str], path: str) -> list[str]:
-    """Errors about the number of values, and about values that must be integers."""
+def _count_problems(operator: Operator, values: Sequence[str], path: str) -> list[FieldError]:
+    """Errors about the number of values, and about values that must be integers. No values print as null."""
     if operator in ("In", "NotIn"):
-        return [] if values else [invalid(path, values, "for 'in', 'notin' operators, values set can't be empty")]
+        return [] if values else [invalid(path, None, "for 'in', 'notin' operators, values set can't be empty")]
     if operator in ("Exists", "DoesNotExist"):
         return [invalid(path, values, "values set must be empty for exists and does not exist")] if values else []
     rule = "for 'Gt', 'Lt' operators, "
-    problems = [] if len(values) == 1 else [invalid(path, values, f"{rule}exactly one value is required")]
+    problems = [] if len(values) == 1 else [invalid(path, values or None, f"{rule}exactly one value is required")]
     for number, value in enumerate(values):
         if parse_int64(value) is None:
             problems.append(invalid(f"{path}[{number}]", value, f"{rule}the value must be an integer"))
@@ -190,7 +179,7 @@ def _count_problems(operator: Operator, values: Sequence[str], path: str) -> lis
 def _label_requirement(key: str, operator: Operator, values: tuple[str, ...]) -> Requirement:
     problems = requirement_problems(key, operator, values)
     if problems:
-        raise SelectorError(joined(problems))
+        raise SelectorError(aggregate(problems))
     return make_requirement(key, operator, values)
 
 

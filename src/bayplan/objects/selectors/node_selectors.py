@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from bayplan.codec.go_text import json_string, quote
+from bayplan.codec.field_errors import AsJson, aggregate, invalid, unsupported
 from bayplan.objects.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PreferredSchedulingTerm
 from bayplan.objects.selectors.label_selectors import (
     NODE_OPERATORS,
@@ -22,8 +22,6 @@ from bayplan.objects.selectors.label_selectors import (
     LabelMatcher,
     Requirement,
     SelectorError,
-    invalid,
-    joined,
     make_requirement,
     matcher_of,
     requirement_problems,
@@ -65,7 +63,7 @@ class NodeSelectorMatcher(msgspec.Struct, frozen=True, cache_hash=True):
     def checked(self) -> NodeSelectorMatcher:
         """Return itself; raise `SelectorError` if any term is invalid. For callers that refuse invalid terms."""
         if self.errors:
-            raise SelectorError(joined(self.errors))
+            raise SelectorError(aggregate(self.errors))
         return self
 
 
@@ -137,7 +135,7 @@ def compile_preferred_terms(terms: Iterable[PreferredSchedulingTerm], path: str 
     )
     errors = [error for preferred in compiled for error in preferred.term.errors]
     if errors:
-        raise SelectorError(joined(errors))
+        raise SelectorError(aggregate(errors))
     return compiled
 
 
@@ -172,7 +170,7 @@ def _label_requirements(
         at = f"{path}[{number}]"
         operator = NODE_OPERATORS.get(expression.operator)
         if operator is None:
-            errors.append(_unsupported(at, expression.operator, NODE_OPERATORS))
+            errors.append(str(unsupported(f"{at}.operator", AsJson(expression.operator), NODE_OPERATORS)))
         elif problems := requirement_problems(expression.key, operator, expression.values, at):
             errors.extend(problems)
         else:
@@ -186,13 +184,8 @@ def _field_requirements(
         at = f"{path}[{number}]"
         operator = NODE_OPERATORS.get(expression.operator)
         if operator is None or operator not in FIELD_OPERATORS:
-            errors.append(_unsupported(at, expression.operator, FIELD_OPERATORS))
+            errors.append(str(unsupported(f"{at}.operator", AsJson(expression.operator), FIELD_OPERATORS)))
         elif len(expression.values) != 1:
-            errors.append(invalid(f"{at}.values", expression.values, "must have one element"))
+            errors.append(str(invalid(f"{at}.values", expression.values or None, "must have one element")))
         else:
             yield make_requirement(expression.key, operator, expression.values)
-
-
-def _unsupported(path: str, operator: str, supported: Iterable[str]) -> str:
-    names = ", ".join(quote(name) for name in supported)
-    return f"{path}.operator: Unsupported value: {json_string(operator)}: supported values: {names}"

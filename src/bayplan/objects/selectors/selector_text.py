@@ -11,14 +11,13 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from bayplan.codec.field_errors import aggregate, invalid
 from bayplan.objects.name_validation import label_key_problems
 from bayplan.objects.selectors.label_selectors import (
     LabelMatcher,
     Operator,
     Requirement,
     SelectorError,
-    invalid,
-    joined,
     make_requirement,
     matcher_of,
     requirement_problems,
@@ -137,7 +136,7 @@ class _SelectorParser:
         if not token.is_word:
             raise SelectorError(f"found '{token.text}', expected: identifier")
         if problems := label_key_problems(token.text):
-            raise SelectorError(invalid("<nil>", token.text, "; ".join(problems)))
+            raise SelectorError(str(invalid("<nil>", token.text, "; ".join(problems))))
         return token.text
 
     def _values(self) -> tuple[str, ...]:
@@ -187,7 +186,7 @@ def _starts_requirement(token: _Token) -> bool:
 
 def _check_requirement(key: str, operator: Operator, values: tuple[str, ...]) -> Requirement:
     if problems := requirement_problems(key, operator, values):
-        raise SelectorError(joined(problems))
+        raise SelectorError(aggregate(problems))
     return make_requirement(key, operator, values)
 
 

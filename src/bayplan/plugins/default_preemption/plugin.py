@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 
-from bayplan.config.field_errors import FieldPath, aggregate
+from bayplan.codec.field_errors import FieldPath, aggregate
 from bayplan.errors import ConfigError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from bayplan.codec.field_errors import FieldError, FieldPath, invalid
 from bayplan.codec.go_duration import SECOND, GoDuration
-from bayplan.config.field_errors import FieldError, FieldPath, invalid
 from bayplan.config.plugin_args import ArgsKind
 from bayplan.config.schema import ConfigStruct
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bayplan.config.field_errors import FieldError, FieldPath, invalid, required
+from bayplan.codec.field_errors import FieldError, FieldPath, invalid, required
 from bayplan.config.plugin_args import ArgsKind
 from bayplan.config.schema import ConfigStruct, Int64
 from bayplan.plugins.gpu.gpu_requests import DEVICE_MILLI

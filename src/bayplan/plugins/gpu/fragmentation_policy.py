@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bayplan.config.field_errors import FieldPath, aggregate
+from bayplan.codec.field_errors import FieldPath, aggregate
 from bayplan.errors import ConfigError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.handle import Handle

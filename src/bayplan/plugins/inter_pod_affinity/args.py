@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from bayplan.config.field_errors import FieldError, FieldPath, invalid
+from bayplan.codec.field_errors import FieldError, FieldPath, invalid
 from bayplan.config.plugin_args import ArgsKind
 from bayplan.config.schema import NO_OMIT_EMPTY, ConfigStruct, Int32
 

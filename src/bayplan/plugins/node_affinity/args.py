@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
+from bayplan.codec.field_errors import AsJson, FieldError, FieldPath, invalid, unsupported
 from bayplan.config.encode import encode_v1
-from bayplan.config.field_errors import FieldError, FieldPath, JsonValue, invalid, unsupported
 from bayplan.config.plugin_args import ArgsKind
 from bayplan.config.schema import NO_OMIT_EMPTY, ConfigStruct, GoTypeName, Int32
 from bayplan.objects import core
@@ -90,7 +90,7 @@ def _term(term: NodeSelectorTerm, path: FieldPath) -> Iterator[FieldError]:
 
 def _expression(expression: NodeSelectorRequirement, path: FieldPath) -> Iterator[FieldError]:
     if expression.operator not in _OPERATORS:
-        yield unsupported(path.child("operator"), JsonValue(expression.operator), _OPERATORS)
+        yield unsupported(path.child("operator"), AsJson(expression.operator), _OPERATORS)
         return
     if problems := label_key_problems(expression.key):
         yield invalid(path.child("key"), expression.key, "; ".join(problems))
@@ -103,7 +103,7 @@ def _expression(expression: NodeSelectorRequirement, path: FieldPath) -> Iterato
 
 def _values(expression: NodeSelectorRequirement, path: FieldPath) -> Iterator[FieldError]:
     values = expression.values or ()
-    shown = JsonValue(expression.values)
+    shown = expression.values
     match expression.operator:
         case "In" | "NotIn":
             if not values:
@@ -126,9 +126,9 @@ def _is_int64(text: str) -> bool:
 
 def _field(requirement: NodeSelectorRequirement, path: FieldPath) -> Iterator[FieldError]:
     if requirement.operator not in _FIELD_OPERATORS:
-        yield unsupported(path.child("operator"), JsonValue(requirement.operator), _FIELD_OPERATORS)
+        yield unsupported(path.child("operator"), AsJson(requirement.operator), _FIELD_OPERATORS)
     elif len(requirement.values or ()) != 1:
-        yield invalid(path.child("values"), JsonValue(requirement.values), "must have one element")
+        yield invalid(path.child("values"), requirement.values, "must have one element")
 
 
 ARGS = ArgsKind(plugin="NodeAffinity", struct=NodeAffinityArgs, validate=validate)

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
+from bayplan.codec.field_errors import aggregate
 from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint, queue_hint_if
 from bayplan.framework.api.handle import Handle
@@ -20,7 +21,7 @@ from bayplan.framework.runtime.scoring import default_normalize
 from bayplan.objects import core
 from bayplan.objects.core import Node, NodeSelectorTerm, Pod
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.selectors.label_selectors import SelectorError, joined
+from bayplan.objects.selectors.label_selectors import SelectorError
 from bayplan.objects.selectors.node_selectors import (
     NAME_FIELD,
     NodeSelectorMatcher,
@@ -158,7 +159,7 @@ def _matches(affinity: RequiredNodeAffinity, node: Node) -> bool:
     if affinity.matches(meta.labels, meta.name):
         return True
     if selector is not None and selector.errors and affinity.labels.matches(meta.labels):
-        raise SelectorError(joined(selector.errors))
+        raise SelectorError(aggregate(selector.errors))
     return False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from bayplan.config.field_errors import FieldError, FieldPath, duplicate, invalid
+from bayplan.codec.field_errors import FieldError, FieldPath, duplicate, invalid
 from bayplan.config.plugin_args import ArgsKind
 from bayplan.config.schema import ConfigStruct
 from bayplan.plugins.node_resources.resource_specs import ResourceSpec, with_weights

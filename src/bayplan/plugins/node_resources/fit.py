@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
-from bayplan.config.field_errors import FieldPath, aggregate
+from bayplan.codec.field_errors import FieldPath, aggregate
 from bayplan.devices.classes import ExtendedResourceClasses
 from bayplan.errors import ConfigError
 from bayplan.framework.api.cycle import Cycle, StateKey

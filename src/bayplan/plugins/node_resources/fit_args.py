@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
-from bayplan.config.field_errors import FieldError, FieldPath, JsonValue, forbidden, invalid, required, unsupported
+from bayplan.codec.field_errors import AsJson, FieldError, FieldPath, forbidden, invalid, required, unsupported
 from bayplan.config.plugin_args import ArgsKind
 from bayplan.config.schema import ConfigStruct, GoTypeName
 from bayplan.objects.name_validation import label_key_problems
@@ -79,7 +79,7 @@ def _groups(groups: tuple[str, ...], path: FieldPath) -> Iterator[FieldError]:
 
 def _strategy(strategy: ScoringStrategy, path: FieldPath) -> Iterator[FieldError]:
     if strategy.type not in STRATEGIES:
-        yield unsupported(path.child("type"), JsonValue(strategy.type), STRATEGIES)
+        yield unsupported(path.child("type"), AsJson(strategy.type), STRATEGIES)
     yield from validate_weights(strategy.resources, path.child("resources"))
     ratio, ratio_path = strategy.requested_to_capacity_ratio, path.child("requestedToCapacityRatio")
     if strategy.type != REQUESTED_TO_CAPACITY_RATIO:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
-from bayplan.config.field_errors import FieldError, FieldPath, invalid, required
+from bayplan.codec.field_errors import FieldError, FieldPath, invalid, required
 from bayplan.config.schema import NO_OMIT_EMPTY, ConfigStruct, Int32, Int64
 
 MAX_UTILIZATION = 100

@@ -8,17 +8,17 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from bayplan.config.encode import encode_v1
-from bayplan.config.field_errors import (
+from bayplan.codec.field_errors import (
+    AsJson,
     FieldError,
     FieldPath,
-    JsonValue,
     duplicate,
     forbidden,
     invalid,
     required,
     unsupported,
 )
+from bayplan.config.encode import encode_v1
 from bayplan.config.plugin_args import ArgsKind
 from bayplan.config.schema import NO_OMIT_EMPTY, ConfigStruct, GoTypeName, Int32
 from bayplan.objects import core
@@ -92,9 +92,9 @@ def validate(args: PodTopologySpreadArgs, path: FieldPath) -> list[FieldError]:
 def _defaulting_type(args: PodTopologySpreadArgs, path: FieldPath) -> Iterator[FieldError]:
     kind = args.defaulting_type
     if kind not in (SYSTEM_DEFAULTING, LIST_DEFAULTING):
-        yield unsupported(path, JsonValue(kind), (SYSTEM_DEFAULTING, LIST_DEFAULTING))
+        yield unsupported(path, AsJson(kind), (SYSTEM_DEFAULTING, LIST_DEFAULTING))
     elif kind == SYSTEM_DEFAULTING and args.default_constraints:
-        yield invalid(path, JsonValue(kind), "when .defaultConstraints are not empty")
+        yield invalid(path, AsJson(kind), "when .defaultConstraints are not empty")
 
 
 def _constraint(constraint: TopologySpreadConstraint, path: FieldPath) -> Iterator[FieldError]:
@@ -109,7 +109,7 @@ def _constraint(constraint: TopologySpreadConstraint, path: FieldPath) -> Iterat
     if not action:
         yield required(action_path, "can not be empty")
     elif action not in _WHEN_UNSATISFIABLE:
-        yield unsupported(action_path, JsonValue(action), _WHEN_UNSATISFIABLE)
+        yield unsupported(action_path, AsJson(action), _WHEN_UNSATISFIABLE)
     if constraint.label_selector is not None:
         message = "constraint must not define a selector, as they deduced for each pod"
         yield forbidden(path.child("labelSelector"), message)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from bayplan.codec.field_errors import FieldError, FieldPath, invalid
 from bayplan.config.encode import encode_internal
-from bayplan.config.field_errors import FieldError, FieldPath, JsonValue, invalid
 from bayplan.config.plugin_args import ArgsKind
 from bayplan.config.schema import NO_OMIT_EMPTY, ConfigStruct, Int64
 from bayplan.plugins.node_resources.resource_specs import UtilizationShapePoint
@@ -25,7 +25,7 @@ def validate(args: VolumeBindingArgs, path: FieldPath) -> list[FieldError]:
         message = "invalid BindTimeoutSeconds, should not be a negative value"
         errors.append(invalid(path.child("bindTimeoutSeconds"), args.bind_timeout_seconds, message))
     if args.shape is not None:
-        errors.append(invalid(path.child("shape"), JsonValue(encode_internal(args.shape)), _SHAPE_REFUSED))
+        errors.append(invalid(path.child("shape"), encode_internal(args.shape), _SHAPE_REFUSED))
     return errors
 
 

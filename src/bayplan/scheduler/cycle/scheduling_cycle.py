@@ -112,8 +112,6 @@ class SchedulingCycle:
             if hasattr(plugin, "groups_preempt"):
                 plugin.groups_preempt, plugin.groups_placed = groups_preempt, groups_placed
 
-    # steps: schedulePod and PostFilter, assume, Reserve, Permit
-
     def run(self, cycle: Cycle) -> ScheduleResult:
         """Run all steps of a cycle that needs no extender."""
         return self.prepare_for_binding(cycle, self.schedule_pod(cycle))
@@ -121,37 +119,6 @@ class SchedulingCycle:
     async def run_with_extenders(self, cycle: Cycle, call_extender: CallExtender) -> ScheduleResult:
         """Run all steps; `call_extender` sends the calls to extenders."""
         return self.prepare_for_binding(cycle, await self.schedule_pod_with_extenders(cycle, call_extender))
-
-    def prepare_for_binding(self, cycle: Cycle, decision: SchedulingDecision) -> ScheduleResult:
-        """Assume the pod and run Reserve and Permit. A refusal undoes all of it. A pod without a node is nominated."""
-        if decision.nominated_node_name is not None:
-            self.handle.nominator.nominate(cycle.info, decision.nominated_node_name)
-        if decision.node is None:
-            return ScheduleResult(decision, decision.status)
-        info, cache = cycle.info.bound_to(decision.node), self.handle.cache
-        cache.assume(info)
-        try:
-            return self._reserve_and_permit(AssumedPod(self.framework, cycle, info.pod), decision)
-        except BaseException:  # an interrupt or a bug: in either case the pod must not stay counted on the node
-            cache.forget(info.pod)
-            raise
-
-    def _reserve_and_permit(self, assumed: AssumedPod, decision: SchedulingDecision) -> ScheduleResult:
-        handle, binding_points, cycle = self.handle, self.framework.binding_points, assumed.cycle
-        node_name = assumed.pod.spec.node_name
-        handle.nominator.delete_nomination(assumed.pod.metadata.uid)
-        status = binding_points.reserve(cycle, node_name)
-        if not status.ok:
-            handle.cache.forget(assumed.pod)
-            return ScheduleResult(decision, single_node_status(status))
-        permit = binding_points.permit(cycle, node_name)
-        if not permit.status.ok:
-            assumed.end_trial(handle.cache)
-            return ScheduleResult(decision, single_node_status(permit.status))
-        if permit.waits:
-            handle.waiting_pods.add(assumed.pod, permit.waits, handle.clock.monotonic_s())
-            self.waiting_assumed[assumed.pod.uid] = assumed
-        return ScheduleResult(decision, status, permit.waits, assumed)
 
     # schedulePod: PreFilter, Filter, extenders, Score
 
@@ -416,6 +383,39 @@ class SchedulingCycle:
             answer: PostFilterResult = done.value
             diagnosis.post_filter_message = answer.status.message
             return _unschedulable_decision(diagnosis, answer)
+
+    # assume, Reserve, Permit
+
+    def prepare_for_binding(self, cycle: Cycle, decision: SchedulingDecision) -> ScheduleResult:
+        """Assume the pod and run Reserve and Permit. A refusal undoes all of it. A pod without a node is nominated."""
+        if decision.nominated_node_name is not None:
+            self.handle.nominator.nominate(cycle.info, decision.nominated_node_name)
+        if decision.node is None:
+            return ScheduleResult(decision, decision.status)
+        info, cache = cycle.info.bound_to(decision.node), self.handle.cache
+        cache.assume(info)
+        try:
+            return self._reserve_and_permit(AssumedPod(self.framework, cycle, info.pod), decision)
+        except BaseException:  # an interrupt or a bug: in either case the pod must not stay counted on the node
+            cache.forget(info.pod)
+            raise
+
+    def _reserve_and_permit(self, assumed: AssumedPod, decision: SchedulingDecision) -> ScheduleResult:
+        handle, binding_points, cycle = self.handle, self.framework.binding_points, assumed.cycle
+        node_name = assumed.pod.spec.node_name
+        handle.nominator.delete_nomination(assumed.pod.metadata.uid)
+        status = binding_points.reserve(cycle, node_name)
+        if not status.ok:
+            handle.cache.forget(assumed.pod)
+            return ScheduleResult(decision, single_node_status(status))
+        permit = binding_points.permit(cycle, node_name)
+        if not permit.status.ok:
+            assumed.end_trial(handle.cache)
+            return ScheduleResult(decision, single_node_status(permit.status))
+        if permit.waits:
+            handle.waiting_pods.add(assumed.pod, permit.waits, handle.clock.monotonic_s())
+            self.waiting_assumed[assumed.pod.uid] = assumed
+        return ScheduleResult(decision, status, permit.waits, assumed)
 
 
 _NO_POST_FILTER = PostFilterResult(SUCCESS, nominated_node_name="")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bayplan.cache import Cache
-from bayplan.objects.core import Node, Pod
+from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.queue.queued_pod import SubQueue
 from bayplan.scheduler.live.run_loop import LiveScheduler
@@ -67,7 +67,9 @@ def compare_cache(live: LiveScheduler, nodes: Iterable[KubeObject], pods: Iterab
     """Compare the cache and the queue of a scheduler with the nodes and pods of its informers."""
     engine, queue = live.engine, live.queue
     known_pods = [pod for pod in pods if isinstance(pod, Pod)]
-    fresh = _cache_from_api(nodes, known_pods)
+    fresh = Cache()
+    for item in (*nodes, *known_pods):
+        fresh.upsert(item)
     cached_nodes, fresh_nodes = _cached_nodes(engine.cache), _cached_nodes(fresh)
     assumed = {pod.uid: pod for pod in engine.cache.pods() if engine.cache.is_assumed(pod.uid)}
     waiting = {queued.key: pool.value for pool in SubQueue for queued in queue.pods_in(pool)}
@@ -81,17 +83,6 @@ def compare_cache(live: LiveScheduler, nodes: Iterable[KubeObject], pods: Iterab
         if not is_handled and pod.key not in waiting and not pod.terminating:
             found.differences.append(f"pod {pod.key} is pending and in no queue")
     return found
-
-
-def _cache_from_api(nodes: Iterable[KubeObject], pods: Iterable[Pod]) -> Cache:
-    cache = Cache()
-    for node in nodes:
-        if isinstance(node, Node):
-            cache.add_node(node)
-    for pod in pods:
-        if pod.spec.node_name:
-            cache.add_pod(pod)
-    return cache
 
 
 def _cached_nodes(cache: Cache) -> dict[str, CachedNode]:

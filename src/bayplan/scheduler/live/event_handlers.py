@@ -1,20 +1,18 @@
 """Event handlers: apply watch events to the cache and the queue.
 
 Called once for each watch event, with the old and the new object. The order of steps is kube-scheduler's: the cache is
-updated before pods are woken, except when a node is deleted. Waking many pods takes time, so every handler is an
-iterator that does one slice of the work at each step; `handle` runs it to its end.
+updated before pods are moved, except when a node is deleted. Moving many pods takes time, so a handler yields the moves
+and goes on when its caller has finished them; `handle` does this at once.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Protocol
+from typing import NamedTuple
 
 from bayplan.bind_requests.tracker import BindRequestTracker
-from bayplan.cache import Cache
 from bayplan.framework.api.events import ActionType, ClusterEvent
-from bayplan.framework.runtime.nominator import Nominator
 from bayplan.framework.runtime.object_changes import (
     ASSIGNED_POD_ADD,
     ASSIGNED_POD_DELETE,
@@ -28,35 +26,32 @@ from bayplan.framework.runtime.object_changes import (
     node_update_events,
     pod_update_events,
 )
-from bayplan.framework.runtime.waiting_pods import WaitingPodsMap
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.queue import SchedulingQueue
+from bayplan.scheduler.engine import PodEngine
 
 log = logging.getLogger(__name__)
-
-RequeuedCounts = Iterator[int]
-"""Number of pods that each slice of the work has woken."""
 
 _TERMINAL_PHASES = ("Succeeded", "Failed")
 POD_REMOVED = "removed"
 """Message for a pod at Permit that was deleted."""
 
 
-class PodServer(Protocol):
-    """The pods of one engine and its pending pods: `PodEngine` is one."""
+class PodMove(NamedTuple):
+    """A cluster event for which the queue moves the pods that it may help."""
 
-    @property
-    def cache(self) -> Cache: ...
-    @property
-    def waiting_pods(self) -> WaitingPodsMap: ...
-    @property
-    def nominator(self) -> Nominator: ...
-    @property
-    def pending(self) -> dict[str, Pod]: ...
-    def serves(self, pod: Pod) -> bool: ...
+    event: ClusterEvent
+    old: KubeObject | None
+    new: KubeObject | None
+    at_most: int | None = None
+    """Only pods of this priority or less move."""
+
+    def start(self, queue: SchedulingQueue) -> Iterator[int]:
+        """Move the pods in slices, which yield the number of moved pods. The event counts from this call on."""
+        return queue.move_in_slices(self.event, self.old, self.new, at_most=self.at_most)
 
 
 class EventHandlers:
@@ -65,7 +60,7 @@ class EventHandlers:
     `gangs`: the feature gate GangScheduling, with which a new pod may complete a gang that waits.
     """
 
-    def __init__(self, engine: PodServer, queue: SchedulingQueue, *, gangs: bool = False) -> None:
+    def __init__(self, engine: PodEngine, queue: SchedulingQueue, *, gangs: bool = False) -> None:
         self._engine = engine
         self._cache = engine.cache
         self._queue = queue
@@ -76,11 +71,11 @@ class EventHandlers:
         """Names of the cluster events of the last change, whether or not a plugin registered for them."""
 
     def handle(self, old: KubeObject | None, new: KubeObject | None) -> int:
-        """Handle one change; None means that the object does not exist. Returns how many pods it woke."""
-        return sum(self.handle_in_slices(old, new))
+        """Handle one change; None means that the object does not exist. Returns how many pods moved."""
+        return sum(sum(move.start(self._queue)) for move in self.moves(old, new))
 
-    def handle_in_slices(self, old: KubeObject | None, new: KubeObject | None) -> RequeuedCounts:
-        """The same in slices."""
+    def moves(self, old: KubeObject | None, new: KubeObject | None) -> Iterator[PodMove]:
+        """Handle one change. The caller has to finish each move before it takes the next."""
         self.last_events = []
         item = new if new is not None else old
         if isinstance(item, Pod):
@@ -91,26 +86,30 @@ class EventHandlers:
             return self._handle_bind_request(old, new)
         return self._handle_object(old, new)
 
+    def own_write_moves(self, old: KubeObject | None, new: KubeObject | None) -> Iterator[PodMove]:
+        """Handle a change that this process wrote, before the watch delivers it."""
+        self.last_events = []
+        return self._handle_change(old, new)
+
     # nodes and other objects
 
-    def _handle_node(self, old: Node | None, new: Node | None) -> RequeuedCounts:
+    def _handle_node(self, old: Node | None, new: Node | None) -> Iterator[PodMove]:
         if new is None:
             assert old is not None
             self._note_event(NODE_DELETE)
-            yield from self._queue.move_in_slices(NODE_DELETE, old, None)
-            if self._cache.node(old.name) is not None:
-                self._cache.remove_node(old.name)
+            yield PodMove(NODE_DELETE, old, None)
+            self._cache.delete(old)
         elif old is None:
             self._note_event(NODE_ADD)
-            self._cache.add_node(new)
-            yield from self._queue.move_in_slices(NODE_ADD, None, new)
+            self._cache.upsert(new)
+            yield PodMove(NODE_ADD, None, new)
         else:
-            self._cache.update_node(new)
+            self._cache.upsert(new)
             for event in node_update_events(old, new):
                 self._note_event(event)
-                yield from self._queue.move_in_slices(event, old, new)
+                yield PodMove(event, old, new)
 
-    def _handle_object(self, old: KubeObject | None, new: KubeObject | None) -> RequeuedCounts:
+    def _handle_object(self, old: KubeObject | None, new: KubeObject | None) -> Iterator[PodMove]:
         """Handle any other object. It makes a cluster event only if a plugin registered for the action."""
         item = new if new is not None else old
         assert item is not None
@@ -125,19 +124,14 @@ class EventHandlers:
                 return  # the cache has this version or a newer one: its event was handled with our own write
         yield from self._handle_change(old, new)
 
-    def _handle_bind_request(self, old: KubeObject | None, new: KubeObject | None) -> RequeuedCounts:
+    def _handle_bind_request(self, old: KubeObject | None, new: KubeObject | None) -> Iterator[PodMove]:
         assert old is None or isinstance(old, BindRequest)
         assert new is None or isinstance(new, BindRequest)
         if self.bind_requests is not None:
             self.bind_requests.handle_event(old, new)
-        yield 0
+        return iter(())
 
-    def handle_own_write(self, old: KubeObject | None, new: KubeObject | None) -> RequeuedCounts:
-        """Handle a change that this process wrote, before the watch delivers it."""
-        self.last_events = []
-        return self._handle_change(old, new)
-
-    def _handle_change(self, old: KubeObject | None, new: KubeObject | None) -> RequeuedCounts:
+    def _handle_change(self, old: KubeObject | None, new: KubeObject | None) -> Iterator[PodMove]:
         item = new if new is not None else old
         assert item is not None
         action = ActionType.ADD if old is None else ActionType.DELETE if new is None else ActionType.UPDATE
@@ -145,7 +139,7 @@ class EventHandlers:
         if resource is not None and self._queue.hints.registered_actions(resource) & action:
             event = ClusterEvent(resource, action)
             self._note_event(event)
-            yield from self._queue.move_in_slices(event, old, new)
+            yield PodMove(event, old, new)
 
     def _note_event(self, event: ClusterEvent) -> None:
         if event.name not in self.last_events:
@@ -153,16 +147,14 @@ class EventHandlers:
 
     # pods
 
-    def _handle_pod(self, old: Pod | None, new: Pod | None) -> RequeuedCounts:
-        if new is None:
-            return self._handle_pod_delete(old) if old is not None else iter(())
-        if old is None:
-            return self._handle_pod_add(new)
-        if old.metadata.uid != new.metadata.uid:  # deleted and created again between two lists
-            return _chain(self._handle_pod_delete(old), self._handle_pod_add(new))
-        return self._handle_pod_update(old, new)
+    def _handle_pod(self, old: Pod | None, new: Pod | None) -> Iterator[PodMove]:
+        if old is not None and (new is None or old.metadata.uid != new.metadata.uid):
+            yield from self._handle_pod_delete(old)
+            old = None  # a new pod was created between two lists
+        if new is not None:
+            yield from self._handle_pod_add(new) if old is None else self._handle_pod_update(old, new)
 
-    def _handle_pod_add(self, pod: Pod) -> RequeuedCounts:
+    def _handle_pod_add(self, pod: Pod) -> Iterator[PodMove]:
         if pod.spec.node_name:
             yield from self._handle_pod_assigned(pod)
         elif self._engine.serves(pod):
@@ -171,11 +163,11 @@ class EventHandlers:
             if self.bind_requests is None or not self.bind_requests.handle_pod_add(pod):
                 self._queue.add(pod)
             if self._gangs:
-                yield from self._queue.move_in_slices(UNSCHEDULED_POD_ADD, None, pod)
+                yield PodMove(UNSCHEDULED_POD_ADD, None, pod)
         elif self.bind_requests is not None:
             self.bind_requests.handle_foreign_pod(pod)
 
-    def _handle_pod_update(self, old: Pod, new: Pod) -> RequeuedCounts:
+    def _handle_pod_update(self, old: Pod, new: Pod) -> Iterator[PodMove]:
         if old.spec.node_name:
             self._note_event(ASSIGNED_POD_UPDATE)
             uid = new.metadata.uid
@@ -187,7 +179,7 @@ class EventHandlers:
                 self._cache.add_pod(new)
             for event in pod_update_events(old, new, same_amounts=is_known):
                 self._note_event(event)
-                yield from self._queue.move_in_slices(event, old, new)
+                yield PodMove(event, old, new)
         elif new.spec.node_name:
             yield from self._handle_pod_assigned(new)
             if self._engine.serves(old):
@@ -199,7 +191,7 @@ class EventHandlers:
         elif self.bind_requests is not None:
             self.bind_requests.handle_foreign_pod(new)
 
-    def _handle_pending_pod_update(self, old: Pod, new: Pod) -> RequeuedCounts:
+    def _handle_pending_pod_update(self, old: Pod, new: Pod) -> Iterator[PodMove]:
         if old.metadata.resource_version == new.metadata.resource_version:
             return
         self._note_event(UNSCHEDULED_POD_UPDATE)
@@ -212,17 +204,16 @@ class EventHandlers:
         nominated = old.status.nominated_node_name
         if nominated and nominated != new.status.nominated_node_name:
             # Pods of its priority or lower counted it on that node.
-            yield from self._queue.move_in_slices(ASSIGNED_POD_DELETE, old, None, at_most=old.priority)
+            yield PodMove(ASSIGNED_POD_DELETE, old, None, at_most=old.priority)
 
-    def _handle_pod_delete(self, pod: Pod) -> RequeuedCounts:
+    def _handle_pod_delete(self, pod: Pod) -> Iterator[PodMove]:
         self._engine.nominator.remove_victim(pod.uid)
         if self.bind_requests is not None:
             self.bind_requests.handle_pod_delete(pod)
         if pod.spec.node_name:
             self._note_event(ASSIGNED_POD_DELETE)
-            if self._cache.pod(pod.uid) is not None:
-                self._cache.remove_pod(pod)
-            yield from self._queue.move_in_slices(ASSIGNED_POD_DELETE, pod, None)
+            self._cache.delete(pod)
+            yield PodMove(ASSIGNED_POD_DELETE, pod, None)
         elif self._engine.serves(pod):
             self._note_event(UNSCHEDULED_POD_DELETE)
             self._engine.pending.pop(pod.uid, None)
@@ -230,21 +221,17 @@ class EventHandlers:
             if self._cache.is_assumed(pod.uid):
                 yield from self._handle_assumed_pod_delete(pod)
             elif pod.status.nominated_node_name:
-                yield from self._queue.move_in_slices(ASSIGNED_POD_DELETE, pod, None, at_most=pod.priority)
+                yield PodMove(ASSIGNED_POD_DELETE, pod, None, at_most=pod.priority)
 
-    def _handle_pod_assigned(self, pod: Pod) -> RequeuedCounts:
+    def _handle_pod_assigned(self, pod: Pod) -> Iterator[PodMove]:
         """A pod is on a node, bound by any client."""
         self._note_event(ASSIGNED_POD_ADD)
-        uid = pod.metadata.uid
-        if self._cache.is_confirmed(uid):
-            self._cache.update_pod(pod)
-        else:
-            self._cache.add_pod(pod)
+        self._cache.upsert(pod)
         if self.bind_requests is not None:
             self.bind_requests.handle_pod_assigned(pod)
-        yield from self._queue.move_in_slices(ASSIGNED_POD_ADD, None, pod)
+        yield PodMove(ASSIGNED_POD_ADD, None, pod)
 
-    def _handle_assumed_pod_delete(self, pod: Pod) -> RequeuedCounts:
+    def _handle_assumed_pod_delete(self, pod: Pod) -> Iterator[PodMove]:
         """A pod was deleted while it was assumed: its resources on the node are free."""
         assumed = self._cache.pod(pod.uid)
         if assumed is None:
@@ -254,7 +241,7 @@ class EventHandlers:
             waiting.reject("", POD_REMOVED)  # its binding cycle forgets the assumption
         else:
             self._cache.forget(assumed)
-        yield from self._queue.move_in_slices(ASSIGNED_POD_DELETE, assumed, None)
+        yield PodMove(ASSIGNED_POD_DELETE, assumed, None)
 
 
 def _unless_terminated(item: KubeObject | None) -> Pod | None:
@@ -266,8 +253,3 @@ def _unless_terminated(item: KubeObject | None) -> Pod | None:
 def _as_node(item: KubeObject | None) -> Node | None:
     assert item is None or isinstance(item, Node)
     return item
-
-
-def _chain(first: RequeuedCounts, second: RequeuedCounts) -> RequeuedCounts:
-    yield from first
-    yield from second

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from bayplan.api_writes.observer import SchedulerObserver
 from bayplan.api_writes.pod_status_messages import PodEventRecorder
 from bayplan.api_writes.writes import ApiWrites
 from bayplan.bind_requests.tracker import BindRequestTracker
+from bayplan.client.informer.event_queue import EventQueue
 from bayplan.clock import LoopClock
 from bayplan.framework.api.status import error
 from bayplan.objects.core import Pod
@@ -28,7 +29,7 @@ from bayplan.scheduler.binding.preemption_executor import PreemptionExecutor
 from bayplan.scheduler.cycle.schedule_result import ScheduleResult
 from bayplan.scheduler.cycle.scheduling_cycle import CallExtender
 from bayplan.scheduler.engine import NewProfiles, PodEngine
-from bayplan.scheduler.live.event_handlers import EventHandlers
+from bayplan.scheduler.live.event_handlers import EventHandlers, PodMove
 from bayplan.scheduler.live.queue_factory import queue_profiles
 from bayplan.scheduler.pod_groups.group_cycle import PodGroupCycle
 
@@ -44,8 +45,8 @@ _MAX_EVENT_DELAY_WRITING_S, _MAX_EVENT_DELAY_READING_S = 0.1, 0.25
 """The limit when every pod is bound by the binder: a new pod is behind those at the binder, so a longer delay changes
 neither order nor latency. The second value applies when this process has no write in progress either: then all events
 that can come are results of the binder."""
-EventHandler = Callable[[KubeObject | None, KubeObject | None], Iterator[int]]
-"""Handles one watch event in slices."""
+MovesOfEvent = Callable[[KubeObject | None, KubeObject | None], Iterator[PodMove]]
+"""Handles one change; yields the moves of pods in the queue."""
 
 
 @dataclass(slots=True)
@@ -70,13 +71,15 @@ class LiveScheduler:
     slice_s: float = SLICE_S
     all_by_binder: bool = False
     """Whether all profiles let the binder bind their pods."""
-    _events: deque[tuple[EventHandler, KubeObject | None, KubeObject | None]] = field(default_factory=deque)
-    _current_handler: Iterator[int] | None = None
-    _flushing: Iterator[int] | None = None
+    event_queue: EventQueue = field(init=False)
+    _flushing: Iterator[object] | None = None
     _event_slices: int = 0
     _deciding: bool = True
     _slice_ends_s: float = 0.0
     _new_profiles: NewProfiles | None = None
+
+    def __post_init__(self) -> None:
+        self.event_queue = EventQueue(self.clock, self.slice_s, self.wake_event)
 
     @property
     def bind_requests(self) -> BindRequestTracker | None:
@@ -87,23 +90,22 @@ class LiveScheduler:
 
     def handle_event(self, old: KubeObject | None, new: KubeObject | None) -> None:
         """Queue a watch event."""
-        self._events.append((self.event_handlers.handle_in_slices, old, new))
-        self.wake_event.set()
+        self.event_queue.add(partial(self._handle_event_in_slices, self.event_handlers.moves, old, new))
 
     def handle_own_write(self, old: KubeObject | None, new: KubeObject | None) -> None:
         """Queue a change that this process has written, before the watch delivers it."""
-        self._events.append((self.event_handlers.handle_own_write, old, new))
-        self.wake_event.set()
+        self.event_queue.add(partial(self._handle_event_in_slices, self.event_handlers.own_write_moves, old, new))
 
     def wake(self) -> None:
         self.wake_event.set()
 
     def replace_profiles(self, rebuilt: NewProfiles) -> None:
-        """Install new profiles when no attempt is running and all queued events are handled."""
+        """Install new profiles when no attempt is running and the events so far are handled."""
         if self._new_profiles is not None:
             self.engine.discard_profiles(self._new_profiles)
+        else:
+            self.event_queue.add(self._install)
         self._new_profiles = rebuilt
-        self.wake_event.set()
 
     def stop_scheduling(self) -> None:
         """Start no further attempt. Binding cycles go on."""
@@ -142,7 +144,7 @@ class LiveScheduler:
     @property
     def is_idle(self) -> bool:
         """Whether all events are handled, no binding cycle runs, and no pod is in the active queue."""
-        is_working = self._events or self._new_profiles or self._current_handler or self.bindings.assumed_pods
+        is_working = not self.event_queue.is_empty or self.bindings.assumed_pods
         return not (is_working or self.queue.counts()["active"])
 
     def max_event_delay_s(self) -> float:
@@ -174,21 +176,16 @@ class LiveScheduler:
 
     async def handle_pending_events(self) -> None:
         """Handle all events that are queued."""
-        while not self._handle_events_slice():
-            await asyncio.sleep(0)
+        await self.event_queue.handle_pending()
 
     async def handle_events(self) -> None:
         """Handle events without scheduling: for a process that waits for the leader lease."""
-        while True:
-            self.wake_event.clear()
-            if self._handle_events_slice():
-                await self.wake_event.wait()
-            else:
-                await asyncio.sleep(0)
+        await self.event_queue.handle_forever()
 
     async def _run_slice(self) -> bool:
         """Run one slice of work. False if there is no more work."""
-        events_done = self._handle_events_slice()
+        self._slice_ends_s = self.clock.monotonic_s() + self.slice_s
+        events_done = self.event_queue.handle_until(self._slice_ends_s)
         if not self.bindings.finish_results(self.slice_s):
             return True
         if not events_done:
@@ -202,29 +199,13 @@ class LiveScheduler:
         while self._deciding and self.bindings.cycle.can_start_write():
             queued = self.queue.pop()
             if queued is None:
-                return bool(self._events)
-            await self._attempt(queued)
-            if self._events or self.clock.monotonic_s() > self._slice_ends_s:
+                return not self.event_queue.is_empty
+            await self._schedule_one(queued)
+            if self.event_queue.waiting or self.clock.monotonic_s() > self._slice_ends_s:
                 return True
-        return bool(self._events)
+        return not self.event_queue.is_empty
 
-    def _handle_events_slice(self) -> bool:
-        """Handle queued events. False if the slice ended before all were handled."""
-        self._slice_ends_s = self.clock.monotonic_s() + self.slice_s
-        while self._current_handler is not None or self._events or self._new_profiles is not None:
-            if self._current_handler is None:
-                self._current_handler = (
-                    self._handle_event_in_slices(*self._events.popleft()) if self._events else self._install()
-                )
-            for _ in self._current_handler:
-                if self.clock.monotonic_s() > self._slice_ends_s:
-                    return False
-            self._current_handler = None
-            if self.clock.monotonic_s() > self._slice_ends_s:  # an event that wakes no pod yields no slice
-                return not (self._events or self._new_profiles)
-        return True
-
-    def _install(self) -> Iterator[int]:
+    def _install(self) -> Iterator[object]:
         """Install the new profiles and wake the pods that changed plugins rejected. Assumed pods keep their plugins."""
         rebuilt, self._new_profiles = self._new_profiles, None
         assert rebuilt is not None
@@ -232,15 +213,16 @@ class LiveScheduler:
         return self.queue.install_profiles(queue_profiles(self.engine), rebuilt.changed)
 
     def _handle_event_in_slices(
-        self, handler: EventHandler, old: KubeObject | None, new: KubeObject | None
-    ) -> Iterator[int]:
+        self, moves: MovesOfEvent, old: KubeObject | None, new: KubeObject | None
+    ) -> Iterator[None]:
         took_s, now_s = 0.0, self.clock.monotonic_s
         start_s = now_s()
         try:
-            for woken in handler(old, new):
-                took_s += now_s() - start_s
-                yield woken
-                start_s = now_s()
+            for move in moves(old, new):
+                for _ in move.start(self.queue):
+                    took_s += now_s() - start_s
+                    yield
+                    start_s = now_s()
         except Exception:  # one event that cannot be handled must not stop the rest
             item = new if new is not None else old
             log.exception("cannot handle a change of %s %s", type(item).__name__, item.key if item else "")
@@ -301,7 +283,8 @@ class LiveScheduler:
 
     # attempts
 
-    async def _attempt(self, queued: QueuedPodInfo) -> None:
+    async def _schedule_one(self, queued: QueuedPodInfo) -> None:
+        """Try a popped pod, or with it the pods of its group."""
         pod = queued.pod
         in_group = self.pod_group_cycle is not None and pod.spec.scheduling_group is not None
         if not in_group and self.failure_handler.skip_pod(queued):
@@ -310,26 +293,25 @@ class LiveScheduler:
             if self.pod_group_cycle is not None and in_group:
                 await self.pod_group_cycle.attempt(queued)
             else:
-                await self._schedule_one(queued)
+                await self._schedule_one_pod(queued)
         except Exception as fault:  # a bug costs the pod one attempt, and never stops the process
             log.exception("a scheduling attempt for pod %s failed", pod.key)
             self.failure_handler.handle(queued, error(f"{type(fault).__name__}: {fault}"), "")
 
-    async def _schedule_one(self, queued: QueuedPodInfo) -> None:
+    async def _schedule_one_pod(self, queued: QueuedPodInfo) -> None:
+        """Run the scheduling cycle. The pod then starts its binding cycle, or goes back to the queue."""
         queued.attempt_started_s = self.clock.monotonic_s()
-        placed = await self._place(queued)
+        if self.call_extender is None:
+            placed = self.engine.place(queued.info)
+        else:
+            placed = await self.engine.place_with_extenders(queued.info, self.call_extender)
         self.observer.observe_decision(self.clock.monotonic_s() - queued.attempt_started_s)
         if placed.assumed is None:
-            self._handle_failure(queued, placed)
+            self._handle_scheduling_failure(queued, placed)
         else:
             self.bindings.start(queued, placed)
 
-    async def _place(self, queued: QueuedPodInfo) -> ScheduleResult:
-        if self.call_extender is None:
-            return self.engine.place(queued.info)
-        return await self.engine.place_with_extenders(queued.info, self.call_extender)
-
-    def _handle_failure(self, queued: QueuedPodInfo, placed: ScheduleResult) -> None:
+    def _handle_scheduling_failure(self, queued: QueuedPodInfo, placed: ScheduleResult) -> None:
         decision = placed.decision
         was_refused = decision.node is not None  # by Reserve or Permit
         preemption = (

@@ -29,10 +29,10 @@ from bayplan.scheduler.binding.binding_cycle import BindingCycle
 from bayplan.scheduler.binding.binding_tasks import BindingTasks
 from bayplan.scheduler.binding.failure_handler import FailureHandler
 from bayplan.scheduler.binding.preemption_executor import PreemptionExecutor
+from bayplan.scheduler.cycle.extender_client import ExtenderClient
 from bayplan.scheduler.cycle.scheduling_cycle import first_row
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.live.event_handlers import EventHandlers
-from bayplan.scheduler.live.extender_client import ExtenderClient
 from bayplan.scheduler.live.queue_factory import new_queue
 from bayplan.scheduler.live.run_loop import LiveScheduler
 from bayplan.scheduler.plugin_handle import PostFunction

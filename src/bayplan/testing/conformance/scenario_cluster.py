@@ -43,14 +43,13 @@ def build_scenario_cache(scenario: dict[str, Any]) -> Cache:
     """A cache with every object of the scenario."""
     cache = Cache()
     for node in decode_objects(scenario, "nodes", Node):
-        cache.add_node(node)
+        cache.upsert(node)
     for key in scenario:
         struct = _KIND_OF_LIST.get(key.lower())
         for item in decode_objects(scenario, key, struct) if struct is not None else ():
             cache.upsert(item)
     for pod in decode_objects(scenario, "pods", Pod):
-        if pod.spec.node_name:
-            cache.add_pod(pod)
+        cache.upsert(pod)
     return cache
 
 

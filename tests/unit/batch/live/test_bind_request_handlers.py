@@ -31,15 +31,15 @@ NODE = make_node("n", cpu=4, capacity={"nvidia.com/gpu": "4", MIG: "4"})
 async def bind_request_of(pod: Pod, *objects: KubeObject) -> dict[str, Any]:
     """The bind request of a pod that a session has placed."""
     waiting = replace_fields(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
-    async with run_live_batch(NODE, make_queue(), make_group("job"), *objects, waiting) as rig:
-        live = rig.live
-        arguments = live.writes, rig.events, rig.clock
+    async with run_live_batch(NODE, make_queue(), make_group("job"), *objects, waiting) as harness:
+        live = harness.live
+        arguments = live.writes, harness.events, harness.clock
         track_bind_requests(live.event_handlers, live.binds, *arguments, attempts=3, stale_s=600.0)
         await live.handle_pending_events()
         await live.run_session()
-        await wait_until(lambda: bool(rig.sent("POST", "/bindrequests")))
-        (sent,) = rig.sent("POST", "/bindrequests")
-        assert rig.bound() == {}
+        await wait_until(lambda: bool(harness.sent("POST", "/bindrequests")))
+        (sent,) = harness.sent("POST", "/bindrequests")
+        assert harness.bound() == {}
         found: dict[str, Any] = sent["spec"]
         return found
 
@@ -97,22 +97,24 @@ async def test_a_pod_of_another_scheduler_counts_once_it_has_a_request() -> None
     theirs = replace_fields(make_member("web", requests={"cpu": "3"}), spec={"scheduler_name": "default-scheduler"})
     ours = replace_fields(member(cpu="2"), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
     request = replace_fields(new_request(theirs, "n", annotations={}, backoff_limit=3), metadata={"uid": "request"})
-    async with run_live_batch(NODE, make_queue(), make_group("job")) as rig:
-        live = rig.live
+    async with run_live_batch(NODE, make_queue(), make_group("job")) as harness:
+        live = harness.live
         how: dict[str, Any] = {"attempts": 3, "stale_s": 600.0}
-        requests = track_bind_requests(live.event_handlers, live.binds, live.writes, rig.events, rig.clock, **how)
-        rig.deliver(theirs, ours, request)
-        await rig.session()
-        assert rig.sent("POST", "/bindrequests") == []
+        requests = track_bind_requests(
+            live.event_handlers, live.binds, live.writes, harness.events, harness.clock, **how
+        )
+        harness.deliver(theirs, ours, request)
+        await harness.session()
+        assert harness.sent("POST", "/bindrequests") == []
         live.handle_event(request, None)
-        await rig.session()
-        assert rig.sent("POST", "/bindrequests") == []
-        rig.clock.advance(60.0)
+        await harness.session()
+        assert harness.sent("POST", "/bindrequests") == []
+        harness.clock.advance(60.0)
         assert [uid for uid, _ in requests.lost()] == [theirs.uid]
         requests.read_pod(theirs.uid, theirs)
-        await rig.session()
-        await wait_until(lambda: bool(rig.sent("POST", "/bindrequests")))
-        (sent,) = rig.sent("POST", "/bindrequests")
+        await harness.session()
+        await wait_until(lambda: bool(harness.sent("POST", "/bindrequests")))
+        (sent,) = harness.sent("POST", "/bindrequests")
         assert sent["spec"]["podName"] == "job-w-0"
 
 
@@ -128,19 +130,19 @@ async def test_a_partly_placed_gang_that_never_fits_keeps_its_pods_and_is_report
         for number in range(2)
     ]
     request = new_request(pods[0], "n", annotations={}, backoff_limit=3)
-    async with run_live_batch(NODE, make_queue(), make_group("job", min_member=2)) as rig:
-        live = rig.live
+    async with run_live_batch(NODE, make_queue(), make_group("job", min_member=2)) as harness:
+        live = harness.live
         track_bind_requests(
-            live.event_handlers, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0
+            live.event_handlers, live.binds, live.writes, harness.events, harness.clock, attempts=3, stale_s=600.0
         )
-        rig.deliver(*pods, replace_fields(request, metadata={"uid": "request"}))
+        harness.deliver(*pods, replace_fields(request, metadata={"uid": "request"}))
         for _ in range(3):
-            outcome = await rig.session()
-            rig.clock.advance(3600)
+            outcome = await harness.session()
+            harness.clock.advance(3600)
             assert (outcome.binds, outcome.evicts) == ({}, {})
         assert [pod.name for pod in live.engine.cache.pods()] == ["job-w-0"]
-        assert rig.sent("POST", "/bindrequests") == rig.sent("DELETE", "/bindrequests/job-w-0") == []
-        written = [each["status"]["conditions"] for each in rig.sent("PATCH", "/podgroups/job")]
+        assert harness.sent("POST", "/bindrequests") == harness.sent("DELETE", "/bindrequests/job-w-0") == []
+        written = [each["status"]["conditions"] for each in harness.sent("PATCH", "/podgroups/job")]
         assert [(each["type"], each["reason"]) for each in written[-1]] == [("Unschedulable", "NotEnoughResources")]
 
 
@@ -151,12 +153,12 @@ def test_a_pod_at_the_binder_is_in_flight_until_its_result_arrives(ends: str) ->
     @async_test
     async def run() -> None:
         pod = replace_fields(member(), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
-        async with run_live_batch(NODE, make_queue(), make_group("job"), pod) as rig:
-            live, numbers = rig.live, itertools.count(1)
+        async with run_live_batch(NODE, make_queue(), make_group("job"), pod) as harness:
+            live, numbers = harness.live, itertools.count(1)
             requests = track_bind_requests(
-                live.event_handlers, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0
+                live.event_handlers, live.binds, live.writes, harness.events, harness.clock, attempts=3, stale_s=600.0
             )
-            answer = rig.server.route
+            answer = harness.server.route
 
             def as_server(request: Request) -> Any:
                 if request.method != "POST" or not request.path.endswith("/bindrequests"):
@@ -165,18 +167,18 @@ def test_a_pod_at_the_binder_is_in_flight_until_its_result_arrives(ends: str) ->
                 meta = replace(sent.metadata, uid=f"request-{next(numbers)}", resource_version="1")
                 return Reply(201, msgspec.json.encode(replace(sent, metadata=meta)))
 
-            rig.server.route = as_server
+            harness.server.route = as_server
             await live.handle_pending_events()
             await live.run_session()
             await wait_until(lambda: requests.waiting == 1)
             assert live.binds.in_flight == {pod.uid}
-            assert any("Successfully assigned default/job-w-0 to n" in each for each in rig.events.told)
+            assert any("Successfully assigned default/job-w-0 to n" in each for each in harness.events.told)
             if ends == "bound":
                 requests.handle_pod_assigned(pod)
             else:
                 requests.handle_event(requests.requests[pod.key], None)
                 assert live.binds.in_flight == {pod.uid}  # its binding may be in progress
-                rig.clock.advance(60)
+                harness.clock.advance(60)
                 for uid, _ in requests.lost():
                     requests.read_pod(uid, pod)
             if ends == "lost as it stops":
@@ -191,22 +193,22 @@ def test_a_pod_at_the_binder_is_in_flight_until_its_result_arrives(ends: str) ->
 @async_test
 async def test_a_refused_request_is_reported_like_a_refused_binding_and_created_later() -> None:
     pod = replace_fields(member(), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
-    async with run_live_batch(NODE, make_queue(), make_group("job"), pod) as rig:
-        live = rig.live
+    async with run_live_batch(NODE, make_queue(), make_group("job"), pod) as harness:
+        live = harness.live
         requests = track_bind_requests(
-            live.event_handlers, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0
+            live.event_handlers, live.binds, live.writes, harness.events, harness.clock, attempts=3, stale_s=600.0
         )
-        rig.fail_next("POST", "/bindrequests", status(403, "Forbidden", "exceeded quota: requests"))
-        await rig.session()
-        ((_, why),) = rig.events.about("FailedScheduling")
+        harness.fail_next("POST", "/bindrequests", status(403, "Forbidden", "exceeded quota: requests"))
+        await harness.session()
+        ((_, why),) = harness.events.about("FailedScheduling")
         assert why.startswith("failed to bind to node n: ")
         assert "exceeded quota: requests" in why
-        (written,) = [each["status"]["conditions"][0] for each in rig.sent("PATCH", "/pods/job-w-0/status")]
+        (written,) = [each["status"]["conditions"][0] for each in harness.sent("PATCH", "/pods/job-w-0/status")]
         assert (written["type"], written["status"], written["reason"]) == ("PodScheduled", "False", "SchedulerError")
         assert written["message"] == why
         assert requests.failures.excluded_nodes(pod.uid) == frozenset()
         await live.run_session()
-        await wait_until(lambda: len(rig.sent("POST", "/bindrequests")) == 2)
+        await wait_until(lambda: len(harness.sent("POST", "/bindrequests")) == 2)
 
 
 @async_test
@@ -214,20 +216,20 @@ async def test_the_explanation_contains_the_state_of_the_binder() -> None:
     pod = replace_fields(member(), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
     request = replace_fields(new_request(pod, "n", annotations={}, backoff_limit=3), metadata={"uid": "request"})
     failed = replace(request, status=BindRequestStatus("Failed", "no quota", 3))
-    async with run_live_batch(NODE, make_queue(), make_group("job")) as rig:
-        live = rig.live
+    async with run_live_batch(NODE, make_queue(), make_group("job")) as harness:
+        live = harness.live
         track_bind_requests(
-            live.event_handlers, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0
+            live.event_handlers, live.binds, live.writes, harness.events, harness.clock, attempts=3, stale_s=600.0
         )
         explainer = BatchExplainer(live)
-        rig.deliver(pod, request)
-        await rig.session()
+        harness.deliver(pod, request)
+        await harness.session()
         on_its_way = await explainer.answer(pod)
         assert on_its_way.sentence.startswith("default/job-w-0 is to go to n; ")
         assert on_its_way.waits_for == "the binder to handle the bind request default/job-w-0"
         assert on_its_way.request is not None
-        rig.deliver(failed)
-        await rig.session()
+        harness.deliver(failed)
+        await harness.session()
         answer = await explainer.answer(pod)
         (given_up,) = answer.excluded_nodes
         assert (given_up.node, given_up.times, given_up.error) == ("n", 1, "no quota")

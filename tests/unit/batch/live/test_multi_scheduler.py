@@ -73,8 +73,8 @@ async def test_each_scheduler_uses_only_its_part(number: int) -> None:
     division = BOTH[number]
     async with run_live_batch(
         *nodes, make_queue(), *groups, *pods, options=BatchOptions(multi_scheduler=division)
-    ) as rig:
-        await rig.session()
-        assert set(rig.bound()) == {pod.name for pod in pods if division.owns_job(pod)}
-        assert set(rig.bound().values()) <= {node.name for node in nodes if division.owns_node(node)}
-        assert rig.events.about("Misconfigured") == []
+    ) as harness:
+        await harness.session()
+        assert set(harness.bound()) == {pod.name for pod in pods if division.owns_job(pod)}
+        assert set(harness.bound().values()) <= {node.name for node in nodes if division.owns_node(node)}
+        assert harness.events.about("Misconfigured") == []

@@ -27,63 +27,63 @@ def shard(name: str, desired: str = "", in_use: str = "") -> NodeShard:
     return NodeShard(ObjectMeta(name=name, uid=f"uid-{name}"), spec, status)
 
 
-def sync_shard(rig: LiveBatchHarness) -> NodeShardSync:
-    live = rig.live
+def sync_shard(harness: LiveBatchHarness) -> NodeShardSync:
+    live = harness.live
     shards = resource_of(kind_of(NodeShard))
-    sync = NodeShardSync(live.engine, rig.client, live.writes, shards, live.clock, "mine", is_hard=True)
+    sync = NodeShardSync(live.engine, harness.client, live.writes, shards, live.clock, "mine", is_hard=True)
     live.between_sessions.append(sync.sync)
     return sync
 
 
 @async_test
 async def test_nodes_are_used_when_other_shards_release_them() -> None:
-    async with run_live_batch(*WORLD, shard("mine", "a b"), shard("other", "", "b")) as rig:
-        sync_shard(rig)
-        await rig.session()
-        assert list(rig.bound().values()) == ["a"]
-        (patch,) = rig.sent("PATCH", PATH)
+    async with run_live_batch(*WORLD, shard("mine", "a b"), shard("other", "", "b")) as harness:
+        sync_shard(harness)
+        await harness.session()
+        assert list(harness.bound().values()) == ["a"]
+        (patch,) = harness.sent("PATCH", PATH)
         assert patch["metadata"] == {"uid": "uid-mine", "resourceVersion": "7"}
         assert (patch["status"]["nodesInUse"], patch["status"]["nodesToAdd"]) == (["a"], ["b"])
-        await rig.session()
-        assert len(rig.sent("PATCH", PATH)) == 1  # the patch is being written
-        rig.deliver(shard("mine", "a b", "a"), shard("other"))
-        await rig.session()
-        assert sorted(rig.bound().values()) == ["a", "b"]
-        assert rig.sent("PATCH", PATH)[-1]["status"]["nodesInUse"] == ["a", "b"]
+        await harness.session()
+        assert len(harness.sent("PATCH", PATH)) == 1  # the patch is being written
+        harness.deliver(shard("mine", "a b", "a"), shard("other"))
+        await harness.session()
+        assert sorted(harness.bound().values()) == ["a", "b"]
+        assert harness.sent("PATCH", PATH)[-1]["status"]["nodesInUse"] == ["a", "b"]
 
 
 @async_test
 async def test_a_failed_status_write_is_repeated() -> None:
-    async with run_live_batch(*WORLD, shard("mine", "a")) as rig:
-        sync_shard(rig)
-        rig.fail_next("PATCH", PATH, status(500, "InternalError"))
-        await rig.session()
-        await rig.session()
-        assert len(rig.sent("PATCH", PATH)) == 2
+    async with run_live_batch(*WORLD, shard("mine", "a")) as harness:
+        sync_shard(harness)
+        harness.fail_next("PATCH", PATH, status(500, "InternalError"))
+        await harness.session()
+        await harness.session()
+        assert len(harness.sent("PATCH", PATH)) == 2
 
 
 @async_test
 async def test_the_status_is_written_again_if_an_earlier_patch_may_still_be_applied() -> None:
     """The status is already correct. Its version must change, so that the earlier patch cannot release the node."""
-    async with run_live_batch(*WORLD, shard("mine", "", "a")) as rig:
-        sync_shard(rig)
-        rig.fail_next("PATCH", PATH, status(500, "InternalError"))
-        await rig.session()
-        rig.deliver(shard("mine", "a", "a"))
+    async with run_live_batch(*WORLD, shard("mine", "", "a")) as harness:
+        sync_shard(harness)
+        harness.fail_next("PATCH", PATH, status(500, "InternalError"))
+        await harness.session()
+        harness.deliver(shard("mine", "a", "a"))
         for _ in range(2):
-            await rig.session()
-        assert [each["status"]["nodesInUse"] for each in rig.sent("PATCH", PATH)] == [[], ["a"]]
+            await harness.session()
+        assert [each["status"]["nodesInUse"] for each in harness.sent("PATCH", PATH)] == [[], ["a"]]
 
 
 @async_test
 async def test_a_missing_shard_is_logged_and_used_once_it_exists(caplog: pytest.LogCaptureFixture) -> None:
-    async with run_live_batch(*WORLD) as rig:
-        sync = sync_shard(rig)
+    async with run_live_batch(*WORLD) as harness:
+        sync = sync_shard(harness)
         with caplog.at_level(logging.ERROR):
-            await rig.session()
+            await harness.session()
             sync.sync()
         assert caplog.messages == ["sharding is on, and there is no node shard mine; create it or use another name"]
-        assert rig.bound() == {}
-        rig.deliver(shard("mine", "a"))
-        await rig.session()
-        await wait_until(lambda: list(rig.bound().values()) == ["a"])
+        assert harness.bound() == {}
+        harness.deliver(shard("mine", "a"))
+        await harness.session()
+        await wait_until(lambda: list(harness.bound().values()) == ["a"])

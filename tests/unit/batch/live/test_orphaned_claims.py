@@ -53,9 +53,9 @@ def allocated_claim(where: Mapping[str, Any], *users: Pod) -> ResourceClaim:
     return make_claim(exactly(1), name="mine", allocation=device, reserved_for=tuple(map(consumer, users)))
 
 
-def deallocations(rig: LiveBatchHarness) -> list[str]:
+def deallocations(harness: LiveBatchHarness) -> list[str]:
     """The versions of the claim that was deallocated."""
-    sent = rig.sent("PATCH", "/resourceclaims/mine/status")
+    sent = harness.sent("PATCH", "/resourceclaims/mine/status")
     return [each["metadata"]["resourceVersion"] for each in sent if each["status"]["allocation"] is None]
 
 
@@ -68,21 +68,21 @@ GONE = allocated_claim(on_node("gone"), POD)
 
 @async_test
 async def test_devices_of_a_deleted_node_are_deallocated_and_the_pod_is_placed_again() -> None:
-    async with running(make_slice(device("d"), node="n"), POD, GONE) as rig:
-        outcome = await rig.session()
+    async with running(make_slice(device("d"), node="n"), POD, GONE) as harness:
+        outcome = await harness.session()
         assert (list(outcome.waiting), outcome.binds) == ([POD.key], {})
-        (body,) = rig.sent("PATCH", "/resourceclaims/mine/status")
+        (body,) = harness.sent("PATCH", "/resourceclaims/mine/status")
         assert body["status"] == {"allocation": None, "reservedFor": None, "devices": None}
-        rig.deliver(make_claim(exactly(1), name="mine"))
-        assert (await rig.session()).binds == {POD.key: "n"}
+        harness.deliver(make_claim(exactly(1), name="mine"))
+        assert (await harness.session()).binds == {POD.key: "n"}
 
 
 @async_test
 async def test_unreserved_devices_are_deallocated_once_for_all_pending_pods() -> None:
-    async with running(POD, member("job-w-1"), allocated_claim(on_node("gone"))) as rig:
-        outcome = await rig.session()
+    async with running(POD, member("job-w-1"), allocated_claim(on_node("gone"))) as harness:
+        outcome = await harness.session()
         assert len(outcome.waiting) == 2
-        assert len(deallocations(rig)) == 1
+        assert len(deallocations(harness)) == 1
 
 
 OTHER = make_member("other")
@@ -105,10 +105,10 @@ OTHER = make_member("other")
 def test_other_claims_are_not_deallocated(claim: ResourceClaim) -> None:
     @async_test
     async def run() -> None:
-        async with running(replace_fields(POD, spec={"node_selector": {"no": "node"}}), claim) as rig:
-            outcome = await rig.session()
+        async with running(replace_fields(POD, spec={"node_selector": {"no": "node"}}), claim) as harness:
+            outcome = await harness.session()
             assert POD.key in outcome.waiting
-            assert deallocations(rig) == []
+            assert deallocations(harness) == []
 
     run()
 
@@ -116,42 +116,42 @@ def test_other_claims_are_not_deallocated(claim: ResourceClaim) -> None:
 @async_test
 async def test_a_pod_with_a_bind_request_keeps_its_allocation_until_the_request_is_deleted() -> None:
     request = replace_fields(new_request(POD, "gone", annotations={}, backoff_limit=3), metadata={"uid": "request"})
-    async with running(replace_fields(POD, spec={"node_selector": {"no": "node"}})) as rig:
-        live = rig.live
+    async with running(replace_fields(POD, spec={"node_selector": {"no": "node"}})) as harness:
+        live = harness.live
         requests = track_bind_requests(
-            live.event_handlers, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0
+            live.event_handlers, live.binds, live.writes, harness.events, harness.clock, attempts=3, stale_s=600.0
         )
-        outcome = await rig.session()
-        rig.clock.advance(CHECK_INTERVAL_S)
-        rig.deliver(GONE, request)
+        outcome = await harness.session()
+        harness.clock.advance(CHECK_INTERVAL_S)
+        harness.deliver(GONE, request)
         await live.handle_pending_events()
         for callback in live.after_session:
             callback(outcome)  # the request arrived after the session in which the pod was pending
-        assert (await rig.session()).waiting == {}
-        assert deallocations(rig) == []
-        rig.deliver_deletion(request)
+        assert (await harness.session()).waiting == {}
+        assert deallocations(harness) == []
+        harness.deliver_deletion(request)
         await live.handle_pending_events()
-        rig.clock.advance(CHECK_INTERVAL_S)
-        assert (await rig.session()).waiting == {}, "its binding may still land"
-        assert deallocations(rig) == []
-        rig.clock.advance(REQUEST_TIMEOUT_S)
+        harness.clock.advance(CHECK_INTERVAL_S)
+        assert (await harness.session()).waiting == {}, "its binding may still land"
+        assert deallocations(harness) == []
+        harness.clock.advance(REQUEST_TIMEOUT_S)
         for uid, _ in requests.lost():
             requests.read_pod(uid, POD)
-        assert POD.key in (await rig.session()).waiting
-        assert len(deallocations(rig)) == 1
+        assert POD.key in (await harness.session()).waiting
+        assert len(deallocations(harness)) == 1
 
 
 @async_test
 async def test_a_failed_deallocation_is_repeated_at_the_next_check() -> None:
-    async with running(POD, GONE) as rig:
-        rig.fail_next("PATCH", "/resourceclaims/mine/status", status(409, "Conflict"))
+    async with running(POD, GONE) as harness:
+        harness.fail_next("PATCH", "/resourceclaims/mine/status", status(409, "Conflict"))
         for _ in range(3):
-            await rig.session()
-        first = deallocations(rig)
+            await harness.session()
+        first = deallocations(harness)
         assert len(first) == 1
-        rig.clock.advance(CHECK_INTERVAL_S)
-        await rig.session()
-        assert deallocations(rig) == first * 2
+        harness.clock.advance(CHECK_INTERVAL_S)
+        await harness.session()
+        assert deallocations(harness) == first * 2
 
 
 @async_test
@@ -159,20 +159,20 @@ async def test_a_node_that_is_deleted_later_is_detected() -> None:
     here = make_node("here", cpu=4, labels={"kind": "slow"})
     where = {"nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "kind", "operator": "Exists"}]}]}}
     picky = replace_fields(POD, spec={"node_selector": {"no": "node"}})
-    async with running(here, picky, allocated_claim(where, POD)) as rig:
+    async with running(here, picky, allocated_claim(where, POD)) as harness:
         for _ in range(2):
-            await rig.session()
-            rig.clock.advance(CHECK_INTERVAL_S)
-        assert deallocations(rig) == []
-        rig.deliver_deletion(here)
-        await rig.session()
-        assert len(deallocations(rig)) == 1
+            await harness.session()
+            harness.clock.advance(CHECK_INTERVAL_S)
+        assert deallocations(harness) == []
+        harness.deliver_deletion(here)
+        await harness.session()
+        assert len(deallocations(harness)) == 1
 
 
 @async_test
 async def test_with_a_part_of_the_nodes_none_counts_as_deleted() -> None:
     """The node may exist and belong to another scheduler."""
-    async with running(POD, GONE, options=BatchOptions(node_selector=("kind:fast",))) as rig:
-        outcome = await rig.session()
+    async with running(POD, GONE, options=BatchOptions(node_selector=("kind:fast",))) as harness:
+        outcome = await harness.session()
         assert POD.key in outcome.waiting
-        assert deallocations(rig) == []
+        assert deallocations(harness) == []

@@ -32,123 +32,125 @@ def pending_pods(*pods: Pod) -> list[Pod]:
     return [replace_fields(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending")) for pod in pods]
 
 
-def conditions(rig: LiveBatchHarness, name: str) -> list[dict[str, Any]]:
-    patches = rig.sent("PATCH", f"/pods/{name}/status")
+def conditions(harness: LiveBatchHarness, name: str) -> list[dict[str, Any]]:
+    patches = harness.sent("PATCH", f"/pods/{name}/status")
     return [each for patch in patches for each in patch["status"].get("conditions", [])]
 
 
 @async_test
 async def test_a_gang_is_bound_and_its_group_status_is_written() -> None:
-    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as rig:
-        outcome = await rig.session()
-        assert rig.bound() == {"job-w-0": "n", "job-w-1": "n"}
-        assert rig.events.about("Scheduled")[:1] == [("default/job-w-0", "Successfully assigned default/job-w-0 to n")]
-        (written,) = rig.sent("PATCH", "/podgroups/job")
+    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as harness:
+        outcome = await harness.session()
+        assert harness.bound() == {"job-w-0": "n", "job-w-1": "n"}
+        assert harness.events.about("Scheduled")[:1] == [
+            ("default/job-w-0", "Successfully assigned default/job-w-0 to n")
+        ]
+        (written,) = harness.sent("PATCH", "/podgroups/job")
         assert written["status"]["phase"] == outcome.groups["default/job"].status.phase
         assert written["metadata"]["resourceVersion"]
-        (patch,) = rig.sent("PATCH", "/queues/q/status")
+        (patch,) = harness.sent("PATCH", "/queues/q/status")
         assert patch["metadata"].keys() == {"uid", "resourceVersion"}
         assert patch["status"] == {"allocated": {"cpu": "2", "memory": "0", "pods": "2"}}
-        await rig.session()
-        assert len(rig.sent("POST", "/binding")) == 2  # no pod is bound twice
-        assert len(rig.sent("PATCH", "/podgroups/job")) == 1  # unchanged statuses are not written
+        await harness.session()
+        assert len(harness.sent("POST", "/binding")) == 2  # no pod is bound twice
+        assert len(harness.sent("PATCH", "/podgroups/job")) == 1  # unchanged statuses are not written
 
 
 @async_test
 async def test_a_second_status_of_one_version_uses_the_version_of_the_first_write() -> None:
     """The watch has not shown the first write when the second is sent. Neither is refused or applied late."""
-    async with run_live_batch(make_queue(), GROUP) as rig:
-        await rig.live.handle_pending_events()
-        telling, group = rig.live.status_updater, rig.live.engine.cache.catalog.table(PodGroup)["default/job"]
+    async with run_live_batch(make_queue(), GROUP) as harness:
+        await harness.live.handle_pending_events()
+        telling, group = harness.live.status_updater, harness.live.engine.cache.catalog.table(PodGroup)["default/job"]
         for phase in ("Inqueue", "Running"):
             found = GroupOutcome(status=PodGroupStatus(phase=phase), changed=True)
             telling._update_group(group, found)
             await asyncio.sleep(0)
-        await wait_until(lambda: len(rig.sent("PATCH", "/podgroups/job")) == 2)
-        versions = [each["metadata"]["resourceVersion"] for each in rig.sent("PATCH", "/podgroups/job")]
+        await wait_until(lambda: len(harness.sent("PATCH", "/podgroups/job")) == 2)
+        versions = [each["metadata"]["resourceVersion"] for each in harness.sent("PATCH", "/podgroups/job")]
         assert versions == [group.metadata.resource_version, "9"]
 
 
 @async_test
 async def test_a_status_that_was_answered_with_404_is_written_again_by_the_next_session() -> None:
-    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as rig:
-        await rig.live.handle_pending_events()
-        telling, group = rig.live.status_updater, rig.live.engine.cache.catalog.table(PodGroup)["default/job"]
-        rig.fail_next("PATCH", "/podgroups/job", status(404, "NotFound"))
+    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as harness:
+        await harness.live.handle_pending_events()
+        telling, group = harness.live.status_updater, harness.live.engine.cache.catalog.table(PodGroup)["default/job"]
+        harness.fail_next("PATCH", "/podgroups/job", status(404, "NotFound"))
         for _ in range(2):
             telling._update_group(group, GroupOutcome(status=PodGroupStatus(phase="Inqueue"), changed=True))
-            await rig.live.writes.drain()
-        assert len(rig.sent("PATCH", "/podgroups/job")) == 2
+            await harness.live.writes.drain()
+        assert len(harness.sent("PATCH", "/podgroups/job")) == 2
 
 
 @async_test
 async def test_a_status_of_an_older_version_is_refused_and_written_again_by_the_next_session() -> None:
-    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as rig:
-        rig.fail_next("PATCH", "/podgroups/job", status(409, "Conflict"))
-        await rig.session()
-        first = rig.sent("PATCH", "/podgroups/job")[0]["metadata"]["resourceVersion"]
-        rig.deliver(replace_fields(GROUP, metadata={"labels": {"another": "version"}}))
-        await rig.session()
-        versions = [each["metadata"]["resourceVersion"] for each in rig.sent("PATCH", "/podgroups/job")]
+    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as harness:
+        harness.fail_next("PATCH", "/podgroups/job", status(409, "Conflict"))
+        await harness.session()
+        first = harness.sent("PATCH", "/podgroups/job")[0]["metadata"]["resourceVersion"]
+        harness.deliver(replace_fields(GROUP, metadata={"labels": {"another": "version"}}))
+        await harness.session()
+        versions = [each["metadata"]["resourceVersion"] for each in harness.sent("PATCH", "/podgroups/job")]
         assert versions[0] == first != versions[-1]
 
 
 @async_test
 async def test_a_refused_binding_releases_its_resources_and_is_retried() -> None:
-    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as rig:
-        rig.fail_next("POST", "/job-w-1/binding", status(409, "Conflict"))
-        await rig.session()
-        assert rig.live.engine.cache.pod_count == 1
-        condition = conditions(rig, "job-w-1")[-1]
+    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as harness:
+        harness.fail_next("POST", "/job-w-1/binding", status(409, "Conflict"))
+        await harness.session()
+        assert harness.live.engine.cache.pod_count == 1
+        condition = conditions(harness, "job-w-1")[-1]
         assert (condition["reason"], condition["status"]) == ("SchedulerError", "False")
         assert condition["message"].startswith("failed to bind to node n: ")
-        assert [key for key, _ in rig.events.about("FailedScheduling")] == ["default/job-w-1"]
-        await rig.session()
-        assert len(rig.sent("POST", "/job-w-1/binding")) == 2
-        assert rig.live.engine.cache.pod_count == 2
+        assert [key for key, _ in harness.events.about("FailedScheduling")] == ["default/job-w-1"]
+        await harness.session()
+        assert len(harness.sent("POST", "/job-w-1/binding")) == 2
+        assert harness.live.engine.cache.pod_count == 2
 
 
 @async_test
 async def test_a_binding_that_is_refused_again_for_the_same_reason_is_reported_once() -> None:
-    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as rig:
-        rig.fail_next("POST", "/job-w-1/binding", *[status(403, "Forbidden", "not you")] * 4)
+    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as harness:
+        harness.fail_next("POST", "/job-w-1/binding", *[status(403, "Forbidden", "not you")] * 4)
         for _ in range(4):
-            await rig.session()
-        assert len(rig.sent("POST", "/job-w-1/binding")) == 4
-        assert len(conditions(rig, "job-w-1")) == 1
-        assert [key for key, _ in rig.events.about("FailedScheduling")] == ["default/job-w-1"]
+            await harness.session()
+        assert len(harness.sent("POST", "/job-w-1/binding")) == 4
+        assert len(conditions(harness, "job-w-1")) == 1
+        assert [key for key, _ in harness.events.about("FailedScheduling")] == ["default/job-w-1"]
 
 
 @async_test
 async def test_a_pod_deleted_during_its_binding_is_forgotten() -> None:
-    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as rig:
-        await rig.session()
-        rig.deliver_deletion(*pending_pods(PODS[0]))
-        await rig.live.handle_pending_events()
-        assert [pod.name for pod in rig.live.engine.cache.pods()] == ["job-w-1"]
+    async with run_live_batch(NODE, make_queue(), GROUP, *pending_pods(*PODS)) as harness:
+        await harness.session()
+        harness.deliver_deletion(*pending_pods(PODS[0]))
+        await harness.live.handle_pending_events()
+        assert [pod.name for pod in harness.live.engine.cache.pods()] == ["job-w-1"]
 
 
 @async_test
 async def test_the_condition_of_a_pending_pod_is_written_once() -> None:
     big = make_group("big", min_member=1)
     pod = make_member("big-w-0", "big", requests={"cpu": "9"})
-    async with run_live_batch(NODE, make_queue(), big, *pending_pods(pod)) as rig:
-        await rig.session()
-        await rig.session()
-        written = conditions(rig, "big-w-0")
+    async with run_live_batch(NODE, make_queue(), big, *pending_pods(pod)) as harness:
+        await harness.session()
+        await harness.session()
+        written = conditions(harness, "big-w-0")
         assert [each["message"] for each in written] == ["0/1 nodes are unavailable: 1 Insufficient cpu."]
-        assert len(rig.events.about("FailedScheduling")) == 1
-        assert len([key for key, _ in rig.events.about("Unschedulable") if key == "default/big"]) == 1
+        assert len(harness.events.about("FailedScheduling")) == 1
+        assert len([key for key, _ in harness.events.about("Unschedulable") if key == "default/big"]) == 1
 
 
 @async_test
 async def test_two_events_of_one_reason_are_recorded_once_each() -> None:
     """A group that is not admitted has an event of the rejecting plugin, and one of the session."""
     group = make_group("job", min_resources={"cpu": Quantity.of(9)})
-    async with run_live_batch(NODE, make_queue(), group, *pending_pods(make_member("job-w-0")), conf=SHARED) as rig:
+    async with run_live_batch(NODE, make_queue(), group, *pending_pods(make_member("job-w-0")), conf=SHARED) as harness:
         for _ in range(4):
-            await rig.session()
-        notes = [note for _, note in rig.events.about("Unschedulable")]
+            await harness.session()
+        notes = [note for _, note in harness.events.about("Unschedulable")]
         assert len(notes) == len(set(notes)) == 2, notes
 
 
@@ -156,16 +158,16 @@ async def test_two_events_of_one_reason_are_recorded_once_each() -> None:
 async def test_misconfigured_objects_get_an_event() -> None:
     lost = make_group("lost", queue="nowhere")
     pods = pending_pods(make_member("lost-w-0", "lost"), make_member("orphan-w-0", "orphan"), make_member("alone", ""))
-    async with run_live_batch(NODE, make_queue(), lost, *pods) as rig:
-        await rig.session()
-        await rig.session()
+    async with run_live_batch(NODE, make_queue(), lost, *pods) as harness:
+        await harness.session()
+        await harness.session()
         assert (
             "default/lost",
             'pod group default/lost is in queue "nowhere", which does not exist; create it or use another queue',
-        ) in (rig.events.about("Misconfigured"))
-        assert "which does not exist" in conditions(rig, "lost-w-0")[-1]["message"]
-        assert "default/orphan that the pod names does not exist" in conditions(rig, "orphan-w-0")[-1]["message"]
-        assert conditions(rig, "alone")[-1]["message"] == NO_POD_GROUP_MESSAGE
+        ) in (harness.events.about("Misconfigured"))
+        assert "which does not exist" in conditions(harness, "lost-w-0")[-1]["message"]
+        assert "default/orphan that the pod names does not exist" in conditions(harness, "orphan-w-0")[-1]["message"]
+        assert conditions(harness, "alone")[-1]["message"] == NO_POD_GROUP_MESSAGE
 
 
 @async_test
@@ -173,10 +175,10 @@ async def test_all_problems_of_an_object_are_one_event() -> None:
     """With two events of one reason, users would see only the first: events are grouped whatever their notes are."""
     amounts = {"cpu": Quantity.parse("-3"), "memory": Quantity.parse("-1Gi")}
     odd = make_group("odd", min_resources=amounts, queue="nowhere")
-    async with run_live_batch(NODE, make_queue(), odd, *pending_pods(make_member("odd-w-0", "odd"))) as rig:
-        await rig.session()
-        await rig.session()
-        ((name, note),) = rig.events.about("Misconfigured")
+    async with run_live_batch(NODE, make_queue(), odd, *pending_pods(make_member("odd-w-0", "odd"))) as harness:
+        await harness.session()
+        await harness.session()
+        ((name, note),) = harness.events.about("Misconfigured")
         assert name == "default/odd"
         assert all(words in note for words in ('queue "nowhere"', "minResources.cpu", "minResources.memory"))
 
@@ -187,34 +189,34 @@ async def test_a_group_gets_an_event_each_time_its_queue_is_closed(phase: str) -
     shut = replace_fields(make_queue(), status=QueueStatus(state="Closed"))
     group = make_group("job", phase=phase, min_resources={"cpu": Quantity.of(1)})
     sentence = "its queue q is Closed and admits no job until it is opened"
-    async with run_live_batch(shut, group, conf=SHARED) as rig:
-        await rig.session()  # without a pod: its controller waits until the group is admitted
-        assert rig.events.about("Misconfigured") == [("default/job", sentence)] * (phase == "Pending")
-        rig.deliver(*pending_pods(make_member("job-w-0", requests={"cpu": "1"})))
-        await rig.session()
-        await rig.session()
-        assert rig.events.about("Misconfigured") == [("default/job", sentence)]
-        rig.deliver(make_queue())
-        await rig.session()
-        rig.deliver(shut)
-        await rig.session()
-        assert rig.events.about("Misconfigured") == [("default/job", sentence)] * 2
+    async with run_live_batch(shut, group, conf=SHARED) as harness:
+        await harness.session()  # without a pod: its controller waits until the group is admitted
+        assert harness.events.about("Misconfigured") == [("default/job", sentence)] * (phase == "Pending")
+        harness.deliver(*pending_pods(make_member("job-w-0", requests={"cpu": "1"})))
+        await harness.session()
+        await harness.session()
+        assert harness.events.about("Misconfigured") == [("default/job", sentence)]
+        harness.deliver(make_queue())
+        await harness.session()
+        harness.deliver(shut)
+        await harness.session()
+        assert harness.events.about("Misconfigured") == [("default/job", sentence)] * 2
 
 
 @async_test
 async def test_a_closed_queue_is_ignored_without_a_plugin_that_checks_it() -> None:
     shut = replace_fields(make_queue(), status=QueueStatus(state="Closed"))
     big = make_member("big-w-0", "big", requests={"cpu": "9"})
-    async with run_live_batch(NODE, shut, GROUP, make_group("big"), *pending_pods(*PODS, big)) as rig:
-        await rig.session()
-        assert rig.bound() == {"job-w-0": "n", "job-w-1": "n"}
-        assert rig.events.about("Misconfigured") == []
+    async with run_live_batch(NODE, shut, GROUP, make_group("big"), *pending_pods(*PODS, big)) as harness:
+        await harness.session()
+        assert harness.bound() == {"job-w-0": "n", "job-w-1": "n"}
+        assert harness.events.about("Misconfigured") == []
 
 
 @async_test
 async def test_only_selected_nodes_are_used() -> None:
     nodes = [make_node("a", cpu=4, labels={"pool": "x"}), make_node("b", cpu=4, labels={"pool": "batch"})]
     options = BatchOptions(node_selector=("pool:batch",))
-    async with run_live_batch(*nodes, make_queue(), GROUP, *pending_pods(*PODS), options=options) as rig:
-        await rig.session()
-        assert set(rig.bound().values()) == {"b"}
+    async with run_live_batch(*nodes, make_queue(), GROUP, *pending_pods(*PODS), options=options) as harness:
+        await harness.session()
+        assert set(harness.bound().values()) == {"b"}

@@ -69,29 +69,29 @@ OTHER_SCHEDULERS_POD = replace_fields(WAITING, spec={"scheduler_name": "other"})
 )
 @async_test
 async def test_triggers_of_early_sessions(old: KubeObject | None, new: KubeObject | None, is_trigger: bool) -> None:
-    async with run_live_batch(NODE, QUEUE, GROUP, WAITING) as rig:
-        await rig.live.handle_pending_events()
-        assert triggers_session(old, new, rig.live.event_handlers) is is_trigger
+    async with run_live_batch(NODE, QUEUE, GROUP, WAITING) as harness:
+        await harness.live.handle_pending_events()
+        assert triggers_session(old, new, harness.live.event_handlers) is is_trigger
 
 
 @async_test
 async def test_freed_resources_trigger_nothing_without_pending_pods() -> None:
-    async with run_live_batch(NODE, QUEUE, GROUP) as rig:
-        await rig.live.handle_pending_events()
-        assert not triggers_session(RUNNING, None, rig.live.event_handlers)
-        assert not triggers_session(None, make_node("m"), rig.live.event_handlers)
+    async with run_live_batch(NODE, QUEUE, GROUP) as harness:
+        await harness.live.handle_pending_events()
+        assert not triggers_session(RUNNING, None, harness.live.event_handlers)
+        assert not triggers_session(None, make_node("m"), harness.live.event_handlers)
 
 
 @asynccontextmanager
-async def running_sessions(rig: LiveBatchHarness) -> AsyncIterator[None]:
+async def running_sessions(harness: LiveBatchHarness) -> AsyncIterator[None]:
     """Sessions run on their own as the clock advances."""
 
     async def nothing() -> None: ...
 
-    rig.live.prepare = nothing
-    running = asyncio.ensure_future(rig.live.run())
+    harness.live.prepare = nothing
+    running = asyncio.ensure_future(harness.live.run())
     try:
-        await wait_until(lambda: rig.live.session_count == 1 and rig.clock.sleepers)
+        await wait_until(lambda: harness.live.session_count == 1 and harness.clock.sleepers)
         yield
     finally:
         running.cancel()
@@ -99,48 +99,48 @@ async def running_sessions(rig: LiveBatchHarness) -> AsyncIterator[None]:
             await running
 
 
-async def advance(rig: LiveBatchHarness, seconds: float) -> None:
+async def advance(harness: LiveBatchHarness, seconds: float) -> None:
     """Advance the clock and run all tasks that are due."""
-    sleeping = rig.clock.sleepers
-    rig.clock.advance(seconds)
+    sleeping = harness.clock.sleepers
+    harness.clock.advance(seconds)
     for _ in range(20):
         await asyncio.sleep(0)
-    await wait_until(lambda: rig.clock.sleepers >= min(1, sleeping))
+    await wait_until(lambda: harness.clock.sleepers >= min(1, sleeping))
 
 
 @async_test
 async def test_a_new_pod_triggers_an_early_session() -> None:
-    async with run_live_batch(NODE, QUEUE, GROUP, WAITING) as rig, running_sessions(rig):
-        await advance(rig, MIN_PAUSE_S)
-        assert rig.live.session_count == 1  # no event has arrived
-        rig.deliver(SECOND)
-        await wait_until(lambda: rig.live.session_count == 2)
-        await wait_until(lambda: len(rig.bound()) == 2)
-        assert rig.clock.monotonic_s() < rig.live.period_s
+    async with run_live_batch(NODE, QUEUE, GROUP, WAITING) as harness, running_sessions(harness):
+        await advance(harness, MIN_PAUSE_S)
+        assert harness.live.session_count == 1  # no event has arrived
+        harness.deliver(SECOND)
+        await wait_until(lambda: harness.live.session_count == 2)
+        await wait_until(lambda: len(harness.bound()) == 2)
+        assert harness.clock.monotonic_s() < harness.live.period_s
 
 
 @async_test
 async def test_continuous_events_leave_a_pause_between_sessions() -> None:
-    async with run_live_batch(NODE, QUEUE, GROUP, WAITING) as rig, running_sessions(rig):
-        rig.deliver(replace_fields(WAITING, metadata={"name": "other-0", "uid": "o0"}))
-        await advance(rig, MIN_PAUSE_S / 2)
-        assert rig.live.session_count == 1
-        await advance(rig, MIN_PAUSE_S / 2)
-        await wait_until(lambda: rig.live.session_count == 2)
+    async with run_live_batch(NODE, QUEUE, GROUP, WAITING) as harness, running_sessions(harness):
+        harness.deliver(replace_fields(WAITING, metadata={"name": "other-0", "uid": "o0"}))
+        await advance(harness, MIN_PAUSE_S / 2)
+        assert harness.live.session_count == 1
+        await advance(harness, MIN_PAUSE_S / 2)
+        await wait_until(lambda: harness.live.session_count == 2)
 
 
 @async_test
 async def test_early_sessions_do_not_write_conditions_of_pending_pods() -> None:
     big = make_group("big", min_member=3)
-    async with run_live_batch(NODE, QUEUE, big, GROUP) as rig, running_sessions(rig):
+    async with run_live_batch(NODE, QUEUE, big, GROUP) as harness, running_sessions(harness):
         member = replace_fields(WAITING, metadata={"name": "big-w-0", "uid": "b0", "annotations": {**_in("big")}})
-        rig.deliver(member)
-        await advance(rig, MIN_PAUSE_S)
-        await wait_until(lambda: rig.live.session_count == 2)
-        assert rig.sent("PATCH", "/pods/big-w-0/status") == []
-        await advance(rig, rig.live.period_s)
-        await wait_until(lambda: rig.live.session_count == 3)
-        await wait_until(lambda: rig.sent("PATCH", "/pods/big-w-0/status"))
+        harness.deliver(member)
+        await advance(harness, MIN_PAUSE_S)
+        await wait_until(lambda: harness.live.session_count == 2)
+        assert harness.sent("PATCH", "/pods/big-w-0/status") == []
+        await advance(harness, harness.live.period_s)
+        await wait_until(lambda: harness.live.session_count == 3)
+        await wait_until(lambda: harness.sent("PATCH", "/pods/big-w-0/status"))
 
 
 def _in(group: str) -> dict[str, str]:

@@ -31,7 +31,7 @@ from bayplan.objects.kinds import convert
 from bayplan.objects.meta import ObjectMeta
 from support.harness.async_tests import async_test
 from support.harness.controllers import run_controllers
-from support.harness.single_controller import ControllerRig, rig_of
+from support.harness.single_controller import SingleControllerHarness, run_controller
 
 ONLY = ("endpointslice-controller",)
 
@@ -235,11 +235,13 @@ def test_labels_of_a_slice(labels: Tree, address: str, expected: Tree) -> None:
 
 
 async def sync(
-    harness: ControllerRig[EndpointSliceController], service: UntypedObject, *items: PodFields | EndpointSliceFields
+    harness: SingleControllerHarness[EndpointSliceController],
+    service: UntypedObject,
+    *items: PodFields | EndpointSliceFields,
 ) -> list[Any]:
-    harness.hear(harness.controller.services, service)
+    harness.deliver(harness.controller.services, service)
     for item in items:
-        harness.hear(harness.controller.pods if isinstance(item, PodFields) else harness.controller.slices, item)
+        harness.deliver(harness.controller.pods if isinstance(item, PodFields) else harness.controller.slices, item)
     harness.queued()
     assert await harness.controller.sync(WEB) is None
     return harness.requests
@@ -251,15 +253,15 @@ async def sync(
 )
 @async_test
 async def test_services_without_slices(spec: Tree) -> None:
-    async with rig_of(EndpointSliceController) as harness:
+    async with run_controller(EndpointSliceController) as harness:
         assert await sync(harness, a_service(**spec), a_pod(), a_slice()) == []
-        harness.hear_gone(harness.controller.services, a_service(**spec))
+        harness.deliver_deletion(harness.controller.services, a_service(**spec))
         assert await harness.controller.sync(WEB) is None
 
 
 @async_test
 async def test_a_new_slice_is_owned_by_its_service() -> None:
-    async with rig_of(EndpointSliceController) as harness:
+    async with run_controller(EndpointSliceController) as harness:
         ((line, body),) = await sync(harness, a_service(), a_pod())
     assert line == f"POST {PATH}"
     assert (body["apiVersion"], body["kind"], body["addressType"]) == ("discovery.k8s.io/v1", "EndpointSlice", "IPv4")
@@ -288,7 +290,7 @@ CURRENT_BODY = slice_bodies(a_service(), [a_pod()], lambda _: None)[0]
 )
 @async_test
 async def test_an_outdated_slice_is_patched(found: EndpointSliceFields, written: Tree | None) -> None:
-    async with rig_of(EndpointSliceController) as harness:
+    async with run_controller(EndpointSliceController) as harness:
         requests = await sync(harness, a_service(), a_pod(), found)
     content = {"endpoints": CURRENT_BODY["endpoints"], "ports": CURRENT_BODY["ports"]}
     meta = {"labels": written, "resourceVersion": "5"}
@@ -297,14 +299,14 @@ async def test_an_outdated_slice_is_patched(found: EndpointSliceFields, written:
 
 @async_test
 async def test_a_service_without_pods_has_an_empty_slice() -> None:
-    async with rig_of(EndpointSliceController) as harness:
+    async with run_controller(EndpointSliceController) as harness:
         assert await sync(harness, a_service(), a_slice()) == []
 
 
 @async_test
 async def test_surplus_slices_are_deleted_and_terminating_ones_ignored() -> None:
     terminating = a_slice("web-0", CURRENT_BODY, deletionTimestamp="2026-01-01T00:00:00Z")
-    async with rig_of(EndpointSliceController) as harness:
+    async with run_controller(EndpointSliceController) as harness:
         requests = await sync(
             harness, a_service(), a_pod(), a_slice("web-2", CURRENT_BODY), a_slice("web-1", CURRENT_BODY), terminating
         )
@@ -328,29 +330,29 @@ async def test_surplus_slices_are_deleted_and_terminating_ones_ignored() -> None
 )
 @async_test
 async def test_services_enqueued_by_pod_events(old: PodFields | None, new: PodFields | None, queued: bool) -> None:
-    async with rig_of(EndpointSliceController) as harness:
-        harness.hear(harness.controller.services, a_service())
-        harness.hear(
+    async with run_controller(EndpointSliceController) as harness:
+        harness.deliver(harness.controller.services, a_service())
+        harness.deliver(
             harness.controller.services, a_service("other", selector=None), a_service("two", selector={"b": "1"})
         )
         if old is not None:
-            harness.hear(harness.controller.pods, old)
+            harness.deliver(harness.controller.pods, old)
         assert harness.queued()
         if new is not None:
-            harness.hear(harness.controller.pods, new)
+            harness.deliver(harness.controller.pods, new)
         elif old is not None:
-            harness.hear_gone(harness.controller.pods, old)
+            harness.deliver_deletion(harness.controller.pods, old)
         assert harness.queued() == ({WEB: BATCH_PERIOD_S} if queued else {})
 
 
 @async_test
 async def test_a_service_is_indexed_by_its_first_label() -> None:
-    async with rig_of(EndpointSliceController) as harness:
-        harness.hear(harness.controller.services, a_service(selector={"tier": "front", "app": "web"}))
+    async with run_controller(EndpointSliceController) as harness:
+        harness.deliver(harness.controller.services, a_service(selector={"tier": "front", "app": "web"}))
         harness.queued()
-        harness.hear(harness.controller.pods, a_pod("tier", labels={"tier": "front"}))
+        harness.deliver(harness.controller.pods, a_pod("tier", labels={"tier": "front"}))
         assert harness.queued() == {}
-        harness.hear(harness.controller.pods, a_pod("app", labels={"app": "web"}))
+        harness.deliver(harness.controller.pods, a_pod("app", labels={"app": "web"}))
         assert harness.queued() == {WEB: BATCH_PERIOD_S}
 
 
@@ -363,9 +365,9 @@ async def test_a_service_is_indexed_by_its_first_label() -> None:
 )
 @async_test
 async def test_services_enqueued_by_slice_events(labels: Tree, queued: Tree) -> None:
-    async with rig_of(EndpointSliceController) as harness:
+    async with run_controller(EndpointSliceController) as harness:
         item = a_slice(labels=labels)
-        harness.hear(harness.controller.slices, item)
+        harness.deliver(harness.controller.slices, item)
         assert harness.queued() == queued
-        harness.hear_gone(harness.controller.slices, item)
+        harness.deliver_deletion(harness.controller.slices, item)
         assert harness.queued() == queued

@@ -27,7 +27,7 @@ from bayplan.objects.quotas import object_count
 from bayplan.objects.volumes import PersistentVolumeClaim
 from support.harness.async_tests import async_test
 from support.harness.controllers import run_controllers
-from support.harness.single_controller import ControllerRig, rig_of
+from support.harness.single_controller import SingleControllerHarness, run_controller
 
 ONLY = ("resourcequota-controller",)
 
@@ -272,9 +272,9 @@ def a_quota(name: str = "team", *, status: Tree | None = None, terminating: bool
     return convert({"metadata": meta(name, **metadata), "spec": spec, "status": status or {}}, UntypedObject)
 
 
-async def used(harness: ControllerRig[ResourceQuotaController], quota: UntypedObject) -> Tree | None:
+async def used(harness: SingleControllerHarness[ResourceQuotaController], quota: UntypedObject) -> Tree | None:
     """Return the status that a sync writes."""
-    harness.hear(harness.controller.quotas, quota)
+    harness.deliver(harness.controller.quotas, quota)
     assert await harness.controller.sync(TEAM) is None
     writes = harness.writes
     assert [line for line, _ in writes] == [STATUS] * len(writes)
@@ -285,12 +285,14 @@ async def used(harness: ControllerRig[ResourceQuotaController], quota: UntypedOb
 async def test_objects_of_the_namespace_are_added_up() -> None:
     hard = {"pods": "9", "count/pods": "9", "requests.cpu": "9", "requests.storage": "9Gi", "services": "9"}
     elsewhere = {"namespace": "other"}
-    async with rig_of(ResourceQuotaController) as harness:
+    async with run_controller(ResourceQuotaController) as harness:
         found = harness.controller
-        harness.hear(found.pods, make_pod("a", resources=RESOURCES), make_pod("b", resources=RESOURCES, phase="Failed"))
-        harness.hear(found.pods, convert({"metadata": meta("c", **elsewhere)}, PodFields))
-        harness.hear(found.claims, make_claim())
-        harness.hear(found.services, make_service())
+        harness.deliver(
+            found.pods, make_pod("a", resources=RESOURCES), make_pod("b", resources=RESOURCES, phase="Failed")
+        )
+        harness.deliver(found.pods, convert({"metadata": meta("c", **elsewhere)}, PodFields))
+        harness.deliver(found.claims, make_claim())
+        harness.deliver(found.services, make_service())
         expected = {"pods": "1", "count/pods": "2", "requests.cpu": "1", "requests.storage": "2Gi", "services": "1"}
         assert await used(harness, a_quota(hard=hard)) == {"hard": hard, "used": expected}
         assert await used(harness, a_quota(hard=hard, status={"hard": hard, "used": expected})) is None
@@ -299,10 +301,10 @@ async def test_objects_of_the_namespace_are_added_up() -> None:
 @async_test
 async def test_a_quota_with_scopes_counts_pods_only() -> None:
     hard = {"pods": "9", "services": "9", "persistentvolumeclaims": "9", "configmaps": "9"}
-    async with rig_of(ResourceQuotaController) as harness:
-        harness.hear(harness.controller.pods, make_pod("a", resources=RESOURCES), make_pod("b"))
-        harness.hear(harness.controller.claims, make_claim())
-        harness.hear(harness.controller.services, make_service())
+    async with run_controller(ResourceQuotaController) as harness:
+        harness.deliver(harness.controller.pods, make_pod("a", resources=RESOURCES), make_pod("b"))
+        harness.deliver(harness.controller.claims, make_claim())
+        harness.deliver(harness.controller.services, make_service())
         found = await used(harness, a_quota(hard=hard, scopes=["BestEffort"]))
     counted = {"pods": "1", "services": "0", "persistentvolumeclaims": "0", "configmaps": "0"}
     assert found == {"hard": hard, "used": counted}
@@ -314,7 +316,7 @@ async def test_a_quota_with_scopes_counts_pods_only() -> None:
 )
 @async_test
 async def test_quotas_without_a_new_status(quota: UntypedObject) -> None:
-    async with rig_of(ResourceQuotaController) as harness:
+    async with run_controller(ResourceQuotaController) as harness:
         assert await harness.controller.sync(TEAM) is None
         found = await used(harness, quota)
         assert found == (None if quota.terminating else {"hard": {}, "used": {}})
@@ -343,23 +345,23 @@ async def test_other_resources_are_counted_by_informers() -> None:
         "count/deployments.apps": "1",
         "count/deployments": "0",
     }
-    async with rig_of(ResourceQuotaController, DISCOVERY) as harness:
+    async with run_controller(ResourceQuotaController, DISCOVERY) as harness:
         world, found = harness.controller.informers, a_quota(hard=hard)
         maps = world.informer(CONFIG_MAPS, KubeObject)
         deployments = world.informer(DEPLOYMENTS, UntypedObject)
         for informer in (maps, deployments, harness.controller.pods):
             informer._informer._synced.set()
-        harness.hear(harness.controller.pods, make_pod("a", phase="Failed"))
+        harness.deliver(harness.controller.pods, make_pod("a", phase="Failed"))
         for name, namespace in (("a", "default"), ("b", "default"), ("far", "other")):
-            harness.hear(maps, convert({"metadata": meta(name, namespace=namespace)}, KubeObject))
-        harness.hear(deployments, convert({"metadata": meta("web")}, UntypedObject))
+            harness.deliver(maps, convert({"metadata": meta(name, namespace=namespace)}, KubeObject))
+        harness.deliver(deployments, convert({"metadata": meta("web")}, UntypedObject))
         assert await used(harness, found) == {"hard": hard, "used": counted}
         harness.queued()
         extra = convert({"metadata": meta("c")}, KubeObject)
         for change, queued in (
-            (harness.hear, {TEAM: BATCH_PERIOD_S}),
-            (harness.hear, {}),
-            (harness.hear_gone, {TEAM: BATCH_PERIOD_S}),
+            (harness.deliver, {TEAM: BATCH_PERIOD_S}),
+            (harness.deliver, {}),
+            (harness.deliver_deletion, {TEAM: BATCH_PERIOD_S}),
         ):
             change(maps, extra)
             assert harness.queued() == queued
@@ -369,12 +371,12 @@ async def test_other_resources_are_counted_by_informers() -> None:
 
 @async_test
 async def test_a_counted_resource_is_watched_from_its_first_use() -> None:
-    async with rig_of(ResourceQuotaController, DISCOVERY) as harness:
-        harness.hear(harness.controller.quotas, a_quota(hard={"count/deployments.apps": "9"}))
+    async with run_controller(ResourceQuotaController, DISCOVERY) as harness:
+        harness.deliver(harness.controller.quotas, a_quota(hard={"count/deployments.apps": "9"}))
         counting = asyncio.create_task(harness.controller.sync(TEAM))
         while (informer := harness.controller.informers.get_informer("apps", "deployments")) is None:
             await asyncio.sleep(0)
-        harness.hear(informer, convert({"metadata": meta("web")}, KubeObject))
+        harness.deliver(informer, convert({"metadata": meta("web")}, KubeObject))
         informer._informer._synced.set()
         assert await counting is None
         ((_, body),) = harness.writes
@@ -383,7 +385,7 @@ async def test_a_counted_resource_is_watched_from_its_first_use() -> None:
 
 @async_test
 async def test_an_unknown_resource_counts_as_zero() -> None:
-    async with rig_of(ResourceQuotaController, DISCOVERY) as harness:
+    async with run_controller(ResourceQuotaController, DISCOVERY) as harness:
         found = await used(harness, a_quota(hard={"count/boats.example.com": "9", "limits.cpu": "9"}))
     assert found is not None
     assert found["used"] == {"count/boats.example.com": "0", "limits.cpu": "0"}
@@ -404,31 +406,31 @@ BOTH = {TEAM: BATCH_PERIOD_S, ("default", "second"): BATCH_PERIOD_S}
 )
 @async_test
 async def test_quotas_enqueued_by_pod_events(old: PodFields | None, new: PodFields | None, queued: Tree) -> None:
-    async with rig_of(ResourceQuotaController) as harness:
+    async with run_controller(ResourceQuotaController) as harness:
         far = convert({"metadata": meta("far", namespace="other")}, UntypedObject)
-        harness.hear(harness.controller.quotas, a_quota(), a_quota("second"), far)
+        harness.deliver(harness.controller.quotas, a_quota(), a_quota("second"), far)
         if old is not None:
-            harness.hear(harness.controller.pods, old)
+            harness.deliver(harness.controller.pods, old)
         assert harness.queued()
         if new is not None:
-            harness.hear(harness.controller.pods, new)
+            harness.deliver(harness.controller.pods, new)
         elif old is not None:
-            harness.hear_gone(harness.controller.pods, old)
+            harness.deliver_deletion(harness.controller.pods, old)
         assert harness.queued() == queued
 
 
 @async_test
 async def test_quotas_enqueued_by_other_events() -> None:
-    async with rig_of(ResourceQuotaController) as harness:
-        harness.hear(harness.controller.quotas, a_quota())
+    async with run_controller(ResourceQuotaController) as harness:
+        harness.deliver(harness.controller.quotas, a_quota())
         assert harness.queued() == {TEAM: 0.0}
         for informer, item in (
             (harness.controller.claims, make_claim()),
             (harness.controller.services, make_service()),
         ):
-            harness.hear(informer, item)
+            harness.deliver(informer, item)
             assert harness.queued() == {TEAM: BATCH_PERIOD_S}
-            harness.hear(informer, item)
+            harness.deliver(informer, item)
             assert harness.queued() == {TEAM: BATCH_PERIOD_S}
-            harness.hear_gone(informer, item)
+            harness.deliver_deletion(informer, item)
             assert harness.queued() == {TEAM: BATCH_PERIOD_S}

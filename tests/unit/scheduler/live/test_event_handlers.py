@@ -226,7 +226,8 @@ def test_an_own_claim_write_is_an_event_once() -> None:
     assert world.cache.devices.assume(written)
     assert changes == [(first, written)]
     world.queue.moves = []
-    assert sum(world.routing.handle_own_write(*changes[0])) == 0
+    (move,) = world.routing.own_write_moves(*changes[0])
+    assert sum(move.start(world.queue)) == 0
     assert world.queue.moves == world.routing.last_events == [f"{CLAIM}Update"]
     assert world.handle(first, claim_at(2)) == []
     assert world.handle(written, later) == [f"{CLAIM}Update"]

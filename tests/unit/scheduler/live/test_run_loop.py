@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.handle import Handle
 from bayplan.objects.core import Pod
 from bayplan.objects.volumes import AzureDisk
+from bayplan.queue import SchedulingQueue
 from bayplan.queue.queued_pod import SubQueue
 from bayplan.scheduler.binding import binding_cycle
 from bayplan.scheduler.live.run_loop import SLICE_S, LiveScheduler
@@ -77,7 +79,7 @@ def slow_down(harness: LiveSchedulerHarness, step_s: float = SLICE_S) -> None:
     """From now on every reading of the clock takes a slice."""
     ticking = Ticking(step_s)
     ticking._elapsed_s = harness.clock.monotonic_s()
-    harness.live.clock = ticking
+    harness.live.clock = harness.live.event_queue.clock = ticking
 
 
 @async_test
@@ -98,7 +100,7 @@ async def test_other_tasks_run_between_pod_events() -> None:
         slow_down(harness)
         async with count_loop_turns() as turns:
             harness.deliver(*(make_pod(f"p{number}", cpu="1") for number in range(20)))
-            await wait_until(lambda: not harness.live._events)
+            await wait_until(lambda: not harness.live.event_queue.waiting)
             assert turns() >= 20
         assert harness.live.queue.counts()["active"] == 20
 
@@ -120,26 +122,44 @@ async def test_a_flood_of_events_does_not_block_attempts() -> None:
         while not harness.bound():
             flood()
             await asyncio.sleep(0)
-        assert harness.live._events
+        assert harness.live.event_queue.waiting
 
 
 @async_test
 async def test_an_event_that_cannot_be_handled_stops_no_other_event() -> None:
     async with run_live_scheduler(NODE) as harness:
-        handle = harness.live.event_handlers.handle_in_slices
+        moves = harness.live.event_handlers.moves
 
         def broken(old: Any, new: Any) -> Any:
             if new.name == "bad":
                 raise ValueError("a bug")
-            return handle(old, new)
+            return moves(old, new)
 
-        harness.live.event_handlers.handle_in_slices = broken  # type: ignore[method-assign]
+        harness.live.event_handlers.moves = broken  # type: ignore[method-assign]
         harness.deliver(make_node("bad"), make_node("good"))
         await wait_until(lambda: harness.live.engine.cache.node("good"))
         assert harness.live.engine.cache.node("bad") is None
         harness.deliver(make_pod("p", cpu="1"))
         await harness.idle()
         assert list(harness.bound()) == ["p"], "it goes on scheduling"
+
+
+@async_test
+async def test_an_event_that_takes_many_slices_is_finished_without_another_event() -> None:
+    async with run_live_scheduler(NODE) as harness:
+        finished = []
+
+        class Slow:
+            def start(self, _: SchedulingQueue) -> Iterator[None]:
+                for _ in range(100):
+                    harness.clock.advance(2 * SLICE_S)
+                    yield
+                finished.append(True)
+
+        harness.live.event_handlers.moves = lambda *_: iter([Slow()])  # type: ignore[assignment,method-assign,misc]
+        harness.live.handle_event(None, make_node("another"))
+        await wait_until(lambda: finished)
+        assert harness.live.is_idle
 
 
 @async_test
@@ -157,7 +177,7 @@ async def test_pods_wait_in_the_queue_at_the_limit_of_writes(monkeypatch: pytest
         harness.server.route = in_turn
         harness.deliver(*(make_pod(f"p{number}", cpu="1") for number in range(15)))
         await harness.wait_for_request("POST", "/binding", 10)
-        await wait_until(lambda: not harness.live._events)
+        await wait_until(lambda: not harness.live.event_queue.waiting)
         assert harness.live.queue.counts()["active"] == 5
         urgent = make_pod("urgent", cpu="1", priority=100)
         harness.deliver(urgent)
@@ -165,7 +185,7 @@ async def test_pods_wait_in_the_queue_at_the_limit_of_writes(monkeypatch: pytest
         for _ in range(2):
             turns.release()
         await wait_until(lambda: harness.live.bindings.cycle.writes_in_flight == 8)
-        await wait_until(lambda: not harness.live._events)
+        await wait_until(lambda: not harness.live.event_queue.waiting)
         assert harness.live.queue.counts()["active"] == 6, "eight writes are not below the limit"
         turns.release()
         await harness.wait_for_request("POST", "/binding", 11)
@@ -197,7 +217,7 @@ async def test_new_bindings_start_although_no_pod_is_bound_yet(monkeypatch: pyte
         harness.live.bindings.cycle.bind_requests = IdleTracker()  # type: ignore[assignment]
         harness.deliver(*(make_pod(f"p{number}", cpu="1") for number in range(5)))
         await harness.wait_for_request("POST", "/binding", 2)
-        await wait_until(lambda: not harness.live._events)
+        await wait_until(lambda: not harness.live.event_queue.waiting)
         assert harness.live.queue.counts()["active"] == 3
         for _ in range(5):
             turns.release()

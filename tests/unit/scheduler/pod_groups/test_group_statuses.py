@@ -116,8 +116,8 @@ def refuse(world: World, times: int) -> list[int]:
 
 
 def test_the_status_of_a_scheduled_group_is_written_again_after_pauses_that_grow(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        world, dues = World(rig), list[float]()
+    async def test(harness: ReconcilerHarness) -> None:
+        world, dues = World(harness), list[float]()
         sent = refuse(world, 3)
         world.statuses.write(await world.create(), SUCCESS)
         await world.writes.drain()
@@ -138,13 +138,13 @@ def test_the_status_of_a_scheduled_group_is_written_again_after_pauses_that_grow
 
 
 def test_a_status_that_could_not_be_written_goes_with_its_group(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
+    async def test(harness: ReconcilerHarness) -> None:
         for makes_another in (False, True):
-            world = World(rig)
+            world = World(harness)
             sent = refuse(world, 1)
             world.statuses.write(await world.create(), SUCCESS)
             await world.writes.drain()
-            await rig.client.delete(GROUPS, name="g", namespace="default")
+            await harness.client.delete(GROUPS, name="g", namespace="default")
             if makes_another:
                 await world.create()
             world.clock.advance(10.0)
@@ -157,8 +157,8 @@ def test_a_status_that_could_not_be_written_goes_with_its_group(tmp_path: Path) 
 
 
 def test_a_later_status_replaces_one_that_could_not_be_written(tmp_path: Path) -> None:
-    async def test(rig: ReconcilerHarness) -> None:
-        world = World(rig)
+    async def test(harness: ReconcilerHarness) -> None:
+        world = World(harness)
         sent = refuse(world, 1)
         group = await world.create()
         world.statuses.write(group, FULL)

@@ -25,6 +25,7 @@ from bayplan.codec.field_errors import (
     UNSUPPORTED,
     FieldError,
     format_value,
+    invalid,
 )
 from bayplan.codec.go_text import go_value, json_text, quote
 
@@ -97,7 +98,7 @@ def _type_fault(path: str, wanted: str, found: str) -> FieldError:
 
 
 def _type_error(path: str, value: Any, detail: str) -> FieldError:
-    return FieldError(path or NOWHERE, INVALID, format_value(value), f"{path} in body {detail}")
+    return invalid(path or NOWHERE, value, f"{path} in body {detail}")
 
 
 def _error_without_path(detail: str) -> FieldError:
@@ -346,6 +347,6 @@ def _type_meta(value: dict[str, Any], path: str) -> Iterator[FieldError]:
         if key not in value:
             yield FieldError(f"{path}.{key}", REQUIRED)
         elif not isinstance(value[key], str):
-            yield FieldError(f"{path}.{key}", INVALID, format_value(value[key]), "must be a string")
+            yield invalid(f"{path}.{key}", value[key], "must be a string")
         elif not value[key]:
             yield FieldError(f"{path}.{key}", INVALID, '""', "must not be empty")

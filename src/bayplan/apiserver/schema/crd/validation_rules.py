@@ -36,8 +36,7 @@ from bayplan.cel.types.types import (
 )
 from bayplan.cel.values.go_format import parse_duration
 from bayplan.cel.values.values import MISSING, CelDuration, StringMap
-from bayplan.codec.field_errors import DUPLICATE, FORBIDDEN, INVALID, REQUIRED, FieldError, format_value
-from bayplan.codec.go_text import quote
+from bayplan.codec.field_errors import DUPLICATE, FORBIDDEN, INVALID, REQUIRED, FieldError, format_value, invalid
 from bayplan.codec.quantity import Quantity
 
 Schema = Mapping[str, Any]
@@ -305,7 +304,7 @@ def _message(rule: CompiledRule, current: Any, before: Any) -> str:
 
 
 def _rule_error(path: str, value: Any, detail: str) -> FieldError:
-    return FieldError(path or NOWHERE, INVALID, quote(value) if isinstance(value, str) else format_value(value), detail)
+    return invalid(path or NOWHERE, value, detail)
 
 
 def all_rules(tree: RuleTree, path: str) -> Iterator[tuple[str, int, CompiledRule]]:

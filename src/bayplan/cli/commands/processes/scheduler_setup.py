@@ -27,6 +27,7 @@ from bayplan.cli.flags.plugin_options import plugin_options
 from bayplan.cli.output.printers import yaml_text
 from bayplan.client import ConnectionConfig, load_connection_config
 from bayplan.clock import SystemClock
+from bayplan.codec.field_errors import aggregate
 from bayplan.config.bayplan_settings import BayplanSettings, load_settings
 from bayplan.config.effective_configuration import built_configuration
 from bayplan.config.feature_gates import parse_feature_gates
@@ -139,7 +140,7 @@ def process_options(
         log.warning("feature gate %s is unknown to Bayplan and has no effect%s", gate, hint)
     serving = ServingFlags.from_flags(flags, features=features, texts=texts)
     if faults := serving.validate():
-        raise FlagError(faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]")
+        raise FlagError(aggregate(faults))
     own = BayplanSettings() if settings is None else load_settings(read_text(settings), str(settings))
     max_unschedulable = flags["pod-max-in-unschedulable-pods-duration"]
     return ProcessOptions(

@@ -26,7 +26,7 @@ def spawn(command: Sequence[str], log: Path, env: dict[str, str] | None = None) 
 
 
 def end_with_parent() -> None:
-    """In the child: the kernel ends it when the driver is gone, however that goes."""
+    """In the child: the kernel ends it when the driver ends for any reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""Every case of the queue's benchmark does what it says, and a run tells it."""
+"""The benchmark of queue events: every case has the described effect, and a run reports it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 from benchmarks import calibration
-from benchmarks.queueing import CASES, FEW_KINDS, PODS, Case, main, measure
+from benchmarks.queue_events import CASES, FEW_KINDS, PODS, Case, main, measure
 from click.testing import CliRunner
 
 
 @pytest.fixture(autouse=True)
 def _known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here is about the time that anything takes."""
+    """No test here depends on timing."""
     monkeypatch.setattr(calibration, "run_s", lambda: calibration.REFERENCE_S)
 
 
 @pytest.mark.parametrize("kinds", [2, 30], ids=["few-kinds", "all-different"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.plugin)
-def test_every_case_wakes_whom_it_says(case: Case, kinds: int) -> None:
+def test_every_case_requeues_the_described_pods(case: Case, kinds: int) -> None:
     found = measure(case, 30, kinds)
     assert found.woken == (30 if case.wakes else 0)
     assert found.holds(1.0) is None, "budgets are about ten thousand pods"

@@ -18,8 +18,8 @@ from bayplan.errors import ApiError, ConfigError, LeaseLost
 from bayplan.framework.api.status import SUCCESS, Status, error
 from bayplan.intents.pod_intents import BindPod
 from bayplan.objects.core import Pod
+from bayplan.scheduler.cycle.extender_client import ExtenderClient, _tls_settings, extender_transports
 from bayplan.scheduler.cycle.http_extender import ExtenderReply, HttpExtender
-from bayplan.scheduler.live.extender_client import ExtenderClient, _tls_settings, extender_transports
 from support.builders.framework import make_pod
 from support.fakes.certificates import Authority
 from support.harness.async_tests import async_test

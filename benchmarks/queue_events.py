@@ -1,9 +1,9 @@
 """Benchmark of the scheduling queue: time of one event with ten thousand unschedulable pods. One line per case.
 
-    python benchmarks/queueing.py             everything, about a minute
-    python benchmarks/queueing.py --quick     few pods, as a smoke test
+    python benchmarks/queue_events.py             everything, about a minute
+    python benchmarks/queue_events.py --quick     few pods, as a smoke test
 
-Runs in this process. Prints a table and writes build/bench/queueing.json. docs/benchmarks.md describes the
+Runs in this process. Prints a table and writes build/bench/queue_events.json. docs/benchmarks.md describes the
 measurements.
 """
 
@@ -38,7 +38,7 @@ from bayplan.scheduler.live.queue_factory import new_queue
 from bayplan.testing import make_affinity, make_node, make_pod
 from benchmarks.calibration import Calibration
 
-OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "queueing.json"
+OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "queue_events.json"
 PODS = 10_000
 FEW_KINDS = 10
 BUDGET_FEW_MS = 1.0
@@ -190,7 +190,7 @@ def _once(queue: SchedulingQueue, case: Case, pods: int, kinds: int) -> Found:
     "--file",
     type=click.Path(path_type=Path, dir_okay=False),
     default=OUTPUT,
-    help="The file for the JSON.  [default: build/bench/queueing.json]",
+    help="The file for the JSON.  [default: build/bench/queue_events.json]",
 )
 def main(quick: bool, check: bool, output: str, file: Path) -> None:
     """Measure one event with ten thousand unschedulable pods: of ten kinds, and all different.

@@ -1,4 +1,4 @@
-"""Does a pod that waits fit somewhere? The driver's answer decides whether a pod was lost."""
+"""The driver's check whether a pending pod fits on a node, which decides whether a pod was lost."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from chaos.fitting import fitting_pods
 from chaos.invariants.devices import RESERVATIONS
+from chaos.node_fit import fitting_pods
 from chaos.objects import Tree, uid
 from chaos.workload import shapes
 from support.builders.chaos_histories import POOL, EventHistory, claim, node, pod
@@ -28,7 +28,7 @@ def _fits(story: EventHistory, wanted: Tree) -> bool:
 
 
 def _beside(wanted: Tree, there: Tree | None = None, **room: Any) -> bool:
-    """Whether a pod fits on a node on which another one is."""
+    """Whether a pod fits on a node with another pod."""
     story = EventHistory()
     story.add(0, node(**room), wanted)
     if there is not None:
