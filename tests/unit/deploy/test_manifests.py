@@ -12,16 +12,10 @@ import yaml
 
 import bayplan
 from bayplan.admission.webhooks import GPU_WEBHOOKS
-from bayplan.app import (
-    batch_configured,
-    build_engine,
-    configured,
-    known_batch_plugins,
-    known_plugins,
-    sharing_schedulers,
-)
 from bayplan.app.batch import WATCHED_KINDS
 from bayplan.app.binder import binder_lease
+from bayplan.app.configuration import batch_configured, configured, known_batch_plugins, known_plugins
+from bayplan.app.scheduler import build_engine, gpu_sharing_schedulers
 from bayplan.batch.live.options import LOCK_NAMESPACE, BatchOptions
 from bayplan.cache import Cache
 from bayplan.cli.commands.processes.admission import command as admission_command
@@ -290,7 +284,7 @@ def test_the_webhooks_for_shared_gpus_are_about_the_scheduler_that_gives_them_ou
     assert taken["enabled_admission"] == ",".join(door.path for door in GPU_WEBHOOKS)
     (given,) = [tree["data"] for tree in binder_trees("binder-gpu-sharing") if "config.yaml" in tree.get("data", ())]
     configuration = configured(given["config.yaml"], known_plugins())
-    assert sharing_schedulers(configuration) == list(taken["gpu_scheduler_name"])
+    assert gpu_sharing_schedulers(configuration) == list(taken["gpu_scheduler_name"])
     (role,) = [tree for tree in binder_trees("gpu-admission") if tree["kind"] == "ClusterRole"]
     named = [name for rule in role["rules"] for name in rule.get("resourceNames", ())]
     assert named == [door.registration(service["name"]) for door in GPU_WEBHOOKS]
