@@ -55,7 +55,7 @@ def run_cluster(cluster: Cluster, folder: Path, *, kubeconfig: Path | None = Non
     with ExitStack() as stack:
         way = kubeconfig or cluster.kubeconfig()
         stack.enter_context(controllers(folder, way, "--default-storage-class"))
-        stack.enter_context(nodes(cluster, folder, "workload_cluster", "--nodes", "3"))
+        stack.enter_context(nodes(cluster, folder, "alive", "--nodes", "3"))
         stack.enter_context(run_scheduler(cluster, folder))
         yield
 
