@@ -23,7 +23,7 @@ from bayplan.objects.core import Node, Pod, Taint, TopologySpreadConstraint
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.selectors.label_selectors import LabelMatcher, SelectorError
 from bayplan.objects.selectors.node_selectors import required_node_affinity
-from bayplan.objects.taints import first_untolerated
+from bayplan.objects.taints import find_untolerated_taint
 from bayplan.plugins.pod_journal_cursor import JournalCursor, next_version
 from bayplan.plugins.pod_topology_spread import args as arguments
 from bayplan.plugins.pod_topology_spread.constraints import (
@@ -321,7 +321,7 @@ def _included(nodes: NodeTable, constraint: SpreadConstraint, pod: Pod) -> BoolV
     if constraint.honors_taints:
 
         def is_tolerated(taints: tuple[Taint, ...]) -> bool:
-            return first_untolerated(taints, pod.spec.tolerations) is None
+            return find_untolerated_taint(taints, pod.spec.tolerations) is None
 
         mask &= nodes.where_taints(is_tolerated)
     return mask
@@ -331,7 +331,7 @@ def _includes(constraint: SpreadConstraint, pod: Pod, node: Node) -> bool:
     """Whether the pods of one node count."""
     if constraint.honors_affinity and not required_node_affinity(pod).matches(node.metadata.labels, node.name):
         return False
-    return not constraint.honors_taints or first_untolerated(node.spec.taints, pod.spec.tolerations) is None
+    return not constraint.honors_taints or find_untolerated_taint(node.spec.taints, pod.spec.tolerations) is None
 
 
 def _pods_by_row(snapshot: Snapshot, selector: LabelMatcher, namespace: str) -> IntVector:
