@@ -279,7 +279,7 @@ class PodTopologySpread:
         state = cycle.find(SOFT_STATE)
         if state is None:
             return error(f'reading "{SOFT_STATE.name}" from cycleState: not found')
-        return state.normalized(nodes, scores)
+        return state.normalize(nodes, scores)
 
     def _constraints(self, pod: Pod, action: str) -> tuple[SpreadConstraint, ...]:
         if pod.spec.topology_spread_constraints:
@@ -313,7 +313,7 @@ def _has_all_keys(nodes: NodeTable, constraints: tuple[SpreadConstraint, ...]) -
     return mask
 
 
-def _included(nodes: NodeTable, constraint: SpreadConstraint, pod: Pod) -> BoolVector:
+def _included_rows(nodes: NodeTable, constraint: SpreadConstraint, pod: Pod) -> BoolVector:
     """Return the rows whose pods count, by the constraint's inclusion policies."""
     mask = np.ones(len(nodes), dtype=np.bool_)
     if constraint.honors_affinity:
@@ -354,7 +354,7 @@ def _and_not(mask: BoolVector, rejected: BoolVector | None) -> BoolVector:
 
 def _domains(cycle: Cycle, table: NodeTable, constraint: SpreadConstraint, has_all_keys: BoolVector) -> SpreadDomains:
     column = table.label(constraint.topology_key)
-    rows = has_all_keys & _included(table, constraint, cycle.pod)
+    rows = has_all_keys & _included_rows(table, constraint, cycle.pod)
     ids = table.label_ids(constraint.topology_key)
     per_row = _pods_by_row(cycle.snapshot, constraint.selector, cycle.pod.metadata.namespace)
     counts = domain_sums(ids[rows], per_row[rows], len(column.values) + 1)  # the last entry: rows without the key
@@ -376,7 +376,7 @@ def _domain_counts(
     ids = table.label_ids(key)
     present = np.zeros(len(table.label(key).values) + 1, dtype=np.bool_)
     present[candidates.label_ids(key)] = True
-    rows = has_keys & _included(table, constraint, cycle.pod) & present[ids]
+    rows = has_keys & _included_rows(table, constraint, cycle.pod) & present[ids]
     counts = domain_sums(ids[rows], per_row[rows], len(present))
     weight = natural_log(int(np.count_nonzero(present)) + 2)
     return DomainCount(constraint, weight, counts, ids, rows)
