@@ -218,7 +218,7 @@ async def test_cleanup_that_was_rolled_back_is_repeated_after_recovery(
     async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal), cluster.client() as client:
         controllers = ControllerManager(client, only=["garbage-collector-controller"])
         running = asyncio.create_task(controllers.run())
-        await controllers.synced()
+        await controllers.wait_synced()
         parent = await cluster.create(CONFIG_MAPS, config_map("parent"))
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "parent", "uid": parent["metadata"]["uid"]}
         await cluster.create(CONFIG_MAPS, config_map("child", ownerReferences=[owner]))
