@@ -156,7 +156,7 @@ async def test_a_template_that_was_learned_from_a_rolled_back_write_is_not_used(
         uncommitted = [post(cluster, classes, {"metadata": {"name": "high"}, "value": 7, "globalDefault": True})]
         await journal.asked()
         uncommitted += [post(cluster, f"{CORE}/pods", pod(f"p-{number}")) for number in range(5)]
-        await wait_until(lambda: len([*cluster.cluster.store.uncommitted(("", "pods")).entries()]) == 5)
+        await wait_until(lambda: len([*cluster.cluster.store.uncommitted_objects(("", "pods")).entries()]) == 5)
         await journal.fail_next()
         assert {(await each).code for each in uncommitted} == {500}
         journal.work_again()
