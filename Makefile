@@ -124,7 +124,7 @@ soak: .venv/.dev
 	$(BIN)/python tools/mutants.py
 
 bench-serving: .venv/.dev
-	$(BIN)/python benchmarks/serving.py $(ARGS)
+	$(BIN)/python benchmarks/https_server.py $(ARGS)
 
 bench-api: .venv/.dev
 	$(BIN)/python benchmarks/api_server.py $(ARGS)

@@ -200,7 +200,7 @@ def wire_scheduler(
         chance=chance,
         claims=served.get(kind_of(ResourceClaim)),
         pod_groups=served.get(kind_of(PodGroup)),
-        extenders=ExtenderClient(services, may_write=client.check_guard) if services else None,
+        extenders=ExtenderClient(services, client.check_guard) if services else None,
         options=options,
         post=network.post_ok,
         recorder=monitor.metrics,

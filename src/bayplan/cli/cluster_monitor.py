@@ -85,11 +85,6 @@ class ClusterMonitor:
     async def ready(self) -> None:
         await self._informers.wait_synced()
 
-    @property
-    def connection_errors(self) -> list[str]:
-        """Why the watches have not synced."""
-        return self._informers.not_synced()
-
     def decisions_per_second(self) -> float:
         """The rate over the last few seconds."""
         since = self._clock.monotonic_s() - WINDOW_S

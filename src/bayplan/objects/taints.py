@@ -23,14 +23,7 @@ NO_EXECUTE = "NoExecute"
 DO_NOT_SCHEDULE = frozenset({NO_SCHEDULE, NO_EXECUTE})
 """The effects that keep a pod off a node."""
 
-TAINT_NOT_READY = "node.kubernetes.io/not-ready"
-TAINT_UNREACHABLE = "node.kubernetes.io/unreachable"
 TAINT_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
-TAINT_MEMORY_PRESSURE = "node.kubernetes.io/memory-pressure"
-TAINT_DISK_PRESSURE = "node.kubernetes.io/disk-pressure"
-TAINT_PID_PRESSURE = "node.kubernetes.io/pid-pressure"
-TAINT_NETWORK_UNAVAILABLE = "node.kubernetes.io/network-unavailable"
-TAINT_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 UNSCHEDULABLE = Taint(key=TAINT_UNSCHEDULABLE, effect=NO_SCHEDULE)
 """The taint that a cordoned node has implicitly."""

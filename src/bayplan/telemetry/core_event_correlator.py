@@ -51,7 +51,7 @@ class CoreEvent(Api, frozen=True):
 
 
 class _LruCache(Generic[T]):
-    """The max_items recently used items, at max_items `max_items`."""
+    """The most recently used items, at most `max_items`."""
 
     def __init__(self, max_items: int = MAX_KEYS) -> None:
         self._max_items = max_items

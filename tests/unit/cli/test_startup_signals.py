@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from bayplan import __main__ as entry
+from bayplan.app.process import run_process
 from bayplan.app.process_lifecycle import STOPPED_EXIT_CODE, SchedulerProcess
-from bayplan.cli.commands.processes.process_runner import run_process
 from support.harness.in_process_commands import UNREACHABLE_KUBECONFIG, CommandRunner
 
 _SLOW_IMPORT = """

@@ -14,7 +14,6 @@ from typing import Any
 Tree = dict[str, Any]
 """An object as decoded JSON. The store never changes a tree that it owns."""
 
-READ_VERBS = ("get", "list", "watch")
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 CREATE_ONLY = ("create",)
 _CHANGE = ("get", "patch", "update")
@@ -83,11 +82,6 @@ class ServedResource:
     def qualified(self) -> str:
         """`deployments.apps`: the resource in messages."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
-
-    @property
-    def qualified_kind(self) -> str:
-        """`Deployment.apps`: the kind in validation messages."""
-        return f"{self.kind}.{self.group}" if self.group else self.kind
 
     @property
     def stored(self) -> bool:

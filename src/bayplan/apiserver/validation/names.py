@@ -230,18 +230,6 @@ def ip(text: str) -> Problems:
     )
 
 
-def strict_ip(text: str) -> Problems:
-    """An IP address in canonical form."""
-    found = address(text)
-    if found is None:
-        return ip(text)
-    if ":" not in text and text != str(found):
-        return ("must not have leading 0s",)
-    if isinstance(found, IPv6Address) and found.ipv4_mapped:
-        return ("must not be an IPv4-mapped IPv6 address",)
-    return NONE if str(found) == text else (f'must be in canonical form ("{found}")',)
-
-
 def cidr(text: str, *, strict: bool = False) -> Problems:
     start, slash, size = text.partition("/")
     found = address(start)

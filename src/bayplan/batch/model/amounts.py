@@ -337,15 +337,6 @@ class Amounts:
 # Functions of two amounts
 
 
-def min_amounts(left: Amounts, right: Amounts) -> Amounts:
-    """The minimum of each dimension. Scalars are those of the left; none unless both sides have scalars."""
-    found = Amounts(min(left.milli_cpu, right.milli_cpu), min(left.memory, right.memory))
-    theirs = right.scalars
-    if left.scalars is not None and theirs is not None:
-        found.scalars = {name: min(amount, theirs.get(name, 0.0)) for name, amount in left.scalars.items()}
-    return found
-
-
 def max_amounts(left: Amounts, right: Amounts) -> Amounts:
     """The maximum of each dimension; scalars below zero are left out."""
     found = Amounts(max(left.milli_cpu, right.milli_cpu), max(left.memory, right.memory))

@@ -18,7 +18,6 @@ from bayplan.objects.selectors.label_selectors import SelectorError, compile_lab
 from bayplan.objects.volcano.types import HARD, SOFT, NetworkTopology, SubGroupPolicy
 
 _LONGEST_SUFFIX = 128
-_NO_TASKS: dict[str, Task] = {}
 
 
 @dataclass(slots=True)

@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 
 from bayplan.clock import Clock
 
-EventWork = Callable[[], Iterator[object]]
-"""Starts to handle one event."""
-
 
 @dataclass(slots=True)
 class EventQueue:
@@ -24,11 +21,11 @@ class EventQueue:
     clock: Clock
     slice_s: float
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    waiting: deque[EventWork] = field(default_factory=deque)
-    """Events that were not started."""
+    waiting: deque[Callable[[], Iterator[object]]] = field(default_factory=deque)
+    """What starts to handle each event."""
     _current: Iterator[object] | None = None
 
-    def add(self, work: EventWork) -> None:
+    def add(self, work: Callable[[], Iterator[object]]) -> None:
         self.waiting.append(work)
         self.wake.set()
 

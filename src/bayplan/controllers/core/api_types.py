@@ -158,10 +158,6 @@ class EndpointSliceFields(KubeObject, frozen=True):
     ports: list[Tree] | None = None
 
 
-class EndpointsFields(KubeObject, frozen=True):
-    subsets: list[Tree] | None = None
-
-
 class ServiceAccountFields(KubeObject, frozen=True):
     """A ServiceAccount."""
 
@@ -190,7 +186,6 @@ POD_DISRUPTION_BUDGETS = _resource("PodDisruptionBudget", "poddisruptionbudgets"
 RESOURCE_QUOTAS = _resource("ResourceQuota", "resourcequotas", "")
 SERVICES = _resource("Service", "services", "")
 ENDPOINT_SLICES = _resource("EndpointSlice", "endpointslices", "discovery.k8s.io", EndpointSliceFields)
-ENDPOINTS = _resource("Endpoints", "endpoints", "", EndpointsFields)
 PERSISTENT_VOLUME_CLAIMS = resource_of(kind_of(PersistentVolumeClaim))
 PERSISTENT_VOLUMES = _resource("PersistentVolume", "persistentvolumes", "", PersistentVolumeFields, namespaced=False)
 STORAGE_CLASSES = _resource("StorageClass", "storageclasses", "storage.k8s.io", StorageClassFields, namespaced=False)

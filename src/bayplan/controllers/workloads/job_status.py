@@ -12,7 +12,6 @@ from bayplan.objects.meta import format_time
 TRACKING = "batch.kubernetes.io/job-tracking"
 INDEX = "batch.kubernetes.io/job-completion-index"
 INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
-IGNORED_FAILURES = "batch.kubernetes.io/job-index-ignored-failure-count"
 BACKOFF_LIMIT = 6
 
 

@@ -140,20 +140,7 @@ class BindingCycle:
             status = await self.pre_binds.run(queued.uid, work)
             if not status.ok:
                 return BindingResult(status)
-        self.writes_in_flight += 1
-        try:
-            if (status_write := self.statuses.pending_write(queued.uid)) is not None:
-                await asyncio.wait(
-                    [status_write]
-                )  # else the reason of an earlier attempt could be written to a bound pod
-            await self._semaphore.acquire()
-            worker_slot.set(self._slot_released)
-            try:
-                return BindingResult(await self._bind(assumed))
-            finally:
-                self._semaphore.release()
-        finally:
-            self._end_write()
+        return BindingResult(await self._bind(queued, assumed))
 
     async def _wait_on_permit(self, assumed: AssumedPod) -> BindingResult:
         """Wait for the plugins that delay the pod at Permit."""
@@ -181,13 +168,23 @@ class BindingCycle:
             status if status.ok else error(f"waiting on permit for pod: {status.message}").by(status.plugin)
         )
 
-    async def _bind(self, assumed: AssumedPod) -> Status:
+    async def _bind(self, queued: QueuedPodInfo, assumed: AssumedPod) -> Status:
+        """Wait for a slot, then let an extender or the Bind plugins write the binding."""
         cycle, node_name = assumed.cycle, assumed.pod.spec.node_name
-        if self.extender_bind is not None:
-            answer = await self.extender_bind(cycle.pod, node_name)
-            if answer is not None:
-                return answer
-        return await assumed.framework.binding_points.bind(cycle, node_name)
+        self.writes_in_flight += 1
+        try:
+            if (status_write := self.statuses.pending_write(queued.uid)) is not None:
+                # else the reason of an earlier attempt could be written to a bound pod
+                await asyncio.wait([status_write])
+            await self._semaphore.acquire()
+            worker_slot.set(self._slot_released)
+            try:
+                status = await self.extender_bind(cycle.pod, node_name) if self.extender_bind is not None else None
+                return status or await assumed.framework.binding_points.bind(cycle, node_name)
+            finally:
+                self._semaphore.release()
+        finally:
+            self._end_write()
 
     def finish(self, queued: QueuedPodInfo, assumed: AssumedPod, result: BindingResult) -> bool:
         """Report a pod as bound, or unreserve it. True: PostBind plugins have to run."""

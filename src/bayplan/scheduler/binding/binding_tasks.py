@@ -21,25 +21,6 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class RetiredPlugins:
-    """Replaced plugins, and the assumed pods that still need them. The plugins are closed after the last such pod."""
-
-    plugins: Sequence[Any]
-    pods: set[AssumedPod]
-
-    def release_pod(self, assumed: AssumedPod) -> bool:
-        self.pods.discard(assumed)
-        return self.close_if_idle()
-
-    def close_if_idle(self) -> bool:
-        if self.pods:
-            return False
-        close_all(self.plugins)
-        self.plugins = ()
-        return True
-
-
-@dataclass(slots=True)
 class BindingTasks:
     """Runs the binding cycles of all assumed pods."""
 
@@ -47,7 +28,8 @@ class BindingTasks:
     assumed_pods: set[AssumedPod] = field(default_factory=set)
     """Pods in a binding cycle."""
     tasks: dict[asyncio.Task[None], AssumedPod] = field(default_factory=dict)
-    _retired: list[RetiredPlugins] = field(default_factory=list)
+    _retired: list[tuple[Sequence[Any], set[AssumedPod]]] = field(default_factory=list)
+    """Replaced plugins, and the pods that were assumed then."""
 
     def start(self, queued: QueuedPodInfo, placed: ScheduleResult) -> None:
         """Start the binding cycle of an assumed pod."""
@@ -99,8 +81,7 @@ class BindingTasks:
     def _release(self, assumed: AssumedPod) -> None:
         """The binding cycle of a pod is over: it is bound with PostBind done, or it was unreserved."""
         self.assumed_pods.discard(assumed)
-        if self._retired:
-            self._retired = [each for each in self._retired if not each.release_pod(assumed)]
+        self._close_retired()
         cycle = self.cycle
         if cycle.engine.pods_to_activate or (
             cycle.queue.has_ready and not cycle.write_limit_reached
@@ -116,9 +97,13 @@ class BindingTasks:
 
     def retire(self, plugins: Sequence[Any]) -> None:
         """Close replaced plugins when no pod that is assumed now needs them."""
-        retired = RetiredPlugins(plugins, set(self.assumed_pods))
-        if not retired.close_if_idle():
-            self._retired.append(retired)
+        self._retired.append((plugins, set(self.assumed_pods)))
+        self._close_retired()
+
+    def _close_retired(self) -> None:
+        for retired in [each for each in self._retired if each[1].isdisjoint(self.assumed_pods)]:
+            self._retired.remove(retired)
+            close_all(retired[0])
 
     async def drain(self, slice_s: float) -> None:
         """Wait for all binding cycles. Pods at Permit are rejected."""

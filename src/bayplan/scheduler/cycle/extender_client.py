@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Protocol
 
 from bayplan.client import ConnectionConfig, HttpService, Secret, ServiceCallError
 from bayplan.clock import LoopClock
@@ -27,38 +26,11 @@ log = logging.getLogger(__name__)
 WaitForBinding = Callable[[BindPod, ApiError], Awaitable[bool]]
 
 
-async def _trust_bind_answer(_: BindPod, __: ApiError) -> bool:
-    """For callers that cannot read pods: the extender's answer is taken as it is."""
-    return False
-
-
-async def _always() -> None:
-    """For processes without a lease."""
-
-
-class ExtenderHttpResponse(Protocol):
-    """The response of an extender, as the client returns it."""
-
-    @property
-    def status(self) -> int: ...
-    @property
-    def body(self) -> bytes: ...
-
-
-class ExtenderTransport(Protocol):
-    """Posts to one extender, as `client.Service` does."""
-
-    async def post(self, url: str, body: bytes, timeout_s: float) -> ExtenderHttpResponse: ...
-
-
 class ExtenderClient:
     """Calls every configured extender. `may_write` raises `LeaseLost` when this process must not bind."""
 
     def __init__(
-        self,
-        services: Mapping[ExtenderConfig, ExtenderTransport],
-        *,
-        may_write: Callable[[], Awaitable[None]] = _always,
+        self, services: Mapping[ExtenderConfig, HttpService], may_write: Callable[[], Awaitable[None]]
     ) -> None:
         self._services = services
         self._binding = [HttpExtender(each) for each in sort_extenders(tuple(services)) if each.bind_verb]
@@ -76,9 +48,7 @@ class ExtenderClient:
         self._log_failure(call.extender, "")
         return ExtenderReply(answer.status, answer.body, may_have_acted=answer.status >= 500)
 
-    async def bind(
-        self, pod: Pod, node_name: str, *, await_binding: WaitForBinding = _trust_bind_answer
-    ) -> Status | None:
+    async def bind(self, pod: Pod, node_name: str, *, await_binding: WaitForBinding) -> Status | None:
         """Let the first interested extender bind the pod; None if the bind plugins have to.
 
         `await_binding`: whether the pod is on its node although the extender reports an error or no result.

@@ -186,7 +186,7 @@ class ConnectionHandler:
     async def _request(
         self, connection: _Connection, parser: RequestParser, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> HttpRequest | None:
-        """The next request; None when the client has disconnected. A request that has has_begun has a deadline."""
+        """The next request; None when the client has disconnected. A request that has begun has a deadline."""
         self._wait(connection, HEAD_S if parser.has_partial_request else IDLE_S)
         has_begun = parser.has_partial_request
         while (request := parser.next()) is None:

@@ -72,7 +72,7 @@ def foreign_pods(answer: Answer) -> list[str]:
 
 
 def redact(answer: Answer, hidden: Sequence[str]) -> Answer:
-    """The answer hide the names of these pods."""
+    """The answer without the names of these pods."""
     if not hidden:
         return answer
 

@@ -72,7 +72,6 @@ _CSV_COLUMNS = (
 )
 
 CSV_FIELDS = tuple(column.name for column in _CSV_COLUMNS)
-NODE_FIELDS = tuple(column.name for column in _NODE_COLUMNS)
 
 
 def read_nodes(path: Path | None = None, names: Mapping[str, str] | None = None) -> list[TraceNode]:

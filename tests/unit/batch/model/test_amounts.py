@@ -13,7 +13,6 @@ from bayplan.batch.model.amounts import (
     common_names,
     excess_amounts,
     max_amounts,
-    min_amounts,
     share,
 )
 from bayplan.objects.meta import ResourceList
@@ -275,9 +274,7 @@ def test_equal_compares_only_the_names_of_the_left() -> None:
     assert a(math.inf).equal(a(math.inf))
 
 
-def test_minimum_maximum_and_excess_of_two_amounts() -> None:
-    assert min_amounts(a(1, 5, x=3, y=1), a(2, 4, x=1)) == a(1, 4, x=1, y=0)
-    assert min_amounts(a(1, x=1), a(2)) == a(1)
+def test_maximum_and_excess_of_two_amounts() -> None:
     assert max_amounts(a(1, 5, x=-3, y=1), a(2, 4, x=1, z=-1)) == a(2, 5, x=1, y=1)
     assert max_amounts(a(1), a(2)) == a(2)
     assert excess_amounts(a(3, 1), a(1, 3)) == bare(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,23 @@ def binder(**fields: Any) -> ExtenderConfig:
     return ExtenderConfig(**{"url_prefix": URL, "bind_verb": "bind", **fields})
 
 
-def bound(services: dict[ExtenderConfig, Any], pod: Pod | None = None, **more: Any) -> Status | None:
+async def always() -> None:
+    """For a process without a lease."""
+
+
+def bound(
+    services: dict[ExtenderConfig, Any], pod: Pod | None = None, may_write: Callable[[], Awaitable[None]] = always
+) -> Status | None:
+    """The result if the pod is not on its node after an error."""
     found: list[Status | None] = []
+
+    async def is_not_bound(_: BindPod, __: ApiError) -> bool:
+        return False
 
     @async_test
     async def binding() -> None:
-        found.append(await ExtenderClient(services, **more).bind(pod or make_pod("web"), "n1"))
+        extenders = ExtenderClient(services, may_write)
+        found.append(await extenders.bind(pod or make_pod("web"), "n1", await_binding=is_not_bound))
 
     binding()
     return found[0]
@@ -104,7 +116,7 @@ async def test_a_failed_binder_may_have_sent_the_binding(fields: Any, answer: An
         found.append(refusal.outcome_unknown)
         return True
 
-    extenders = ExtenderClient({binder(**fields): Fake(answer)})
+    extenders = ExtenderClient({binder(**fields): Fake(answer)}, always)  # type: ignore[dict-item]
     assert await extenders.bind(make_pod("web"), "n1", await_binding=await_binding) is SUCCESS
     assert found == [unknown]
 
@@ -134,7 +146,7 @@ def test_no_extender_binds_after_the_lease_is_lost() -> None:
 async def test_a_failing_extender_is_logged_once_and_its_recovery_too(caplog: pytest.LogCaptureFixture) -> None:
     config = ExtenderConfig(url_prefix=URL, filter_verb="filter", http_timeout=parse_duration("250ms"))
     service = Fake(ServiceCallError("down"), ServiceCallError("down"), {}, {})
-    extenders = ExtenderClient({config: service})
+    extenders = ExtenderClient({config: service}, always)  # type: ignore[dict-item]
     call = HttpExtender(config).bind_call(make_pod(), "n1")
     with caplog.at_level(logging.INFO):
         replies = [await extenders.call(call) for _ in range(4)]

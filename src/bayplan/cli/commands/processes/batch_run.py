@@ -19,13 +19,13 @@ from bayplan.app import freeze_memory
 from bayplan.app.batch import NO_SECURE_PORT, BatchSettings, batch_lease, batch_process
 from bayplan.app.combined import CombinedEngines
 from bayplan.app.insecure_serving import InsecureServingOptions
+from bayplan.app.process import run_process
 from bayplan.app.process_lifecycle import SchedulerProcess
 from bayplan.batch.diagnostics.cache_dumper import dump_dict
 from bayplan.batch.live.multi_scheduler import MultiScheduler
 from bayplan.batch.live.options import BatchOptions
 from bayplan.batch.live.run_loop import BatchRunLoop
 from bayplan.cache import Cache
-from bayplan.cli.commands.processes.process_runner import run_process
 from bayplan.cli.engine_setup import read_text
 from bayplan.cli.flags.go_command import IGNORED_CHART_WORDS, FlagError, GoCommand
 from bayplan.cli.flags.page_options import page_option, with_page_address

@@ -16,9 +16,9 @@ from msgspec.structs import replace as replace_struct
 from bayplan.app import freeze_memory
 from bayplan.app.binder import BinderSettings, binder_lease, known_binder_plugins
 from bayplan.app.combined import combined_process
+from bayplan.app.process import run_process
 from bayplan.batch.live.options import LOCK_NAMESPACE
 from bayplan.cli.commands.processes.batch_run import batch_settings, dump_handler, insecure_serving_options
-from bayplan.cli.commands.processes.process_runner import run_process
 from bayplan.cli.commands.processes.scheduler_setup import ProcessSetup, scheduler_command
 from bayplan.cli.flags.go_command import Flag, FlagError, GoCommand
 from bayplan.cli.flags.kube_scheduler_flags import KUBE_SCHEDULER_FLAGS

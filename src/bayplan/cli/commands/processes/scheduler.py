@@ -8,9 +8,9 @@ import sys
 import click
 
 from bayplan.app import freeze_memory
+from bayplan.app.process import run_process
 from bayplan.app.scheduler import scheduler_process
 from bayplan.app.wakeup_batching import WakeupDelay, batching_loop_factory
-from bayplan.cli.commands.processes.process_runner import run_process
 from bayplan.cli.commands.processes.scheduler_setup import ProcessSetup, scheduler_command
 from bayplan.cli.flags.go_command import GoCommand
 from bayplan.cli.flags.kube_scheduler_flags import KUBE_SCHEDULER_FLAGS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.serving import CASES, Spread, main
+from benchmarks.https_server import CASES, Spread, main
 from click.testing import CliRunner
 
 

@@ -1,7 +1,7 @@
 """Latency of /livez and /metrics while the event loop is busy: the own HTTPS server and aiohttp, side by side.
 
-    python benchmarks/serving.py             about five minutes
-    python benchmarks/serving.py --quick     few requests, to see that it works
+    python benchmarks/https_server.py             about five minutes
+    python benchmarks/https_server.py --quick     few requests, to see that it works
 
 One process runs both servers on one event loop, with the same handlers, the same TLS context and the same other work:
 slices of 5 to 20 ms, one in each turn of the loop, as a scheduler with a long queue has them. A second process sends
