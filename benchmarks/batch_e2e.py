@@ -58,7 +58,7 @@ def stage_of(gangs: int, size: int, nodes: int) -> InitialState:
         config=None,
         trees=[*_nodes(nodes), *_groups(gangs, size)],
         pods=pods,
-        measure_contender=frozenset(f"{_NAMESPACE}/{pod['metadata']['name']}" for pod in pods),
+        measured=frozenset(f"{_NAMESPACE}/{pod['metadata']['name']}" for pod in pods),
         nodes=nodes,
         namespace=_NAMESPACE,
         claims={},

@@ -150,13 +150,13 @@ async def measure_contender(
     """Measure one contender, on new pods."""
     progress(f"{contender.name}: making {len(initial.pods):,} pods")
     uids = await setup.fill()
-    names = {key.partition("/")[2]: key for key in initial.measure_contender}
+    names = {key.partition("/")[2]: key for key in initial.measured}
     pods, opened = BoundPods(client, initial.namespace, frozenset(names)), asyncio.Event()
     watching = asyncio.ensure_future(pods.run(opened))
     await opened.wait()
     events = StoredEvents(client, initial.namespace)
     before = await events.count()
-    progress(f"{contender.name}: {len(initial.measure_contender):,} pods to place")
+    progress(f"{contender.name}: {len(initial.measured):,} pods to place")
     with contender.running(cluster.folder) as pid:
         process, servers = Process(pid), [Process(each) for each in cluster.pids]
         looking = asyncio.ensure_future(look_at(process, *servers))

@@ -92,7 +92,7 @@ def test_no_engine_uses_room_that_a_request_of_the_other_occupies(harness: Binde
 def test_a_device_in_two_requests_is_given_to_one_of_them(harness: BinderHarness) -> None:
     harness.add_nodes(1)
     for name in ("one", "two"):
-        harness.claiming(name, backoffLimit=1)
+        harness.create_claim_pod(name, backoffLimit=1)
     with harness.binder():
         wait_until(
             lambda: {harness.phase_of(name) for name in ("one", "two")} == {"Succeeded", "Failed"}, "both have ended"

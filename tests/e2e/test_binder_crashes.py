@@ -183,7 +183,7 @@ def bind_watcher(harness: BinderHarness, group: str) -> Iterator[BindWatcher]:  
 def test_a_shared_device_is_found_again_with_its_config_maps(
     harness: BinderHarness, bind_watcher: BindWatcher, group: str, step: str
 ) -> None:
-    harness.sharing("web", group)
+    harness.create_gpu_sharing_pod("web", group)
     harness.run_until_crash(step)
     left = left_for_containers(harness, group)
     with harness.binder():
@@ -210,7 +210,7 @@ def left_for_containers(harness: BinderHarness, group: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("step", ["prepared", "bound"])
 def test_the_next_binder_finds_the_claim_reserved(harness: BinderHarness, step: str) -> None:
-    pod = harness.claiming("web")
+    pod = harness.create_claim_pod("web")
     harness.run_until_crash(step)
     left = harness.api.get("ResourceClaim", "web")
     assert [user["uid"] for user in left["status"]["reservedFor"]] == [pod["metadata"]["uid"]]
@@ -224,7 +224,7 @@ def test_the_next_binder_finds_the_claim_reserved(harness: BinderHarness, step: 
 
 def test_the_next_binder_unreserves_the_claim_of_a_deleted_pod(harness: BinderHarness) -> None:
     """Only the request names the pod, and no resource claim controller runs here."""
-    pod = harness.claiming("web", owned=False)
+    pod = harness.create_claim_pod("web", owned=False)
     harness.run_until_crash("prepared")
     left = harness.api.get("ResourceClaim", "web")
     assert [user["uid"] for user in left["status"]["reservedFor"]] == [pod["metadata"]["uid"]]
@@ -238,7 +238,7 @@ def test_the_next_binder_unreserves_the_claim_of_a_deleted_pod(harness: BinderHa
 @pytest.mark.parametrize("step", ["promised", "prepared", "bound"])
 def test_a_volume_is_found_again(harness: BinderHarness, step: str) -> None:
     """Another volume would match as well; a binder killed while it waits finds the volume promised, every time."""
-    names = harness.storing("web", backoffLimit=6)
+    names = harness.create_volume_pod("web", backoffLimit=6)
     harness.run_until_crash("promised")
     (left,) = harness.volumes()
     assert left["metadata"]["name"] in names
@@ -258,7 +258,7 @@ def test_a_volume_is_found_again(harness: BinderHarness, step: str) -> None:
 
 
 def test_the_node_of_a_provisioned_volume_stays(harness: BinderHarness) -> None:
-    (made, _) = harness.storing("web", "example.com/maker", backoffLimit=6)
+    (made, _) = harness.create_volume_pod("web", "example.com/maker", backoffLimit=6)
     for _ in range(2):
         harness.run_until_crash("promised")
         left = harness.api.get("PersistentVolumeClaim", "web")
@@ -283,9 +283,9 @@ def standing(harness: BinderHarness) -> tuple[str, str]:
 def wanted(harness: BinderHarness, kind: str, group: str) -> Tree:
     """A pod of this kind, and a request that is not garbage-collected with the pod."""
     if kind == "shared":
-        return harness.sharing("web", group, owned=False)
+        return harness.create_gpu_sharing_pod("web", group, owned=False)
     if kind == "claim":
-        return harness.claiming("web", owned=False)
+        return harness.create_claim_pod("web", owned=False)
     return harness.pod_with_request("web", harness.nodes[0], owned=False)
 
 
@@ -459,7 +459,7 @@ def test_a_pod_with_a_failed_request_is_bound_to_another_node(harness: BinderHar
 @pytest.mark.parametrize("step", ["reserved", "labelled"])
 def test_a_reservation_is_found_again(harness: BinderHarness, group: str, step: str) -> None:
     """The reservation of a live request is not an orphan."""
-    harness.sharing("web", group)
+    harness.create_gpu_sharing_pod("web", group)
     with crash_at(step), harness.binder() as process:
         harness.report_device(group)
         assert process.wait(60) == -signal.SIGKILL, harness.binder_log()

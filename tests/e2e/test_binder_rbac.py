@@ -223,13 +223,15 @@ def makes_a_claim(harness: BinderHarness) -> None:
 
 def shares_a_device(harness: BinderHarness) -> None:
     """A shared device: reserved, in ConfigMaps, rolled back after a failure, freed after its last user."""
-    harness.sharing("first", "group-1", config_map=True)
+    harness.create_gpu_sharing_pod("first", "group-1", config_map=True)
     wait_until(lambda: bool(harness.reservations("group-1")), "the device is reserved")
     (held,) = harness.reservations("group-1")
     told = ("annotate", "pod", held["metadata"]["name"], f"--namespace={RESERVATIONS}", f"{DEVICE}=GPU-7")
     harness.cluster.kubectl(*told, user=RESERVATION.name)  # as the program of the reservation pod, under its account
     harness.wait_for_end("first", "Succeeded")
-    harness.sharing("second", "group-1", backoffLimit=1, annotations={"noting.kai.scheduler/fail": "yes"})
+    harness.create_gpu_sharing_pod(
+        "second", "group-1", backoffLimit=1, annotations={"noting.kai.scheduler/fail": "yes"}
+    )
     harness.wait_for_end("second", "Failed")
     assert "runai-gpu-group" not in harness.api.pod("second")["metadata"].get("labels", {})
     for name in ("first", "second"):

@@ -24,22 +24,22 @@ def test_every_third_write_is_refused(cluster: Cluster, namespace: str, tmp_path
             return False
         return next(numbers) % 3 == 0
 
-    hands = NamespaceKubectl(cluster, namespace)
+    kubectl = NamespaceKubectl(cluster, namespace)
     with run_fault_proxy(cluster, tmp_path) as proxy, run_cluster(cluster, tmp_path, kubeconfig=proxy.kubeconfig()):
         fault = proxy.add(ProxyFault(third_write, refuse=answer))
-        hands.apply(workload("Deployment", "web", replicas=4))
-        hands("rollout", "status", "deployment/web", WAIT_FLAG)
-        hands("set", "image", "deployment/web", "main=two")
-        hands("rollout", "status", "deployment/web", WAIT_FLAG)
+        kubectl.apply(workload("Deployment", "web", replicas=4))
+        kubectl("rollout", "status", "deployment/web", WAIT_FLAG)
+        kubectl("set", "image", "deployment/web", "main=two")
+        kubectl("rollout", "status", "deployment/web", WAIT_FLAG)
         pod = template({"app": "sum"}, annotations={"bayplan.dev/runs-for": "0s"}, restartPolicy="Never")
         spec = {"template": pod, "completions": 4, "parallelism": 2}
-        hands.apply({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "sum"}, "spec": spec})
-        hands.apply(workload("StatefulSet", "db", serviceName="db", replicas=2))
-        hands("wait", "--for=condition=complete", "job/sum", WAIT_FLAG)
-        hands("rollout", "status", "statefulset/db", WAIT_FLAG)
-        assert hands.get("job/sum")["status"]["succeeded"] == 4
-        assert len(hands.names("pods", "-l", "job-name=sum")) == 4
-        assert hands.names("pods", "-l", "app=db") == ["db-0", "db-1"]
-        hands.until(lambda: len(hands.names("pods", "-l", "app=web")) == 4, "the old pods are gone")
+        kubectl.apply({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "sum"}, "spec": spec})
+        kubectl.apply(workload("StatefulSet", "db", serviceName="db", replicas=2))
+        kubectl("wait", "--for=condition=complete", "job/sum", WAIT_FLAG)
+        kubectl("rollout", "status", "statefulset/db", WAIT_FLAG)
+        assert kubectl.get("job/sum")["status"]["succeeded"] == 4
+        assert len(kubectl.names("pods", "-l", "job-name=sum")) == 4
+        assert kubectl.names("pods", "-l", "app=db") == ["db-0", "db-1"]
+        kubectl.until(lambda: len(kubectl.names("pods", "-l", "app=web")) == 4, "the old pods are gone")
         assert fault.seen
-        hands("delete", "deployment,statefulset,job", "--all", "--cascade=foreground", WAIT_FLAG)
+        kubectl("delete", "deployment,statefulset,job", "--all", "--cascade=foreground", WAIT_FLAG)

@@ -24,12 +24,14 @@ CLAIMS_BY_BINDER = f"""{BY_BINDER}    preBind:
 
 
 @pytest.fixture(scope="module", params=(*VERSIONS, pytest.param(OLDER, marks=pytest.mark.soak)))
-def dated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, str]]:
+def older_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Cluster, str]]:
     """A server that serves one older version of device objects only: by a flag, or because of its age.
 
     The old server has them only if enabled.
     """
-    folder, offered = tmp_path_factory.mktemp("dated"), request.param
+    folder, offered = tmp_path_factory.mktemp("older_server"), request.param
     if offered == OLDER:
         flags = ["--feature-gates=DynamicResourceAllocation=true", f"--runtime-config={GROUP}/v1beta1=true"]
         with Cluster(folder, flags=flags, server=OLDER) as cluster:
@@ -97,9 +99,9 @@ def demand_given(harness: SchedulerHarness, name: str, node: str, version: str) 
 
 
 def test_devices_are_allocated_where_only_an_older_version_is_offered(
-    dated: tuple[Cluster, str], tmp_path: Path
+    older_server: tuple[Cluster, str], tmp_path: Path
 ) -> None:
-    cluster, version = dated
+    cluster, version = older_server
     cluster.kubectl("create", "namespace", "work")
     harness = SchedulerHarness(cluster, "work", tmp_path)
     second = furnish(harness, version, "mine", "yours")
@@ -113,8 +115,10 @@ def test_devices_are_allocated_where_only_an_older_version_is_offered(
     harness.close()
 
 
-def test_the_binder_writes_claims_in_the_version_that_is_offered(dated: tuple[Cluster, str], tmp_path: Path) -> None:
-    cluster, version = dated
+def test_the_binder_writes_claims_in_the_version_that_is_offered(
+    older_server: tuple[Cluster, str], tmp_path: Path
+) -> None:
+    cluster, version = older_server
     cluster.kubectl("create", "namespace", "bound")
     harness = BinderHarness(cluster, "bound", tmp_path)
     second = furnish(harness, version, "mine")

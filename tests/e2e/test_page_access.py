@@ -60,7 +60,7 @@ def streamed(cluster: Cluster, port: int, user: str) -> str:
 
 
 @pytest.fixture
-def served(cluster: Cluster, harness: SchedulerHarness, tmp_path: Path) -> Iterator[int]:
+def page_port(cluster: Cluster, harness: SchedulerHarness, tmp_path: Path) -> Iterator[int]:
     """A scheduler that has placed a pod in a namespace that only administrators may read, and one in the test's
     namespace.
     """
@@ -77,13 +77,15 @@ def served(cluster: Cluster, harness: SchedulerHarness, tmp_path: Path) -> Itera
         yield port
 
 
-def test_the_page_shows_a_caller_what_they_may_read(cluster: Cluster, harness: SchedulerHarness, served: int) -> None:
+def test_the_page_shows_a_caller_what_they_may_read(
+    cluster: Cluster, harness: SchedulerHarness, page_port: int
+) -> None:
     mine, other = harness.api.namespace, f"{harness.api.namespace[:50]}-x"
-    assert ask(cluster, served, "/page/", "").status == 401
-    assert ask(cluster, served, "/page/stream", "").status == 403
-    assert ask(cluster, served, "/page/stream", "limited").status == 403
+    assert ask(cluster, page_port, "/page/", "").status == 401
+    assert ask(cluster, page_port, "/page/stream", "").status == 403
+    assert ask(cluster, page_port, "/page/stream", "limited").status == 403
 
-    everything = streamed(cluster, served, "admin")
+    everything = streamed(cluster, page_port, "admin")
     assert f'"{mine}/seen"' in everything
     assert f'"{other}/unseen"' in everything
 
@@ -93,7 +95,7 @@ def test_the_page_shows_a_caller_what_they_may_read(cluster: Cluster, harness: S
     cluster.kubectl("apply", "-f", "-", stdin=role("Role", "pods", mine, pods))
 
     # a refusal is cached for ten seconds
-    wait_until(lambda: f'"{mine}/seen"' in streamed(cluster, served, "limited"), "their own pods are shown")
-    assert other not in streamed(cluster, served, "limited")
+    wait_until(lambda: f'"{mine}/seen"' in streamed(cluster, page_port, "limited"), "their own pods are shown")
+    assert other not in streamed(cluster, page_port, "limited")
     for method in ("POST", "PUT", "PATCH", "DELETE"):
-        assert ask(cluster, served, "/page/stream", "admin", method).status == 405
+        assert ask(cluster, page_port, "/page/stream", "admin", method).status == 405

@@ -34,7 +34,7 @@ def manifest(name: str, cpu: str, **more: object) -> dict[str, object]:
 
 
 @dataclass
-class Up:
+class EmbeddedProcess:
     """A cluster in a separate process, started by `bayplan cluster up`."""
 
     env: dict[str, str]
@@ -53,7 +53,7 @@ class Up:
 
 
 @contextmanager
-def cluster_up(folder: Path, *arguments: str) -> Iterator[Up]:
+def cluster_up(folder: Path, *arguments: str) -> Iterator[EmbeddedProcess]:
     env = {**os.environ, "HOME": str(folder), "XDG_STATE_HOME": str(folder / "state"), "PYTHONUNBUFFERED": "1"}
     env.pop("KUBECONFIG", None)
     said = subprocess.run(
@@ -62,7 +62,7 @@ def cluster_up(folder: Path, *arguments: str) -> Iterator[Up]:
     assert said.returncode == 0, said.stderr
     url = re.search(r"look at (\S+)", said.stdout)
     assert url is not None, said.stdout
-    up = Up(env, url[1], folder)
+    up = EmbeddedProcess(env, url[1], folder)
     try:
         yield up
     finally:
@@ -70,7 +70,7 @@ def cluster_up(folder: Path, *arguments: str) -> Iterator[Up]:
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedProcess]:
     with cluster_up(tmp_path_factory.mktemp("page"), "--nodes", "12:cpu=4,memory=8Gi", "--zones", "3") as running:
         running.apply(*(manifest(f"web-{number}", "500m") for number in range(8)), manifest("giant", "64"))
         yield running
@@ -83,7 +83,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(up: Up, browser: Browser) -> Iterator[Page]:
+def page(up: EmbeddedProcess, browser: Browser) -> Iterator[Page]:
     """A page with the default view; any error on its console fails the test."""
     opened = browser.open(up.url)
     opened.until(
@@ -114,7 +114,7 @@ def bay_of(pod: str) -> str:
                 (node.y + (box[1] + box[3] / 2) * 40) * plan.view.scale - plan.view.y].map(Math.round); }})()"""
 
 
-def test_content(page: Page, up: Up) -> None:
+def test_content(page: Page, up: EmbeddedProcess) -> None:
     assert page.eval("document.title") == "Bayplan"
     assert (page.text("#node-count"), page.text(".state")) == ("12", "live")
     page.until("document.querySelector('#waiting-count').innerText === '1'")
@@ -129,7 +129,7 @@ def test_content(page: Page, up: Up) -> None:
     page.screenshot(up.screenshots / "light.png")
 
 
-def test_it_is_live(page: Page, up: Up) -> None:
+def test_it_is_live(page: Page, up: EmbeddedProcess) -> None:
     before = page.eval("bayplan.world.pods.size")
     up.apply(manifest("late", "250m"))
     page.until("bayplan.world.pods.get('default/late')?.node")
@@ -142,7 +142,7 @@ def test_it_is_live(page: Page, up: Up) -> None:
     page.until(f"document.querySelector('#pod-count').innerText === '{before}'")
 
 
-def test_a_changed_node_is_drawn_in_its_current_state(page: Page, up: Up) -> None:
+def test_a_changed_node_is_drawn_in_its_current_state(page: Page, up: EmbeddedProcess) -> None:
     """Nodes change all the time, by the status updates of their kubelets, which must invalidate cached plans."""
     page.until("bayplan.plan.tiles.size > 0 && !bayplan.plan.frame")
     page.eval("document.querySelector('canvas').focus()")
@@ -183,14 +183,14 @@ def test_gangs_that_change_with_their_pods_are_drawn_in_the_colours_of_queues(pa
     assert page.eval(f"{drawn}.some((pod) => pod.key === 'default/twin')")
 
 
-def test_an_address_that_was_cut_off_shows_the_page(up: Up, browser: Browser) -> None:
+def test_an_address_that_was_cut_off_shows_the_page(up: EmbeddedProcess, browser: Browser) -> None:
     page = browser.open(f"{up.url}#pod=default%2")
     page.until("window.bayplan?.world.whole && document.querySelector('#node-count').innerText === '12'")
     assert page.complaints == []
     page.close()
 
 
-def test_a_click_shows_why(page: Page, up: Up) -> None:
+def test_a_click_shows_why(page: Page, up: EmbeddedProcess) -> None:
     page.until("bayplan.plan.tiles.size > 0 && !bayplan.plan.frame")
     left, top = page.eval(
         "(() => { const b = document.querySelector('canvas').getBoundingClientRect(); return [b.x, b.y]; })()"
@@ -258,7 +258,7 @@ def test_zoom_and_move(page: Page) -> None:
     assert page.eval("[bayplan.plan.view.x, bayplan.plan.view.y]") == home
 
 
-def test_in_the_dark(up: Up, browser: Browser) -> None:
+def test_in_the_dark(up: EmbeddedProcess, browser: Browser) -> None:
     page = browser.open(up.url, dark=True)
     page.until("window.bayplan?.world.whole && bayplan.plan.tiles.size > 0 && !bayplan.plan.frame")
     dark = "getComputedStyle(document.body).backgroundColor"
@@ -275,7 +275,7 @@ def test_in_the_dark(up: Up, browser: Browser) -> None:
     page.close()
 
 
-def test_a_page_left_open_over_a_restart_recovers(up: Up, browser: Browser) -> None:
+def test_a_page_left_open_over_a_restart_recovers(up: EmbeddedProcess, browser: Browser) -> None:
     page = browser.open(up.url)
     page.until("window.bayplan?.world.whole && bayplan.world.nodes.size === 12")
     began = page.eval("bayplan.world.about.began")
@@ -289,7 +289,7 @@ def test_a_page_left_open_over_a_restart_recovers(up: Up, browser: Browser) -> N
     page.close()
 
 
-def test_a_connection_that_broke_leaves_nothing_twice(up: Up, browser: Browser) -> None:
+def test_a_connection_that_broke_leaves_nothing_twice(up: EmbeddedProcess, browser: Browser) -> None:
     with run_tcp_proxy(urlsplit(up.url).port or 0) as pipe:
         page = browser.open(f"http://127.0.0.1:{pipe.port}/page/")
         page.until("window.bayplan?.world.whole && bayplan.world.decisions.length >= 9")
@@ -306,9 +306,9 @@ def test_a_connection_that_broke_leaves_nothing_twice(up: Up, browser: Browser) 
         page.close()
 
 
-def test_markup_is_shown_as_text(page: Page, up: Up) -> None:
+def test_markup_is_shown_as_text(page: Page, up: EmbeddedProcess) -> None:
     """Names of objects cannot contain markup; messages of schedulers and typed text can."""
-    up.apply(manifest("odd", "1", schedulerName="nobody"))
+    up.apply(manifest("odd", "1", schedulerName="absent"))
     page.until("bayplan.world.waiting.has('default/odd')")
     page.eval(f"bayplan.world.waiting.get('default/odd').message = {json.dumps(NASTY)}, bayplan.world.changed()")
     page.until(f"document.querySelector('#waiting').innerText.includes({json.dumps(NASTY)})")

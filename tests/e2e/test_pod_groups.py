@@ -36,7 +36,9 @@ preempting = cluster_with(PREEMPTION, "preempting")
 
 
 @pytest.fixture
-def corners(grouped: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, SchedulerHarness]]:
+def harnesses(
+    grouped: Cluster, request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[dict[str, SchedulerHarness]]:
     """A harness for each scheduler, with two nodes of four processors."""
     with cornered(grouped, request, tmp_path, GATES, nodes=2) as found:
         yield found
@@ -121,55 +123,55 @@ def scheduled(harness: SchedulerHarness) -> None:
     wait_until(told, "the group has a condition", why=lambda: f"{harness.namespace}: {stands(harness)}")
 
 
-def test_a_gang_that_is_complete_starts_together(corners: dict[str, SchedulerHarness]) -> None:
-    for who, harness in corners.items():
+def test_a_gang_that_is_complete_starts_together(harnesses: dict[str, SchedulerHarness]) -> None:
+    for who, harness in harnesses.items():
         harness.api.create(group("gang", 3), member(harness, who, "a"), member(harness, who, "b"))
         harness.api.create(harness.pod("other", schedulerName=who))
-    for harness in corners.values():
+    for harness in harnesses.values():
         harness.wait_bound(["other"])
         assert [name for name, each in harness.api.pods().items() if node_name(each)] == ["other"]
-    assert said(corners[OURS], "a") == said(corners[THEIRS], "a")
-    for who, harness in corners.items():
+    assert said(harnesses[OURS], "a") == said(harnesses[THEIRS], "a")
+    for who, harness in harnesses.items():
         harness.api.create(member(harness, who, "c"))
         harness.wait_bound()
-    for harness in corners.values():
+    for harness in harnesses.values():
         wait_until(lambda harness=harness: bool(stands(harness)), "the group has a condition")  # type: ignore[misc]
-    assert stands(corners[OURS]) == stands(corners[THEIRS])
+    assert stands(harnesses[OURS]) == stands(harnesses[THEIRS])
 
 
-def test_a_gang_that_does_not_fit_occupies_no_node(corners: dict[str, SchedulerHarness]) -> None:
+def test_a_gang_that_does_not_fit_occupies_no_node(harnesses: dict[str, SchedulerHarness]) -> None:
     """Two of three fit; then a pod is deleted and the third fits."""
-    for who, harness in corners.items():
+    for who, harness in harnesses.items():
         harness.api.create(harness.pod("in-the-way", cpu="3", schedulerName=who))
         harness.wait_bound(["in-the-way"])
         harness.api.create(group("gang", 3), *(member(harness, who, name, cpu="2") for name in "abc"))
-    for harness in corners.values():
+    for harness in harnesses.values():
         wait_until(lambda harness=harness: bool(stands(harness)), "the group has a condition")  # type: ignore[misc]
         wait_until(lambda harness=harness: all(said(harness, name)[2] for name in "abc"), "all pods have a message")  # type: ignore[misc]
-    assert stands(corners[OURS]) == stands(corners[THEIRS])
-    ours, theirs = (sorted(said(harness, name) for name in "abc") for harness in (corners[OURS], corners[THEIRS]))
+    assert stands(harnesses[OURS]) == stands(harnesses[THEIRS])
+    ours, theirs = (sorted(said(harness, name) for name in "abc") for harness in (harnesses[OURS], harnesses[THEIRS]))
     assert ours == theirs
-    for harness in corners.values():
+    for harness in harnesses.values():
         assert not any(node_name(each) for name, each in harness.api.pods().items() if name != "in-the-way")
         harness.api.delete("Pod", "in-the-way", now=True)
         harness.wait_bound("abc")
         scheduled(harness)
-    assert stands(corners[OURS]) == stands(corners[THEIRS])
+    assert stands(harnesses[OURS]) == stands(harnesses[THEIRS])
 
 
-def test_a_gang_preempts_together(corners: dict[str, SchedulerHarness]) -> None:
-    for who, harness in corners.items():
+def test_a_gang_preempts_together(harnesses: dict[str, SchedulerHarness]) -> None:
+    for who, harness in harnesses.items():
         strong = harness.priority(f"strong-{who}", 1000)
         weak = [f"weak-{number}" for number in range(2)]
         harness.api.create(*(harness.pod(name, cpu="3", schedulerName=who) for name in weak))
         harness.wait_bound(weak)
         members = [member(harness, who, name, cpu="3", priorityClassName=strong) for name in "ab"]
         harness.api.create(group("gang", 2), *members)
-    for harness in corners.values():
+    for harness in harnesses.values():
         harness.wait_bound("ab")
         assert set(harness.api.pods()) == {"a", "b"}
         scheduled(harness)
-    assert stands(corners[OURS]) == stands(corners[THEIRS])
+    assert stands(harnesses[OURS]) == stands(harnesses[THEIRS])
 
 
 def test_a_gang_stays_in_one_rack(racks: dict[str, SchedulerHarness]) -> None:
@@ -219,7 +221,7 @@ def test_a_gang_prefers_the_most_allocated_rack(racks: dict[str, SchedulerHarnes
 
 
 @pytest.fixture
-def rivals(
+def preemption_harnesses(
     preempting: Cluster, request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[dict[str, SchedulerHarness]]:
     """A harness for each scheduler, with two nodes of four processors and pod group preemption."""
@@ -244,9 +246,9 @@ def evicted(harness: SchedulerHarness) -> dict[str, tuple[str, ...]]:
     }
 
 
-def test_room_is_made_for_a_whole_group(rivals: dict[str, SchedulerHarness]) -> None:
+def test_room_is_made_for_a_whole_group(preemption_harnesses: dict[str, SchedulerHarness]) -> None:
     """The pods of low priority are evicted; one of lower priority that does not block the group stays."""
-    for who, harness in rivals.items():
+    for who, harness in preemption_harnesses.items():
         middle = harness.priority(f"middle-{who}", 10)
         harness.api.create(harness.pod("small", cpu="1", schedulerName=who, priorityClassName=middle))
         harness.wait_bound(["small"])
@@ -258,29 +260,32 @@ def test_room_is_made_for_a_whole_group(rivals: dict[str, SchedulerHarness]) -> 
             member(harness, who, name, cpu="3", priorityClassName=tree["spec"]["priorityClassName"]) for name in "ab"
         ]
         harness.api.create(tree, *members)
-    for harness in rivals.values():
+    for harness in preemption_harnesses.values():
         harness.wait_bound("ab")
         assert set(harness.api.pods()) == {"a", "b", "small"}
         scheduled(harness)
-    assert stands(rivals[OURS]) == stands(rivals[THEIRS])
+    assert stands(preemption_harnesses[OURS]) == stands(preemption_harnesses[THEIRS])
 
 
-def test_a_pod_of_equal_priority_is_not_evicted(rivals: dict[str, SchedulerHarness]) -> None:
-    for who, harness in rivals.items():
+def test_a_pod_of_equal_priority_is_not_evicted(preemption_harnesses: dict[str, SchedulerHarness]) -> None:
+    for who, harness in preemption_harnesses.items():
         harness.api.create(*(harness.pod(f"weak-{number}", cpu="3", schedulerName=who) for number in range(2)))
         harness.wait_bound()
         harness.api.create(group("gang", 2), *(member(harness, who, name, cpu="3") for name in "ab"))
-    for harness in rivals.values():
+    for harness in preemption_harnesses.values():
         wait_until(lambda harness=harness: bool(stands(harness)), "the group has a condition")  # type: ignore[misc]
         wait_until(lambda harness=harness: all(said(harness, name)[2] for name in "ab"), "all pods have a message")  # type: ignore[misc]
-    assert stands(rivals[OURS]) == stands(rivals[THEIRS])
-    ours, theirs = (sorted(said(harness, name) for name in "ab") for harness in (rivals[OURS], rivals[THEIRS]))
+    assert stands(preemption_harnesses[OURS]) == stands(preemption_harnesses[THEIRS])
+    ours, theirs = (
+        sorted(said(harness, name) for name in "ab")
+        for harness in (preemption_harnesses[OURS], preemption_harnesses[THEIRS])
+    )
     assert ours == theirs
 
 
-def test_a_disruption_unit_is_evicted_as_a_whole(rivals: dict[str, SchedulerHarness]) -> None:
+def test_a_disruption_unit_is_evicted_as_a_whole(preemption_harnesses: dict[str, SchedulerHarness]) -> None:
     """Both pods of a disruption unit, although evicting one would suffice."""
-    for who, harness in rivals.items():
+    for who, harness in preemption_harnesses.items():
         unit = group("unit", 2)
         unit["spec"]["disruptionMode"] = "PodGroup"
         weak = [
@@ -293,8 +298,8 @@ def test_a_disruption_unit_is_evicted_as_a_whole(rivals: dict[str, SchedulerHarn
         harness.api.create(
             tree, member(harness, who, "a", cpu="3", priorityClassName=tree["spec"]["priorityClassName"])
         )
-    for harness in rivals.values():
+    for harness in preemption_harnesses.values():
         harness.wait_bound("a")
         wait_until(lambda harness=harness: set(harness.api.pods()) == {"a"}, "the unit is gone")  # type: ignore[misc]
         wait_until(lambda harness=harness: len(evicted(harness)) == 2, "both victims have a condition")  # type: ignore[misc]
-    assert evicted(rivals[OURS]) == evicted(rivals[THEIRS])
+    assert evicted(preemption_harnesses[OURS]) == evicted(preemption_harnesses[THEIRS])

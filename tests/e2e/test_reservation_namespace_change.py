@@ -31,7 +31,7 @@ def group(harness: BinderHarness) -> Iterator[str]:
 
 
 def test_running_pods_stay_and_new_ones_share_their_device(harness: BinderHarness, group: str) -> None:
-    harness.sharing("web", group)
+    harness.create_gpu_sharing_pod("web", group)
     with harness.binder():
         harness.report_device(group)
         harness.wait_for_end("web", "Succeeded")
@@ -45,7 +45,7 @@ def test_running_pods_stay_and_new_ones_share_their_device(harness: BinderHarnes
     with harness.binder(f"--settings={settings}"):
         said = f"namespace {RESERVATIONS} has GPU reservations, and new ones are created in namespace {home}"
         wait_until(lambda: said in harness.binder_log(), "it says that they are elsewhere", why=harness.binder_log)
-        harness.sharing("second", group)
+        harness.create_gpu_sharing_pod("second", group)
         harness.wait_for_end("second", "Succeeded")  # before that the binder has synced the groups of the node
         pod = harness.api.pod("web")
         assert (node_name(pod), pod["metadata"].get("deletionTimestamp")) == (harness.nodes[0], None)

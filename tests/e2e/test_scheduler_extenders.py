@@ -66,7 +66,7 @@ def nodes(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[list[str
 
 
 @pytest.fixture
-def mine(request: pytest.FixtureRequest, nodes: list[str]) -> dict[str, object]:
+def node_selector(request: pytest.FixtureRequest, nodes: list[str]) -> dict[str, object]:
     assert nodes
     return {"nodeSelector": {"for": request.node.name[:60]}}
 
@@ -77,7 +77,7 @@ def placed(cluster: Cluster, namespace: str) -> bool:
 
 
 def test_extenders_refuse_and_prefer(
-    cluster: Cluster, namespace: str, nodes: list[str], mine: dict[str, Any], tmp_path: Path
+    cluster: Cluster, namespace: str, nodes: list[str], node_selector: dict[str, Any], tmp_path: Path
 ) -> None:
     def refuse(asked: dict[str, Any]) -> dict[str, Any]:
         kept = [name for name in asked["NodeNames"] if name != nodes[0]]
@@ -95,7 +95,7 @@ def test_extenders_refuse_and_prefer(
             f"- {{urlPrefix: '{second}', prioritizeVerb: prioritize, weight: 100}}\n"
         )
         with run_scheduler(cluster, tmp_path, config=config):
-            cluster.apply(*(pod(f"web-{number}", namespace, **mine) for number in range(4)))
+            cluster.apply(*(pod(f"web-{number}", namespace, **node_selector) for number in range(4)))
             wait_until(lambda: placed(cluster, namespace), "all pods have a node")
             assert {node_name(each) for each in pods(cluster, namespace).values()} == {nodes[2]}
             only = {"nodeSelector": {"kubernetes.io/hostname": nodes[0]}}
@@ -107,7 +107,7 @@ def test_extenders_refuse_and_prefer(
 
 
 @pytest.mark.usefixtures("nodes")
-def test_an_extender_binds(cluster: Cluster, namespace: str, mine: dict[str, Any], tmp_path: Path) -> None:
+def test_an_extender_binds(cluster: Cluster, namespace: str, node_selector: dict[str, Any], tmp_path: Path) -> None:
     asked: list[dict[str, Any]] = []
 
     def bind(told: dict[str, Any]) -> dict[str, Any]:
@@ -125,14 +125,14 @@ def test_an_extender_binds(cluster: Cluster, namespace: str, mine: dict[str, Any
     with extender({"bind": bind}) as url:
         config = f"{CONFIG}- {{urlPrefix: '{url}', bindVerb: bind, httpTimeout: {DEADLINE_S:.0f}s}}\n"
         with run_scheduler(cluster, tmp_path, config=config):
-            cluster.apply(*(pod(f"web-{number}", namespace, **mine) for number in range(3)))
+            cluster.apply(*(pod(f"web-{number}", namespace, **node_selector) for number in range(3)))
             wait_until(lambda: placed(cluster, namespace), "all pods have a node")
     found = pods(cluster, namespace)
     assert {told["PodName"]: told["Node"] for told in asked} == {name: node_name(each) for name, each in found.items()}
 
 
 def test_an_extender_that_is_down_fails_the_pod_unless_ignorable(
-    cluster: Cluster, namespace: str, mine: dict[str, Any], tmp_path: Path
+    cluster: Cluster, namespace: str, node_selector: dict[str, Any], tmp_path: Path
 ) -> None:
     config = (
         f"{CONFIG}- {{urlPrefix: '{NOBODY}', filterVerb: filter, prioritizeVerb: prioritize, weight: 1, "
@@ -140,9 +140,9 @@ def test_an_extender_that_is_down_fails_the_pod_unless_ignorable(
         f"- {{urlPrefix: '{NOBODY}/strict', filterVerb: filter, managedResources: [{{name: example.com/card}}]}}\n"
     )
     with run_scheduler(cluster, tmp_path, config=config):
-        cluster.apply(pod("free", namespace, **mine))
+        cluster.apply(pod("free", namespace, **node_selector))
         wait_until(lambda: placed(cluster, namespace), "a pod without extender has a node")
-        wants = pod("held", namespace, **mine)
+        wants = pod("held", namespace, **node_selector)
         wants["spec"]["containers"][0]["resources"] = {"limits": {"example.com/card": "0"}}
         cluster.apply(wants)
         wait_until(lambda: bool(condition(pods(cluster, namespace)["held"])), "the pod has a condition")

@@ -24,11 +24,11 @@ from support.harness.deadlines import DEADLINE_S
 SHIFTED = Path(__file__).parents[1] / "support" / "fakes" / "shifted_clock.py"
 
 
-def binding(ask: ProxiedRequest) -> bool:
+def is_binding(ask: ProxiedRequest) -> bool:
     return ask.is_binding
 
 
-def watching(ask: ProxiedRequest) -> bool:
+def is_watch(ask: ProxiedRequest) -> bool:
     return ask.is_watch
 
 
@@ -61,7 +61,7 @@ def test_history_is_compacted_while_no_watch_is_open(
         names(harness, "early", 8, cpu="1")
         harness.wait_bound()
         blind = proxy.add(ProxyFault(lambda _: True, refuse=refusal(503, "ServiceUnavailable")))
-        proxy.cut(watching)
+        proxy.cut(is_watch)
         harness.api.delete("Pod", "early-0", "early-1")
         harness.api.delete("Node", first)
         names(harness, "late", 4, cpu="1")
@@ -81,7 +81,7 @@ def test_watches_are_cut_again_and_again(cluster: Cluster, harness: SchedulerHar
         cut = 0
         for turn in range(6):
             names(harness, f"turn-{turn}", 15)
-            cut += proxy.cut(watching)
+            cut += proxy.cut(is_watch)
             harness.api.delete("Pod", f"turn-{turn}-0")
         assert cut >= 6
         harness.check_settled(process)
@@ -135,7 +135,7 @@ def test_bindings_are_refused(
     """A refused binding fails the attempt. One with an unknown outcome after a 5xx is sent again."""
     harness.add_nodes(2)
     with run_fault_proxy(cluster, tmp_path) as proxy, harness.run_scheduler(kubeconfig=proxy.kubeconfig()) as process:
-        refused = proxy.add(ProxyFault(binding, times=5, refuse=answer))
+        refused = proxy.add(ProxyFault(is_binding, times=5, refuse=answer))
         names(harness, "pod", 10)
         harness.check_settled(process)
         assert len(refused.seen) == 5
@@ -149,19 +149,19 @@ def test_requests_hang(cluster: Cluster, harness: SchedulerHarness, tmp_path: Pa
     """
     harness.add_nodes(2)
     with run_fault_proxy(cluster, tmp_path) as proxy, harness.run_scheduler(kubeconfig=proxy.kubeconfig()) as process:
-        before = proxy.add(ProxyFault(binding, times=3, hold=True))
+        before = proxy.add(ProxyFault(is_binding, times=3, hold=True))
         hung = names(harness, "hung", 3)
         wait_until(lambda: len(before.seen) == 3, "three bindings hang")
-        after = proxy.add(ProxyFault(binding, times=3, hold=True, after=True))
+        after = proxy.add(ProxyFault(is_binding, times=3, hold=True, after=True))
         mute = names(harness, "mute", 3)
         wait_until(lambda: len(after.seen) == 3, "three answers hang")
-        lost = proxy.add(ProxyFault(binding, times=3, drop_answer=True))
+        lost = proxy.add(ProxyFault(is_binding, times=3, drop_answer=True))
         cut = names(harness, "cut", 3)
         others = names(harness, "other", 5)
         harness.wait_bound([*mute, *cut, *others])
         assert len(lost.seen) == 3
         assert not any(node_name(harness.api.pod(name)) for name in hung)
-        proxy.cut(binding)
+        proxy.cut(is_binding)
         harness.check_settled(process)
 
 
@@ -170,7 +170,7 @@ def test_a_pod_is_deleted_between_decision_and_binding(
 ) -> None:
     harness.add_nodes(1, cpu="1")
     with run_fault_proxy(cluster, tmp_path) as proxy, harness.run_scheduler(kubeconfig=proxy.kubeconfig()) as process:
-        held = proxy.add(ProxyFault(binding, times=1, hold=True))
+        held = proxy.add(ProxyFault(is_binding, times=1, hold=True))
         names(harness, "first", 1, cpu="1")
         wait_until(lambda: len(held.seen) == 1, "a binding is on its way")
         names(harness, "second", 1, cpu="1")
@@ -184,7 +184,7 @@ def test_a_pod_is_deleted_between_decision_and_binding(
 def test_a_node_is_deleted_during_bindings_to_it(cluster: Cluster, harness: SchedulerHarness, tmp_path: Path) -> None:
     (first,) = harness.add_nodes(1)
     with run_fault_proxy(cluster, tmp_path) as proxy, harness.run_scheduler(kubeconfig=proxy.kubeconfig()) as process:
-        held = proxy.add(ProxyFault(binding, hold=True))
+        held = proxy.add(ProxyFault(is_binding, hold=True))
         names(harness, "pod", 10)
         wait_until(lambda: len(held.seen) == 10, "ten bindings are on their way")
         harness.api.delete("Node", first)
@@ -240,7 +240,7 @@ def test_a_process_is_terminated_during_bindings(cluster: Cluster, harness: Sche
     ):
         harness.api.create(harness.pod("held", labels={"held": "yes"}))
         wait_until(lambda: harness.api.pod("held")["status"].get("nominatedNodeName") == only, "a pod waits at Permit")
-        on_the_wire = proxy.add(ProxyFault(binding, hold=True))
+        on_the_wire = proxy.add(ProxyFault(is_binding, hold=True))
         bound = names(harness, "pod", 3)
         wait_until(lambda: len(on_the_wire.seen) == 3, "three bindings are on their way")
         process.send_signal(signal.SIGTERM)

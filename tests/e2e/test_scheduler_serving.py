@@ -77,27 +77,27 @@ def kube_scheduler(cluster: Cluster, folder: Path) -> Iterator[Endpoint]:
 def both(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     """Both have placed pods, refused pods, preempted one, and have gated ones, each on its own nodes."""
     folder = tmp_path_factory.mktemp("serving")
-    corners = {}
+    harnesses = {}
     for who in (THEIRS, OURS):
         cluster.kubectl("create", "namespace", f"serving-{who}")
-        corners[who] = SchedulerHarness(cluster, f"serving-{who}", folder)
-        corners[who].add_nodes(2, cpu="2")
-        corners[who].priority("strong", 1000)
+        harnesses[who] = SchedulerHarness(cluster, f"serving-{who}", folder)
+        harnesses[who].add_nodes(2, cpu="2")
+        harnesses[who].priority("strong", 1000)
     (port,) = free_ports(1)
     serving = (f"--secure-port={port}", "--bind-address=127.0.0.1")
     with kube_scheduler(cluster, folder) as theirs, run_scheduler(cluster, folder, *serving, config=config(OURS)):
         found = Both(cluster, Endpoint(port), theirs)
         for endpoint in (theirs, found.ours):
             wait_until(lambda endpoint=endpoint: is_up(found, endpoint), "it serves and leads")  # type: ignore[misc]
-        for who, harness in corners.items():
+        for who, harness in harnesses.items():
             work(harness, who)
-        for harness in corners.values():
+        for harness in harnesses.values():
             harness.wait_bound(["strong", "small"])
             wait_until(lambda harness=harness: "PodScheduled" in told(harness, "nowhere"), "it has a reason")  # type: ignore[misc]
         for endpoint in (theirs, found.ours):
             wait_until(lambda endpoint=endpoint: has_settled(found, endpoint), "all is counted")  # type: ignore[misc]
         yield found
-    for harness in corners.values():
+    for harness in harnesses.values():
         harness.close()
 
 

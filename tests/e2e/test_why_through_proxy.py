@@ -59,7 +59,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def led(real: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+def leader_api(real: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
     """A scheduler that leads, as a pod of the API server, and an unschedulable pod."""
     monkeypatch.setenv("POD_NAMESPACE", SYSTEM)
     monkeypatch.setenv("POD_NAME", LEADER)
@@ -80,7 +80,7 @@ def why(real: Cluster, user: str, *arguments: str, pod: str = "large") -> subpro
     )
 
 
-def test_the_leader_answers_users_who_may_get_the_pod(real: Cluster, led: Api) -> None:
+def test_the_leader_answers_users_who_may_get_the_pod(real: Cluster, leader_api: Api) -> None:
     lease = Api(real, SYSTEM).get("Lease", "kube-scheduler")
     mark = json.loads(lease["metadata"]["annotations"]["bayplan.io/leader"])
     assert (mark["namespace"], mark["pod"]) == (SYSTEM, LEADER)
@@ -91,7 +91,7 @@ def test_the_leader_answers_users_who_may_get_the_pod(real: Cluster, led: Api) -
     answer = json.loads(told.stdout)
     assert (answer["pod"], answer["state"], answer["source"]) == (f"{SPACE}/large", "pending", "record")
     assert [reason["text"] for reason in answer["reasons"]] == ["Insufficient cpu"]
-    assert answer["uid"] == led.pod("large")["metadata"]["uid"]
+    assert answer["uid"] == leader_api.pod("large")["metadata"]["uid"]
     afresh = why(real, READER, "--now")
     assert json.loads(afresh.stdout)["source"] == "now", afresh.stderr
 

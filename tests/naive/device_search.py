@@ -143,7 +143,7 @@ class NaiveSearch:
             for other, item, _ in picks
             if item.id == device.id and item.shareable
         ]
-        return capacity.fits(ask.capacity, device.device.capacity, [self.in_use.consumed(device.id), *shares])
+        return capacity.fits(ask.capacity, device.device.capacity, [self.in_use.consumed_capacity(device.id), *shares])
 
     def _take(self, ask: RequestAlternative, device: PoolDevice, picks: list[Any], *, must: bool) -> bool | None:
         """Whether the counters that the device consumes suffice; None if a counter is unknown."""

@@ -37,7 +37,7 @@ def extract(tree: dict[str, Any]) -> dict[str, str]:
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=6))
 def test_a_stored_state_is_independent_of_earlier_ones(states: list[tuple[dict[str, str], dict[str, str]]]) -> None:
     store = Store()
-    store.committed(("", "pods")).extract = extract
+    store.committed_objects(("", "pods")).extract = extract
     for version, (labels, spec) in enumerate(states, 1):
         tree = {"kind": "Pod", "spec": spec, "metadata": {"name": "p", "namespace": "n", "labels": labels}}
         alone = make_stored_object({**tree, "metadata": dict(tree["metadata"])}, version, extract)  # type: ignore[arg-type]

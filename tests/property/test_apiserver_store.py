@@ -54,7 +54,10 @@ def ordered(known: State, namespace: str = "", after: str = "") -> list[tuple[Ke
 
 
 def check(store: Store, model: Model, events: list[tuple[str, Key, int]]) -> None:
-    for place, known in ((store.committed(PODS), model.committed), (store.uncommitted(PODS), model.newest)):
+    for place, known in (
+        (store.committed_objects(PODS), model.committed),
+        (store.uncommitted_objects(PODS), model.newest),
+    ):
         for namespace, after in (("", ""), ("a", ""), ("", "a-b/y"), ("b", "b/x")):
             assert list(state(place, namespace, after).items()) == ordered(known, namespace, after)
         for namespace in ("a", "a-b", "b"):
@@ -74,13 +77,13 @@ async def play(steps: list[Step]) -> None:
     def heard(change: WatchCacheEvent) -> None:
         events.append((change.type, (change.entry.namespace, change.entry.name), change.version))
 
-    store.committed(PODS).watch_cache.add_listener(heard)
+    store.committed_objects(PODS).watch_cache.add_listener(heard)
     for kind, key in steps:
         if kind == "put":
             tree = {"metadata": {"namespace": key[0], "name": key[1], "uid": "u"}}
             model.newest[key] = store.put(PODS, tree).version
         elif kind == "delete":
-            entry = store.uncommitted(PODS).get(*key)
+            entry = store.uncommitted_objects(PODS).get(*key)
             if entry is not None:
                 store.delete(PODS, entry)
                 del model.newest[key]

@@ -73,7 +73,7 @@ class BootstrapObjects:
 
     def _create_if_missing(self, kind: str, group: str, tree: Tree, namespace: str = "") -> None:
         resource = self.resources.built_in(kind, group)
-        if self.store.uncommitted(resource.storage).get(namespace, tree["metadata"]["name"]) is not None:
+        if self.store.uncommitted_objects(resource.storage).get(namespace, tree["metadata"]["name"]) is not None:
             return
         write = WriteRequest(resource, namespace, _API_SERVER_USER, WriteOptions(), _MANAGER)
         self.writer.create(write, {"kind": kind, "apiVersion": resource.api_version, **tree})

@@ -87,7 +87,7 @@ class EmbeddedCluster:
         self.store = Store(self._backend, version=max(stored_version, _initial_resource_version(self._clock)))
         self._definitions: CustomResourceRegistry | None = None
         self._restore()
-        self._lookup = StoreLookup(self.store.uncommitted)
+        self._lookup = StoreLookup(self.store.uncommitted_objects)
         self._tokens = ServiceAccountTokens(credentials.token, self._clock.now, self._service_account_uid)
         self._roles = RbacAuthorizer(self.store)
         self.authenticator = RequestAuthenticator({credentials.token: admin_user(), **(users or {})}, self._tokens)
@@ -101,7 +101,7 @@ class EmbeddedCluster:
     def handler_chain(self) -> HandlerChain:
         """Everything behind the socket: authentication, authorization and the handlers."""
         statuses = StatusTemplates(self.store, self._lookup, self._clock)
-        committed = StoreLookup(self.store.committed)
+        committed = StoreLookup(self.store.committed_objects)
         subresources = SubresourceHandlers(
             self.writer, self._lookup, committed, self.authenticator, self._roles, self._tokens, self._clock, statuses
         )
@@ -165,12 +165,12 @@ class EmbeddedCluster:
         return f"https://{host}:{self._port}"
 
     def _service_account_uid(self, namespace: str, name: str) -> str | None:
-        entry = self.store.committed(("", "serviceaccounts")).get(namespace, name)
+        entry = self.store.committed_objects(("", "serviceaccounts")).get(namespace, name)
         return entry.uid if entry is not None else None
 
     def _restore(self) -> None:
         for resource in self.resources:
-            self.store.committed(resource.storage).extract = field_extractor(resource)
+            self.store.committed_objects(resource.storage).extract = field_extractor(resource)
         rows = list(self._backend.objects()) if self._backend is not None else []
         # Definitions first: they name the fields by which custom resources are selected.
         for group, plural, version, raw in sorted(rows, key=lambda row: (row[0], row[1]) != CRD_RESOURCE):

@@ -225,7 +225,7 @@ class InProcessCluster:
         if self.kubelet is not None:
             waiting.append(self.kubelet.ready())
         if self.controllers is not None:
-            waiting.append(self.controllers.synced())
+            waiting.append(self.controllers.wait_synced())
         if self.scheduler is not None:
             waiting.append(self.scheduler.informers.wait_synced())
         if self.binder is not None:

@@ -51,9 +51,9 @@ class ControllersProcess:
             if isinstance(result, Exception):
                 raise result
 
-    async def synced(self) -> None:
+    async def wait_synced(self) -> None:
         """Return when all informers have synced."""
-        await self.controllers.synced()
+        await self.controllers.wait_synced()
 
 
 @asynccontextmanager

@@ -48,7 +48,7 @@ class ClusterFolder:
     name: str = DEFAULT_NAME
 
     @classmethod
-    def named(cls, name: str, env: Mapping[str, str]) -> ClusterFolder:
+    def of_name(cls, name: str, env: Mapping[str, str]) -> ClusterFolder:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", name):
             raise UsageError(f'invalid cluster name "{name}"; use letters, digits, "-", "_" and "."')
         state = env.get("XDG_STATE_HOME") or str(Path(env.get("HOME") or "~").expanduser() / ".local" / "state")
@@ -57,7 +57,7 @@ class ClusterFolder:
     @classmethod
     def serving(cls, url: str, env: Mapping[str, str]) -> RunningCluster | None:
         """This user's running cluster at an address, if there is one."""
-        folders = cls.named(DEFAULT_NAME, env).path.parent.glob("*")
+        folders = cls.of_name(DEFAULT_NAME, env).path.parent.glob("*")
         known = (cls(folder, folder.name).running() for folder in folders)
         return next((each for each in known if each is not None and each.url == url), None)
 

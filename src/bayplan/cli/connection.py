@@ -54,13 +54,13 @@ class ClusterConnection:
                 raise UsageError(
                     "--cluster selects a cluster of `bayplan cluster up`; leave out --kubeconfig and --context"
                 )
-            return _embedded_target(ClusterFolder.named(self.cluster, env), env)
+            return _embedded_target(ClusterFolder.of_name(self.cluster, env), env)
         try:
             return load_connection_config(self.kubeconfig, env=env, context=self.context)
         except KubeconfigError as fault:
             if self.kubeconfig is not None or self.context or not str(fault).startswith("no API server is configured"):
                 raise
-            folder = ClusterFolder.named(DEFAULT_NAME, env)
+            folder = ClusterFolder.of_name(DEFAULT_NAME, env)
             if folder.running() is None:
                 raise KubeconfigError(
                     "there is no cluster to connect to: KUBECONFIG and ~/.kube/config have fault, and no cluster of "

@@ -6,7 +6,7 @@ fails, so that no controller stops another.
 
     controllers = ControllerManager(client)
     running = asyncio.create_task(controllers.run())
-    await controllers.synced()
+    await controllers.wait_synced()
 """
 
 from __future__ import annotations
@@ -137,11 +137,11 @@ class ControllerManager:
             if self._batch is not None:
                 group.create_task(run_supervised("batch controllers", self._batch.run, self._informers.clock.sleep))
 
-    async def synced(self) -> None:
+    async def wait_synced(self) -> None:
         """Return when all first lists are complete and the controllers work. Volcano's may still wait for kinds."""
         await self._started.wait()
         for each in self._controllers:
-            await each.synced()
+            await each.wait_synced()
 
     async def _watch(self) -> None:
         await self._informers.discover()

@@ -48,7 +48,7 @@ class AllocatedDevices:
         """Whether the device is allocated, whole or in part."""
         return device in self._whole or device in self._shares
 
-    def consumed(self, device: DeviceId) -> Mapping[str, Quantity]:
+    def consumed_capacity(self, device: DeviceId) -> Mapping[str, Quantity]:
         """The consumed capacity of all shares together."""
         return self._consumed.get(device, _NO_CAPACITY)
 

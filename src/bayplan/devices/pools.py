@@ -268,7 +268,7 @@ def _reaches(node: Node, node_name: str | None, all_nodes: bool | None, selector
     if selector is None:
         return False
     try:
-        return compile_node_selector(selector).checked().matches(node.labels, node.name)
+        return compile_node_selector(selector).check().matches(node.labels, node.name)
     except SelectorError as fault:
         raise AllocationError(f"failed to parse node selector {_as_go(selector)}: {fault.reason}") from fault
 

@@ -182,7 +182,7 @@ class AllocationSearch:
                     start = found[1] + 1
                     continue
                 if left is None:  # every device was checked once, so counting them cannot raise a new error
-                    left = self._left(alternative, {position for _, position in taken})
+                    left = self._remaining_devices(alternative, {position for _, position in taken})
                     if left[0] < alternative.count:
                         self._undo_picks(taken)
                         return DeadEnd.END
@@ -192,7 +192,7 @@ class AllocationSearch:
             self._undo_pick(pick)
             start = position + 1
 
-    def _left(self, alternative: RequestAlternative, own: set[int]) -> list[int]:
+    def _remaining_devices(self, alternative: RequestAlternative, own: set[int]) -> list[int]:
         """For each position the number of possible devices from there on, regardless of constraints and counters."""
         devices = self.pools.devices
         left = [0] * (len(devices) + 1)
@@ -230,14 +230,14 @@ class AllocationSearch:
 
     def has_room(self, alternative: RequestAlternative, device: PoolDevice) -> bool:
         """Whether the capacities are enough for the request."""
-        held = self._in_use.consumed(device.id)
+        held = self._in_use.consumed_capacity(device.id)
         if not (alternative.capacity or held or device.shareable or device.has_policy):
             return True  # an unused device has all its capacities
         return capacity.fits(alternative.capacity, device.device.capacity, (held, *self._shares.get(device.id, ())))
 
     def could_take(self, alternative: RequestAlternative, device: PoolDevice) -> bool:
         """Whether the request could use the device if this search had none; without constraints and counters."""
-        held = self._in_use.consumed(device.id)
+        held = self._in_use.consumed_capacity(device.id)
         return (
             self.selects(alternative, device)
             and (alternative.admin or not self._in_use.is_exclusively_allocated(device.id))

@@ -184,7 +184,7 @@ def _alternatives_text(words: tuple[str, ...]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def _required(what: str) -> Check:
+def _required_check(what: str) -> Check:
     def check_some(value: Any, where: str) -> Iterator[str]:
         if not value:
             yield f"{where}: the list is empty; a pod needs at least one {what}"
@@ -209,7 +209,7 @@ _FIELD_CHECKS: Mapping[tuple[type[msgspec.Struct], str], Check] = {
     (core.ResourceRequirements, "requests"): _check_amounts,
     (core.ResourceRequirements, "limits"): _check_amounts,
     (core.PodSpec, "overhead"): _check_amounts,
-    (core.PodSpec, "containers"): _required("container"),
+    (core.PodSpec, "containers"): _required_check("container"),
     (core.PodSpec, "priority"): _in_range(*INT32),
     (core.PodSpec, "preemption_policy"): _PREEMPTION,
     (core.NodeStatus, "allocatable"): _check_amounts,

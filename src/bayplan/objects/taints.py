@@ -66,7 +66,7 @@ def tolerated(taint: TaintLike, tolerations: Iterable[TolerationLike]) -> bool:
     return False
 
 
-def first_untolerated(
+def find_untolerated_taint(
     taints: Iterable[Taint], tolerations: Collection[TolerationLike], effects: Collection[str] = DO_NOT_SCHEDULE
 ) -> Taint | None:
     """The first taint with one of the effects that is not tolerated, in the order of the node's list."""

@@ -23,7 +23,7 @@ from bayplan.framework.api.status import Status, error
 from bayplan.framework.runtime.scoring import default_normalize
 from bayplan.objects.core import Node, Pod, Taint, Toleration
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.taints import DO_NOT_SCHEDULE, PREFER_NO_SCHEDULE, first_untolerated, tolerated
+from bayplan.objects.taints import DO_NOT_SCHEDULE, PREFER_NO_SCHEDULE, find_untolerated_taint, tolerated
 from bayplan.snapshot import IntVector, NodeTable
 
 UNTOLERATED = "node(s) had untolerated taint(s)"
@@ -49,7 +49,7 @@ def toleration_hint_input(pod: Pod) -> TolerationHintInput:
 
 def has_untolerated_taint(node: Node, tolerations: Tolerations) -> bool:
     """Whether a taint of the node is not tolerated."""
-    return first_untolerated(node.spec.taints, tolerations) is not None
+    return find_untolerated_taint(node.spec.taints, tolerations) is not None
 
 
 def hint_on_node_change(
@@ -97,7 +97,7 @@ class TaintToleration:
         tolerations = cycle.pod.spec.tolerations
 
         def has_untolerated(taints: tuple[Taint, ...]) -> bool:
-            return first_untolerated(taints, tolerations) is not None
+            return find_untolerated_taint(taints, tolerations) is not None
 
         yield Rejection(nodes.where_taints(has_untolerated), UNTOLERATED, resolvable=False)
 

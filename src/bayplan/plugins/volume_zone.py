@@ -114,7 +114,9 @@ class VolumeZone:
                 return
             requirements = found
         if requirements:
-            yield Rejection(_has_topology_labels(nodes) & ~_satisfied(nodes, requirements), REASON, resolvable=False)
+            yield Rejection(
+                _has_topology_labels(nodes) & ~_satisfied_rows(nodes, requirements), REASON, resolvable=False
+            )
 
     def _zone_requirements(self, pod: Pod) -> ZoneRequirements | Status:
         """Return the requirements of all bound volumes of the pod, or why the pod cannot be scheduled."""
@@ -161,7 +163,7 @@ def _has_topology_labels(nodes: NodeTable) -> BoolVector:
     return has_zone_label
 
 
-def _satisfied(nodes: NodeTable, requirements: ZoneRequirements) -> BoolVector:
+def _satisfied_rows(nodes: NodeTable, requirements: ZoneRequirements) -> BoolVector:
     satisfied = np.ones(len(nodes), dtype=np.bool_)
     for key, values in requirements:
         fits = nodes.where_label_in(key, values)

@@ -64,7 +64,7 @@ class AssumeCache(Generic[T]):
         """The object as the API server has it."""
         return self._stored().get(key)
 
-    def stored(self, key: str) -> T:
+    def get_stored(self, key: str) -> T:
         """The object as the API server has it; raises if it was deleted."""
         stored = self.find_stored(key)
         if stored is None:
@@ -73,7 +73,7 @@ class AssumeCache(Generic[T]):
 
     def assume(self, item: T) -> None:
         """Use `item` from now on. It must be built from the stored version."""
-        stored = self.stored(item.key)
+        stored = self.get_stored(item.key)
         if _version(stored) != _version(item):
             raise VolumeError(f'"{item.key}" is out of sync (stored: {_version(stored)}, assume: {_version(item)})')
         self._assumed[item.key] = item

@@ -169,8 +169,8 @@ class _BindingCheck:
 
     def bound(self, binding: StaticVolumeBinding) -> bool:
         try:
-            volume = self._assumptions.volumes.stored(binding.volume.key)
-            claim = self._assumptions.claims.stored(binding.claim.key)
+            volume = self._assumptions.volumes.get_stored(binding.volume.key)
+            claim = self._assumptions.claims.get_stored(binding.claim.key)
         except VolumeError as fault:
             raise VolumeError(f"failed to check binding: {fault}") from None
         if _older(volume, binding.volume):
@@ -184,7 +184,7 @@ class _BindingCheck:
 
     def provisioned(self, written: PersistentVolumeClaim) -> bool:
         try:
-            claim = self._assumptions.claims.stored(written.key)
+            claim = self._assumptions.claims.get_stored(written.key)
         except VolumeError as fault:
             raise VolumeError(f"failed to check provisioning pvc: {fault}") from None
         if _older(claim, written):

@@ -119,7 +119,7 @@ class BinderHarness(BatchSchedulerHarness):
 
     # shared devices
 
-    def sharing(self, name: str, group: str, *, config_map: bool = False, **more: Any) -> Tree:
+    def create_gpu_sharing_pod(self, name: str, group: str, *, config_map: bool = False, **more: Any) -> Tree:
         """A pod that shares a device, and the request to bind it; optionally with a ConfigMap left by an earlier
         attempt.
         """
@@ -134,7 +134,7 @@ class BinderHarness(BatchSchedulerHarness):
         self.api.create(self.request(made, self.nodes[0], selectedGPUGroups=[group], **given, **more))
         return made
 
-    def claiming(self, name: str, **more: Any) -> Tree:
+    def create_claim_pod(self, name: str, **more: Any) -> Tree:
         """A pod with a device claim, and the request to bind it, which has the allocated device."""
         self.api.create(device_claim(name, "gpus"))
         pod = self.pod(name, schedulerName="nobody", resourceClaims=[{"name": "gpu", "resourceClaimName": name}])
@@ -145,7 +145,7 @@ class BinderHarness(BatchSchedulerHarness):
         self.api.create(self.request(made, self.nodes[0], resourceClaimAllocations=given, **more))
         return made
 
-    def storing(self, name: str, provisioner: str = "kubernetes.io/no-provisioner", **more: Any) -> list[str]:
+    def create_volume_pod(self, name: str, provisioner: str = "kubernetes.io/no-provisioner", **more: Any) -> list[str]:
         """A pod with an unbound WaitForFirstConsumer claim, two matching volumes on the first node, and the request to
         bind it.
 

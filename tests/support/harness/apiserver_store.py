@@ -28,9 +28,12 @@ class ApiserverStore:
         self.resources = ResourceRegistry()
         self.store = store or Store()
         for resource in self.resources:
-            self.store.committed(resource.storage).extract = field_extractor(resource)
+            self.store.committed_objects(resource.storage).extract = field_extractor(resource)
         self.writer = ObjectWriter(
-            self.store, WritePipeline(StoreLookup(self.store.uncommitted), self.clock), self.clock, random.Random(0)
+            self.store,
+            WritePipeline(StoreLookup(self.store.uncommitted_objects), self.clock),
+            self.clock,
+            random.Random(0),
         )
         self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
 
@@ -38,7 +41,7 @@ class ApiserverStore:
         return self.resources.built_in(kind, group)
 
     def place(self, kind: str, group: str = "") -> CommittedObjects:
-        return self.store.committed(self.kind(kind, group).storage)
+        return self.store.committed_objects(self.kind(kind, group).storage)
 
     def write(self, kind: str, group: str = "", *, namespace: str | None = None, **options: Any) -> WriteRequest:
         resource = self.kind(kind, group)

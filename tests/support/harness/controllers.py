@@ -154,7 +154,7 @@ async def run_controllers(
         tasks = [asyncio.create_task(each) for each in work]
         try:
             await kubelet.ready()
-            await controllers.synced()
+            await controllers.wait_synced()
             yield ControllersHarness(cluster, client, within_s)
             assert not [task for task in tasks if task.done()], "a part of the cluster has ended"
         finally:

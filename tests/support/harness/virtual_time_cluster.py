@@ -183,7 +183,7 @@ async def virtual_cluster(
         tasks = [asyncio.create_task(each.run()) for each in (kubelet, controllers, process)]
         try:
             await kubelet.ready()
-            await controllers.synced()
+            await controllers.wait_synced()
             assert isinstance(process.engine_loop, CombinedEngines)
             yield VirtualCluster(own, process.engine_loop, recorded)
             for task in tasks:

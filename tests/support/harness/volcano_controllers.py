@@ -252,7 +252,7 @@ async def run_controllers(
         tasks = [asyncio.create_task(each) for each in jobs]
         try:
             async with asyncio.timeout(DEADLINE_S):
-                await controllers.synced()
+                await controllers.wait_synced()
                 await kubelet.ready()
             here = VolcanoControllersHarness(client, namespace)
             await here.until(QUEUES, "default", lambda queue: queue.get("status", {}).get("state") == "Open")

@@ -23,7 +23,7 @@ async def test_the_lease_is_held_during_work_and_released_at_the_end(tmp_path: P
         chance = random.Random(1)
         async with controllers_process(client.target, only=ONLY, leader_elect=True, chance=chance) as process:
             running = asyncio.create_task(process.run())
-            await process.synced()
+            await process.wait_synced()
             assert process.election is not None
             lease = await client.get_raw(LEASES, LEASE_NAMESPACE, LEASE_NAME)
             assert lease["spec"]["holderIdentity"] == process.election.identity

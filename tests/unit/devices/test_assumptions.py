@@ -43,7 +43,7 @@ def test_shares_add_up_and_do_not_use_the_whole_device() -> None:
     )
     assert not in_use.is_exclusively_allocated(of("a"))
     assert in_use.is_allocated(of("a"))
-    assert in_use.consumed(of("a")) == {"memory": parse_quantity("3Gi")}
+    assert in_use.consumed_capacity(of("a")) == {"memory": parse_quantity("3Gi")}
 
 
 def test_a_share_without_amounts_is_allocated_but_not_measured() -> None:
@@ -60,7 +60,7 @@ def test_removing_all_allocations_leaves_nothing() -> None:
     in_use.remove(holding("b", shareID="1", consumedCapacity={"memory": "1"}))
     in_use.remove(holding("a"))
     assert in_use == AllocatedDevices()
-    assert in_use.consumed(of("b")) == {}
+    assert in_use.consumed_capacity(of("b")) == {}
 
 
 def test_the_latest_change_depends_on_the_given_pools() -> None:

@@ -11,7 +11,7 @@ from bayplan.objects.taints import (
     NO_SCHEDULE,
     PREFER_NO_SCHEDULE,
     UNSCHEDULABLE,
-    first_untolerated,
+    find_untolerated_taint,
     tolerated,
     tolerates,
     without_times,
@@ -69,7 +69,7 @@ def test_first_untolerated(effects: frozenset[str], expected: str | None) -> Non
         Taint(key="b", effect=NO_SCHEDULE),
         Taint(key="d", effect=NO_EXECUTE),
     ]
-    found = first_untolerated(taints, [Toleration(key="ok", operator="Exists")], effects)
+    found = find_untolerated_taint(taints, [Toleration(key="ok", operator="Exists")], effects)
     assert (found.key if found else None) == expected
 
 

@@ -18,7 +18,7 @@ def test_an_assumed_volume_takes_precedence_over_the_stored_one() -> None:
     assumptions = VolumeAssumptions(catalog(STORED))
     assumptions.volumes.assume(ASSUMED)
     assert assumptions.volumes.get("pv") is ASSUMED
-    assert assumptions.volumes.stored("pv") is STORED
+    assert assumptions.volumes.get_stored("pv") is STORED
     assert assumptions.volumes_of_class("slow") == [ASSUMED]
 
 

@@ -90,7 +90,7 @@ def _has_forbidden(value: Any, is_forbidden: Callable[[Any], bool]) -> bool:
 # Texts
 
 
-def _quoted(words: Iterable[str]) -> str:
+def _quote(words: Iterable[str]) -> str:
     return ", ".join(f'"{each}"' for each in words)
 
 
@@ -103,7 +103,7 @@ def _use(many: Sequence[str]) -> str:
 
 
 def _name_list(names: Sequence[str], word: str = "container") -> str:
-    return f"{_plural(word, names)} {_quoted(names)}"
+    return f"{_plural(word, names)} {_quote(names)}"
 
 
 def _setters_text(pod: bool, names: Sequence[str]) -> str:
@@ -161,7 +161,7 @@ def _probed_hosts(_: Tree, spec: Tree) -> PolicyViolation | None:
         return None
     names, hosts = sorted(found), set().union(*found.values())
     word = "probe or lifecycle host"
-    return PolicyViolation(word, f"{_name_list(names)} {_use(names)} {_plural(word, hosts)} {_quoted(sorted(hosts))}")
+    return PolicyViolation(word, f"{_name_list(names)} {_use(names)} {_plural(word, hosts)} {_quote(sorted(hosts))}")
 
 
 _APPARMOR_PREFIX = "container.apparmor.security.beta.kubernetes.io/"
@@ -188,7 +188,7 @@ def _apparmor(metadata: Tree, spec: Tree) -> PolicyViolation | None:
         return None
     by = " and ".join(filter(None, (setters, _plural("annotation", annotations_found) if annotations_found else "")))
     return PolicyViolation(
-        _plural("forbidden AppArmor profile", values), f"{by} must not set AppArmor profile type to {_quoted(values)}"
+        _plural("forbidden AppArmor profile", values), f"{by} must not set AppArmor profile type to {_quote(values)}"
     )
 
 
@@ -200,19 +200,19 @@ _BASELINE_CAPABILITIES = frozenset(
 )
 
 
-def _added(spec: Tree, allowed: frozenset[str]) -> str:
+def _added_capabilities(spec: Tree, allowed: frozenset[str]) -> str:
     """The containers that add forbidden capabilities, and these capabilities; empty if there are none."""
     names, added = [], set()
     for each in _containers(spec):
         if own := set((_context(each).get("capabilities") or {}).get("add") or ()) - allowed:
             names.append(each["name"])
             added |= own
-    detail = f"{_name_list(names)} must not include {_quoted(sorted(added))} in securityContext.capabilities.add"
+    detail = f"{_name_list(names)} must not include {_quote(sorted(added))} in securityContext.capabilities.add"
     return detail if names else ""
 
 
 def _baseline_capabilities(_: Tree, spec: Tree) -> PolicyViolation | None:
-    detail = _added(spec, _BASELINE_CAPABILITIES)
+    detail = _added_capabilities(spec, _BASELINE_CAPABILITIES)
     return PolicyViolation("non-default capabilities", detail) if detail else None
 
 
@@ -223,7 +223,7 @@ def _restricted_capabilities(_: Tree, spec: Tree) -> PolicyViolation | None:
         if "ALL" not in ((_context(each).get("capabilities") or {}).get("drop") or ())
     ]
     dropped = f'{_name_list(not_dropped)} must set securityContext.capabilities.drop=["ALL"]' if not_dropped else ""
-    detail = "; ".join(filter(None, (dropped, _added(spec, frozenset({"NET_BIND_SERVICE"})))))
+    detail = "; ".join(filter(None, (dropped, _added_capabilities(spec, frozenset({"NET_BIND_SERVICE"})))))
     return PolicyViolation("unrestricted capabilities", detail) if detail else None
 
 
@@ -232,7 +232,7 @@ def _proc_mount(_: Tree, spec: Tree) -> PolicyViolation | None:
     names = [name for name, proc_mount in proc_mounts.items() if proc_mount != "Default"]
     if not names:
         return None
-    detail = _quoted(sorted({proc_mounts[name] for name in names}))
+    detail = _quote(sorted({proc_mounts[name] for name in names}))
     return PolicyViolation("procMount", f"{_name_list(names)} must not set securityContext.procMount to {detail}")
 
 
@@ -250,7 +250,7 @@ def _se_linux(types: frozenset[str], _: Tree, spec: Tree) -> PolicyViolation | N
     setters = _setters_text(*_violators(spec, "seLinuxOptions", is_forbidden))
     if not setters:
         return None
-    what = [f"{_plural('type', kinds)} {_quoted(sorted(kinds))}"] if kinds else []
+    what = [f"{_plural('type', kinds)} {_quote(sorted(kinds))}"] if kinds else []
     what += [f"{name} may not be set" for name in ("user", "role") if name in roles]
     return PolicyViolation(
         "seLinuxOptions", f"{setters} set forbidden securityContext.seLinuxOptions: {'; '.join(what)}"
@@ -287,7 +287,7 @@ def _seccomp(_: Tree, spec: Tree, *, needed: bool = False) -> PolicyViolation | 
 
     setters = _setters_text(*_violators(spec, "seccompProfile", is_forbidden))
     if setters:
-        detail = f"{setters} must not set securityContext.seccompProfile.type to {_quoted(sorted(kinds))}"
+        detail = f"{setters} must not set securityContext.seccompProfile.type to {_quote(sorted(kinds))}"
         return PolicyViolation("seccompProfile", detail)
     if not needed or _context(spec).get("seccompProfile") is not None:
         return None
@@ -354,7 +354,7 @@ def _restricted_volumes(_: Tree, spec: Tree) -> PolicyViolation | None:
     names = [each["name"] for each in restricted]
     kinds = {next((kind for kind in _OTHER_VOLUMES if each.get(kind) is not None), "unknown") for each in restricted}
     word = _plural("restricted volume type", kinds)
-    detail = f"{_name_list(names, 'volume')} {_use(names)} {word} {_quoted(sorted(kinds))}"
+    detail = f"{_name_list(names, 'volume')} {_use(names)} {word} {_quote(sorted(kinds))}"
     return PolicyViolation("restricted volume types", detail)
 
 

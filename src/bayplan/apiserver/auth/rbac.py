@@ -45,7 +45,7 @@ class RbacAuthorizer:
 
     def __init__(self, store: Store) -> None:
         self._objects = {
-            name: store.committed((_GROUP, name))
+            name: store.committed_objects((_GROUP, name))
             for name in ("clusterroles", "roles", "clusterrolebindings", "rolebindings")
         }
         self._cache: dict[str, tuple[int, dict[str, Tree]]] = {}
@@ -59,24 +59,24 @@ class RbacAuthorizer:
 
     def rules(self, user: RequestUser, namespace: str) -> Iterator[Tree]:
         """All rules of the user in the namespace."""
-        for binding in self._decoded("clusterrolebindings").values():
+        for binding in self._decode_objects("clusterrolebindings").values():
             if _binds_user(binding, user, ""):
                 yield from self._role_rules(binding, "")
         if not namespace:
             return
-        for key, binding in self._decoded("rolebindings").items():
+        for key, binding in self._decode_objects("rolebindings").items():
             if key.startswith(f"{namespace}/") and _binds_user(binding, user, namespace):
                 yield from self._role_rules(binding, namespace)
 
     def _role_rules(self, binding: Tree, namespace: str) -> Iterable[Tree]:
         ref = binding.get("roleRef") or {}
         if ref.get("kind") == "ClusterRole":
-            role = self._decoded("clusterroles").get(ref.get("name", ""))
+            role = self._decode_objects("clusterroles").get(ref.get("name", ""))
         else:
-            role = self._decoded("roles").get(f"{namespace}/{ref.get('name', '')}")
+            role = self._decode_objects("roles").get(f"{namespace}/{ref.get('name', '')}")
         return (role.get("rules") or ()) if role else ()
 
-    def _decoded(self, name: str) -> dict[str, Tree]:
+    def _decode_objects(self, name: str) -> dict[str, Tree]:
         cached = self._cache.get(name)
         if cached is None or cached[0] != self._changes:
             found = {entry.key: entry.tree() for entry in self._objects[name].entries()}

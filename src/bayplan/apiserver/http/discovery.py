@@ -24,9 +24,9 @@ class Discovery:
         self._version = -1
         self._documents: dict[str, tuple[bytes, str]] = {}
 
-    def aggregated(self, root: str) -> tuple[bytes, str]:
+    def aggregated_document(self, root: str) -> tuple[bytes, str]:
         """The aggregated document of `/api` or `/apis`, and its ETag."""
-        return self._document(f"aggregated {root}", lambda: self._aggregated(core=root == "/api"))
+        return self._document(f"aggregated {root}", lambda: self._build_aggregated(core=root == "/api"))
 
     def plain(self, path: str) -> bytes | None:
         """The unaggregated document of `/api`, `/apis`, a group or a version; None for other paths."""
@@ -89,7 +89,7 @@ class Discovery:
 
     # Aggregated
 
-    def _aggregated(self, *, core: bool) -> Tree:
+    def _build_aggregated(self, *, core: bool) -> Tree:
         items = [
             {
                 "metadata": {"name": group, "creationTimestamp": None} if group else {"creationTimestamp": None},
@@ -102,7 +102,7 @@ class Discovery:
 
     def _aggregated_version(self, group: str, version: str) -> Tree:
         found = sorted(self._resources.of_group(group, version), key=lambda each: each.plural)
-        return {"version": version, "resources": [_aggregated(each) for each in found], "freshness": "Current"}
+        return {"version": version, "resources": [_aggregated_resource(each) for each in found], "freshness": "Current"}
 
 
 def _names(resource: ServedResource) -> Tree:
@@ -137,7 +137,7 @@ def _plain_subresource(resource: ServedResource, sub: Subresource) -> Tree:
     }
 
 
-def _aggregated(resource: ServedResource) -> Tree:
+def _aggregated_resource(resource: ServedResource) -> Tree:
     document: Tree = {
         "resource": resource.plural,
         "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},

@@ -148,7 +148,7 @@ class HandlerChain:
         if (document := self.discovery.plain(path)) is not None:
             media_type = negotiate_media_type(raw.headers.get("Accept", ""))
             if path in ("/api", "/apis") and media_type.aggregated:
-                return _with_etag(*self.discovery.aggregated(path), raw.headers)
+                return _with_etag(*self.discovery.aggregated_document(path), raw.headers)
             response = ApiResponse(document)
             response.headers["Vary"] = "Accept"
             return response

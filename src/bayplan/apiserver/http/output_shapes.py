@@ -96,10 +96,10 @@ class OutputShape:
         row: Tree = {"cells": cells(self.resource, tree, now)}
         if conditions := row_conditions(self.resource, tree):
             row["conditions"] = conditions
-        row["object"] = self._included(tree)
+        row["object"] = self._included_object(tree)
         return row
 
-    def _included(self, tree: Tree) -> Tree | None:
+    def _included_object(self, tree: Tree) -> Tree | None:
         match self.include:
             case "Object":
                 return tree

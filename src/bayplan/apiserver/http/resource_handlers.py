@@ -107,7 +107,7 @@ class ResourceHandlers:
     # Reads
 
     def _reader(self, request: ResourceRequest) -> ResourceReader:
-        return ResourceReader(request.resource, self.store.committed(request.resource.storage))
+        return ResourceReader(request.resource, self.store.committed_objects(request.resource.storage))
 
     def _get(self, request: ResourceRequest) -> ApiResponse:
         check_not_future_version(
@@ -132,7 +132,10 @@ class ResourceHandlers:
         reader = self._reader(request)
         watch_format, key = self._output_shape(request).watch_format()
         watch = Watch(
-            self.store.committed(request.resource.storage), watch_format, reader.select(request.namespace, options), key
+            self.store.committed_objects(request.resource.storage),
+            watch_format,
+            reader.select(request.namespace, options),
+            key,
         )
         current = self.store.version
         initial = options.initial_events if options.initial_events is not None else not options.version
@@ -210,7 +213,7 @@ class ResourceHandlers:
         write.warnings.extend(decoded.warnings)
         applied = decoded.object
         write = replace(write, fields_tracked=True)
-        current = self.store.uncommitted(request.resource.storage).get(request.namespace, request.name)
+        current = self.store.uncommitted_objects(request.resource.storage).get(request.namespace, request.name)
         if current is not None:
             written = self.writer.update(
                 write, request.name, lambda live: self._apply_tree(request, write, live, applied)
@@ -253,7 +256,7 @@ class ResourceHandlers:
 
     def _delete_all(self, request: ResourceRequest, content: bytes) -> ApiResponse:
         options = DeleteOptions.of_request(content, request.query)
-        reader = ResourceReader(request.resource, self.store.uncommitted(request.resource.storage))
+        reader = ResourceReader(request.resource, self.store.uncommitted_objects(request.resource.storage))
         entries, metadata = reader.page(request.namespace, ListOptions.of(request.query), self.store.newest_version)
         for entry in entries:
             write = WriteRequest(

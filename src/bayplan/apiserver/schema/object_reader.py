@@ -125,7 +125,7 @@ class ObjectReader:
         fields = {}
         for each in self._type.fields.values():
             fields[each.name] = (each.name, field_reader(each), each.omitted_when_empty)
-            if (make := _always_written(each)) is not None:
+            if (make := _missing_value_factory(each)) is not None:
                 self._always.append((each.name, make))
         self._fields = fields
         return fields
@@ -138,7 +138,7 @@ def reader_of(type_: StructType) -> ObjectReader:
     return reader
 
 
-def _always_written(each: SchemaField) -> Callable[[], Any] | None:
+def _missing_value_factory(each: SchemaField) -> Callable[[], Any] | None:
     """The function that makes the value of a missing field; None if Go omits it."""
     if each.omitzero or (each.omitempty and (each.pointer or each.omitted_when_empty)):
         return None

@@ -40,14 +40,14 @@ def decode_protobuf(data: bytes, types: TypeTable) -> tuple[str, str, Tree]:
         envelope = dict(_fields(data[len(MAGIC) :]))
         header = dict(_fields(_message(envelope.get(_TYPE_META, b""))))
         api_version, kind = _text(header.get(1, b"")), _text(header.get(2, b""))
-        type_ = _known(types, api_version, kind)
+        type_ = _find_type(types, api_version, kind)
         tree = _struct(_message(envelope.get(_RAW, b"")), type_)
     except (_MalformedProtobuf, ValueError, IndexError, OverflowError) as error:
         raise bad_request(f"the protobuf body cannot be read: {error or 'it ends too soon'}") from None
     return api_version, kind, {"apiVersion": api_version, "kind": kind, **tree}
 
 
-def _known(types: TypeTable, api_version: str, kind: str) -> StructType:
+def _find_type(types: TypeTable, api_version: str, kind: str) -> StructType:
     group, _, version = api_version.rpartition("/")
     type_ = types.of(group, version, kind)
     if type_ is None:

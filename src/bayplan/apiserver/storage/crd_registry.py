@@ -30,7 +30,7 @@ class CustomResourceRegistry:
     def __init__(self, store: Store, resources: ResourceRegistry) -> None:
         self._store = store
         self._resources = resources
-        for entry in store.committed(CRD_RESOURCE).entries():
+        for entry in store.committed_objects(CRD_RESOURCE).entries():
             self._define(entry.tree())
         store.add_commit_listener(self._on_crd_change)
 
@@ -47,7 +47,7 @@ class CustomResourceRegistry:
         self._resources.add(tree["metadata"]["name"], resources)
         stored = next((each for each in resources if each.version == _storage_version(tree)), None)
         if stored is not None:
-            self._store.committed(stored.storage).extract = field_extractor(stored)
+            self._store.committed_objects(stored.storage).extract = field_extractor(stored)
 
 
 def crd_resources(tree: Tree) -> Iterator[ServedResource]:

@@ -175,25 +175,25 @@ class Store:
         self._commit_listeners: list[Callable[[CommittedObjects, WatchCacheEvent], None]] = []
         self._recovery_callbacks: list[Callable[[], None]] = []
 
-    def committed(self, name: GroupResource) -> CommittedObjects:
+    def committed_objects(self, name: GroupResource) -> CommittedObjects:
         """The objects of a kind for readers."""
         found = self._committed_objects.get(name)
         if found is None:
             found = self._committed_objects[name] = CommittedObjects(name, since=self._start)
         return found
 
-    def uncommitted(self, name: GroupResource) -> ResourceObjects:
+    def uncommitted_objects(self, name: GroupResource) -> ResourceObjects:
         """The objects of a kind for the write path."""
         if self._backend is None:
-            return self.committed(name)
+            return self.committed_objects(name)
         found = self._uncommitted.get(name)
         if found is None:
-            found = self._uncommitted[name] = UncommittedObjects(self.committed(name))
+            found = self._uncommitted[name] = UncommittedObjects(self.committed_objects(name))
         return found
 
     def restore(self, name: GroupResource, raw: bytes, version: int) -> None:
         """Load an object of the storage backend, without an event."""
-        objects = self.committed(name)
+        objects = self.committed_objects(name)
         objects.put(load_stored_object(raw, version, objects.extract))
 
     def add_commit_listener(self, callback: Callable[[CommittedObjects, WatchCacheEvent], None]) -> None:
@@ -208,7 +208,7 @@ class Store:
 
     def put(self, name: GroupResource, tree: Tree) -> StoredObject:
         """Write a new state of an object. The tree belongs to the store afterwards."""
-        metadata, objects = tree["metadata"], self.uncommitted(name)
+        metadata, objects = tree["metadata"], self.uncommitted_objects(name)
         known = objects.get(metadata.get("namespace") or "", metadata["name"])
         return self.put_entry(name, make_stored_object(tree, self.newest_version + 1, objects.extract, known))
 
@@ -216,7 +216,7 @@ class Store:
         """Write a stored object that already has the next resource version."""
         self.newest_version += 1
         assert entry.version == self.newest_version
-        objects = self.uncommitted(name)
+        objects = self.uncommitted_objects(name)
         before = objects.get(entry.namespace, entry.name)
         self._write(objects, WatchCacheEvent("MODIFIED" if before else "ADDED", self.newest_version, entry, before))
         return entry
@@ -224,7 +224,7 @@ class Store:
     def delete(self, name: GroupResource, entry: StoredObject) -> StoredObject:
         """Delete an object. Returns its last state with the version of the deletion."""
         self.newest_version += 1
-        objects = self.uncommitted(name)
+        objects = self.uncommitted_objects(name)
         last = make_stored_object(entry.tree(), self.newest_version, objects.extract)
         self._write(
             objects, WatchCacheEvent("DELETED", self.newest_version, last, objects.get(entry.namespace, entry.name))

@@ -70,7 +70,7 @@ def to_tree(resource: ServedResource, entry: StoredObject) -> Tree:
     if is_v1_autoscaler(resource):
         return {"kind": resource.kind, **to_v1(body)}
     body = {"kind": resource.kind, "apiVersion": resource.api_version, **body}
-    return custom_type(resource).pruned(body) if resource.has_other_versions else body
+    return custom_type(resource).prune(body) if resource.has_other_versions else body
 
 
 def to_storage_version(resource: ServedResource, body: Tree) -> Tree:

@@ -100,7 +100,7 @@ def dns_subdomain(text: str) -> Problems:
 
 
 @lru_cache(maxsize=256)
-def dns_subdomain_underscored(text: str) -> Problems:
+def dns_subdomain_with_underscore(text: str) -> Problems:
     found = _length_problem(text, 253)
     return tuple(found) if _is_underscored(text) else (*found, _UNDERSCORED_PROBLEM)
 

@@ -57,7 +57,7 @@ class CrdFinalizer:
         if self._stopped:
             return
         self._emptied.clear()
-        for definition in list(self._store.uncommitted(CRD_RESOURCE).entries()):
+        for definition in list(self._store.uncommitted_objects(CRD_RESOURCE).entries()):
             tree = definition.tree()
             if not definition.deleting or CRD_CLEANUP_FINALIZER not in tree["metadata"].get("finalizers", ()):
                 continue
@@ -71,7 +71,7 @@ class CrdFinalizer:
         """Delete the objects of the kind. Returns whether none is left."""
         for resource in crd_resources(definition):
             self._emptied.add(resource.storage)
-            objects = self._store.uncommitted(resource.storage)
+            objects = self._store.uncommitted_objects(resource.storage)
             for each in list(objects.entries()):
                 if not each.deleting:
                     options = DeleteOptions(policy="Background", uid=each.uid)

@@ -236,7 +236,7 @@ class CreateTemplates:
         """Store the object from its template. None without a template: the kinds that the rules read are recorded."""
         template = self._templates.get(parsed.key)
         if isinstance(template, CreateTemplate) and template.verified and template.is_current():
-            objects = self._store.uncommitted(request.resource.storage)
+            objects = self._store.uncommitted_objects(request.resource.storage)
             if objects.get(request.namespace, parsed.name) is None:
                 return self._create(template, objects.name, parsed)
         self._lookup.kinds_read.clear()
@@ -260,7 +260,7 @@ class CreateTemplates:
         elif isinstance(known, CreateTemplate) and known.reproduces(_all_values(parsed, stored), written):
             known.verified = True
         else:
-            objects = self._store.uncommitted(request.resource.storage)
+            objects = self._store.uncommitted_objects(request.resource.storage)
             kinds_read = tuple((each, each.change_count) for each in self._lookup.kinds_read.values())
             self._templates[parsed.key] = (
                 make_template(request.resource, objects, stored, parsed, kinds_read) or "hopeless"

@@ -193,7 +193,7 @@ class StatusTemplates:
             return None
         if b"\0" in body or b"\\" in body:  # the placeholder mark, or an escaped text
             return None
-        live = self._store.uncommitted(request.resource.storage).get(request.namespace, request.name)
+        live = self._store.uncommitted_objects(request.resource.storage).get(request.namespace, request.name)
         return live if live is not None and len(live.raw) <= MAX_BODY_BYTES else None
 
     def _split(
@@ -259,7 +259,7 @@ class StatusTemplates:
             pods = built_in("Pod")
             kinds_read = tuple((each, each.change_count) for each in self._lookup.kinds_read.values())
             self._templates[parsed.key] = (
-                make_status_template(pods, self._store.uncommitted(pods.storage), stored, values, kinds_read)
+                make_status_template(pods, self._store.uncommitted_objects(pods.storage), stored, values, kinds_read)
                 or "hopeless"
             )
 

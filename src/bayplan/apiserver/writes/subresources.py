@@ -162,11 +162,11 @@ def _consume_disruption(budget: Tree, pod_name: str, now: str) -> Tree:
     left = status["disruptionsAllowed"] - 1
     new = {**status, "disruptionsAllowed": left, "disruptedPods": {**disrupted, pod_name: now}}
     if left == 0:
-        new = with_condition(new, _disruption_exhausted(budget, now))
+        new = with_condition(new, _exhausted_budget_cause(budget, now))
     return {**budget, "status": new}
 
 
-def _disruption_exhausted(budget: Tree, now: str) -> Tree:
+def _exhausted_budget_cause(budget: Tree, now: str) -> Tree:
     return {
         "type": "DisruptionAllowed",
         "status": "False",

@@ -105,7 +105,7 @@ class ObjectWriter:
         had_version = bool(metadata.get("resourceVersion"))
         prepare_create_metadata(resource, tree, self._clock.now(), self._chance)
         check_has_name(resource, tree)
-        objects = self._store.uncommitted(resource.storage)
+        objects = self._store.uncommitted_objects(resource.storage)
         if not metadata.get("name"):
             metadata["name"] = self._generate_free_name(objects, write.namespace, metadata["generateName"])
         self._pipeline.prepare_create(write, tree)
@@ -129,7 +129,7 @@ class ObjectWriter:
         """PUT: the new state is the body."""
         set_namespace(write.resource, tree, write.namespace)
         set_name(tree, name)
-        objects = self._store.uncommitted(write.resource.storage)
+        objects = self._store.uncommitted_objects(write.resource.storage)
         known = objects.get(write.namespace, name)
         missing = known is None
         given = tree["metadata"].get("uid")
@@ -162,7 +162,7 @@ class ObjectWriter:
                 write, lambda storage_write: self.update(storage_write, name, update_as_v1, is_replace=is_replace)
             )
         resource = write.resource
-        objects = self._store.uncommitted(resource.storage)
+        objects = self._store.uncommitted_objects(resource.storage)
         entry = objects.get(write.namespace, name)
         if entry is None:
             raise api_errors.not_found(resource, name)
@@ -192,7 +192,7 @@ class ObjectWriter:
         The function must not change its argument, because the result is compared with it.
         """
         resource = write.resource
-        objects = self._store.uncommitted(resource.storage)
+        objects = self._store.uncommitted_objects(resource.storage)
         entry = objects.get(write.namespace, name)
         if entry is None:
             raise api_errors.not_found(resource, name)
@@ -227,7 +227,7 @@ class ObjectWriter:
                 write, lambda storage_write: self.delete(storage_write, name, options)
             )
         resource = write.resource
-        objects = self._store.uncommitted(resource.storage)
+        objects = self._store.uncommitted_objects(resource.storage)
         entry = objects.get(write.namespace, name)
         if entry is None:
             raise api_errors.not_found(resource, name)

@@ -192,7 +192,7 @@ def _victim_prefixes(bundles: Sequence[Bundle], idle: Amounts, need: Amounts) ->
 def _future_idle(nodes: Nodes, need: Amounts) -> Amounts:
     """Idle and releasing amounts of these nodes, for the needed resources."""
 
-    def summed(resource: str) -> float:
+    def sum_resource(resource: str) -> float:
         return float(nodes.idle(resource).sum() + nodes.releasing(resource).sum())
 
-    return Amounts(summed(CPU), summed(MEMORY), {name: summed(name) for name in need.scalars or ()})
+    return Amounts(sum_resource(CPU), sum_resource(MEMORY), {name: sum_resource(name) for name in need.scalars or ()})

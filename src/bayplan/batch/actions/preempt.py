@@ -55,7 +55,7 @@ class PreemptSettings:
     min_absolute: int = 1
     max_absolute: int = 100
 
-    def updated(self, arguments: Arguments) -> PreemptSettings:
+    def with_arguments(self, arguments: Arguments) -> PreemptSettings:
         """Return settings with the arguments of this configuration; a key that is removed keeps its last value."""
         return replace(
             self,
@@ -66,7 +66,7 @@ class PreemptSettings:
             max_absolute=arguments.get_int(MAX_ABSOLUTE, self.max_absolute),
         )
 
-    def candidates_wanted(self, nodes: int) -> int:
+    def candidate_count(self, nodes: int) -> int:
         """How many nodes must be found feasible by a dry run before the best of them is chosen."""
         least = max(nodes * self.min_percentage // 100, self.min_absolute)
         return min(least, self.max_absolute, nodes)
@@ -94,7 +94,7 @@ class Preempt:
         """Do nothing."""
 
     def execute(self, session: Session) -> Iterator[None]:
-        self._settings = self._settings.updated(session.action_arguments(self.name))
+        self._settings = self._settings.with_arguments(session.action_arguments(self.name))
         return _PreemptRun(session, self._settings).run()
 
 
@@ -217,7 +217,7 @@ class _PreemptRun:
             totals = evaluation.scores(task, candidates)
             return totals is not None and self._preempt_by_score(statement, task, queue, search, candidates, totals)
         dry_run = PreemptionDryRun(session, task, queue, lambda row: _eligible_victims(search.tasks_on_row(row), task))
-        wanted = self._settings.candidates_wanted(int(np.count_nonzero(candidates)))
+        wanted = self._settings.candidate_count(int(np.count_nonzero(candidates)))
         found = dry_run.best(candidates, search.narrow(task), wanted)
         return found is not None and self._evict_and_pipeline(statement, task, found.node, found.victims)
 

@@ -105,7 +105,7 @@ class TopologyAllocator:
         self, job: Job, pending: PendingTasks, gradient: Sequence[HyperNode], before: dict[str, str]
     ) -> tuple[str, HypernodeTrial] | None:
         """Do the same, trying the best hypernode first. Return None, with nothing changed, if all must be tried."""
-        ranked = self._ranked(job, pending, gradient)
+        ranked = self._rank_hyper_nodes(job, pending, gradient)
         if ranked is None:
             return None
         marks = [(task, task.last_transaction) for task in job.pending.values()]
@@ -123,7 +123,9 @@ class TopologyAllocator:
             task.last_transaction = mark
         return None
 
-    def _ranked(self, job: Job, pending: PendingTasks, gradient: Sequence[HyperNode]) -> list[HyperNode] | None:
+    def _rank_hyper_nodes(
+        self, job: Job, pending: PendingTasks, gradient: Sequence[HyperNode]
+    ) -> list[HyperNode] | None:
         """The hypernodes, best first; None if the order saves no trials or is unknown."""
         if len(gradient) <= 2 or len(pending.tasks) != 1 or len(pending.sub_jobs) != 1:
             return None

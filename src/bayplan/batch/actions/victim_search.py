@@ -116,9 +116,9 @@ class EvictableTasks:
                     groups.setdefault((uid, id(demand_of(task))), EvictableGroup(task, [], [])).releasing_rows.append(
                         row
                     )
-        return self._summed(groups.values())
+        return self._sum_groups(groups.values())
 
-    def _summed(self, groups: Iterable[EvictableGroup]) -> FloatMatrix:
+    def _sum_groups(self, groups: Iterable[EvictableGroup]) -> FloatMatrix:
         amounts = np.zeros_like(self._accounts.idle)
         self._count[:] = 0
         for group in groups:

@@ -189,7 +189,7 @@ class _Decoder:
         tag = node.tag or tag
         value = node.content if node.kind is YamlNodeKind.SCALAR else ""
         if tag not in (_SEQ, _MAP):
-            value = f" `{_shortened(value)}`"
+            value = f" `{_shorten(value)}`"
         self.faults.append(f"line {node.line}: cannot unmarshal {tag}{value} into {go_type}")
         return False, None
 
@@ -209,7 +209,7 @@ def _is_null(node: YamlNode) -> bool:
     return node.content in ("null", "~") or (not node.content and node.plain)
 
 
-def _shortened(value: str) -> str:
+def _shorten(value: str) -> str:
     """A wrong value as error messages show it; lengths are in bytes."""
     data = value.encode()
     return value if len(data) <= _LONGEST_VALUE else data[:_SHOWN_VALUE].decode("utf-8", "replace") + "..."

@@ -46,7 +46,7 @@ class NodeGpus:
         left = {card: (self.memory - sum(users.values())) % _UNSIGNED for card, users in self.users.items()}
         return [card for card in sorted(left) if left[card] >= memory]
 
-    def unused(self, number: int) -> list[int]:
+    def unused_cards(self, number: int) -> list[int]:
         """This many unused cards; empty when there are fewer."""
         found = [card for card in sorted(self.users) if not self.users[card]]
         return found[:number] if len(found) >= number else []
@@ -94,7 +94,7 @@ class SharedGpuPool(CardPool[NodeGpus, GpuRequest]):
     def check_fit(self, cards: NodeGpus, request: GpuRequest, *, weighed: bool = True) -> CardFit:  # noqa: ARG002
         if self._by_memory and request.memory > 0 and not cards.with_memory(request.memory):
             return CardFit(f"GpuShare no enough gpu memory on node {cards.node}")
-        if self._by_number and request.number > 0 and not cards.unused(request.number):
+        if self._by_number and request.number > 0 and not cards.unused_cards(request.number):
             return CardFit(f"GpuNumber no enough gpu number on node {cards.node}")
         return CardFit("")
 
@@ -105,7 +105,7 @@ class SharedGpuPool(CardPool[NodeGpus, GpuRequest]):
             if not self._add_to_cards(cards, chosen, task, request):
                 return None
         if request.number > 0:
-            chosen = cards.unused(request.number)
+            chosen = cards.unused_cards(request.number)
             if not self._add_to_cards(cards, chosen, task, request):
                 return None
         nanoseconds = int(self._session.clock.now().timestamp() * 1_000_000) * 1000

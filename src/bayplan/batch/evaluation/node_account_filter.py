@@ -118,14 +118,14 @@ class NodeAccountFilter:
         offered, nominated = self._offered_amounts(nodes.columns), self._nominated_amounts(nodes, task)
 
         def idle(name: str) -> FloatVector:
-            have: FloatVector = offered.column(name)[nodes.rows] - self._used(nodes, name)
+            have: FloatVector = offered.column(name)[nodes.rows] - self._used_amounts(nodes, name)
             for position, (releasing, pipelined) in nominated.items():
                 have[position] = min(have[position], have[position] + releasing.get(name) - pipelined.get(name))
             return have
 
         return idle
 
-    def _used(self, nodes: NodeTable, name: str) -> FloatVector:
+    def _used_amounts(self, nodes: NodeTable, name: str) -> FloatVector:
         if name == PODS:
             return nodes.pod_count.astype(np.float64)
         if name.startswith(ATTACHABLE_VOLUMES_PREFIX):

@@ -42,7 +42,7 @@ NodeScore = Callable[[Task, Node], "float | Status"]
 NodesScore = Callable[[Task, Nodes], "FloatVector | ScoredRows | Status"]
 
 
-def unshared(task: Task) -> Hashable | None:  # noqa: ARG001
+def no_signature(task: Task) -> Hashable | None:  # noqa: ARG001
     return None
 
 
@@ -109,7 +109,7 @@ class NodeFunction:
     per_node: Callable[..., Any] | None = None
     for_nodes: Callable[..., Any] | None = None
     factory: Callable[[Task], Any] | None = None
-    signature: Signature = unshared
+    signature: Signature = no_signature
     depends_on: DependsOn | None = None
 
     @property

@@ -45,8 +45,8 @@ class GangPlugin:
         session.add_sub_job_order_fn(self.name, _unready_first)
         session.add_job_ready_fn(self.name, _ready)
         session.add_sub_job_ready_fn(self.name, SubJob.is_ready)
-        session.add_job_pipelined_fn(self.name, _pipelined)
-        session.add_sub_job_pipelined_fn(self.name, _sub_job_pipelined)
+        session.add_job_pipelined_fn(self.name, _vote_pipelined)
+        session.add_sub_job_pipelined_fn(self.name, _vote_sub_job_pipelined)
         session.add_job_starving_fn(self.name, Job.is_starving)
 
     def on_session_close(self, session: Session) -> Iterator[None]:
@@ -117,12 +117,12 @@ def _ready(job: Job) -> bool:
     return job.check_task_ready() and job.check_sub_job_ready() and job.is_ready()
 
 
-def _pipelined(job: Job) -> Vote:
+def _vote_pipelined(job: Job) -> Vote:
     pipelined = job.check_task_pipelined() and job.check_sub_job_pipelined() and job.is_pipelined()
     return Vote.PERMIT if pipelined else Vote.REJECT
 
 
-def _sub_job_pipelined(sub_job: SubJob) -> Vote:
+def _vote_sub_job_pipelined(sub_job: SubJob) -> Vote:
     return Vote.PERMIT if sub_job.is_pipelined() else Vote.REJECT
 
 

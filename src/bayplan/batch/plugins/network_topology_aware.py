@@ -267,11 +267,11 @@ def _weight(arguments: Arguments, key: str) -> int:
 
 def _resource_weights(arguments: Arguments) -> dict[str, int]:
     weights = {CPU: _weight(arguments, "hypernode.binpack.cpu"), MEMORY: _weight(arguments, "hypernode.binpack.memory")}
-    for name in _listed(arguments):
+    for name in _parse_names(arguments):
         weights.setdefault(name, _weight(arguments, f"{RESOURCES}.{name}"))
     return weights
 
 
-def _listed(arguments: Arguments) -> Sequence[str]:
+def _parse_names(arguments: Arguments) -> Sequence[str]:
     names = [name.strip() for name in arguments.get_str(RESOURCES).split(",")]
     return [name for name in names if name]

@@ -28,7 +28,7 @@ class OvercommitPlugin:
 
     def on_session_open(self, session: Session) -> None:
         self._session = session
-        self._idle = session.total_resource.clone().multi(self._factor()).sub_unchecked(_used(session.nodes))
+        self._idle = session.total_resource.clone().multi(self._factor()).sub_unchecked(_total_usage(session.nodes))
         self._inqueue = Amounts()
         for job in session.jobs.values():
             if job.min_resources_given is not None:
@@ -59,7 +59,7 @@ class OvercommitPlugin:
             self._inqueue.add(job.deduct_gated(job.min_resources()))
 
 
-def _used(nodes: Nodes) -> Amounts:
+def _total_usage(nodes: Nodes) -> Amounts:
     """What all pods use in total, including pods of other schedulers."""
     cpu, memory, *scalars = nodes.accounts.dimensions.names
     scalar_amounts = {name: float(nodes.used(name).sum()) for name in scalars}

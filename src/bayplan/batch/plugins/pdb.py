@@ -30,14 +30,14 @@ class PdbPlugin:
     def on_session_open(self, session: Session) -> None:
         self._allows_unlabelled = QuirkFix.PDB_UNLABELLED in session.quirk_fixes
         self._budgets = compile_budgets(session.catalog.pod_disruption_budgets.values())
-        session.add_victim_tasks_fns(self.name, [self._allowed])
+        session.add_victim_tasks_fns(self.name, [self._filter_allowed])
         session.add_reclaimable_fn(self.name, self._allowed_victims, VictimHints(VictimDependence.JOBS))
         session.add_preemptable_fn(self.name, self._allowed_victims, VictimHints(VictimDependence.JOBS))
 
     def _allowed_victims(self, evictor: Task, candidates: Sequence[Task]) -> list[Task]:  # noqa: ARG002
-        return self._allowed(candidates)
+        return self._filter_allowed(candidates)
 
-    def _allowed(self, candidates: Sequence[Task]) -> list[Task]:
+    def _filter_allowed(self, candidates: Sequence[Task]) -> list[Task]:
         remaining = {budget: budget.allowed for budget in self._budgets}
         unlabelled = self._allows_unlabelled
         return [task for task in candidates if (unlabelled or task.pod.labels) and _use_disruption(remaining, task)]

@@ -57,7 +57,7 @@ class ScarceResources:
 
     def weights(self) -> list[tuple[str, int]]:
         """Weights in the order of the list, with duplicates; a weight below zero becomes 1."""
-        found = [(name, self.resource_weight.get(name, 1)) for name in _listed(self.resources)]
+        found = [(name, self.resource_weight.get(name, 1)) for name in _split_names(self.resources)]
         return [(name, weight if weight >= 0 else 1) for name, weight in found]
 
 
@@ -71,7 +71,7 @@ class ProportionalReserve:
 
     def rates(self) -> dict[str, tuple[float, float]]:
         """Rates of cpu and memory by device; cpu and memory themselves are ignored."""
-        devices = (name for name in _listed(self.resources) if name not in (CPU, MEMORY))
+        devices = (name for name in _split_names(self.resources) if name not in (CPU, MEMORY))
         return {name: (self._rate(f"{name}.cpu"), self._rate(f"{name}.memory")) for name in devices}
 
     def _rate(self, key: str) -> float:
@@ -232,5 +232,5 @@ def _weights_of(task: Task) -> dict[str, int]:
     return weights if all(-(2**63) <= weight < 2**63 for weight in weights.values()) else {}
 
 
-def _listed(names: str) -> list[str]:
+def _split_names(names: str) -> list[str]:
     return [name for each in names.split(",") if (name := each.strip())]

@@ -22,7 +22,7 @@ from bayplan.batch.evaluation.node_points import (
     RowPredicateResults,
     RowScores,
     Signature,
-    unshared,
+    no_signature,
 )
 from bayplan.batch.model.fit_errors import FitAnswer
 from bayplan.batch.model.hypernodes import HyperNode
@@ -177,7 +177,12 @@ class Registrations:
         self._add(extension_points.PREDICATE, plugin, NodeFunction(plugin, per_node=fn))
 
     def add_predicate_nodes_fn(
-        self, plugin: str, fn: NodesPredicate, *, signature: Signature = unshared, depends_on: DependsOn | None = None
+        self,
+        plugin: str,
+        fn: NodesPredicate,
+        *,
+        signature: Signature = no_signature,
+        depends_on: DependsOn | None = None,
     ) -> None:
         """Filter for many nodes at once: yields one Rejection per reason, with a mask of one entry per node."""
         self._add(
@@ -201,7 +206,7 @@ class Registrations:
         self._add(extension_points.NODE_ORDER, plugin, NodeFunction(plugin, per_node=fn))
 
     def add_node_order_nodes_fn(
-        self, plugin: str, fn: NodesScore, *, signature: Signature = unshared, depends_on: DependsOn | None = None
+        self, plugin: str, fn: NodesScore, *, signature: Signature = no_signature, depends_on: DependsOn | None = None
     ) -> None:
         """Scores of many nodes at once: a float vector with one entry per node."""
         self._add(
@@ -215,7 +220,7 @@ class Registrations:
         self._add(extension_points.BATCH_NODE_ORDER, plugin, NodeFunction(plugin, per_node=fn))
 
     def add_batch_node_order_nodes_fn(
-        self, plugin: str, fn: NodesScore, *, signature: Signature = unshared, depends_on: DependsOn | None = None
+        self, plugin: str, fn: NodesScore, *, signature: Signature = no_signature, depends_on: DependsOn | None = None
     ) -> None:
         """Scores of all candidates: a float vector with one entry per candidate."""
         node_fn = NodeFunction(plugin, for_nodes=fn, signature=signature, depends_on=depends_on)

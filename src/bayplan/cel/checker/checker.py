@@ -140,7 +140,7 @@ class _Checker:
                 return scope[name]
         return None
 
-    def _undeclared(self, node: Expr, name: str) -> None:
+    def _report_undeclared(self, node: Expr, name: str) -> None:
         self._source.error(node.id, f"undeclared reference to '{name}' (in container '')")
         self._set(node, ERROR)
 
@@ -152,7 +152,7 @@ class _Checker:
     def _ident(self, node: Ident) -> None:
         found = self._lookup(node.name)
         if found is None:
-            self._undeclared(node, node.name)
+            self._report_undeclared(node, node.name)
             return
         self._set(node, found)
         self._out.names[node.id] = node.name.removeprefix(".")
@@ -211,22 +211,22 @@ class _Checker:
             return
         for arg in node.args:
             self.check(arg)
-        found = self._namespaced(node) if node.target is not None else self._functions.find(node.function)
+        found = self._find_namespaced(node) if node.target is not None else self._functions.find(node.function)
         if found is not None:
             node.function, node.target = found.name, None
             self._resolve(node, found)
             return
         if node.target is None:
-            self._undeclared(node, node.function)
+            self._report_undeclared(node, node.function)
             return
         self.check(node.target)
         found = self._functions.find(node.function)
         if found is None:
-            self._undeclared(node, node.function)
+            self._report_undeclared(node, node.function)
         else:
             self._resolve(node, found)
 
-    def _namespaced(self, node: Call) -> Function | None:
+    def _find_namespaced(self, node: Call) -> Function | None:
         """`sets.contains(x, y)` has the form of a method call, but is a function whose name contains a dot."""
         assert node.target is not None
         prefix = qualified_name(node.target)

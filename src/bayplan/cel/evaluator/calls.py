@@ -53,7 +53,7 @@ def bind_overload(function: Function, overloads: tuple[str, ...], certain: list[
         assert chosen.run is not None
         if all(certain) or not chosen.guarded:
             return BoundCall(chosen.run, eager)
-        return BoundCall(_guarded(chosen, certain), eager)
+        return BoundCall(_guard(chosen, certain), eager)
     return BoundCall(_dispatcher(function, len(certain)), eager=False)
 
 
@@ -72,7 +72,7 @@ def _argument_test(wanted: CelType) -> Callable[[Any], bool]:
     return is_quantity if wanted == QUANTITY else lambda value: is_assignable(value, wanted)
 
 
-def _guarded(overload: Overload, certain: list[bool]) -> Implementation:
+def _guard(overload: Overload, certain: list[bool]) -> Implementation:
     run, name = overload.run, overload.function
     tests = _argument_tests(overload.args, certain)
     assert run is not None

@@ -223,9 +223,9 @@ class _Compiler:
         bound = self._bind(tree, trees, args, overloads)
         if tree.function in CONVERSIONS and len(args) == 1 and args[0].is_constant:
             return constant(bound.run(args[0].constant))
-        return CompiledNode(self._costed(tree.function, args, bound, cost_of(tree.function, overloads)))
+        return CompiledNode(self._add_cost(tree.function, args, bound, cost_of(tree.function, overloads)))
 
-    def _costed(self, function: str, args: list[CompiledNode], bound: calls.BoundCall, cost: Cost) -> Run:
+    def _add_cost(self, function: str, args: list[CompiledNode], bound: calls.BoundCall, cost: Cost) -> Run:
         if args and all(arg.is_constant for arg in args):
             folded = calls.constant_call(bound, [arg.constant for arg in args], cost)
             if folded is not None:

@@ -150,16 +150,16 @@ def _flatten(values: Any, levels: int) -> list[Any]:
 def sort_by_keys(values: Any, keys: Any) -> tuple[Any, ...]:
     if not is_list(values):
         raise operators.unsupported_operator("@sortByAssociatedKeys", values)
-    return _sorted(values, keys)
+    return _sort_by(values, keys)
 
 
 def sort(values: Any) -> tuple[Any, ...]:
     if not is_list(values):
         raise operators.unsupported_operator("sort", values)
-    return _sorted(values, values)
+    return _sort_by(values, values)
 
 
-def _sorted(values: Any, keys: Any) -> tuple[Any, ...]:
+def _sort_by(values: Any, keys: Any) -> tuple[Any, ...]:
     if len(values) != len(keys):
         raise CelError(
             "@sortByAssociatedKeys() expected a list of the same size as the associated keys list, "

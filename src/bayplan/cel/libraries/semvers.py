@@ -29,7 +29,7 @@ def is_semver(text: str, normalize: bool = False) -> bool:
     return True
 
 
-def _signed(value: int) -> int:
+def _to_signed(value: int) -> int:
     """Version numbers are unsigned; CEL's integers are signed."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
@@ -42,7 +42,7 @@ OVERLOADS: list[Overload] = [
     method("isGreaterThan", "semver_is_greater_than", PAIR, BOOL, lambda a, b: a.compare(b) == 1),
     method("isLessThan", "semver_is_less_than", PAIR, BOOL, lambda a, b: a.compare(b) == -1),
     method("compareTo", "semver_compare_to", PAIR, INT, lambda a, b: a.compare(b)),
-    method("major", "semver_major", (SEMVER,), INT, lambda v: _signed(v.major)),
-    method("minor", "semver_minor", (SEMVER,), INT, lambda v: _signed(v.minor)),
-    method("patch", "semver_patch", (SEMVER,), INT, lambda v: _signed(v.patch)),
+    method("major", "semver_major", (SEMVER,), INT, lambda v: _to_signed(v.major)),
+    method("minor", "semver_minor", (SEMVER,), INT, lambda v: _to_signed(v.minor)),
+    method("patch", "semver_patch", (SEMVER,), INT, lambda v: _to_signed(v.patch)),
 ]

@@ -135,7 +135,7 @@ def _sizes() -> list[Overload]:
     return found
 
 
-def _unguarded(name: str, overload_id: str, run: Implementation) -> Overload:
+def _unguarded_overload(name: str, overload_id: str, run: Implementation) -> Overload:
     return Overload(name, overload_id, (STRING, STRING), BOOL, member=True, run=run, guarded=False)
 
 
@@ -190,9 +190,9 @@ OVERLOADS: list[Overload] = [
     Overload("@in", "in_list", (A, LIST_A), BOOL),
     Overload("@in", "in_map", (A, MAP_AB), BOOL),
     *_sizes(),
-    _unguarded("contains", "contains_string", contains),
-    _unguarded("endsWith", "ends_with_string", ends_with),
-    _unguarded("startsWith", "starts_with_string", starts_with),
+    _unguarded_overload("contains", "contains_string", contains),
+    _unguarded_overload("endsWith", "ends_with_string", ends_with),
+    _unguarded_overload("startsWith", "starts_with_string", starts_with),
     Overload("matches", "matches", (STRING, STRING), BOOL),
     Overload("matches", "matches_string", (STRING, STRING), BOOL, member=True),
     Overload("cel.@mapInsert", "@mapInsert_map_key_value", (MAP_KV, K, V), MAP_KV, run=map_insert),

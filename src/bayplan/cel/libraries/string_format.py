@@ -103,7 +103,7 @@ def _render(value: Any, letter: str, precision: int | None) -> str:
         case "d":
             return str(int(value))
         case "f":
-            return _fixed(_double(value), DEFAULT_PRECISION if precision is None else precision)
+            return _format_fixed(_double(value), DEFAULT_PRECISION if precision is None else precision)
         case "e":
             # cel-go uses the precision of this clause as a width.
             return _scientific(_double(value)).rjust(DEFAULT_PRECISION if precision is None else precision)
@@ -127,7 +127,7 @@ def _special(value: float) -> str | None:
     return None
 
 
-def _fixed(value: float, precision: int) -> str:
+def _format_fixed(value: float, precision: int) -> str:
     """American grouping: commas separate thousands."""
     return _special(value) or f"{value:,.{precision}f}"
 
@@ -151,7 +151,7 @@ def _hex(value: Any, *, upper: bool) -> str:
 
 def _text(value: Any) -> str:
     if is_list(value):
-        return "[" + ", ".join(_nested(v) for v in value) + "]"
+        return "[" + ", ".join(_format_nested(v) for v in value) + "]"
     if isinstance(value, CelMap):
         return _map_text(value)
     if value is None:
@@ -168,11 +168,11 @@ def _map_text(value: CelMap) -> str:
     for key, held in value.items():
         if type(key) not in (str, bool, int, Uint):
             raise ValueError(f"no formatting function for map key of type {type_name(key)}")
-        pairs.append((_nested(key), _nested(held)))
+        pairs.append((_format_nested(key), _format_nested(held)))
     return "{" + ", ".join(f"{k}:{v}" for k, v in sorted(pairs)) + "}"
 
 
-def _nested(value: Any) -> str:
+def _format_nested(value: Any) -> str:
     """A value inside a list or map: strings are quoted, doubles have six digits."""
     if isinstance(value, str):
         return quoted(value)

@@ -48,12 +48,12 @@ def _parts(name: str, base: str, part: Part, with_tz: str = "") -> list[Overload
     def plain(at: CelTimestamp) -> int:
         return part(*civil_time(at.nanos))
 
-    def zoned(at: CelTimestamp, zone: str) -> int:
+    def in_zone(at: CelTimestamp, zone: str) -> int:
         return part(*civil_time(at.nanos, _offset(at, zone)))
 
     return [
         method(name, base, (TIMESTAMP,), INT, plain),
-        method(name, with_tz or f"{base}_with_tz", (TIMESTAMP, STRING), INT, zoned),
+        method(name, with_tz or f"{base}_with_tz", (TIMESTAMP, STRING), INT, in_zone),
     ]
 
 
@@ -61,14 +61,14 @@ def _milliseconds() -> list[Overload]:
     def plain(at: CelTimestamp, _: Any = None) -> int:
         return at.nanos % NANOS // 1_000_000
 
-    def zoned(at: CelTimestamp, zone: str) -> int:
+    def in_zone(at: CelTimestamp, zone: str) -> int:
         _offset(at, zone)
         return plain(at)
 
     base = "timestamp_to_milliseconds"
     return [
         method("getMilliseconds", base, (TIMESTAMP,), INT, plain),
-        method("getMilliseconds", f"{base}_with_tz", (TIMESTAMP, STRING), INT, zoned),
+        method("getMilliseconds", f"{base}_with_tz", (TIMESTAMP, STRING), INT, in_zone),
         _whole("getMilliseconds", "duration_to_milliseconds", 1_000_000),
     ]
 

@@ -143,7 +143,7 @@ class _CelParser:
         self._source.error_at(self._next.offset, f"Syntax error: {message}")
         return _ParseStopped()
 
-    def _nested(self, rule: str) -> None:
+    def _enter_nested(self, rule: str) -> None:
         self._depth[rule] += 1
         if self._depth[rule] > MAX_DEPTH:
             self._source.error_at(-1, f"expression recursion limit exceeded: {MAX_DEPTH}")
@@ -161,7 +161,7 @@ class _CelParser:
 
     def _expr(self) -> Expr:
         saved = self._depth.copy()
-        self._nested("expr")
+        self._enter_nested("expr")
         condition = self._operators()
         if question := self._take("?"):
             node_id = self._factory.node_id(question.offset)
@@ -192,9 +192,9 @@ class _CelParser:
         if level < _RELATION_LEVEL:
             self._depth["relation"] = base["relation"]
         elif level == _RELATION_LEVEL:
-            self._nested("relation")
+            self._enter_nested("relation")
         else:
-            self._nested("calc")
+            self._enter_nested("calc")
 
     def _reduce(self, operands: list[Expr], token: Token) -> None:
         right, left = operands.pop(), operands.pop()
@@ -207,12 +207,12 @@ class _CelParser:
 
     def _unary(self) -> Expr:
         if self._next.kind == "!":
-            return self._prefixed("!", "!_")
+            return self._parse_prefixed("!", "!_")
         if self._next.kind == "-" and self._tokens[self._at + 1].kind not in ("NUM_INT", "NUM_FLOAT"):
-            return self._prefixed("-", "-_")
+            return self._parse_prefixed("-", "-_")
         return self._member()
 
-    def _prefixed(self, symbol: str, function: str) -> Expr:
+    def _parse_prefixed(self, symbol: str, function: str) -> Expr:
         """`--x` is `x`: pairs cancel out in the grammar itself."""
         first = self._advance()
         count = 1
@@ -223,10 +223,10 @@ class _CelParser:
 
     def _member(self) -> Expr:
         saved = self._depth["member"]
-        self._nested("member")
+        self._enter_nested("member")
         node = self._primary()
         while token := self._take(".", "["):
-            self._nested("member")
+            self._enter_nested("member")
             node = self._dot(node, token) if token.kind == "." else self._index(node, token)
         self._depth["member"] = saved
         return node
@@ -294,11 +294,11 @@ class _CelParser:
             case "{":
                 return self._map(self._advance())
             case "." | "IDENTIFIER":
-                return self._named()
+                return self._parse_named()
             case _:
                 return self._literal()
 
-    def _named(self) -> Expr:
+    def _parse_named(self) -> Expr:
         begin = self._next.offset
         lead = "." if self._take(".") else ""
         name = self._expect("IDENTIFIER")

@@ -35,15 +35,15 @@ class CharSet:
         return any(lo <= code <= hi for lo, hi in self.ranges) or any(p(c) for p in self.predicates)
 
     def _holds_folded(self, c: str) -> bool:
-        key = case_folded(c)
+        key = fold_case(c)
         if any(self._holds(v) for v in (key, key.lower(), c.upper(), c.lower()) if len(v) == 1):
             return True
         # Three and more characters may fold together; the search is done for short ranges only.
         short = ((lo, hi) for lo, hi in self.ranges if hi - lo < _BINARY_SEARCH_MIN)
-        return any(case_folded(chr(code)) == key for lo, hi in short for code in range(lo, hi + 1))
+        return any(fold_case(chr(code)) == key for lo, hi in short for code in range(lo, hi + 1))
 
 
-def case_folded(c: str) -> str:
+def fold_case(c: str) -> str:
     """One representative for all characters that are equal regardless of case."""
     lower = c.lower()
     upper = lower.upper()

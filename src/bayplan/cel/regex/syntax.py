@@ -137,14 +137,14 @@ class _RegexParser:
             self._at += 1
             self._push()
         elif self._text.startswith(("(?P<", "(?<"), self._at):
-            self._named()
+            self._parse_named_group()
         else:
             self._set_flags()
 
     def _push(self) -> None:
         self._stack.append(_OpenGroup(self._flags))
 
-    def _named(self) -> None:
+    def _parse_named_group(self) -> None:
         begin = self._text.index("<", self._at) + 1
         end = self._text.find(">", begin)
         if end < 0:

@@ -95,9 +95,9 @@ class _Ipv6:
             more = self._group()
         if self._rest:
             raise _parse_error(self._whole, "trailing garbage after address", self._rest)
-        return IPv6Address(self._filled()), self._zone
+        return IPv6Address(self._to_bytes()), self._zone
 
-    def _filled(self) -> bytes:
+    def _to_bytes(self) -> bytes:
         missing = 16 - len(self._bytes)
         if missing and self._gap < 0:
             raise _parse_error(self._whole, "address string too short")

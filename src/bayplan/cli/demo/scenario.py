@@ -58,7 +58,7 @@ async def run_demo(*, keep: bool) -> None:
 def _folder(stack: AsyncExitStack, *, keep: bool) -> ClusterFolder:
     """The folder of the cluster: a permanent one with `--keep`, else a temporary one."""
     if keep:
-        folder = ClusterFolder.named(CLUSTER_NAME, os.environ)
+        folder = ClusterFolder.of_name(CLUSTER_NAME, os.environ)
         stack.enter_context(folder.lock())
         return folder
     return ClusterFolder(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bayplan-demo-"))), CLUSTER_NAME)
@@ -138,13 +138,13 @@ class _DemoScenario:
         )
         self._screen.print_line(f"later starts as a whole or not at all: {self._why('later-')}")
         await self._apply([release])
-        await self._until("pods of the other queue's gang Running", story.RELEASE_PODS, self._released)
+        await self._until("pods of the other queue's gang Running", story.RELEASE_PODS, self._count_released)
         left = self._in_phase("sweep-", "Running")
         self._screen.print_line(f"{story.QUEUES[1]} has its half: sweep continues with {left} pods, its minimum")
         await self._remove(sweep, later, release)
         await self._until("GPU pool free again", 1, lambda: int(not self._gangs()))
 
-    def _released(self) -> int:
+    def _count_released(self) -> int:
         return self._in_phase("release-", "Running")
 
     def _gangs(self) -> list[Pod]:

@@ -63,7 +63,7 @@ class GarbageCollector(Controller):
         self.definitions.add_handler(self._on_definition)
 
     async def run(self) -> None:
-        await self.synced()
+        await self.wait_synced()
         await self._refresh_resources()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.queue.run())
@@ -130,7 +130,7 @@ class GarbageCollector(Controller):
         for owner in meta.owner_references:
             self._unlink(owner.uid, key)
             if (parent := self._by_uid.get(owner.uid)) is not None:
-                cached = self._cached(parent)
+                cached = self._find_cached(parent)
                 if cached is not None and cached.metadata.deletion_timestamp is not None:
                     self._work.add(parent)  # a foreground deletion may have waited for this dependent
 
@@ -141,7 +141,7 @@ class GarbageCollector(Controller):
             if not siblings:
                 del self._dependents[owner]
 
-    def _cached(self, key: GarbageKey) -> KubeObject | None:
+    def _find_cached(self, key: GarbageKey) -> KubeObject | None:
         informer = self.informers.get_informer(key.group, key.plural)
         return informer.get(key.namespace, key.name) if informer is not None else None
 
@@ -152,7 +152,7 @@ class GarbageCollector(Controller):
     # Processing.
 
     async def _process(self, key: GarbageKey) -> float | None:
-        item, resource = self._cached(key), self._resource(key)
+        item, resource = self._find_cached(key), self._resource(key)
         if item is None or resource is None:
             return None
         meta = item.metadata
@@ -184,7 +184,7 @@ class GarbageCollector(Controller):
             self._work.add(key)
 
     def _blocks_owner_deletion(self, key: GarbageKey, owner: KubeObject) -> bool:
-        cached = self._cached(key)
+        cached = self._find_cached(key)
         references = cached.metadata.owner_references if cached is not None else ()
         return any(each.uid == owner.metadata.uid and each.block_owner_deletion for each in references)
 
@@ -215,7 +215,7 @@ class GarbageCollector(Controller):
     async def _state(self, item: KubeObject, owner: OwnerReference) -> str:
         """State of an owner: `solid`, `waiting` (it waits for its dependents) or `gone`."""
         key = self._by_uid.get(owner.uid)
-        cached = self._cached(key) if key is not None else None
+        cached = self._find_cached(key) if key is not None else None
         if cached is not None and cached.metadata.uid == owner.uid:
             deleting = cached.metadata.deletion_timestamp is not None and FOREGROUND in cached.metadata.finalizers
             return "waiting" if deleting else "solid"
@@ -251,7 +251,7 @@ class GarbageCollector(Controller):
             )
 
     async def _remove_owners(self, key: GarbageKey, uids: set[str]) -> None:
-        item, resource = self._cached(key), self._resource(key)
+        item, resource = self._find_cached(key), self._resource(key)
         if item is None or resource is None:
             return
         answer = await self._read(resource, item)

@@ -69,10 +69,10 @@ class Controller:
 
     async def run(self) -> None:
         """Process keys until cancelled, after all first lists are complete."""
-        await self.synced()
+        await self.wait_synced()
         await self.queue.run()
 
-    async def synced(self) -> None:
+    async def wait_synced(self) -> None:
         for informer in self._used_informers:
             if not self.informers.is_missing(informer.resource):
                 await informer.wait_synced()

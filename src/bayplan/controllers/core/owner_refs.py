@@ -27,11 +27,11 @@ T = TypeVar("T", bound=KubeObject)
 def selector_of(item: UntypedObject, field: str = "selector") -> LabelMatcher:
     """Compile the selector of an object's spec. An invalid selector matches nothing."""
     found = item.spec.get(field)
-    return _compiled(msgspec.json.encode(found)) if found is not None else NOTHING
+    return _compile_selector(msgspec.json.encode(found)) if found is not None else NOTHING
 
 
 @lru_cache(maxsize=8192)
-def _compiled(text: bytes) -> LabelMatcher:
+def _compile_selector(text: bytes) -> LabelMatcher:
     try:
         return compile_label_selector(msgspec.json.decode(text, type=LabelSelector))
     except (SelectorError, msgspec.ValidationError):

@@ -54,4 +54,4 @@ class FakeKubelet:
 
     async def ready(self) -> None:
         """Return when all nodes are registered and Ready."""
-        await self.nodes.registered()
+        await self.nodes.wait_registered()

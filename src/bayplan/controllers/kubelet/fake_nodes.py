@@ -81,7 +81,7 @@ class FakeNodes:
     def names(self) -> Iterable[str]:
         return self._manifests.keys()
 
-    async def registered(self) -> None:
+    async def wait_registered(self) -> None:
         """Return when all nodes are registered."""
         await self._registered.wait()
 
@@ -139,7 +139,7 @@ class FakeNodes:
         except NotFound:
             self._forget(name)
             return None
-        return self._jittered(STATUS_S)
+        return self._add_jitter(STATUS_S)
 
     async def _register(self, name: str) -> None:
         manifest = self._manifests[name]
@@ -172,7 +172,7 @@ class FakeNodes:
         except NotFound:
             await self._create_lease(name)
         if name not in self._never_renewed:
-            return self._jittered(self._renew_s)
+            return self._add_jitter(self._renew_s)
         # The first interval is random, so that nodes that started together do not renew at the same time.
         self._never_renewed.discard(name)
         return self._renew_s * self._chance.random()
@@ -183,7 +183,7 @@ class FakeNodes:
             body = new_lease(name, uid, self._clock.now())
             await self._lease_client.create(LEASES, body, namespace=LEASE_NAMESPACE)
 
-    def _jittered(self, seconds: float) -> float:
+    def _add_jitter(self, seconds: float) -> float:
         return seconds * (1.0 + self._chance.random() * _JITTER)
 
 

@@ -45,7 +45,7 @@ def current_run(pod: PodFields) -> ContainerRun:
     return ContainerRun(
         count=restarts(pod),
         state=_reported_state(pod, reported),
-        last=_terminated(reported.last_state.terminated) if reported.last_state.terminated is not None else {},
+        last=_terminated_status(reported.last_state.terminated) if reported.last_state.terminated is not None else {},
         ready=containers_ready is None or containers_ready.status == "True",
     )
 
@@ -73,18 +73,20 @@ def started_at(pod: PodFields) -> datetime | None:
 
 def running_run(started: datetime, *, count: int, last: ContainerStateTerminated | None, ready: bool) -> ContainerRun:
     state = {"running": {"startedAt": format_time(started)}}
-    return ContainerRun(count=count, state=state, last=_terminated(last) if last is not None else {}, ready=ready)
+    return ContainerRun(
+        count=count, state=state, last=_terminated_status(last) if last is not None else {}, ready=ready
+    )
 
 
 def terminated_run(end: ContainerStateTerminated, *, count: int, last: Tree) -> ContainerRun:
-    return ContainerRun(count=count, state=_terminated(end), last=last, ready=False)
+    return ContainerRun(count=count, state=_terminated_status(end), last=last, ready=False)
 
 
 def waiting_run(pod: PodFields, end: ContainerStateTerminated, pause_s: float) -> ContainerRun:
     """Run that waits for a restart (CrashLoopBackOff)."""
     text = f"back-off {GoDuration.of_seconds(int(pause_s))} restarting failed"
     waiting = {"reason": BACK_OFF, "message": f"{text} container={{name}} pod={pod_text(pod)}"}
-    return ContainerRun(count=restarts(pod), state={"waiting": waiting}, last=_terminated(end), ready=False)
+    return ContainerRun(count=restarts(pod), state={"waiting": waiting}, last=_terminated_status(end), ready=False)
 
 
 def terminated_state(started: datetime, now: datetime, exit_code: int) -> ContainerStateTerminated:
@@ -103,7 +105,7 @@ def _first(pod: PodFields) -> ContainerStatusFields:
 
 def _reported_state(pod: PodFields, reported: ContainerStatusFields) -> Tree:
     if reported.state.terminated is not None:
-        return _terminated(reported.state.terminated)
+        return _terminated_status(reported.state.terminated)
     if reported.state.waiting is not None:
         message = reported.state.waiting.message.replace(f"container={reported.name} ", "container={name} ")
         return {"waiting": {"reason": reported.state.waiting.reason, "message": message}}
@@ -111,7 +113,7 @@ def _reported_state(pod: PodFields, reported: ContainerStatusFields) -> Tree:
     return {"running": {"startedAt": format_time(started)} if started is not None else {}}
 
 
-def _terminated(end: ContainerStateTerminated) -> Tree:
+def _terminated_status(end: ContainerStateTerminated) -> Tree:
     moments = {"startedAt": end.started_at, "finishedAt": end.finished_at}
     times = {key: format_time(moment) for key, moment in moments.items() if moment is not None}
     return {"terminated": {"exitCode": end.exit_code, "reason": end.reason, **times}}
@@ -189,7 +191,7 @@ def _containers(pod: PodFields, now: datetime, run: ContainerRun, *, sidecars: T
     start = pod.status.start_time or now
     statuses = {"containerStatuses": [_container(pod, each, run) for each in pod.spec.containers]}
     if pod.spec.init_containers:
-        done = ContainerRun(state=_terminated(terminated_state(start, start, 0)))
+        done = ContainerRun(state=_terminated_status(terminated_state(start, start, 0)))
         sidecar_run = ContainerRun(state=sidecars or {"running": {"startedAt": format_time(start)}})
         statuses["initContainerStatuses"] = [
             _container(pod, each, sidecar_run if each.is_sidecar else done, done=not each.is_sidecar)

@@ -76,14 +76,14 @@ class DisruptionController(Controller):
         pods = [pod for pod in self.pods.by_namespace(found.namespace) if matcher.matches(pod.labels)]
         if not pods:
             self.record_event(POD_DISRUPTION_BUDGETS, found, "NoPods", "No matching pods found")
-        expected, desired = self._wanted(found, pods)
+        expected, desired = self._expected_pods(found, pods)
         now = self.clock.now()
-        disrupted, requeue_after_s = still_disrupted(found, pods, now)
+        disrupted, requeue_after_s = disrupted_pods(found, pods, now)
         status = status_of(found, pods, expected, desired, disrupted, now)
         await self.write_status(POD_DISRUPTION_BUDGETS, found, status)
         return requeue_after_s
 
-    def _wanted(self, found: UntypedObject, pods: Sequence[PodFields]) -> tuple[int, int]:
+    def _expected_pods(self, found: UntypedObject, pods: Sequence[PodFields]) -> tuple[int, int]:
         """Return the expected number of pods, and the minimum of healthy pods."""
         max_unavailable, min_available = found.spec.get("maxUnavailable"), found.spec.get("minAvailable")
         if max_unavailable is not None:
@@ -133,7 +133,7 @@ def _same_for_budgets(old: PodFields, new: PodFields) -> bool:
     )
 
 
-def still_disrupted(
+def disrupted_pods(
     found: UntypedObject, pods: Sequence[PodFields], now: datetime
 ) -> tuple[dict[str, str], float | None]:
     """Pods with a granted eviction and no deletion yet, and the seconds until the first of them expires."""

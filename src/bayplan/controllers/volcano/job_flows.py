@@ -186,7 +186,7 @@ def flow_status(flow: UntypedObject, jobs: Sequence[UntypedObject], now: str) ->
 
 
 def _condition(job: UntypedObject) -> Tree:
-    found: Tree = {"phase": phase_of(job), "createTime": _created(job)}
+    found: Tree = {"phase": phase_of(job), "createTime": _creation_time(job)}
     for target_key, source_key in (("runningDuration", "runningDuration"), ("taskStatusCount", "taskStatusCount")):
         if job.status.get(source_key):
             found[target_key] = job.status[source_key]
@@ -200,7 +200,7 @@ def _job_status(job: UntypedObject, before: Tree | None, now: str) -> Tree:
         if history:
             history[-1]["endTimestamp"] = now
         history.append({"startTimestamp": now, "state": phase})
-    found: Tree = {"name": job.name, "state": phase, "startTimestamp": _created(job), "runningHistories": history}
+    found: Tree = {"name": job.name, "state": phase, "startTimestamp": _creation_time(job), "runningHistories": history}
     if job.status.get("retryCount"):
         found["restartCount"] = job.status["retryCount"]
     if phase in (COMPLETED, FAILED, TERMINATED):
@@ -208,6 +208,6 @@ def _job_status(job: UntypedObject, before: Tree | None, now: str) -> Tree:
     return found
 
 
-def _created(job: UntypedObject) -> str:
+def _creation_time(job: UntypedObject) -> str:
     created = job.metadata.creation_timestamp
     return format_time(created) if created is not None else ""

@@ -85,7 +85,7 @@ class JobResources:
         done -= {each for each in done if each.startswith(_DELETED)}
         write_key = f"{_CREATED} {resource} {body['metadata']['name']}"
         if write_key not in done:
-            await self._controller.ensure(resource, job.namespace, self._owned(job, body))
+            await self._controller.ensure(resource, job.namespace, self._with_owner(job, body))
             done.add(write_key)
 
     async def _add_plugins(self, job: JobView, controlled: Tree) -> None:
@@ -106,7 +106,7 @@ class JobResources:
             found = await self._controller.client.get_raw(CONFIG_MAPS, job.namespace, name)
         except NotFound:
             await self._controller.ensure(
-                CONFIG_MAPS, job.namespace, self._owned(job, {"metadata": {"name": name}, "data": data})
+                CONFIG_MAPS, job.namespace, self._with_owner(job, {"metadata": {"name": name}, "data": data})
             )
             return
         if found.get("data") != data:
@@ -140,7 +140,7 @@ class JobResources:
             meta = job.item.metadata
             metadata = {"name": job.group_name, "labels": meta.labels, "annotations": meta.annotations}
             await self._controller.ensure(
-                POD_GROUPS, job.namespace, self._owned(job, {"metadata": metadata, "spec": wanted})
+                POD_GROUPS, job.namespace, self._with_owner(job, {"metadata": metadata, "spec": wanted})
             )
             return
         keys = ("minMember", "minTaskMember", "minResources", "priorityClassName", "subGroupPolicy")
@@ -154,7 +154,7 @@ class JobResources:
         found = self._classes.get("", name) if name else None
         return found.value if found is not None else 0
 
-    def _owned(self, job: JobView, body: Tree) -> Tree:
+    def _with_owner(self, job: JobView, body: Tree) -> Tree:
         metadata = {**body["metadata"], "ownerReferences": [owner_reference(VC_JOBS, job.item)]}
         return {**body, "metadata": metadata}
 

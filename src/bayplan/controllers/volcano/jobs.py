@@ -75,7 +75,7 @@ class _JobMemory:
     recorded: set[str] = field(default_factory=set)
     """Keys of recorded events."""
 
-    def done(self) -> None:
+    def finish_action(self) -> None:
         """Finish the action in progress, and its command."""
         if self.action is not None and self.commands and self.commands[0] == self.action.name:
             self.commands.popleft()
@@ -108,7 +108,7 @@ class VolcanoJobController(VolcanoController):
         self.commands.add_handler(self._on_command)
 
     async def run(self) -> None:
-        await self.synced()
+        await self.wait_synced()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.queue.run())
             group.create_task(self._command_queue.run())
@@ -201,7 +201,7 @@ class VolcanoJobController(VolcanoController):
             await self._kill_pods(job, memory, pods, action, step)
         else:
             await self._sync_pods(job, memory, pods, step)
-        memory.done()
+        memory.finish_action()
         return wait_s
 
     async def _can_start(self, job: JobView, memory: _JobMemory) -> bool:
@@ -225,7 +225,7 @@ class VolcanoJobController(VolcanoController):
             if memory.started_at == _status_key(job):
                 return memory.action, None
             # The last write of the action succeeded, although its response was an error or missing.
-            memory.done()
+            memory.finish_action()
         if memory.commands:
             return JobAction(memory.commands[0], reason=COMMAND_ISSUED), None
         if job.phase in FINISHED:

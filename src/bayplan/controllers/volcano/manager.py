@@ -2,7 +2,7 @@
 
     controllers = VolcanoControllers(client)
     running = asyncio.create_task(controllers.run())
-    await controllers.synced()
+    await controllers.wait_synced()
 
 `bayplan controllers` and the embedded cluster run it. The controllers wait for Volcano's kinds, because a cluster may
 get its CustomResourceDefinitions at any time. Each controller has its own queue and is restarted when it fails, so that
@@ -148,11 +148,11 @@ class VolcanoControllers:
             for each in self._controllers:
                 group.create_task(self._work(each), name=each.name)
 
-    async def synced(self) -> None:
+    async def wait_synced(self) -> None:
         """Return when all first lists are complete and the controllers work."""
         await self._started.wait()
         for each in self._controllers:
-            await each.synced()
+            await each.wait_synced()
 
     async def _watch(self) -> None:
         await self._wait_for_crds()

@@ -81,7 +81,7 @@ class PodGroupController(VolcanoController):
             informer.add_handler(lambda old, new, kind=kind: self._on_owner(kind, old, new))  # type: ignore[misc]
 
     async def run(self) -> None:
-        await self.synced()
+        await self.wait_synced()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.queue.run())
             group.create_task(self._owners.run())
@@ -109,7 +109,7 @@ class PodGroupController(VolcanoController):
             return None
         name = group_name(pod)
         if self.groups.get(pod.namespace, name) is None:
-            body = group_for(pod, await self._inherited(pod))
+            body = group_for(pod, await self._inherited_annotations(pod))
             await self.ensure(POD_GROUPS, pod.namespace, body)
         elif (owner := pod.metadata.controller) is not None and owner.kind == "StatefulSet":
             # The set's last change may have been delivered before this pod. If the pod is the first of a new template,
@@ -120,7 +120,7 @@ class PodGroupController(VolcanoController):
             await self.client.patch(PODS, patch, namespace=pod.namespace, name=pod.name, kind=STRATEGIC_PATCH)
         return None
 
-    async def _inherited(self, pod: PodFields) -> dict[str, str]:
+    async def _inherited_annotations(self, pod: PodFields) -> dict[str, str]:
         """Annotations of the pod's owners; the first owner wins."""
         found: dict[str, str] = {}
         for owner in pod.metadata.owner_references if self.inherits else ():
@@ -162,11 +162,11 @@ class PodGroupController(VolcanoController):
         if group is not None:
             await self._update_group(group, newest)
         else:
-            await self.ensure(POD_GROUPS, namespace, group_for(newest, await self._inherited(newest)))
+            await self.ensure(POD_GROUPS, namespace, group_for(newest, await self._inherited_annotations(newest)))
 
     async def _update_group(self, group: UntypedObject, pod: PodFields) -> None:
         """Replace spec, labels and annotations with those of a new group; the status stays."""
-        wanted = group_for(pod, await self._inherited(pod))
+        wanted = group_for(pod, await self._inherited_annotations(pod))
         spec, labels, annotations = wanted["spec"], wanted["metadata"]["labels"], wanted["metadata"]["annotations"]
         if "queue" not in spec:
             spec["queue"] = await self._queue_unless_named(group)

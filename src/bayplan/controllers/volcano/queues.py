@@ -60,7 +60,7 @@ class QueueController(VolcanoController):
         self.commands.add_handler(self._on_command)
 
     async def run(self) -> None:
-        await self.synced()
+        await self.wait_synced()
         for name, _ in _DEFAULT_QUEUES:
             self.queue.add(("", name))
         async with asyncio.TaskGroup() as group:

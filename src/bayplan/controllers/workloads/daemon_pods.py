@@ -18,7 +18,7 @@ from bayplan.errors import ObjectError
 from bayplan.objects.core import Node, NodeSelector, NodeSelectorRequirement, Taint, Toleration
 from bayplan.objects.kinds import without_nulls
 from bayplan.objects.selectors.node_selectors import NodeSelectorMatcher, compile_node_selector
-from bayplan.objects.taints import first_untolerated
+from bayplan.objects.taints import find_untolerated_taint
 
 GENERATION_LABEL = "pod-template-generation"
 _NAME_FIELD = "metadata.name"
@@ -75,9 +75,9 @@ class NodeDecisions:
         if self._selector is not None and not self._selector.matches(node.labels, node.name):
             return NodeDecision(False, False)
         taints = node.spec.taints
-        if first_untolerated(taints, self._tolerations, ("NoSchedule", "NoExecute")) is None:
+        if find_untolerated_taint(taints, self._tolerations, ("NoSchedule", "NoExecute")) is None:
             return NodeDecision(True, True)
-        return NodeDecision(False, first_untolerated(taints, self._tolerations, ("NoExecute",)) is None)
+        return NodeDecision(False, find_untolerated_taint(taints, self._tolerations, ("NoExecute",)) is None)
 
 
 def _decode_spec(spec: Tree) -> PodSpecFields:

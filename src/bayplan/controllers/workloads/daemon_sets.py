@@ -105,7 +105,7 @@ class DaemonSetController(OwnedPodsController):
             if decision.should_run and not pods:
                 missing.append(node.name)
             elif decision.should_continue_running:
-                to_delete += self._finished(found, node.name, pods)
+                to_delete += self._finished_pods(found, node.name, pods)
                 running = [pod for pod in pods if pod.active]
                 if not surges:
                     to_delete += sorted(running, key=_age)[1:]
@@ -126,7 +126,7 @@ class DaemonSetController(OwnedPodsController):
         if missing:
             await self.create_pods(found, [daemon_pod(found, name, short) for name in missing[:BURST]])
 
-    def _finished(self, found: UntypedObject, node_name: str, pods: Sequence[PodFields]) -> list[PodFields]:
+    def _finished_pods(self, found: UntypedObject, node_name: str, pods: Sequence[PodFields]) -> list[PodFields]:
         """Finished pods, which a DaemonSet never should have: they are deleted and recreated."""
         finished = [pod for pod in pods if pod.finished and not pod.terminating]
         for pod in finished:

@@ -154,8 +154,8 @@ def match_failure_policy(job: UntypedObject, pod: PodFields) -> PolicyMatch:
                 name, code = found.name, found.state.terminated.exit_code if found.state.terminated else 0
                 what = f"Container {name} for pod {pod.namespace}/{pod.name} failed with exit code {code}"
                 return PolicyMatch(rule["action"], f"{what} matching {rule['action']} rule at index {number}")
-        elif _condition_met(pod, rule.get("onPodConditions") or ()) is not None:
-            kind = _condition_met(pod, rule.get("onPodConditions") or ())
+        elif _matching_condition(pod, rule.get("onPodConditions") or ()) is not None:
+            kind = _matching_condition(pod, rule.get("onPodConditions") or ())
             what = f"Pod {pod.namespace}/{pod.name} has condition {kind}"
             return PolicyMatch(rule["action"], f"{what} matching {rule['action']} rule at index {number}")
     return COUNT_FAILURE
@@ -171,7 +171,7 @@ def _exit_code(pod: PodFields, codes: Tree) -> ContainerStatusFields | None:
     return None
 
 
-def _condition_met(pod: PodFields, patterns: Iterable[Tree]) -> str | None:
+def _matching_condition(pod: PodFields, patterns: Iterable[Tree]) -> str | None:
     for pattern in patterns:
         found = pod.condition(pattern["type"])
         if found is not None and found.status == pattern.get("status", "True"):
@@ -182,7 +182,7 @@ def _condition_met(pod: PodFields, patterns: Iterable[Tree]) -> str | None:
 # Outcomes.
 
 
-def success_policy_met(job: UntypedObject, succeeded: set[int]) -> JobOutcome | None:
+def check_success_policy(job: UntypedObject, succeeded: set[int]) -> JobOutcome | None:
     """Check the job's success policy with the succeeded indexes."""
     for number, rule in enumerate((job.spec.get("successPolicy") or {}).get("rules") or ()):
         wanted, count = rule.get("succeededIndexes"), rule.get("succeededCount")

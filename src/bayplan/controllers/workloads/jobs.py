@@ -94,7 +94,7 @@ class JobController(OwnedPodsController):
         self.pods.add_handler(self._on_tracked_pod)
 
     async def run(self) -> None:
-        await self.synced()
+        await self.wait_synced()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.queue.run())
             group.create_task(self._orphans.run())
@@ -294,7 +294,7 @@ class _JobSync:
         if not self._indexed:
             return None
         job, count = self._job, self._count
-        if (found := job_status.success_policy_met(job, count.good_indexes)) is not None:
+        if (found := job_status.check_success_policy(job, count.good_indexes)) is not None:
             return found
         max_failed = job.spec.get("maxFailedIndexes")
         if max_failed is not None and len(count.bad_indexes) > max_failed:
@@ -321,7 +321,7 @@ class _JobSync:
                 await self._controller.delete_pods(job, active)
                 self._count_as_terminating(active)
             return
-        wanted = self._wanted()
+        wanted = self._wanted_parallelism()
         if len(active) > wanted:
             surplus = sorted(active, key=_deletion_rank)[: len(active) - wanted]
             await self._controller.delete_pods(job, surplus)
@@ -337,7 +337,7 @@ class _JobSync:
             return
         await self._controller.create_pods(job, self._bodies(missing))
 
-    def _wanted(self) -> int:
+    def _wanted_parallelism(self) -> int:
         parallel, completions = int(self._job.spec.get("parallelism", 1)), self._job.spec.get("completions")
         if completions is None:
             return len(self._count.active) if self._succeeded else parallel

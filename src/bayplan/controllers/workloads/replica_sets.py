@@ -57,10 +57,10 @@ class ReplicaSetController(OwnedPodsController):
             body = pod_from_template(found.spec.get("template") or {}, owner, generate=generated_prefix(found.name))
             await self.create_pods(found, [body] * min(missing, BURST))
         elif missing < 0:
-            ranked = sorted(pods, key=_deletion_rank(self._related(found), self.clock.now()))
+            ranked = sorted(pods, key=_deletion_rank(self._count_related_pods(found), self.clock.now()))
             await self.delete_pods(found, ranked[: min(-missing, BURST)])
 
-    def _related(self, found: UntypedObject) -> Counter[str]:
+    def _count_related_pods(self, found: UntypedObject) -> Counter[str]:
         """Number of pods per node of all ReplicaSets with the same owner."""
         owner = found.metadata.controller
         sets = self.owners.owned_by(owner.uid) if owner is not None else [found]

@@ -68,7 +68,7 @@ class ResourceClaimController(Controller):
         return "resource_claim"
 
     async def run(self) -> None:
-        await self.synced()
+        await self.wait_synced()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.queue.run())
             group.create_task(self.pod_queue.run())

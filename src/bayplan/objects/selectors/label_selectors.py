@@ -97,7 +97,7 @@ class LabelMatcher(msgspec.Struct, frozen=True, cache_hash=True):
         """Whether it selects every object, with or without labels."""
         return not (self.requirements or self.nothing)
 
-    def narrowed(self, more: Iterable[Requirement]) -> LabelMatcher:
+    def with_requirements(self, more: Iterable[Requirement]) -> LabelMatcher:
         """This selector with further requirements. A selector of nothing does not change."""
         return self if self.nothing else matcher_of((*self.requirements, *more))
 

@@ -60,7 +60,7 @@ class NodeSelectorMatcher(msgspec.Struct, frozen=True, cache_hash=True):
         """The errors of all terms."""
         return tuple(error for term in self.terms for error in term.errors)
 
-    def checked(self) -> NodeSelectorMatcher:
+    def check(self) -> NodeSelectorMatcher:
         """Return itself; raise `SelectorError` if any term is invalid. For callers that refuse invalid terms."""
         if self.errors:
             raise SelectorError(aggregate(self.errors))

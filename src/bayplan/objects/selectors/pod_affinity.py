@@ -61,18 +61,18 @@ def affinity_terms(pod: Pod) -> PodAffinityTerms | None:
     near, far = affinity.pod_affinity or PodAffinity(), affinity.pod_anti_affinity or PodAffinity()
     namespace = pod.metadata.namespace
     return PodAffinityTerms(
-        required=_required(near, namespace),
-        preferred=_preferred(near, namespace),
-        required_anti=_required(far, namespace),
-        preferred_anti=_preferred(far, namespace),
+        required=_required_terms(near, namespace),
+        preferred=_preferred_terms(near, namespace),
+        required_anti=_required_terms(far, namespace),
+        preferred_anti=_preferred_terms(far, namespace),
     )
 
 
-def _required(affinity: PodAffinity, namespace: str) -> tuple[AffinityTerm, ...]:
+def _required_terms(affinity: PodAffinity, namespace: str) -> tuple[AffinityTerm, ...]:
     return tuple(_term(term, namespace) for term in affinity.required)
 
 
-def _preferred(affinity: PodAffinity, namespace: str) -> tuple[WeightedTerm, ...]:
+def _preferred_terms(affinity: PodAffinity, namespace: str) -> tuple[WeightedTerm, ...]:
     return tuple(
         WeightedTerm(weighted.weight, _term(weighted.pod_affinity_term, namespace)) for weighted in affinity.preferred
     )

@@ -192,7 +192,7 @@ class DynamicResources:
         if allocation is not None:
             if allocation.node_selector is not None:
                 try:
-                    state.node_selectors[number] = compile_node_selector(allocation.node_selector).checked()
+                    state.node_selectors[number] = compile_node_selector(allocation.node_selector).check()
                 except SelectorError as fault:
                     return error(fault.reason)
             return None

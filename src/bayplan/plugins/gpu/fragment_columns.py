@@ -87,7 +87,7 @@ class FragmentColumns(GpuColumns):
         gains[positions, devices] = request.milli * self._groups.covered - self._usable[device_rows] + usable
         return gains
 
-    def scored(self, gains: IntVector) -> IntVector:
+    def score_gains(self, gains: IntVector) -> IntVector:
         """Return 100 / (1 + e^-gain), truncated; a gain is a number of devices."""
         return np.searchsorted(self._groups.thresholds, gains, side="right")
 

@@ -47,16 +47,16 @@ class GpuFragmentation(SharedGpuPolicy[FragmentColumns]):
         scores = np.zeros(len(rows), dtype=np.int64)
         (positions,) = fits.nonzero()
         if len(positions) == len(rows):
-            scores = gpus.scored(gpus.gains(rows, cpu, request).max(axis=1))
+            scores = gpus.score_gains(gpus.gains(rows, cpu, request).max(axis=1))
         elif len(positions):
-            scores[positions] = gpus.scored(gpus.gains(rows[positions], cpu[positions], request).max(axis=1))
+            scores[positions] = gpus.score_gains(gpus.gains(rows[positions], cpu[positions], request).max(axis=1))
         return scores
 
     def devices_for(self, cycle: Cycle, request: GpuMilliRequest, row: int) -> DeviceIndexes:
         """Return the first device that gives the node its score."""
         if not request.shares or self.gpus.largest.item(row) < request.milli:
-            return tightest_devices(self.gpus.row_left(row), request)
+            return tightest_devices(self.gpus.free_of_row(row), request)
         rows = np.array([row], dtype=np.intp)
         cpu = free_cpu(NodeTable(cycle.snapshot.nodes, rows)) - requested_cpu(cycle)
-        scores = self.gpus.scored(self.gpus.gains(rows, cpu, request)[0])
+        scores = self.gpus.score_gains(self.gpus.gains(rows, cpu, request)[0])
         return (int(scores.argmax()),)

@@ -54,7 +54,7 @@ class GpuColumns:
 
     def follow(self, snapshot: Snapshot) -> None:
         """Update the rows whose pods changed."""
-        rows = self._cursor.changed(snapshot)
+        rows = self._cursor.changed_rows(snapshot)
         columns = snapshot.nodes
         if rows is None or self._has_outgrown(columns, rows):
             self.read(columns)
@@ -153,7 +153,7 @@ class GpuColumns:
             fits &= self.accepting(rows, request)
         return fits
 
-    def row_left(self, row: int) -> list[int]:
+    def free_of_row(self, row: int) -> list[int]:
         """Return the free amount of each device of a node."""
         remaining: list[int] = self.remaining[row, : self.devices.item(row)].tolist()
         return remaining

@@ -45,11 +45,11 @@ class GpuMilliRequest:
 
     @property
     def accepted(self) -> frozenset[str]:
-        return _accepted(self.models)
+        return _accepted_models(self.models)
 
 
 @lru_cache(maxsize=1024)
-def _accepted(models: str) -> frozenset[str]:
+def _accepted_models(models: str) -> frozenset[str]:
     return frozenset(filter(None, models.split("|")))
 
 

@@ -24,7 +24,7 @@ class GpuRandom(BasicGpuPolicy):
 
     def devices_for(self, cycle: Cycle, request: GpuMilliRequest, row: int) -> DeviceIndexes:
         del cycle
-        remaining = self.gpus.row_left(row)
+        remaining = self.gpus.free_of_row(row)
         if not request.shares:
             return tightest_devices(remaining, request)
         fitting = [number for number, amount in enumerate(remaining) if amount >= request.milli]

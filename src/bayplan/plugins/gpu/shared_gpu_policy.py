@@ -121,7 +121,7 @@ class SharedGpuPolicy(Generic[C]):
     def devices_for(self, cycle: Cycle, request: GpuMilliRequest, row: int) -> DeviceIndexes:
         """Return the devices of a node for the pod; empty if it does not fit."""
         del cycle
-        return tightest_devices(self.gpus.row_left(row), request)
+        return tightest_devices(self.gpus.free_of_row(row), request)
 
     def reserve(self, cycle: Cycle, node_name: str) -> Status | None:
         request = cycle.info.cached(gpu_request)

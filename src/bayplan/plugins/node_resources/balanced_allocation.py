@@ -101,7 +101,7 @@ class NodeResourcesBalancedAllocation:
         if not float_columns.fits_everywhere(demand):
             np.minimum(values, 1.0, out=values)
         if len(values) == 2:
-            gain = _balanced(_half_distance(values[0], values[1], out=values[0]))
+            gain = _balance(_half_distance(values[0], values[1], out=values[0]))
         else:
             gain = balance([_UsageShare(value, None) for value in values], values.shape[1])
         if not self.scores_improvement:
@@ -208,10 +208,10 @@ def balance_of_row(shares: list[float]) -> int:
 def balance(shares: list[_UsageShare], rows: int) -> IntVector:
     """Return 50 to 100 for each row; 100 if fewer than two resources count."""
     all_rows = all(share.has_resource is None for share in shares)
-    return _balanced(_deviation(shares, rows) if all_rows else _deviation_by_row(shares))
+    return _balance(_deviation(shares, rows) if all_rows else _deviation_by_row(shares))
 
 
-def _balanced(deviation: FloatVector) -> IntVector:
+def _balance(deviation: FloatVector) -> IntVector:
     """Return the balance from the deviation. Overwrites the deviation."""
     np.subtract(1.0, deviation, out=deviation)
     deviation *= float(MAX_SCORE)

@@ -37,7 +37,7 @@ class DeviceTotals:
         total = np.zeros(len(nodes), dtype=np.int64)
         allocated = np.zeros(len(nodes), dtype=np.int64)
         unknown = np.zeros(len(nodes), dtype=np.bool_)
-        for published in self._published():
+        for published in self._published_slices():
             for devices, mask, unknown_mask in _visible(published, nodes):
                 unknown |= unknown_mask
                 if not mask.any():
@@ -52,7 +52,7 @@ class DeviceTotals:
         total[unknown] = allocated[unknown] = 0
         return total, allocated
 
-    def _published(self) -> tuple[PublishedSlice, ...]:
+    def _published_slices(self) -> tuple[PublishedSlice, ...]:
         revision = self._handle.catalog.revision(ResourceSlice)
         if revision != self._revision:
             cached = {published.name: published for published in self._slices}
@@ -72,18 +72,18 @@ def _visible(
     """Yield devices, the entries that can access them, and the entries for which access is unknown."""
     spec = published.slice.spec
     if not spec.per_device_node_selection:
-        mask, unknown_mask = _entries_reached(nodes, spec.node_name, spec.all_nodes, spec.node_selector, default=True)
+        mask, unknown_mask = _reachable_entries(nodes, spec.node_name, spec.all_nodes, spec.node_selector, default=True)
         yield published.devices, mask, unknown_mask
         return
     for each in published.devices:
         device = each.device
-        mask, unknown_mask = _entries_reached(
+        mask, unknown_mask = _reachable_entries(
             nodes, device.node_name, device.all_nodes, device.node_selector, default=False
         )
         yield (each,), mask, unknown_mask
 
 
-def _entries_reached(
+def _reachable_entries(
     nodes: NodeTable, node_name: str | None, all_nodes: bool | None, selector: NodeSelector | None, *, default: bool
 ) -> tuple[BoolVector, BoolVector]:
     """Return the entries that a slice or device selects (`default` without a selection).

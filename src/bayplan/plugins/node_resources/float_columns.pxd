@@ -7,7 +7,7 @@ cdef class SnapshotCursor:
     cdef public object _snapshot
     cdef public Py_ssize_t _layout, _cursor
     @cython.locals(touched=CChangeJournal, row=Py_ssize_t)
-    cpdef object changed(self, CSnapshot snapshot)
+    cpdef object changed_rows(self, CSnapshot snapshot)
     cpdef start_over(self)
 
 cdef class MinimumFree:

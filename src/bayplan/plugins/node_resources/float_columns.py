@@ -37,7 +37,7 @@ class SnapshotCursor:
         self._layout = -1
         self._cursor = 0
 
-    def changed(self, snapshot: Snapshot) -> Collection[int] | None:
+    def changed_rows(self, snapshot: Snapshot) -> Collection[int] | None:
         """Return the changed rows; None for all rows, or for so many that a full update is not slower."""
         rows: Collection[int] | None = None
         touched = snapshot.touched
@@ -63,7 +63,7 @@ class MinimumFree:
 
     def follow(self, snapshot: Snapshot) -> None:
         columns = snapshot.nodes
-        rows = self._cursor.changed(snapshot)
+        rows = self._cursor.changed_rows(snapshot)
         if rows is None:
             self._free.clear()
             self._minimum.clear()
@@ -134,7 +134,7 @@ class FloatColumns:
         columns = snapshot.nodes
         if not columns.all_small:
             return False
-        rows = self._cursor.changed(snapshot)
+        rows = self._cursor.changed_rows(snapshot)
         if rows is None:
             self._copy_all(columns)
         elif rows:

@@ -106,7 +106,7 @@ def _merged_selector(labels: dict[str, str], selector: LabelSelector | None) -> 
         compiled = compile_label_selector(selector)
     except SelectorError:
         return base
-    return base.narrowed(compiled.requirements)
+    return base.with_requirements(compiled.requirements)
 
 
 def _own_selector(raw: TopologySpreadConstraint, pod: Pod) -> LabelMatcher:
@@ -115,7 +115,7 @@ def _own_selector(raw: TopologySpreadConstraint, pod: Pod) -> LabelMatcher:
         return NOTHING
     labels = pod.metadata.labels
     keys = (equals(key, labels[key]) for key in raw.match_label_keys if key in labels)
-    return compile_label_selector(raw.label_selector).narrowed(keys)
+    return compile_label_selector(raw.label_selector).with_requirements(keys)
 
 
 def _constraint(raw: TopologySpreadConstraint, selector: LabelMatcher) -> SpreadConstraint:

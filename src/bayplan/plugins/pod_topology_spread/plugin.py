@@ -23,7 +23,7 @@ from bayplan.objects.core import Node, Pod, Taint, TopologySpreadConstraint
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.selectors.label_selectors import LabelMatcher, SelectorError
 from bayplan.objects.selectors.node_selectors import required_node_affinity
-from bayplan.objects.taints import first_untolerated
+from bayplan.objects.taints import find_untolerated_taint
 from bayplan.plugins.pod_journal_cursor import JournalCursor, next_version
 from bayplan.plugins.pod_topology_spread import args as arguments
 from bayplan.plugins.pod_topology_spread.constraints import (
@@ -279,7 +279,7 @@ class PodTopologySpread:
         state = cycle.find(SOFT_STATE)
         if state is None:
             return error(f'reading "{SOFT_STATE.name}" from cycleState: not found')
-        return state.normalized(nodes, scores)
+        return state.normalize(nodes, scores)
 
     def _constraints(self, pod: Pod, action: str) -> tuple[SpreadConstraint, ...]:
         if pod.spec.topology_spread_constraints:
@@ -313,7 +313,7 @@ def _has_all_keys(nodes: NodeTable, constraints: tuple[SpreadConstraint, ...]) -
     return mask
 
 
-def _included(nodes: NodeTable, constraint: SpreadConstraint, pod: Pod) -> BoolVector:
+def _included_rows(nodes: NodeTable, constraint: SpreadConstraint, pod: Pod) -> BoolVector:
     """Return the rows whose pods count, by the constraint's inclusion policies."""
     mask = np.ones(len(nodes), dtype=np.bool_)
     if constraint.honors_affinity:
@@ -321,7 +321,7 @@ def _included(nodes: NodeTable, constraint: SpreadConstraint, pod: Pod) -> BoolV
     if constraint.honors_taints:
 
         def is_tolerated(taints: tuple[Taint, ...]) -> bool:
-            return first_untolerated(taints, pod.spec.tolerations) is None
+            return find_untolerated_taint(taints, pod.spec.tolerations) is None
 
         mask &= nodes.where_taints(is_tolerated)
     return mask
@@ -331,7 +331,7 @@ def _includes(constraint: SpreadConstraint, pod: Pod, node: Node) -> bool:
     """Whether the pods of one node count."""
     if constraint.honors_affinity and not required_node_affinity(pod).matches(node.metadata.labels, node.name):
         return False
-    return not constraint.honors_taints or first_untolerated(node.spec.taints, pod.spec.tolerations) is None
+    return not constraint.honors_taints or find_untolerated_taint(node.spec.taints, pod.spec.tolerations) is None
 
 
 def _pods_by_row(snapshot: Snapshot, selector: LabelMatcher, namespace: str) -> IntVector:
@@ -354,7 +354,7 @@ def _and_not(mask: BoolVector, rejected: BoolVector | None) -> BoolVector:
 
 def _domains(cycle: Cycle, table: NodeTable, constraint: SpreadConstraint, has_all_keys: BoolVector) -> SpreadDomains:
     column = table.label(constraint.topology_key)
-    rows = has_all_keys & _included(table, constraint, cycle.pod)
+    rows = has_all_keys & _included_rows(table, constraint, cycle.pod)
     ids = table.label_ids(constraint.topology_key)
     per_row = _pods_by_row(cycle.snapshot, constraint.selector, cycle.pod.metadata.namespace)
     counts = domain_sums(ids[rows], per_row[rows], len(column.values) + 1)  # the last entry: rows without the key
@@ -376,7 +376,7 @@ def _domain_counts(
     ids = table.label_ids(key)
     present = np.zeros(len(table.label(key).values) + 1, dtype=np.bool_)
     present[candidates.label_ids(key)] = True
-    rows = has_keys & _included(table, constraint, cycle.pod) & present[ids]
+    rows = has_keys & _included_rows(table, constraint, cycle.pod) & present[ids]
     counts = domain_sums(ids[rows], per_row[rows], len(present))
     weight = natural_log(int(np.count_nonzero(present)) + 2)
     return DomainCount(constraint, weight, counts, ids, rows)

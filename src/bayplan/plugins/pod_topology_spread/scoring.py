@@ -136,15 +136,15 @@ class SoftState:
                 _terms(topology_count, topology_count.on(nodes)),
                 0.0,
             )
-        scores = _rounded(total)
-        scores[self._ignored(nodes)] = 0
+        scores = _round(total)
+        scores[self._ignored_rows(nodes)] = 0
         return scores
 
-    def normalized(self, nodes: NodeTable, scores: IntVector) -> IntVector:
+    def normalize(self, nodes: NodeTable, scores: IntVector) -> IntVector:
         """Scale the scores: the lowest raw score becomes the highest. Ignored candidates get 0."""
-        ignored = self._ignored(nodes)
+        ignored = self._ignored_rows(nodes)
         compared = scores[~ignored]
-        final = _normalized(scores, compared)
+        final = _normalize(scores, compared)
         final[ignored] = 0
         return final
 
@@ -156,7 +156,7 @@ class SoftState:
             self._groups = _ScoreGroups.of(self, nodes)
         return None if self._groups is None else self._groups.scores()
 
-    def _ignored(self, nodes: NodeTable) -> BoolVector:
+    def _ignored_rows(self, nodes: NodeTable) -> BoolVector:
         """Return the candidates that lack a key although all keys are required. They get no score."""
         ignored = np.zeros(len(nodes), dtype=np.bool_)
         if self.requires_all:
@@ -272,13 +272,13 @@ def _terms(topology_count: HostCount | DomainCount, counts: IntVector) -> FloatV
     return terms
 
 
-def _rounded(total: FloatVector) -> IntVector:
+def _round(total: FloatVector) -> IntVector:
     """Round to the nearest whole number. Values are not negative, so halves round up, as in Go."""
     whole_number = np.floor(total)
     return (whole_number + (total - whole_number >= 0.5)).astype(np.int64)
 
 
-def _normalized(scores: IntVector, compared: IntVector) -> IntVector:
+def _normalize(scores: IntVector, compared: IntVector) -> IntVector:
     largest = int(compared.max(initial=0))
     if largest == 0:
         return np.full(len(scores), MAX_SCORE, dtype=np.int64)

@@ -86,7 +86,7 @@ async def test_errors_equal_those_on_the_wire(
 @async_test
 async def test_a_watch_sends_changes_and_ends_with_its_connection(tmp_path: Path) -> None:
     async with connect_in_process(tmp_path) as (over_http, _, client):
-        listeners = over_http.cluster.store.committed(("", "configmaps")).watch_cache._listeners
+        listeners = over_http.cluster.store.committed_objects(("", "configmaps")).watch_cache._listeners
         before = len(listeners)
         async with client.transport.stream(f"{PATH}?watch=true", quiet_s=30.0) as stream:
             await client.create(CONFIG_MAPS, config_map("seen"), namespace="default")
@@ -152,7 +152,7 @@ async def test_repeated_requests_yield_to_the_event_loop(tmp_path: Path) -> None
 @async_test
 async def test_a_watch_as_a_single_request_is_refused(tmp_path: Path) -> None:
     async with connect_in_process(tmp_path) as (over_http, _, client):
-        listeners = over_http.cluster.store.committed(("", "configmaps")).watch_cache._listeners
+        listeners = over_http.cluster.store.committed_objects(("", "configmaps")).watch_cache._listeners
         before = len(listeners)
         with pytest.raises(Unreachable, match="use connect"):
             await client.transport.request("GET", f"{PATH}?watch=true")

@@ -233,7 +233,7 @@ async def test_a_watch_whose_client_does_not_read_is_closed(tmp_path: Path, monk
 
         await make_large(0, 48)  # more than the buffers of both ends
         watch_cache, credentials = (
-            cluster.cluster.store.committed(("", "configmaps")).watch_cache,
+            cluster.cluster.store.committed_objects(("", "configmaps")).watch_cache,
             cluster.cluster.credentials,
         )
         tls = ssl.create_default_context(cafile=str(credentials.authority))
@@ -252,7 +252,7 @@ async def test_a_watch_whose_client_does_not_read_is_closed(tmp_path: Path, monk
 @async_test
 async def test_a_watch_whose_client_disconnects_is_removed(tmp_path: Path) -> None:
     async with run_embedded_cluster(tmp_path) as cluster:
-        watch_cache = cluster.cluster.store.committed(("", "configmaps")).watch_cache
+        watch_cache = cluster.cluster.store.committed_objects(("", "configmaps")).watch_cache
         async with cluster.session.get(f"{CONFIG_MAPS}?watch=true") as answer:
             await answer.content.readline()
             assert len(watch_cache._listeners) == 1

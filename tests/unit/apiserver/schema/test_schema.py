@@ -347,7 +347,7 @@ def test_an_unchanged_old_error_is_not_reported() -> None:
 def test_an_object_of_another_version_is_pruned_by_this_version_s_schema() -> None:
     custom = widget({"type": "object", "properties": {"a": {"type": "string", "default": "x"}}})
     stored = {"apiVersion": "ex.io/v2", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"b": 1}}
-    shown = custom.pruned(stored)
+    shown = custom.prune(stored)
     assert (shown["apiVersion"], shown["spec"]) == ("ex.io/v1", {"a": "x"})
     assert stored["spec"] == {"b": 1}
 

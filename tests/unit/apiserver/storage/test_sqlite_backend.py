@@ -24,7 +24,7 @@ def tree(name: str) -> dict[str, object]:
 async def write_objects(path: Path, *names: str, deleted: str = "") -> int:
     backend = SqliteBackend(path)
     store = Store(backend, version=backend.version)
-    objects = store.committed(PODS)
+    objects = store.committed_objects(PODS)
     for name in names:
         store.put(PODS, tree(name))
     await store.wait_committed()
@@ -43,7 +43,7 @@ def read_versions(path: Path) -> dict[str, int]:
     for group, plural, version, raw in backend.objects():
         store.restore((group, plural), raw, version)
     backend.close()
-    return {entry.name: entry.version for entry in store.committed(PODS).entries()}
+    return {entry.name: entry.version for entry in store.committed_objects(PODS).entries()}
 
 
 @async_test
@@ -111,7 +111,7 @@ async def test_a_group_that_does_not_fit_is_rolled_back_and_later_groups_are_com
     with pytest.raises(CommitError, match=r"not committed: cannot write .*objects\.db: database or disk is full"):
         await store.wait_committed()
     assert (store.version, store.newest_version) == (1, 1)
-    assert [each.name for each in store.uncommitted(PODS).entries()] == ["a"]
+    assert [each.name for each in store.uncommitted_objects(PODS).entries()] == ["a"]
     allow(1_000_000)
     store.put(PODS, tree("b"))
     await store.wait_committed()

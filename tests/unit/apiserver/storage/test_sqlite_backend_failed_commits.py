@@ -156,7 +156,7 @@ async def test_a_template_that_was_learned_from_a_rolled_back_write_is_not_used(
         uncommitted = [post(cluster, classes, {"metadata": {"name": "high"}, "value": 7, "globalDefault": True})]
         await journal.asked()
         uncommitted += [post(cluster, f"{CORE}/pods", pod(f"p-{number}")) for number in range(5)]
-        await wait_until(lambda: len([*cluster.cluster.store.uncommitted(("", "pods")).entries()]) == 5)
+        await wait_until(lambda: len([*cluster.cluster.store.uncommitted_objects(("", "pods")).entries()]) == 5)
         await journal.fail_next()
         assert {(await each).code for each in uncommitted} == {500}
         journal.work_again()
@@ -218,7 +218,7 @@ async def test_cleanup_that_was_rolled_back_is_repeated_after_recovery(
     async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal), cluster.client() as client:
         controllers = ControllerManager(client, only=["garbage-collector-controller"])
         running = asyncio.create_task(controllers.run())
-        await controllers.synced()
+        await controllers.wait_synced()
         parent = await cluster.create(CONFIG_MAPS, config_map("parent"))
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "parent", "uid": parent["metadata"]["uid"]}
         await cluster.create(CONFIG_MAPS, config_map("child", ownerReferences=[owner]))

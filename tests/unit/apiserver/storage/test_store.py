@@ -34,7 +34,7 @@ def test_stored_objects_have_no_kind() -> None:
 
 def test_lists_are_sorted_by_key_and_filtered_by_namespace() -> None:
     store = Store()
-    objects = store.committed(PODS)
+    objects = store.committed_objects(PODS)
     for namespace, name in [("b", "z"), ("a", "y"), ("a-b", "x"), ("a", "c")]:
         store.put(PODS, tree(name, namespace))
     assert names(objects) == ["a-b/x", "a/c", "a/y", "b/z"]
@@ -53,7 +53,7 @@ def test_each_decoded_tree_is_private() -> None:
 
 def test_a_deletion_has_a_version_and_the_last_state() -> None:
     store = Store()
-    objects = store.committed(PODS)
+    objects = store.committed_objects(PODS)
     entry = store.put(PODS, tree("a", color="red"))
     last = store.delete(PODS, entry)
     assert last.version == 2
@@ -73,7 +73,7 @@ def test_a_failing_listener_stops_neither_the_write_nor_the_watches(caplog: pyte
 
     store.add_commit_listener(fail)
     store.add_commit_listener(lambda _, change: later.append(change.version))
-    store.committed(PODS).watch_cache.add_listener(lambda change: watched.append(change.version))
+    store.committed_objects(PODS).watch_cache.add_listener(lambda change: watched.append(change.version))
     assert store.put(PODS, tree("a")).version == 1
     assert (store.version, later, watched) == (1, [1], [1])
     assert "a commit listener failed at version 1 of default/a" in caplog.text

@@ -353,10 +353,12 @@ def test_an_unneeded_victim_is_reprieved() -> None:
     ],
 )
 def test_number_of_compared_nodes(settings: PreemptSettings, nodes: int, wanted: int) -> None:
-    assert settings.candidates_wanted(nodes) == wanted
+    assert settings.candidate_count(nodes) == wanted
 
 
 def test_a_removed_key_keeps_its_last_value() -> None:
-    first = PreemptSettings().updated(Arguments({"minCandidateNodesAbsolute": 3, "predicateErrorCacheEnable": "false"}))
-    second = first.updated(Arguments({"maxCandidateNodesAbsolute": 5}))
+    first = PreemptSettings().with_arguments(
+        Arguments({"minCandidateNodesAbsolute": 3, "predicateErrorCacheEnable": "false"})
+    )
+    second = first.with_arguments(Arguments({"maxCandidateNodesAbsolute": 5}))
     assert second == PreemptSettings(caches_errors=False, min_absolute=3, max_absolute=5)

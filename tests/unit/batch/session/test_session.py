@@ -290,5 +290,5 @@ def test_an_aborted_action_is_reported_and_the_next_one_runs() -> None:
     engine = build_engine(nodes=[make_node("a")], pods=[make_member("p")], objects=[make_group(phase="Inqueue")])
     engine._actions = engine._actions.with_actions(FailingAction())
     outcome = engine.run_session()
-    assert outcome.faults == ["action enqueue was aborted: RuntimeError: 1 jobs are too many (test_session.py:305)"]
+    assert outcome.faults == ["action enqueue was aborted: RuntimeError: 1 jobs are too many (test_session.py:288)"]
     assert outcome.binds == {"default/p": "a"}

@@ -50,7 +50,7 @@ async def silent_nodes(folder: Path, count: int) -> AsyncIterator[tuple[Controll
             controllers = ControllerManager(client, only=NAMES)
             running = asyncio.create_task(controllers.run())
             try:
-                await controllers.synced()
+                await controllers.wait_synced()
                 yield harness, clock
             finally:
                 running.cancel()

@@ -17,7 +17,7 @@ from bayplan.controllers.core.api_types import (
     Tree,
     UntypedObject,
 )
-from bayplan.controllers.policy.disruption_budgets import status_of, still_disrupted
+from bayplan.controllers.policy.disruption_budgets import disrupted_pods, status_of
 from bayplan.errors import TooManyRequests
 from bayplan.objects.meta import Condition, ObjectMeta
 from support.harness.async_tests import async_test
@@ -94,7 +94,7 @@ def test_granted_evictions_count_until_they_are_observed_or_expire() -> None:
         make_pod("other"),
         make_pod("unready", ready=False),
     ]
-    pending, requeue_after_s = still_disrupted(found, pods, NOW)
+    pending, requeue_after_s = disrupted_pods(found, pods, NOW)
     assert (pending, requeue_after_s) == ({"fresh": eviction_times["fresh"]}, 60.0)
     status = status_of(found, pods, 5, 1, pending, NOW)
     assert (status["currentHealthy"], status["disruptionsAllowed"]) == (2, 1)

@@ -61,7 +61,7 @@ async def run_metrics(folder: Path) -> AsyncIterator[MetricsHarness]:
         controllers = VolcanoControllers(client, only=[], counted_in=registry)
         running = asyncio.create_task(controllers.run())
         try:
-            await controllers.synced()
+            await controllers.wait_synced()
             yield MetricsHarness(client, registry)
         finally:
             running.cancel()

@@ -287,7 +287,7 @@ async def test_controllers_start_when_their_kinds_are_served(tmp_path: Path) -> 
         async with client:
             controllers = ControllerManager(client, only=["volcano-queue-controller", "deployment-controller"])
             running = asyncio.create_task(controllers.run())
-            await controllers.synced()  # does not wait for Volcano's kinds
+            await controllers.wait_synced()  # does not wait for Volcano's kinds
             for definition in (queues, *(each for each in volcano_definitions() if each is not queues)):
                 await admin.create(DEFINITIONS, definition)
             while True:

@@ -312,7 +312,7 @@ def test_failure_policy_rules(rule: Tree, pod: PodFields, action: str) -> None:
     ],
 )
 def test_success_policies(rules: list[Tree], succeeded: set[int], enough: bool) -> None:
-    found = job_status.success_policy_met(
+    found = job_status.check_success_policy(
         UntypedObject(spec={"completions": 5, "successPolicy": {"rules": rules}}), succeeded
     )
     assert (found is not None) == enough
@@ -472,14 +472,14 @@ def test_the_first_matching_failure_rule_gives_the_message() -> None:
 def test_the_message_names_the_first_success_rule_that_is_met() -> None:
     rules = [{"succeededCount": 3}, {"succeededIndexes": "0-1", "succeededCount": 1}, {"succeededCount": 1}]
     job = UntypedObject(spec={"completions": 5, "successPolicy": {"rules": rules}})
-    assert job_status.success_policy_met(job, {1}) == job_status.JobOutcome(
+    assert job_status.check_success_policy(job, {1}) == job_status.JobOutcome(
         True, "SuccessPolicy", "Matched rules at index 1"
     )
-    assert job_status.success_policy_met(job, {4}) == job_status.JobOutcome(
+    assert job_status.check_success_policy(job, {4}) == job_status.JobOutcome(
         True, "SuccessPolicy", "Matched rules at index 2"
     )
-    assert job_status.success_policy_met(job, set()) is None
-    assert job_status.success_policy_met(UntypedObject(), {1}) is None
+    assert job_status.check_success_policy(job, set()) is None
+    assert job_status.check_success_policy(UntypedObject(), {1}) is None
 
 
 @pytest.mark.parametrize(

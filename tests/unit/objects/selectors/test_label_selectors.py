@@ -98,8 +98,8 @@ def test_a_map_is_not_validated() -> None:
 
 def test_narrowing() -> None:
     more = [equals("a", "1"), equals("b", "2")]
-    assert compiled(a="1").narrowed(more) == matcher_of(more)
-    assert NOTHING.narrowed(more) is NOTHING
+    assert compiled(a="1").with_requirements(more) == matcher_of(more)
+    assert NOTHING.with_requirements(more) is NOTHING
 
 
 VALUE_RULE = (

@@ -147,7 +147,7 @@ def test_an_error_affects_only_its_term(term: NodeSelectorTerm, error: str) -> N
     assert alone.errors == (error,)
     assert not alone.matches({"a": "1"}, "n1")
     with pytest.raises(SelectorError) as caught:
-        alone.checked()
+        alone.check()
     assert caught.value.reason == error
     assert compile_node_selector(selector(term, fields_term(needs(NAME, "In", "n1")))).matches({}, "n1")
 
@@ -165,7 +165,7 @@ def test_requirements_are_public_for_columns() -> None:
     assert matcher == compile_node_selector(
         selector(labels_term(needs("cores", "Gt", "8"), needs("z", "In", "a", "b", "a")))
     )
-    assert len({matcher, matcher.checked()}) == 1
+    assert len({matcher, matcher.check()}) == 1
 
 
 def test_preferred_terms() -> None:

@@ -371,7 +371,7 @@ def test_pods_of_another_scheduler_hold_their_requests() -> None:
     strangers = [gpu_pod(700, node="a", name="share"), gpu_pod(1000, node="a", name="whole")]
     plugin = policy(GpuBestFit)
     plugin.gpus.follow(make_snapshot([gpu_node("a", 3)], strangers))  # type: ignore[attr-defined]
-    assert sorted(plugin.gpus.row_left(0)) == [0, 300, 1000]  # type: ignore[attr-defined]
+    assert sorted(plugin.gpus.free_of_row(0)) == [0, 300, 1000]  # type: ignore[attr-defined]
 
 
 @async_test

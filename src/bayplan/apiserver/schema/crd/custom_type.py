@@ -148,7 +148,7 @@ class CustomResourceType:
         if self._defaults is not None:
             structural_schema.apply_defaults(tree, self._defaults)
 
-    def pruned(self, tree: Tree) -> Tree:
+    def prune(self, tree: Tree) -> Tree:
         """A stored object as this version shows it; another version may have stored it."""
         own: Tree = deep_copy(tree)
         own["apiVersion"] = self.expected.api_version
@@ -235,7 +235,7 @@ class CustomResourceType:
     def empty(self) -> Tree:
         return {"apiVersion": self.expected.api_version, "kind": self.expected.kind, "metadata": {}}
 
-    def ignored(self, subresource: str) -> FieldSet:
+    def ignored_fields(self, subresource: str) -> FieldSet:
         if subresource == "status":
             return field_sets.field_set(("metadata",), ("spec",))
         return field_sets.field_set(("status",)) if self.has_status and not subresource else {}

@@ -175,18 +175,18 @@ def _number(value: float, schema: Schema, path: str) -> Iterator[FieldError]:
         yield _error_without_path(f"Checked value must be of type integer {detail} in {path}")
     factor = schema.get("multipleOf")
     if factor and not _divides(value, factor):
-        yield _type_error(path, value, f"should be a multiple of {_bound(factor, whole)}")
+        yield _type_error(path, value, f"should be a multiple of {_format_bound(factor, whole)}")
     least, most = schema.get("minimum"), schema.get("maximum")
     if least is not None:
         exclusive = bool(schema.get("exclusiveMinimum"))
         if value < least or (exclusive and value == least):
             words = "greater than" if exclusive else "greater than or equal to"
-            yield _type_error(path, value, f"should be {words} {_bound(least, whole)}")
+            yield _type_error(path, value, f"should be {words} {_format_bound(least, whole)}")
     if most is not None:
         exclusive = bool(schema.get("exclusiveMaximum"))
         if value > most or (exclusive and value == most):
             words = "less than" if exclusive else "less than or equal to"
-            yield _type_error(path, value, f"should be {words} {_bound(most, whole)}")
+            yield _type_error(path, value, f"should be {words} {_format_bound(most, whole)}")
 
 
 def _fits_format(value: float, name: str) -> bool:
@@ -200,7 +200,7 @@ def _divides(value: float, factor: float) -> bool:
     return float(value / factor).is_integer()
 
 
-def _bound(number: float, whole: bool) -> str:
+def _format_bound(number: float, whole: bool) -> str:
     return str(int(number)) if whole and float(number).is_integer() else go_value(float(number))
 
 

@@ -64,7 +64,7 @@ class MergeableType(Protocol):
         """The object before it is created."""
         ...
 
-    def ignored(self, subresource: str) -> FieldSet:
+    def ignored_fields(self, subresource: str) -> FieldSet:
         """The fields that a write through this subresource never changes."""
         ...
 
@@ -123,7 +123,7 @@ def _update_managers(
     ):
         return managers  # replicas without a manager stay unmanaged
     left = change.remove_from(managers)
-    own_fields = _managed(changed)
+    own_fields = _remove_unmanaged(changed)
     if own_fields:
         before = left.get(writer)
         fields = field_sets.union(own_fields, before.fields) if before else own_fields
@@ -169,7 +169,7 @@ class _ChangedFields:
         return left
 
 
-def _managed(fields: FieldSet) -> FieldSet:
+def _remove_unmanaged(fields: FieldSet) -> FieldSet:
     """The set without fields that have no manager: names, versions and the server's own metadata."""
     kept = {step: below for step, below in fields.items() if step not in ("f:apiVersion", "f:kind", "f:metadata")}
     metadata = {step: below for step, below in fields.get("f:metadata", {}).items() if step not in _UNMANAGED_FIELDS}
@@ -217,7 +217,7 @@ class _IgnoredFieldsFilter:
 
     def __init__(self, type_: AnyType, after: Tree, subresource: str) -> None:
         self._only = _SUBRESOURCE_FIELDS.get(subresource)
-        self._removed = _ignored(type_, after, subresource) if self._only is None else {}
+        self._removed = _ignored_fields(type_, after, subresource) if self._only is None else {}
 
     def apply(self, fields: FieldSet) -> FieldSet:
         if self._only is not None:
@@ -225,9 +225,9 @@ class _IgnoredFieldsFilter:
         return field_sets.remove_subtrees(fields, self._removed)
 
 
-def _ignored(type_: AnyType, after: Tree, subresource: str) -> FieldSet:
+def _ignored_fields(type_: AnyType, after: Tree, subresource: str) -> FieldSet:
     if not isinstance(type_, StructType):
-        return type_.ignored(subresource)
+        return type_.ignored_fields(subresource)
     kind = after.get("kind", "")
     if subresource == "status":
         return _STATUS_IGNORES.get(kind, _SPEC)
@@ -336,7 +336,7 @@ class _ApplyAttempt:
         return merged, self._set_applier_fields(managers, fields, changed=changed)
 
     def _set_applier_fields(self, managers: Managers, fields: FieldSet, *, changed: bool) -> Managers:
-        kept = _managed(fields)
+        kept = _remove_unmanaged(fields)
         left = {each: owned for each, owned in managers.items() if each != self._applier}
         if kept:
             before = managers[self._applier]

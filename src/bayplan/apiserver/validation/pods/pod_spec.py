@@ -15,7 +15,7 @@ from bayplan.apiserver.validation.names import (
     INT32_MAX,
     dns_label,
     dns_subdomain,
-    dns_subdomain_underscored,
+    dns_subdomain_with_underscore,
     in_range,
     ip,
     label_key,
@@ -377,7 +377,7 @@ def _check_dns(out: FieldErrorList, spec: Tree, path: str) -> None:
     for index, search in enumerate(searches):
         if search != ".":
             search = search.removesuffix(".")
-            out.each_invalid(f"{path}.searches[{index}]", search, dns_subdomain_underscored(search))
+            out.each_invalid(f"{path}.searches[{index}]", search, dns_subdomain_with_underscore(search))
     for index, option in enumerate(config.get("options", ())):
         if not option.get("name"):
             out.required(f"{path}.options[{index}]", "must not be empty")

@@ -289,7 +289,7 @@ class CapacityPlugin:
 
     # Simulation
 
-    def _simulated(self, simulation: Simulation, account: CapacityAccount) -> _SimulatedQueue:
+    def _simulated_queue(self, simulation: Simulation, account: CapacityAccount) -> _SimulatedQueue:
         """The simulated account of a queue, created on first use."""
         copies: dict[str, _SimulatedQueue] = simulation.state.setdefault(self.name, {})
         copy = copies.get(account.name)
@@ -303,7 +303,7 @@ class CapacityPlugin:
             return error(f"[{self.name}] job {task.job} not found in session (orphaned task from deleted PodGroup)")
         claims = self._device_requests.of_task(task) if self._device_requests is not None else {}
         for each in account.path:
-            copy = self._simulated(simulation, each)
+            copy = self._simulated_queue(simulation, each)
             copy.allocated.add(task.resreq)
             if copy.devices is not None:
                 copy.devices.allocate(claims)
@@ -315,7 +315,7 @@ class CapacityPlugin:
             return error(f"[{self.name}] job {task.job} not found in session (orphaned task from deleted PodGroup)")
         claims = self._device_requests.of_task(task) if self._device_requests is not None else {}
         for each in account.path:
-            copy = self._simulated(simulation, each)
+            copy = self._simulated_queue(simulation, each)
             copy.allocated.sub_unchecked(task.resreq)
             if copy.devices is not None:
                 copy.devices.deallocate(claims)
@@ -327,7 +327,7 @@ class CapacityPlugin:
             return False
         task = simulation.task
         for each in account.path:
-            copy = self._simulated(simulation, each)
+            copy = self._simulated_queue(simulation, each)
             if not self._devices_fit(copy.devices, task) or not is_within_limit(
                 each.limit, copy.allocated, task.resreq
             ):

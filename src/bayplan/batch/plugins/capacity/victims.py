@@ -78,18 +78,18 @@ class ReclaimVictims:
         self._deduct(task, account, *checked)
         return True
 
-    def _held(self, account: CapacityAccount) -> Amounts:
+    def _held_amounts(self, account: CapacityAccount) -> Amounts:
         return self._remaining.get(account.name, account.allocated)
 
     def _deduct(self, task: Task, *accounts: CapacityAccount) -> None:
         for account in accounts:
-            self._remaining[account.name] = self._held(account).clone().sub(task.resreq)
+            self._remaining[account.name] = self._held_amounts(account).clone().sub(task.resreq)
 
     def _above_guarantee(self, task: Task, account: CapacityAccount) -> bool:
-        return account.guarantee.less_equal(self._held(account).clone().sub(task.resreq))
+        return account.guarantee.less_equal(self._held_amounts(account).clone().sub(task.resreq))
 
     def _exceeds(self, account: CapacityAccount, task: Task) -> bool:
-        return bool(self._held(account).relevant_names_greater(account.deserved, task.resreq))
+        return bool(self._held_amounts(account).relevant_names_greater(account.deserved, task.resreq))
 
     def _share_ancestor(self, left: CapacityAccount, right: CapacityAccount) -> bool:
         ancestor_ids = {id(account) for account in self._ancestors_within_level(left)}

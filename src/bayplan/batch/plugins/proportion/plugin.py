@@ -206,7 +206,7 @@ class ProportionPlugin:
 
     # Simulation
 
-    def _simulated(self, simulation: Simulation, queue: str) -> Amounts:
+    def _simulated_amounts(self, simulation: Simulation, queue: str) -> Amounts:
         """The simulated allocated amounts of a queue, created on first use."""
         usage: dict[str, Amounts] = simulation.state.setdefault(self.name, {})
         if queue not in usage:
@@ -216,20 +216,22 @@ class ProportionPlugin:
     def _simulate_add(self, simulation: Simulation, task: Task) -> Status | None:
         if self._account_of(task) is None:
             return error(f"[{self.name}] job {task.job} not found in session (orphaned task from deleted PodGroup)")
-        self._simulated(simulation, self._session.jobs[task.job].queue).add(task.resreq)
+        self._simulated_amounts(simulation, self._session.jobs[task.job].queue).add(task.resreq)
         return None
 
     def _simulate_remove(self, simulation: Simulation, task: Task) -> Status | None:
         if self._account_of(task) is None:
             return error(f"[{self.name}] job {task.job} not found in session (orphaned task from deleted PodGroup)")
-        self._simulated(simulation, self._session.jobs[task.job].queue).sub_unchecked(task.resreq)
+        self._simulated_amounts(simulation, self._session.jobs[task.job].queue).sub_unchecked(task.resreq)
         return None
 
     def _simulate_allocatable(self, simulation: Simulation, queue: Queue) -> bool:
         account = self._accounts.get(queue.name)
         if account is None:
             return False
-        return is_within_limit(account.deserved, self._simulated(simulation, queue.name), simulation.task.resreq)
+        return is_within_limit(
+            account.deserved, self._simulated_amounts(simulation, queue.name), simulation.task.resreq
+        )
 
 
 def _make_accounts(session: Session, sums: Mapping[str, QueueUsage]) -> dict[str, ProportionAccount]:

@@ -241,7 +241,7 @@ def up(detach: bool, **options: Any) -> None:
     settings.manifests()  # report errors before anything starts
     if settings.kubelet_options:
         parse_kubelet_options(settings.kubelet_options)
-    folder = ClusterFolder.named(settings.name, os.environ)
+    folder = ClusterFolder.of_name(settings.name, os.environ)
     if detach:
         _start_detached(folder, settings)
         return
@@ -260,7 +260,7 @@ def down(name: str) -> None:
     Examples:
       bayplan cluster down
     """
-    stopped = ClusterFolder.named(name, os.environ).stop()
+    stopped = ClusterFolder.of_name(name, os.environ).stop()
     click.echo(f'the cluster "{name}" is down' if stopped else f'the cluster "{name}" was not up')
 
 
@@ -273,7 +273,7 @@ def status(name: str) -> None:
     Examples:
       bayplan cluster status
     """
-    folder = ClusterFolder.named(name, os.environ)
+    folder = ClusterFolder.of_name(name, os.environ)
     running = folder.require_running()
     click.echo(f'the cluster "{name}" is up at {running.url} (process {running.pid})')
     click.echo(f"objects are stored in {running.data or 'memory'}")
@@ -291,7 +291,7 @@ def reset(name: str) -> None:
     Examples:
       bayplan cluster reset
     """
-    running = ClusterFolder.named(name, os.environ).reset()
+    running = ClusterFolder.of_name(name, os.environ).reset()
     click.echo(f'the cluster "{name}" was reset, at {running.url}')
 
 

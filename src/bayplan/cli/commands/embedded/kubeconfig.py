@@ -23,7 +23,7 @@ def command(name: str, path: bool) -> None:
       export KUBECONFIG=$(bayplan kubeconfig --path)
       bayplan kubeconfig > ~/.kube/config
     """
-    folder = ClusterFolder.named(name, os.environ)
+    folder = ClusterFolder.of_name(name, os.environ)
     folder.require_running()
     if path:
         click.echo(str(folder.kubeconfig))

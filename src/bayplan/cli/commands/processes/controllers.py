@@ -142,5 +142,5 @@ def command(
 
 
 async def _print_ready(process: ControllersProcess, target: ConnectionConfig) -> None:
-    await process.synced()
+    await process.wait_synced()
     click.echo(f"{len(process.controllers.names)} controller(s) are running on {target.server}")

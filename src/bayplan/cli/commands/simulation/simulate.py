@@ -164,12 +164,12 @@ def _as_data(
     }
     deviations = differences(summary)
     for load in LOADS:
-        data[f"gpu_allocation_at_{load}_mean"] = _rounded(summary.mean.get(load))
-        data[f"gpu_allocation_at_{load}_sd"] = _rounded(summary.deviation.get(load))
+        data[f"gpu_allocation_at_{load}_mean"] = _round(summary.mean.get(load))
+        data[f"gpu_allocation_at_{load}_sd"] = _round(summary.deviation.get(load))
     data["published"] = known and {
         **{f"gpu_allocation_at_{load}_mean": known.mean[load] for load in LOADS},
         **{f"gpu_allocation_at_{load}_sd": known.deviation[load] for load in LOADS},
-        **{f"difference_at_{load}": _rounded(deviations.get(load)) for load in LOADS},
+        **{f"difference_at_{load}": _round(deviations.get(load)) for load in LOADS},
     }
     data["runs"] = [
         {
@@ -177,12 +177,12 @@ def _as_data(
             "arrived": each.arrived,
             "failed": each.failed,
             "gpu_milli_allocated": each.allocated_milli,
-            **{f"gpu_allocation_at_{load}": _rounded(value) for load, value in each.allocation.items()},
+            **{f"gpu_allocation_at_{load}": _round(value) for load, value in each.allocation.items()},
         }
         for each in runs
     ]
     return data
 
 
-def _rounded(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 4)

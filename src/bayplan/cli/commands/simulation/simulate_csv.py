@@ -145,10 +145,10 @@ def _sample_writer(path: Path | None) -> Iterator[Callable[[Sample], None]]:
     with file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_SAMPLE_COLUMNS)
-        yield lambda sample: writer.writerow(_rounded(value) for value in asdict(sample).values())
+        yield lambda sample: writer.writerow(_round(value) for value in asdict(sample).values())
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 

@@ -138,7 +138,7 @@ def test_an_interrupted_detached_start_stops_the_cluster(tmp_path: Path, monkeyp
 @pytest.mark.parametrize("name", ["", "../up", "a b", "-x"])
 def test_invalid_cluster_names_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="invalid cluster name"):
-        ClusterFolder.named(name, {"XDG_STATE_HOME": "/tmp"})
+        ClusterFolder.of_name(name, {"XDG_STATE_HOME": "/tmp"})
 
 
 def test_a_folder_is_locked_by_one_process(tmp_path: Path) -> None:

@@ -422,7 +422,7 @@ def test_the_embedded_cluster_is_the_default_without_a_kubeconfig(cluster: Clust
     env = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
     with pytest.raises(KubeconfigError, match="no cluster of `bayplan cluster up` is running; start one"):
         ClusterConnection().target(env)
-    folder = ClusterFolder.named("bayplan", env)
+    folder = ClusterFolder.of_name("bayplan", env)
     with folder.lock():
         folder.write_record(RunningCluster(os.getpid(), cluster.url))
         folder.kubeconfig.write_bytes(cluster.kubeconfig.read_bytes())
