@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.batch.evaluation.node_points import FaultRecorder, check_rejection
-from bayplan.batch.evaluation.rejected_rows import combination_numbers
 from bayplan.batch.evaluation.score_columns import ScoreColumn, ScoreError
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.model.fit_errors import POD_NUMBER_EXCEEDED, UNRESOLVABLE_CODES
@@ -27,10 +26,11 @@ from bayplan.batch.model.nodes import FloatVector
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session.session import Session
 from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.diagnosis import combination_numbers
 from bayplan.framework.api.extension_points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
-from bayplan.framework.api.plugin import PreFilterResult
 from bayplan.framework.api.plugin_traits import traits_of
-from bayplan.framework.api.status import SKIP, Code, Status, error, unschedulable
+from bayplan.framework.api.status import SKIP, SUCCESS, Code, Status, error, unschedulable
+from bayplan.framework.runtime.filtering import call_pre_filter
 from bayplan.framework.runtime.plugin_call import PLUGIN_EXCEPTIONS, to_status
 from bayplan.objects.core import ReplicationController, Service
 from bayplan.objects.workloads import ReplicaSet, StatefulSet
@@ -134,7 +134,7 @@ class FrameworkSignatures:
 class FilterColumn:
     """The answers of one filter on all rows, for one class of tasks."""
 
-    __slots__ = ("_record_fault", "active", "codes", "dependency_value", "looks_at_pods", "plugin", "reasons")
+    __slots__ = ("_record_fault", "active", "codes", "looks_at_pods", "plugin", "reasons")
 
     def __init__(self, plugin: Any, count: int, record_fault: FaultRecorder) -> None:
         self.plugin = plugin
@@ -143,7 +143,6 @@ class FilterColumn:
         self.looks_at_pods = traits_of(plugin).looks_at_pods
         self.codes: npt.NDArray[np.int8] = np.zeros(count, dtype=np.int8)
         self.reasons: dict[str, BoolVector] = {}  # in the order of the filter
-        self.dependency_value: Hashable = None
 
     def evaluate(self, cycle: Cycle) -> None:
         self.codes[:] = 0
@@ -245,10 +244,8 @@ class FrameworkFilters:
         try:
             if is_not_applicable(plugin, self.cycle):
                 return SKIP
-            result = plugin.pre_filter(self.cycle)
-            if isinstance(result, PreFilterResult):  # the plugin's Filter rejects the same nodes
-                return to_status(None, plugin.name, PRE_FILTER)
-            return to_status(result, plugin.name, PRE_FILTER)
+            result = call_pre_filter(plugin, self.cycle)
+            return result if isinstance(result, Status) else SUCCESS  # the plugin's Filter rejects the same nodes
         except PLUGIN_EXCEPTIONS as fault:
             self._session.record_plugin_fault(plugin.name, fault, PRE_FILTER.key)
             return SKIP

@@ -21,10 +21,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from bayplan.batch.diagnostics.plugin_faults import InvalidAnswer
-from bayplan.batch.evaluation.rejected_rows import combination_numbers
 from bayplan.batch.model.fit_errors import UNRESOLVABLE_CODES, FitAnswer, statuses_of
 from bayplan.batch.model.nodes import FloatVector, Node, Nodes
 from bayplan.batch.model.tasks import Task
+from bayplan.framework.api.diagnosis import combination_numbers
 from bayplan.framework.api.plugin import Rejection
 from bayplan.framework.api.status import Code, Status
 from bayplan.framework.runtime.plugin_call import PLUGIN_EXCEPTIONS

@@ -7,16 +7,14 @@ reason is formatted once, not once per node.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bayplan.batch.model.fit_errors import FitErrors
 from bayplan.framework.api.status import Code, Status
-from bayplan.snapshot import BoolVector, IntVector, RowVector
-
-_MOST_BITS = 62
+from bayplan.snapshot import BoolVector, RowVector
 
 
 class RejectedRows(NamedTuple):
@@ -64,14 +62,3 @@ def group_rows_by_statuses(statuses_by_row: Iterable[tuple[int, tuple[Status, ..
     for row, statuses in statuses_by_row:
         groups.setdefault(statuses, []).append(row)
     return [RejectedRows(statuses, np.array(rows, dtype=np.intp)) for statuses, rows in groups.items()]
-
-
-def combination_numbers(masks: Sequence[BoolVector], count: int) -> IntVector:
-    """A number for each row; equal for rows in the same masks."""
-    keys = np.zeros(count, dtype=np.int64)
-    if len(masks) > _MOST_BITS:
-        _, keys = np.unique(np.stack(masks), axis=1, return_inverse=True)
-        return keys.astype(np.int64)
-    for number, mask in enumerate(masks):
-        keys |= mask.astype(np.int64) << number
-    return keys

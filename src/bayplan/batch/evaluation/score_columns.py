@@ -15,10 +15,9 @@ from bayplan.batch.diagnostics.plugin_faults import InvalidAnswer
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.plugin import MAX_SCORE
 from bayplan.framework.api.plugin_traits import PluginTraits, traits_of
+from bayplan.framework.equivalence.plugin_evaluation import MAX_SINGLE_ROWS
+from bayplan.framework.equivalence.weighted_scores import has_out_of_range
 from bayplan.snapshot import BoolVector, IntVector, NodeInfo, NodeTable
-
-_FEW_ROWS = 2
-"""Up to this many changed rows are scored one by one, more of them as a table."""
 
 
 class ScoreError(Exception):
@@ -56,7 +55,7 @@ class ScoreColumn:
 
     def refresh(self, cycle: Cycle, rows: Sequence[int]) -> None:
         """Score some rows. Only for plugins that neither compare candidates nor normalize."""
-        if len(rows) <= _FEW_ROWS and hasattr(self.plugin, "score"):
+        if len(rows) <= MAX_SINGLE_ROWS and hasattr(self.plugin, "score"):
             for row in rows:
                 self.raw[row] = score = self.plugin.score(cycle, NodeInfo(cycle.snapshot.nodes, row))
                 self.weighted[row] = _check_score(score) * self.weight
@@ -90,7 +89,6 @@ def _check_score(score: int) -> int:
 
 def _check_scores(scores: IntVector, where: BoolVector | None = None) -> IntVector:
     """The scores, if they are in range on the candidates."""
-    checked = scores if where is None else scores[where]
-    if len(checked) and (checked.min() < 0 or checked.max() > MAX_SCORE):
+    if has_out_of_range(scores if where is None else scores[where]):
         raise ScoreError
     return scores

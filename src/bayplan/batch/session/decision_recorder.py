@@ -1,7 +1,7 @@
 """Decision records: noted when a node is chosen, recorded when the task is bound.
 
 In between, the rest of the gang is placed, or a trial is undone: a choice without a bind leaves no record. Called by
-the session for every task that finds a node. Cost: five maximum searches over all totals, and one small record.
+the session for every task that finds a node. Cost: one small record for each.
 """
 
 from __future__ import annotations
@@ -9,37 +9,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-import numpy as np
-
-from bayplan.batch.model.nodes import FloatVector
 from bayplan.batch.model.tasks import Task
 from bayplan.clock import Clock
-from bayplan.telemetry.decisions import (
-    BEST_NODES,
-    FLOATS,
-    MAX_RECORD_BYTES,
-    NO_RANKING,
-    DecisionRecord,
-    DecisionRing,
-    Ranking,
-)
+from bayplan.telemetry.decisions import FLOATS, MAX_RECORD_BYTES, NO_RANKING, DecisionRecord, DecisionRing, Ranking
 
 _MAX_PENDING_CHOICES = 50_000
 """Choices of one session kept until the bind. A network topology is tried hypernode by hypernode, which adds up."""
 _RANKING_BYTES = MAX_RECORD_BYTES // 2
-
-
-def best_rows(totals: FloatVector, first: int) -> list[int]:
-    """The rows with the highest totals, `first` at their head, without minus infinity. Overwrites the totals."""
-    found = [first]
-    totals[first] = -np.inf
-    for _ in range(min(BEST_NODES, len(totals)) - 1):
-        row = int(totals.argmax())
-        if totals.item(row) == -np.inf:
-            break
-        found.append(row)
-        totals[row] = -np.inf
-    return found
 
 
 class DecisionRecorder:

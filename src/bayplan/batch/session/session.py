@@ -31,7 +31,7 @@ from bayplan.batch.model.queues import Queue
 from bayplan.batch.model.snapshot_changes import LiveSnapshot, SnapshotChanges
 from bayplan.batch.model.statuses import TaskStatus
 from bayplan.batch.model.tasks import ReadOnlyTask, Task
-from bayplan.batch.session.decision_recorder import DecisionRecorder, best_rows
+from bayplan.batch.session.decision_recorder import DecisionRecorder
 from bayplan.batch.session.extension_calls import ExtensionCalls
 from bayplan.batch.session.extension_points import PluginSwitches
 from bayplan.batch.session.last_choices import LastChoices
@@ -42,10 +42,11 @@ from bayplan.framework.api.status import Status, error
 from bayplan.framework.runtime.bind_request_factory import BindRequestFactory
 from bayplan.framework.runtime.bind_request_mutation import MutateBindRequestError
 from bayplan.framework.runtime.plugin_call import PLUGIN_EXCEPTIONS
+from bayplan.framework.runtime.scoring import top_positions
 from bayplan.objects.volcano.types import PodGroupCondition
 from bayplan.snapshot import BoolVector, Catalog, RowVector, Snapshot
 from bayplan.snapshot.journal import ChangeJournal
-from bayplan.telemetry.decisions import DecisionRing
+from bayplan.telemetry.decisions import BEST_NODES, DecisionRing
 
 LiveCheck = Callable[[LiveSnapshot, Sequence[Task]], bool]
 
@@ -283,9 +284,9 @@ class Session(ExtensionCalls):
         row = self._best_row(task, candidates, ranked)
         if row is None:
             return None
-        best, feasible = evaluation.ranking(best_rows(ranked, row), totals), int(np.count_nonzero(candidates))
+        best = evaluation.ranking(top_positions(ranked, row, BEST_NODES), totals)
         name = self.snapshot.nodes.names[row]
-        self.decision_recorder.note_choice(task, name, feasible, best)
+        self.decision_recorder.note_choice(task, name, int(np.count_nonzero(candidates)), best)
         self.last_choices.record(task.key, name)
         if self.verbose_log.steps:
             self.verbose_log.log_scores(task, name, self._scores_by_name(candidates, totals), best)

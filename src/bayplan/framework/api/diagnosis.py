@@ -7,14 +7,14 @@ from the same record, so they cannot disagree.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from bayplan.framework.api.status import SUCCESS, Code, Status
-from bayplan.snapshot import BoolVector
+from bayplan.snapshot import BoolVector, IntVector
 
 CodeVector = npt.NDArray[np.int8]
 NOT_EVALUATED = -1
@@ -57,14 +57,21 @@ class FilterResults:
 
     def statuses(self) -> list[Status]:
         """Return the status of every entry. Entries with the same reasons share one object."""
-        if len(self.reasons) > _BITS:
-            return [self.status(position) for position in range(len(self.codes))]
-        patterns = np.zeros(len(self.codes), dtype=np.int64)
-        for bit, reason in enumerate(self.reasons):
-            patterns |= reason.mask.astype(np.int64) << bit
+        patterns = combination_numbers([reason.mask for reason in self.reasons], len(self.codes))
         _, first, which = np.unique(patterns, return_index=True, return_inverse=True)
         distinct = [self.status(position) for position in first.tolist()]
         return [distinct[number] for number in which.tolist()]
+
+
+def combination_numbers(masks: Sequence[BoolVector], count: int) -> IntVector:
+    """A number for each row; equal for rows in the same masks."""
+    keys = np.zeros(count, dtype=np.int64)
+    if len(masks) > _BITS:
+        _, keys = np.unique(np.stack(masks), axis=1, return_inverse=True)
+        return keys.astype(np.int64)
+    for number, mask in enumerate(masks):
+        keys |= mask.astype(np.int64) << number
+    return keys
 
 
 class Diagnosis:

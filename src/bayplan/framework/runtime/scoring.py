@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.extension_points import NORMALIZE, PRE_SCORE, SCORE
@@ -180,18 +181,22 @@ def default_normalize(scores: IntVector, *, reverse: bool = False) -> IntVector:
     return MAX_SCORE - stretched if reverse else stretched
 
 
-def top_positions(total: IntVector, first: int, count: int) -> list[int]:
+def top_positions(total: npt.NDArray[np.int64 | np.float64], first: int, count: int) -> list[int]:
     """Return the positions of the highest totals, `first` at the head.
 
-    Of equal totals the earlier position comes first.
+    Of equal totals the earlier position comes first. Positions with minus infinity are left out.
     """
+    lowest = _MIN_INT64 if total.dtype.kind == "i" else -np.inf
     found, totals = [first], [total.item(first)]
-    total[first] = _MIN_INT64
+    total[first] = lowest
     for _ in range(min(count, len(total)) - 1):
         position = int(total.argmax())
+        value = total.item(position)
+        if value == lowest:
+            break
         found.append(position)
-        totals.append(total.item(position))
-        total[position] = _MIN_INT64
+        totals.append(value)
+        total[position] = lowest
     for position, value in zip(found, totals, strict=True):
         total[position] = value
     return found

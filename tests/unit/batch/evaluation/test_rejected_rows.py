@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bayplan.batch.evaluation.node_search import NodeSearch
-from bayplan.batch.evaluation.rejected_rows import combination_numbers, fit_errors_of, group_rows_by_statuses
+from bayplan.batch.evaluation.rejected_rows import fit_errors_of, group_rows_by_statuses
 from bayplan.framework.api.status import unresolvable, unschedulable
 from bayplan.testing.builders import make_node, make_pod
 from support.builders.batch import make_group, make_member
@@ -25,16 +23,6 @@ def test_fit_errors_count_rows_by_reason_and_mark_unresolvable_rows() -> None:
 
 def test_without_unresolvable_rows_there_is_no_mask() -> None:
     assert fit_errors_of(group_rows_by_statuses([(0, (FULL,))]), 1).unresolvable is None
-
-
-@given(st.integers(1, 80), st.lists(st.integers(0, 7), min_size=1, max_size=12))
-def test_rows_in_the_same_masks_have_the_same_key(masks: int, kinds: list[int]) -> None:
-    columns = [np.array([bool(kind >> (number % 3) & 1) for kind in kinds]) for number in range(masks)]
-    keys = combination_numbers(columns, len(kinds)).tolist()
-    for one in range(len(kinds)):
-        for other in range(len(kinds)):
-            alike = all(column[one] == column[other] for column in columns)
-            assert (keys[one] == keys[other]) is alike
 
 
 def test_grouped_rejections_equal_those_of_single_rows() -> None:

@@ -1,30 +1,15 @@
-"""Decision records: the best rows, and what is kept of them until tasks are bound."""
+"""Decision records: what is kept of choices until tasks are bound."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session import decision_recorder
-from bayplan.batch.session.decision_recorder import DecisionRecorder, best_rows, make_ranking
+from bayplan.batch.session.decision_recorder import DecisionRecorder, make_ranking
 from bayplan.clock import ManualClock
 from bayplan.telemetry.decisions import MAX_RECORD_BYTES, DecisionRing, ScoredNode
 from bayplan.testing import BatchHarness, make_gang, make_node
-
-ROWS = np.array([5.0, 9.0, -np.inf, 9.0, 1.5, 7.0, 2.0, -np.inf])
-
-
-@pytest.mark.parametrize(
-    ("totals", "first", "rows"),
-    [
-        pytest.param(ROWS, 3, [3, 1, 5, 0, 6], id="the-chosen-one-first"),
-        pytest.param(ROWS[:3], 1, [1, 0], id="none-that-cannot-be-compared"),
-        pytest.param(ROWS[:1], 0, [0], id="one-node"),
-    ],
-)
-def test_best_rows(totals: np.ndarray[tuple[int], np.dtype[np.float64]], first: int, rows: list[int]) -> None:
-    assert best_rows(totals.copy(), first) == rows
 
 
 def task() -> Task:

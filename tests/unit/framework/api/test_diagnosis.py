@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bayplan.clock import ManualClock
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.diagnosis import Diagnosis, FilterReasonRows, FilterResults
+from bayplan.framework.api.diagnosis import Diagnosis, FilterReasonRows, FilterResults, combination_numbers
 from bayplan.framework.api.extension_points import POST_FILTER, PRE_ENQUEUE, ExtensionPoint
 from bayplan.framework.api.plugin import PostFilterResult
 from bayplan.framework.api.status import SKIP, SUCCESS, Code, Status, error, unresolvable, unschedulable
@@ -222,3 +224,26 @@ def test_timings_are_shared() -> None:
     Framework(profile, FakeHandle(), timings).pre_enqueue(make_pod())  # type: ignore[arg-type]
     assert timings.of("A", "preEnqueue").calls == 1
     assert PluginCaller(ManualClock(), timings).timings is timings
+
+
+@given(st.integers(1, 80), st.lists(st.integers(0, 7), min_size=1, max_size=12))
+def test_rows_in_the_same_masks_have_the_same_key(masks: int, kinds: list[int]) -> None:
+    columns = [np.array([bool(kind >> (number % 3) & 1) for kind in kinds]) for number in range(masks)]
+    keys = combination_numbers(columns, len(kinds)).tolist()
+    for one in range(len(kinds)):
+        for other in range(len(kinds)):
+            alike = all(column[one] == column[other] for column in columns)
+            assert (keys[one] == keys[other]) is alike
+
+
+@pytest.mark.parametrize("reasons", [3, 70])
+def test_statuses_equal_those_of_single_rows(reasons: int) -> None:
+    results = FilterResults(np.array([0, 2, 3, 2], dtype=np.int8), plugins={"p": np.array([False, True, True, True])})
+    for number in range(reasons):
+        mask = np.array([False, number % 2 == 0, number % 3 == 0, number % 2 == 0])
+        results.reasons.append(FilterReasonRows("p", f"reason {number}", mask))
+    found = results.statuses()
+    assert [(each.code, each.reasons) for each in found] == [
+        (each.code, each.reasons) for each in map(results.status, range(4))
+    ]
+    assert found[1] is found[3]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from bayplan.clock import ManualClock
@@ -14,7 +15,7 @@ from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.extension_points import PRE_SCORE, SCORE
 from bayplan.framework.api.status import SKIP, Code, error, unschedulable
 from bayplan.framework.runtime.plugin_call import PluginCaller
-from bayplan.framework.runtime.scoring import ScorePoints, TotalScores, default_normalize
+from bayplan.framework.runtime.scoring import ScorePoints, TotalScores, default_normalize, top_positions
 from bayplan.snapshot import IntVector, NodeInfo, NodeTable
 from bayplan.telemetry.plugin_timings import PluginTimings
 from support.builders.framework import make_cycle, make_node, make_pod, make_snapshot
@@ -216,3 +217,21 @@ def test_plugins_that_are_called_for_each_node() -> None:
 )
 def test_default_normalization(scores: list[int], reverse: bool, expected: list[int]) -> None:
     assert default_normalize(np.array(scores, dtype=np.int64), reverse=reverse).tolist() == expected
+
+
+TOTALS = np.array([5.0, 9.0, -np.inf, 9.0, 1.5, 7.0, 2.0, -np.inf])
+
+
+@pytest.mark.parametrize(
+    ("totals", "first", "positions"),
+    [
+        pytest.param(np.array([5, 9, -1, 9, 1]), 3, [3, 1, 0, 4, 2], id="integers"),
+        pytest.param(TOTALS, 3, [3, 1, 5, 0, 6], id="the-chosen-one-first"),
+        pytest.param(TOTALS[:3], 1, [1, 0], id="without-minus-infinity"),
+        pytest.param(TOTALS[:1], 0, [0], id="one-node"),
+    ],
+)
+def test_top_positions(totals: npt.NDArray[Any], first: int, positions: list[int]) -> None:
+    before = totals.copy()
+    assert top_positions(totals, first, 5) == positions
+    assert np.array_equal(totals, before)
