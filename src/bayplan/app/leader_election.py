@@ -27,7 +27,7 @@ async def election_event_recorder(client: Client, name: str) -> AsyncIterator[Ev
         yield EventRecorder(name, host=platform.node(), clock=client.clock, chance=client.chance, post=sink.post)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_EVENT_FLUSH_TIMEOUT_S):
-                await sink.drained()
+                await sink.drain()
     finally:
         send_task.cancel()
 

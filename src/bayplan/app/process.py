@@ -106,7 +106,7 @@ async def start_process(parts: ProcessParts) -> AsyncIterator[SchedulerProcess]:
         )
         process = await parts.build(clients)
         process.election = await clients.build_election(parts.leases, parts.identity, parts.serving.secure_port)
-        process.flush_events = clients.event_sink.drained
+        process.flush_events = clients.event_sink.drain
         process.drain_timeout_s = parts.settings.stop_seconds
         process.on_synced = freeze_periodically
         process.page_url = page_url

@@ -81,12 +81,12 @@ class InformerCache:
 
     def _handle_request(self, request: BindRequest, *, is_gone: bool) -> None:
         if is_gone:
-            if self._known(request) is not None:
+            if self._cached_request(request) is not None:
                 del self.requests[_key(request)]
         elif not self.observe(request):
             self.requests[_key(request)] = request
 
-    def _known(self, request: BindRequest) -> BindRequest | None:
+    def _cached_request(self, request: BindRequest) -> BindRequest | None:
         """The latest known version of this request, and not of another one of its name."""
         known = self.requests.get(_key(request))
         return known if known is not None and known.metadata.uid == request.metadata.uid else None
@@ -94,26 +94,26 @@ class InformerCache:
     def observe(self, request: BindRequest) -> bool:
         """Record a request from the API server's response. False if it is not the known one. A response may come after
         the event of the request's deletion or replacement: it restores nothing."""
-        known = self._known(request)
+        known = self._cached_request(request)
         if known is not None and (request.version > known.version or not request.version):
             self.requests[_key(request)] = request  # the cached one of the same version may be newer
         return known is not None
 
     def version_of(self, request: BindRequest) -> str:
         """The latest known resourceVersion of a request."""
-        known = self._known(request)
+        known = self._cached_request(request)
         latest = known if known is not None and known.version > request.version else request
         return latest.metadata.resource_version
 
     def observe_unreadable(self, request: BindRequest) -> None:
         """The same for a request that cannot be decoded as a whole: recorded only if an earlier version is known."""
-        if self._known(request) is not None:
+        if self._cached_request(request) is not None:
             self.requests[_key(request)] = request
 
     @contextmanager
     def expect_own_write(self, request: BindRequest, status: BindRequestStatus) -> Iterator[None]:
         """The block writes this status: an event with it, maybe before the response, is the binder's own write."""
-        key, known = _key(request), self._known(request)
+        key, known = _key(request), self._cached_request(request)
         if known is None:
             yield
             return
@@ -131,7 +131,7 @@ class InformerCache:
 
     def is_current(self, request: BindRequest) -> bool:
         """Whether this request still exists unchanged and active, according to the watch."""
-        known = self._known(request)
+        known = self._cached_request(request)
         return known is not None and _is_same_request(known, request) and known.is_active
 
     async def is_still_current(self, request: BindRequest, prepared_s: float) -> bool:

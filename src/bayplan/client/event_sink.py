@@ -120,7 +120,7 @@ class EventSink:
         """Number of events with an unanswered write."""
         return len(self._newer_writes)
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait until all queued events are stored or dropped."""
         await self._idle.wait()
 

@@ -83,7 +83,7 @@ class QueuePools:
 
     def count_rejectors(self, queued: QueuedPodInfo, by: int) -> None:
         for plugin in queued.rejectors:
-            self._recorder.rejected(plugin, queued.pod.scheduler_name, by)
+            self._recorder.add_rejected(plugin, queued.pod.scheduler_name, by)
 
     def _replace(self, present: QueuedPodInfo, queued: QueuedPodInfo) -> None:
         self.remove(present)

@@ -17,7 +17,7 @@ class QueueRecorder(Protocol):
         """`queue_incoming_pods_total`: a pod entered active, backoff or unschedulable because of an event."""
         ...
 
-    def rejected(self, plugin: str, profile: str, by: int) -> None:
+    def add_rejected(self, plugin: str, profile: str, by: int) -> None:
         """`unschedulable_pods`: the number of pods that wait because of this plugin changed by `by`."""
         ...
 
@@ -42,7 +42,7 @@ class QueueCounters:
     def incoming(self, queue: str, event: str) -> None:
         self.incoming_pods[queue, event] += 1
 
-    def rejected(self, plugin: str, profile: str, by: int) -> None:
+    def add_rejected(self, plugin: str, profile: str, by: int) -> None:
         self.unschedulable_pods[plugin, profile] += by
 
     def in_flight(self, event: str, by: int) -> None:

@@ -494,7 +494,7 @@ class SchedulingQueue:
         plugin = queued.gated_by = status.plugin
         if plugin not in queued.rejectors:
             queued.unschedulable_plugins |= {plugin}
-            self._recorder.rejected(plugin, queued.pod.scheduler_name, 1)
+            self._recorder.add_rejected(plugin, queued.pod.scheduler_name, 1)
         queued.is_flushed = False
         present = self._pools.get(queued.key)
         # otherwise an older pod of that name is already further

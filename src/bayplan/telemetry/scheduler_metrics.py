@@ -332,7 +332,7 @@ class SchedulerMetrics:
         """Count pods that entered the active, backoff or unschedulable queue."""
         self.incoming_pods.labels(queue, event).value += pods
 
-    def rejected(self, plugin: str, profile: str, by: int) -> None:
+    def add_rejected(self, plugin: str, profile: str, by: int) -> None:
         """Change the number of pods that are unschedulable because of this plugin."""
         self.unschedulable.labels(plugin, profile).value += by
 

@@ -63,8 +63,8 @@ class Harness:
         meta = ObjectMeta(name=name, namespace="team", uid=name, resource_version=version)
         self.recorder.record_failed_scheduling(Pod(metadata=meta), "no room")
 
-    async def drained(self, *, tick_s: float = 0.0) -> None:
-        done = asyncio.ensure_future(self.sink.drained())
+    async def drain(self, *, tick_s: float = 0.0) -> None:
+        done = asyncio.ensure_future(self.sink.drain())
         await wait_until(done.done, tick=lambda: self.clock.advance(tick_s))
 
 
@@ -90,7 +90,7 @@ async def test_events_are_created() -> None:
     async with event_sink() as w:
         for name in ("a", "b", "c"):
             w.record_failure(name)
-        await w.drained()
+        await w.drain()
         assert sorted(event["regarding"]["name"] for event in w.store.events.values()) == ["a", "b", "c"]
         assert set(w.server.request_lines()) == {f"POST {PATH}"}
         assert (w.sink.stored, w.sink.refused, w.sink.dropped, w.sink.waiting) == (3, 0, 0, 0)
@@ -101,7 +101,7 @@ async def test_a_series_is_written_after_its_first_event_when_both_wait() -> Non
     async with event_sink() as w:
         for _ in range(5):
             w.record_failure()
-        await w.drained()
+        await w.drain()
         assert w.store.series == [2]
         assert [each.split()[0] for each in w.server.request_lines()] == ["POST", "PATCH"]
 
@@ -114,11 +114,11 @@ async def test_an_ongoing_series_is_written_every_half_hour_and_ends_without_a_w
         async def five_minutes(*, failing: bool) -> None:
             if failing:
                 w.record_failure()
-                await w.drained()
+                await w.drain()
             for _ in range(5):
                 w.clock.advance(60)
                 await asyncio.sleep(0)
-                await w.drained()
+                await w.drain()
 
         for _ in range(8):
             await five_minutes(failing=True)
@@ -130,7 +130,7 @@ async def test_an_ongoing_series_is_written_every_half_hour_and_ends_without_a_w
             await five_minutes(failing=False)
         assert len(w.server.requests) == request_count
         w.record_failure()
-        await w.drained()
+        await w.drain()
         assert w.store.series == [written, 1]
 
 
@@ -141,7 +141,7 @@ async def test_recorders_of_both_groups_share_a_sink() -> None:
         w.record_failure("p")
         for _ in range(3):
             core.record(Pod(metadata=ObjectMeta(name="q", namespace="team", uid="q")), **UNSCHEDULABLE)
-            await w.drained()
+            await w.drain()
         assert [each.partition("/team/")[0] for each in w.server.request_lines()] == [
             "POST /apis/events.k8s.io/v1/namespaces",
             "POST /api/v1/namespaces",
@@ -154,10 +154,10 @@ async def test_recorders_of_both_groups_share_a_sink() -> None:
 async def test_a_series_whose_event_was_deleted_is_recreated() -> None:
     async with event_sink() as w:
         w.record_failure()
-        await w.drained()
+        await w.drain()
         w.store.events.clear()
         w.record_failure()
-        await w.drained()
+        await w.drain()
         assert w.store.series == [2]
         assert [each.split()[0] for each in w.server.request_lines()] == ["POST", "PATCH", "POST"]
 
@@ -166,10 +166,10 @@ async def test_a_series_whose_event_was_deleted_is_recreated() -> None:
 async def test_an_event_that_exists_when_it_is_recreated_is_patched_later() -> None:
     async with event_sink() as w:
         w.record_failure()
-        await w.drained()
+        await w.drain()
         w.store.fails = [status(404, "NotFound"), status(409, "AlreadyExists")]
         w.record_failure()
-        await w.drained(tick_s=1.0)
+        await w.drain(tick_s=1.0)
         assert w.store.series == [2]
 
 
@@ -183,7 +183,7 @@ async def test_an_event_that_does_not_reach_the_server_is_retried_after_ten_seco
         w.clock.advance(9.9)
         await asyncio.sleep(0.01)
         assert len(w.server.requests) == 1
-        await w.drained(tick_s=0.5)
+        await w.drain(tick_s=0.5)
         assert w.clock.monotonic_s() >= 20
         assert len(w.server.requests) == 3
         assert w.store.series == [1]
@@ -194,7 +194,7 @@ async def test_an_event_is_dropped_after_twelve_tries() -> None:
     async with event_sink() as w:
         w.store.fails = [Reply(raw=b"", close=True) for _ in range(100)]
         w.record_failure()
-        await w.drained(tick_s=1.0)
+        await w.drain(tick_s=1.0)
         assert len(w.server.requests) == MAX_TRIES
         assert (w.sink.stored, w.sink.refused) == (0, 1)
 
@@ -214,11 +214,11 @@ async def test_a_refused_event_is_dropped(answer: Reply) -> None:
     async with event_sink() as w:
         w.store.fails = [answer]
         w.record_failure()
-        await w.drained()
+        await w.drain()
         assert len(w.server.requests) == 1
         assert (w.sink.stored, w.sink.refused) == (0, 1)
         w.record_failure("q")
-        await w.drained()
+        await w.drain()
         assert w.sink.stored == 1, "the next event is stored"
 
 
@@ -234,7 +234,7 @@ async def test_no_event_is_written_without_the_lease() -> None:
     async with event_sink() as w:
         w.sink.client.set_guard(Lost())
         w.record_failure()
-        await w.drained()
+        await w.drain()
         assert w.server.requests == []
 
 
@@ -248,7 +248,7 @@ async def test_the_newest_events_are_dropped_when_a_hung_server_fills_the_queue(
         for number in range(2, 10):
             w.record_failure(f"p{number}")
         assert (w.sink.dropped, w.sink.waiting) == (5, 5)
-        await w.drained(tick_s=1.0)
+        await w.drain(tick_s=1.0)
         assert sorted(e["regarding"]["name"] for e in w.store.events.values()) == ["p0", "p1", "p2", "p3", "p4"]
 
 
@@ -286,7 +286,7 @@ async def test_extra_senders_send_a_backlog_unless_other_writes_have_priority(
             await asyncio.sleep(0)
         assert blocked == concurrent
         gate.set()
-        await events.drained()
+        await events.drain()
         assert len(store.events) == count
         running.cancel()
 
@@ -297,10 +297,10 @@ async def test_a_bug_while_sending_drops_one_event(monkeypatch: pytest.MonkeyPat
         sent = w.sink.client.create
         monkeypatch.setattr(w.sink.client, "create", None)
         w.record_failure()
-        await w.drained()
+        await w.drain()
         monkeypatch.setattr(w.sink.client, "create", sent)
         w.record_failure("q")
-        await w.drained()
+        await w.drain()
         assert (w.sink.stored, w.sink.refused) == (1, 1)
 
 
@@ -309,7 +309,7 @@ async def test_a_server_without_the_group_gets_core_events() -> None:
     async with event_sink(resource=CORE_EVENTS) as w:
         for _ in range(3):
             w.record_failure()
-        await w.drained()
+        await w.drain()
         (event,) = w.store.events.values()
         assert event["count"] == 3
         assert set(w.server.request_lines()) == {

@@ -145,7 +145,7 @@ def test_timings_of_plugins_are_copied_at_a_scrape() -> None:
 def test_every_other_method_updates_its_metric() -> None:
     registry, metrics, _ = build_metrics(*DEFAULT_GATES, "GenericWorkload", "SchedulerAsyncAPICalls")
     metrics.observe_decision(0.001)
-    metrics.rejected("NodeName", PROFILE, 2)
+    metrics.add_rejected("NodeName", PROFILE, 2)
     metrics.in_flight("PodPopped", 1)
     metrics.observe_claim_created("success")
     metrics.observe_volume_failure("bind")

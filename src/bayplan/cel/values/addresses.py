@@ -115,13 +115,13 @@ class _Ipv6:
         if length == 0:
             raise _parse_error(self._whole, "each colon-separated field must have at least one digit", rest)
         if rest[length : length + 1] == ".":
-            self._embedded()
+            self._parse_embedded_ipv4()
             return False
         self._bytes += int(rest[:length], 16).to_bytes(2, "big")
         self._rest = rest[length:]
         return bool(self._rest) and self._colon()
 
-    def _embedded(self) -> None:
+    def _parse_embedded_ipv4(self) -> None:
         if self._gap < 0 and len(self._bytes) != 12:
             message = "embedded IPv4 address must replace the final 2 fields of the address"
             raise _parse_error(self._whole, message, self._rest)
