@@ -71,9 +71,8 @@ def measure_all(
     for turn in range(1, rounds + 1):
         for number, name in enumerate(names, 1):
             progress(f"round {turn} of {rounds}, {name} ({number} of {len(names)}): {WORKLOADS[name].about}")
-            twins = (
-                naive_pods if turn == 1 else 0
-            )  # the naive twins run once: they only verify decisions, and take most of the time
+            # the naive twins run once: they only verify decisions, and take most of the time
+            twins = naive_pods if turn == 1 else 0
             found = measure(name, WORKLOADS[name], nodes, pods or WORKLOADS[name].pods, twins)
             rows[name] = found.or_quieter(rows.get(name))
     return Report(rows=list(rows.values()))

@@ -18,7 +18,6 @@ _SERVERS = ("scheduler", "run", "binder", "controllers", "kubelet")
 
 
 def main() -> None:
-    """Run the command line."""
     _handle_signals(sys.argv[1:])
     from bayplan.cli import main as run
 

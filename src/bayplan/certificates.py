@@ -125,7 +125,6 @@ def _sign(
     since: datetime,
     until: datetime,
 ) -> str:
-    """The signed certificate in PEM."""
     builder = builder.serial_number(x509.random_serial_number()).not_valid_before(since).not_valid_after(until)
     for extension, critical in extensions:
         builder = builder.add_extension(extension, critical)

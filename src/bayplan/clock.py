@@ -42,8 +42,6 @@ class LoopClock(Clock, Protocol):
 
 
 class SystemClock:
-    """The clock of the machine."""
-
     monotonic_s = staticmethod(time.perf_counter)  # no wrapper: it is called twice for every call of a plugin
 
     def now(self) -> datetime:

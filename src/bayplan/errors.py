@@ -35,8 +35,6 @@ class BayplanError(Exception):
 
 
 class UsageError(BayplanError):
-    """The arguments of the command are invalid."""
-
     exit_code = 2
 
 

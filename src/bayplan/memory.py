@@ -68,9 +68,8 @@ def freeze_periodically() -> None:
 def _schedule_freeze() -> None:
     freeze_new_objects()
     loop = asyncio.get_running_loop()
-    loop.call_later(
-        FREEZE_INTERVAL_S - loop.time() % FREEZE_INTERVAL_S, _schedule_freeze
-    )  # in step with other timers of this interval
+    # in step with other timers of this interval
+    loop.call_later(FREEZE_INTERVAL_S - loop.time() % FREEZE_INTERVAL_S, _schedule_freeze)
 
 
 def freeze_new_objects() -> None:

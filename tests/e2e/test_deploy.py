@@ -87,9 +87,8 @@ def comparable(trees: list[Tree]) -> dict[tuple[str, str, str], Tree]:
         if tree["kind"] == "ConfigMap" and "config.yaml" in tree["data"]:
             tree["data"]["config.yaml"] = yaml.safe_load(tree["data"]["config.yaml"])
         if tree["kind"] == "Deployment":
-            tree["spec"]["template"]["metadata"].pop(
-                "annotations", None
-            )  # helm's checksum annotation, which restarts pods
+            # helm's checksum annotation, which restarts pods
+            tree["spec"]["template"]["metadata"].pop("annotations", None)
         found[tree["kind"], meta.get("namespace", ""), meta["name"]] = tree
     assert len(found) == len(trees)
     return found

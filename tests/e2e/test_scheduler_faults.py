@@ -201,9 +201,8 @@ def test_a_node_is_deleted_during_bindings_to_it(cluster: Cluster, harness: Sche
 def test_a_process_is_killed_during_bindings(harness: SchedulerHarness) -> None:
     room = {"memory": "34Gi", "ephemeral-storage": "68Gi", "example.com/card": "34"}
     asks = {"memory": "1Gi", "ephemeral-storage": "2Gi", "example.com/card": "1"}
-    harness.add_nodes(
-        30, room=room
-    )  # 34 a node: twenty to spare, so a scheduler that forgets a binding soon overcommits one
+    # 34 a node: twenty to spare, so a scheduler that forgets a binding soon overcommits one
+    harness.add_nodes(30, room=room)
     made = names(harness, "pod", 1000, asks=asks)
     with harness.run_scheduler() as first:
         wait_until(lambda: sum(map(bool, map(node_name, harness.api.pods().values()))) > 30, "some are bound")

@@ -169,6 +169,5 @@ def _by_config_map(source: Tree) -> object:
 
 
 def _replace_or_append(items: Iterable[Tree], new: Tree, key: Callable[[Tree], object]) -> list[Tree]:
-    """The items with a new one in place of the item with the same key, or at the end."""
     found = [new if key(each) == key(new) else each for each in items]
     return found if new in found else [*found, new]

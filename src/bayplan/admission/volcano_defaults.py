@@ -17,7 +17,6 @@ _PLUGINS_NEEDING_SVC = ("mpi", "pytorch", "ray", "tensorflow")
 
 
 def with_job_defaults(job: Tree, *, scheduler: str = SCHEDULER) -> Tree:
-    """A Job of batch.volcano.sh as Volcano stores it."""
     job = copy.deepcopy(job)
     spec = job.setdefault("spec", {})
     if not isinstance(spec, dict):
@@ -64,7 +63,6 @@ def min_available(task: Tree) -> int:
 
 
 def with_queue_defaults(queue: Tree) -> Tree:
-    """A Queue as Volcano stores it."""
     queue = copy.deepcopy(queue)
     annotations = queue.setdefault("metadata", {}).get("annotations") or {}
     hierarchy, weights = annotations.get(HIERARCHY), annotations.get(HIERARCHY_WEIGHTS)

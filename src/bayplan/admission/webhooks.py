@@ -35,9 +35,7 @@ RESOURCE_GROUP = "volcano.sh/resource-group"
 class AdmissionContext(Protocol):
     """Other objects that a webhook reads."""
 
-    def queues(self) -> Mapping[str, Tree]:
-        """All queues by name."""
-        ...
+    def queues(self) -> Mapping[str, Tree]: ...
 
     def namespace(self, name: str) -> Tree | None:
         """A namespace; None if it is unknown."""
@@ -108,8 +106,6 @@ class AdmissionSettings:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """One admission request to a webhook."""
-
     operation: str
     object: Tree
     old: Tree | None
@@ -124,8 +120,6 @@ Validator = Callable[[AdmissionRequest], str]
 
 @dataclass(frozen=True, slots=True)
 class AdmissionWebhook:
-    """One webhook."""
-
     path: str
     webhook: str
     group: str

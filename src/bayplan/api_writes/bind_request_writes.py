@@ -26,8 +26,6 @@ log = logging.getLogger(__name__)
 
 
 class BindRequestWrites:
-    """Creates and deletes BindRequests."""
-
     def __init__(self, client: Client, confirmed: ConfirmedWrites | None = None) -> None:
         self._client = client
         self._confirmed = confirmed or ConfirmedWrites(client.clock)

@@ -27,8 +27,6 @@ _TRIES = 5
 
 
 class GuardedPatches:
-    """Patches objects of one API server."""
-
     def __init__(self, client: Client, confirmed: ConfirmedWrites) -> None:
         self._client = client
         self._confirmed = confirmed

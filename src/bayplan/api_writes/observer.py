@@ -12,8 +12,6 @@ SUCCEEDED, FAILED, TIMED_OUT = "success", "failure", "timeout"
 
 
 class SchedulerObserver(Protocol):
-    """Called with the steps of a live scheduler."""
-
     def observe_decision(self, seconds: float) -> None:
         """A node was searched for, with or without success."""
         ...
@@ -30,9 +28,7 @@ class SchedulerObserver(Protocol):
         """Nodes were searched for all pods of a group."""
         ...
 
-    def observe_group_attempt(self, result: str, profile: str, seconds: float) -> None:
-        """An attempt for a group is over."""
-        ...
+    def observe_group_attempt(self, result: str, profile: str, seconds: float) -> None: ...
 
     def observe_event(self, event: str, seconds: float) -> None:
         """A watch event was handled by cache and queue."""
@@ -40,9 +36,7 @@ class SchedulerObserver(Protocol):
 
     def observe_permit_wait(self, result: str, seconds: float) -> None: ...
 
-    def observe_victims(self, victims: int) -> None:
-        """Number of victims of one preemption."""
-        ...
+    def observe_victims(self, victims: int) -> None: ...
 
     def observe_preemption(self, result: str, seconds: float) -> None:
         """The victims were deleted, or a deletion failed."""
@@ -56,14 +50,10 @@ class SchedulerObserver(Protocol):
         """A device claim was created for a pod that requests an extended resource."""
         ...
 
-    def observe_device_wait(self, profile: str, driver: str, status: str, seconds: float) -> None:
-        """A pod waited until a device was ready."""
-        ...
+    def observe_device_wait(self, profile: str, driver: str, status: str, seconds: float) -> None: ...
 
 
 class NoSchedulerObserver:
-    """Ignores all calls."""
-
     def observe_decision(self, seconds: float) -> None: ...
     def observe_attempt(self, result: str, profile: str, seconds: float) -> None: ...
     def observe_scheduled(self, attempts: int, since_first_s: float | None, *, after_flush: bool = False) -> None: ...

@@ -111,7 +111,6 @@ class ApiWrites:
 
     @property
     def busy(self) -> bool:
-        """Whether a submitted write is in progress."""
         return bool(self._tasks)
 
     @property
@@ -120,12 +119,10 @@ class ApiWrites:
         return self.busy or self.confirmed.open > 0
 
     async def drain(self) -> None:
-        """Wait for everything that was submitted."""
         while self._tasks:
             await asyncio.wait(self._tasks)  # cancelling this wait cancels no write
 
     async def abandon(self) -> None:
-        """Cancel everything that was submitted."""
         for task in self._tasks:
             task.cancel()
         await self.drain()

@@ -87,13 +87,11 @@ def conflict(resource: ServedResource, name: str, why: str, *, resource_name: st
 
 
 def version_conflict(resource: ServedResource, name: str) -> StatusError:
-    """The resourceVersion in the request is not the newest one."""
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(resource, name, why)
 
 
 def uid_conflict(resource: ServedResource, namespace: str, name: str, *, requested: str, found: str) -> StatusError:
-    """The object with this name has another uid than the request."""
     place = f"{namespace}/{name}" if namespace else name
     key = f"/registry/{f'{resource.group}/' if resource.custom else ''}{resource.plural}/{place}"
     failed = f"Precondition failed: UID in precondition: {requested}, UID in object meta: {found}"
@@ -117,7 +115,6 @@ def forbidden_url(user: str, verb: str, path: str) -> StatusError:
 
 
 def namespace_terminating(resource: ServedResource, name: str, namespace: str) -> StatusError:
-    """Refused: no objects can be created in a namespace that is being deleted."""
     cause = {
         "reason": "NamespaceTerminating",
         "message": f"namespace {namespace} is being terminated",

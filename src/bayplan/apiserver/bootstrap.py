@@ -27,8 +27,6 @@ _MANAGER = "kube-apiserver"
 
 @dataclass(slots=True)
 class BootstrapObjects:
-    """Creates the bootstrap objects."""
-
     store: Store
     writer: ObjectWriter
     resources: ResourceRegistry

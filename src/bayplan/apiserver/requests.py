@@ -25,8 +25,6 @@ _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DE
 
 @dataclass(frozen=True, slots=True)
 class RequestUser:
-    """The authenticated user of a request."""
-
     name: str
     groups: tuple[str, ...] = ()
     uid: str = ""
@@ -106,8 +104,6 @@ def request_verb(method: str, path: ResourcePath, query: Mapping[str, str]) -> s
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The options of a write: field manager, dry run, field validation, force."""
-
     manager: str = ""
     dry_run: bool = False
     validation: str = "Warn"
@@ -135,8 +131,6 @@ _DEFAULT_OPTIONS = WriteOptions()
 
 
 class WriteRequest(msgspec.Struct, frozen=True):
-    """One write: its resource, namespace, user and options."""
-
     resource: ServedResource
     namespace: str
     user: RequestUser
@@ -152,8 +146,6 @@ class WriteRequest(msgspec.Struct, frozen=True):
 
 
 class ResourceRequest(msgspec.Struct, frozen=True):
-    """A parsed request for objects of one kind."""
-
     verb: str
     resource: ServedResource
     path: ResourcePath

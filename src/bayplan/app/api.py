@@ -317,7 +317,6 @@ def _manifests(nodes: Nodes, zones: int) -> list[dict[str, Any]]:
 
 
 def _add_kubelet_fields(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """A Node manifest with the fields that a kubelet adds."""
     name = (manifest.get("metadata") or {}).get("name")
     if not isinstance(name, str) or not name:
         raise UsageError("a Node manifest has no metadata.name; add one")

@@ -105,8 +105,6 @@ def batch_lease(options: BatchOptions) -> LeaderElection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSettings:
-    """All settings of a batch engine."""
-
     options: BatchOptions = field(default_factory=BatchOptions)
     conf: Path | BatchConfiguration | None = None
     """A file, which is read again when it changes, or a configuration."""
@@ -117,7 +115,6 @@ class BatchSettings:
 
     @property
     def watched(self) -> tuple[Kind, ...]:
-        """The kinds that the engine watches."""
         return (*kinds_read(self.options), *self._requests)
 
     @property
@@ -212,8 +209,6 @@ class SchedulerEventRecorders:
 
 @dataclass(frozen=True, slots=True)
 class BatchComponents:
-    """A batch engine with its clients and event recorders."""
-
     live: BatchRunLoop
     event_recorders: SchedulerEventRecorders
 

@@ -27,8 +27,6 @@ from bayplan.telemetry.process_metrics import LeaderMetrics, ProcessMetrics, Req
 
 
 class BatchMonitor:
-    """The metrics and views of one process."""
-
     def __init__(self, clock: LoopClock, *, registry: MetricsRegistry | None = None) -> None:
         self.registry = registry or MetricsRegistry()
         self.metrics = BatchMetrics(self.registry, clock.now)
@@ -50,7 +48,6 @@ class BatchMonitor:
     def attach_engine(
         self, live: BatchRunLoop, lease: LeaderElection, binder: BinderStatusReader | None = None
     ) -> None:
-        """Set the engine and the lease of its process."""
         self._lease, self._explainers, self._binder = lease, (BatchExplainer(live),), binder
         self.page_source.attach_batch(live, self.metrics)
 

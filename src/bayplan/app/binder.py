@@ -89,8 +89,6 @@ def binder_lease(*, leader_elect: bool, namespace: str = LEASE_NAMESPACE) -> Lea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinderSettings:
-    """All settings of a binder."""
-
     plugins: BinderPlugins = field(default_factory=default_binder_plugins)
     plugin_changes: Mapping[str, PluginChange] = field(default_factory=dict)
     workers: int = WORKERS
@@ -210,8 +208,6 @@ class BinderProcess(EngineProcess):
 
 
 class BinderMonitor:
-    """The metrics and the health of one binder."""
-
     def __init__(
         self, clock: LoopClock, registry: MetricsRegistry | None = None, *, leader: LeaderMetrics | None = None
     ) -> None:

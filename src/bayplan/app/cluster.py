@@ -58,8 +58,6 @@ _UNLIMITED_QPS = -1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSetup:
-    """The configuration of a cluster's scheduler."""
-
     configuration: Configuration
     registry: Registry
     plugins: PluginSource | None = None
@@ -109,7 +107,6 @@ class SchedulerSetup:
         )
 
     def batch_without_leader_election(self) -> BatchSettings | None:
-        """The same for the batch engine."""
         batch = self.batch
         return None if batch is None else replace_value(batch, lease=replace(batch.lease, leader_elect=False))
 

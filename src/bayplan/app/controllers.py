@@ -25,8 +25,6 @@ LEASE_NAMESPACE = "kube-system"
 
 
 class ControllersProcess:
-    """The controllers with their lease."""
-
     def __init__(self, controllers: ControllerManager, election: LeaderElector | None) -> None:
         self.controllers = controllers
         self.election = election

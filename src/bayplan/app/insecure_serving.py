@@ -24,8 +24,6 @@ _PROBE_PATHS = ("/healthz", "/livez", "/readyz")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsecureServingOptions:
-    """The endpoints and their addresses."""
-
     health: bool = False
     health_address: str = ":11251"
     metrics: bool = False
@@ -55,7 +53,6 @@ async def serve_insecure(views: ServerViews, pages: InsecureServingOptions, cloc
 
 @asynccontextmanager
 async def insecure_server(address: str, routes: Mapping[str, InsecureHandler], clock: LoopClock) -> AsyncIterator[None]:
-    """Run a plain HTTP server within the block."""
     server = InsecureServer(address, routes, clock=clock)
     await server.start()
     try:

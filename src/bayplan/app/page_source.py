@@ -44,12 +44,10 @@ class PageSource:
         self.viewers = PageStreams(views, clock)
 
     def attach_scheduler(self, live: LiveScheduler, metrics: SchedulerMetrics) -> None:
-        """Add the pod engine."""
         self._pods, self._counts = live, (metrics, self._counts[1])
         self._decisions.append(RecordedDecisions(live.engine.records))
 
     def attach_batch(self, live: BatchRunLoop, metrics: BatchMetrics) -> None:
-        """Add the batch engine."""
         self._counts = self._counts[0], metrics
         self._sessions.records = live.engine.records
         self._decisions.append(self._sessions)

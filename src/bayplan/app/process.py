@@ -50,8 +50,6 @@ class ProcessMonitor(ServableMonitor, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessParts:
-    """The parts of one process."""
-
     target: ConnectionConfig
     monitor: ProcessMonitor
     kinds: Sequence[Kind]
@@ -79,7 +77,6 @@ class ProcessParts:
 
 @asynccontextmanager
 async def start_process(parts: ProcessParts) -> AsyncIterator[SchedulerProcess]:
-    """A process that is connected and ready to run."""
     clock, monitor, target = parts.clock, parts.monitor, parts.target
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(watched_loop(parts.settings.watchdog_seconds, plugin_call_of_frame))

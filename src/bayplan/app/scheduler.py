@@ -277,7 +277,6 @@ def _informers(
 
 
 def _profile_event_recorders(configuration: Configuration, sink: EventSink) -> ProfileEvents:
-    """One recorder for each profile, in its name."""
     client = sink.client
     return ProfileEvents(
         {

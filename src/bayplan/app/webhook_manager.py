@@ -225,7 +225,6 @@ def _is_certificate_valid(path: Path, names: Sequence[str], now: datetime) -> bo
 
 
 def parse_resource_groups(text: str) -> tuple[ResourceGroup, ...]:
-    """The resource groups of Volcano's admission configuration."""
     try:
         tree = yaml.safe_load(text) or {}
         return tuple(ResourceGroup.parse(each) for each in tree.get("resourceGroups") or ())

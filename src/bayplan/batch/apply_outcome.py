@@ -38,7 +38,6 @@ class OutcomeApplier:
             self.note_object(item)
 
     def remove(self, objects: Iterable[KubeObject]) -> None:
-        """Delete objects."""
         cache = self.engine.cache
         for item in objects:
             if isinstance(item, Node):
@@ -52,7 +51,6 @@ class OutcomeApplier:
                 self.pods.pop(item.key, None)
 
     def apply(self, outcome: SessionResult) -> None:
-        """Apply the result of a session."""
         for key, node in outcome.binds.items():
             pod = self.pods[key].bound_to(node)
             self.add([replace(pod, status=replace(pod.status, phase="Running", nominated_node_name=""))])

@@ -119,7 +119,6 @@ class BatchClusterState:
         self._job(task.job).add_task(task)
 
     def remove_pod(self, pod: Pod) -> None:
-        """Remove a deleted pod."""
         self._drop(pod.uid)
         self._evicted.pop(pod.uid, None)
 
@@ -151,7 +150,6 @@ class BatchClusterState:
         return self._volumes.with_volume_requests_uncached(Task(pod))
 
     def task_of_pod(self, info: PodInfo) -> Task:
-        """The task of a pod on a node."""
         known = self._tasks.get(info.uid) or self._foreign_tasks.get(info.uid)
         return known if known is not None and known.pod is info.pod else self.as_task(info.pod)
 
@@ -162,7 +160,6 @@ class BatchClusterState:
         self._evicted[task.uid] = task.pod
 
     def cancel_eviction(self, uid: str) -> None:
-        """Undo `record_eviction`."""
         self._evicted.pop(uid, None)
 
     def restore_after_session(self, session: Session) -> Iterator[None]:
@@ -194,7 +191,6 @@ class BatchClusterState:
                 self._replaced_uids.add(task.uid)
 
     def _reset_status(self, task: Task) -> None:
-        """Set status and node to the state of the cluster."""
         assumed = self.cache.pod(task.uid) if self.cache.is_assumed(task.uid) else None
         if assumed is not None and not task.pod.spec.node_name:
             task.status, task.node_name = TaskStatus.BINDING, assumed.spec.node_name
@@ -249,7 +245,6 @@ class BatchClusterState:
         return self._live if self.is_shared else None
 
     def has_node(self, node_name: str) -> bool:
-        """Whether the cluster currently has the node."""
         return self.cache.node(node_name) is not None
 
     def can_still_place(self, task: Task) -> bool:

@@ -278,7 +278,6 @@ class BatchEngine:
         self._queue_or_apply(pod, is_gone=False)
 
     def set_usage(self, usage: Mapping[str, NodeUsage]) -> None:
-        """Set the measured usage of nodes."""
         self.handle.usage = usage
 
     # Sessions

@@ -36,8 +36,6 @@ HTTP_OK = 200
 
 
 class HttpStatusError(BayplanError):
-    """An HTTP service returned an error status."""
-
     def __init__(self, url: str, status: int) -> None:
         super().__init__(
             f"{url} answered with HTTP status {status} where {HTTP_OK} is needed; see the log of the service"

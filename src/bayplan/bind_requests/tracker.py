@@ -80,8 +80,6 @@ class RequestOwner(Protocol):
 
 @dataclass(slots=True)
 class BindRequestTracker:
-    """Bind requests of one engine's pods."""
-
     cache: Cache
     engine: RequestOwner
     failures: BindFailures
@@ -105,12 +103,10 @@ class BindRequestTracker:
     _excluded_until_s: dict[str, float] = field(default_factory=dict)  # by pod uid: end of the exclusion of a node
     _stopped: bool = False
     _needs_list: bool = False
-    _last_confirmed_s: dict[str, float] = field(
-        default_factory=dict
-    )  # by the key of the pod: when its request was last known to exist
-    _last_failure_s: dict[str, float] = field(
-        default_factory=dict
-    )  # by the key of the pod: when its request last failed
+    # by the key of the pod: when its request was last known to exist
+    _last_confirmed_s: dict[str, float] = field(default_factory=dict)
+    # by the key of the pod: when its request last failed
+    _last_failure_s: dict[str, float] = field(default_factory=dict)
     _orphans: dict[str, tuple[BindRequest, float]] = field(default_factory=dict)  # by uid: possible orphans, since when
     _unread: frozenset[str] = frozenset()  # uids of possible orphans that cannot be decoded as a whole
     _last_bound_s: float = float("-inf")  # when the binder last bound a pod
@@ -122,7 +118,6 @@ class BindRequestTracker:
     # events
 
     def handle_event(self, old: BindRequest | None, new: BindRequest | None) -> None:
-        """Handle a watch event of a request."""
         if old is not None and (new is None or old.metadata.uid != new.metadata.uid):
             if self.only_failures and not old.has_failed:
                 # deleted, or retried with success: a watch of failures shows both as a deletion
@@ -156,7 +151,6 @@ class BindRequestTracker:
             self.foreign_requests.handle_pending_pod(pod)
 
     def handle_pod_assigned(self, pod: Pod) -> None:
-        """The API server shows the pod on a node."""
         if self._forget(pod):
             self._last_bound_s = self.clock.monotonic_s()
         self._devices.handle_pod_assigned(pod)
@@ -219,7 +213,6 @@ class BindRequestTracker:
 
     @property
     def uids(self) -> frozenset[str]:
-        """Uids of the known requests."""
         return frozenset(each.metadata.uid for each in self.requests.values())
 
     @property
@@ -229,7 +222,6 @@ class BindRequestTracker:
 
     @property
     def needs_list(self) -> bool:
-        """Whether the requests have to be listed."""
         if not self.only_failures:
             return False
         now_s = self.clock.monotonic_s()

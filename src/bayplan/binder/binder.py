@@ -59,8 +59,6 @@ class BinderPluginError(BayplanError):
 
 
 class Binder:
-    """Binds pods with the binder's plugins."""
-
     def __init__(
         self,
         handle: BinderHandle,

@@ -39,8 +39,6 @@ class BindingCancelled(BayplanError):
 
 
 class CancellableWaits:
-    """The waits of one binder."""
-
     def __init__(self, is_current: Callable[[BindRequest], bool], *, notice_s: float = WAIT_EVENT_AFTER_S) -> None:
         self._is_current = is_current
         self._notice_s = notice_s

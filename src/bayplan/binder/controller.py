@@ -46,8 +46,6 @@ class SubmittedWrites(Protocol):
 
 
 class BinderController:
-    """Runs one binder."""
-
     def __init__(
         self,
         view: InformerCache,
@@ -87,7 +85,6 @@ class BinderController:
     # events
 
     def handle_event(self, old: KubeObject | None, new: KubeObject | None) -> None:
-        """Handle a watch event."""
         item = old if new is None else new
         if not isinstance(item, BindRequest):
             self.view.handle_event(old, new)

@@ -48,7 +48,6 @@ class InformerCache:
         self._nodes: dict[str, Node] = {}
 
     def handle_event(self, old: KubeObject | None, new: KubeObject | None) -> None:
-        """Handle a watch event."""
         item = new if new is not None else old
         if isinstance(item, BindRequest):
             self._handle_request(item, is_gone=new is None)

@@ -189,5 +189,4 @@ def _misspelled_attributes(plugin: type[Any]) -> Iterator[str]:
 
 
 def stages_of(plugin: type[Any]) -> Iterable[str]:
-    """The stages of a plugin, for display."""
     return [stage for stage in STAGES if hasattr(plugin, stage)]

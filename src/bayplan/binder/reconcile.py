@@ -114,8 +114,6 @@ def step_after_failure(request: BindRequest, pod: Pod | None, failure: BindFaile
 
 
 class BindRequestReconciler:
-    """Brings pods to the state that their requests want."""
-
     def __init__(self, view: InformerCache, binder: Binder, status_updater: StatusUpdater, clock: Clock) -> None:
         self._view = view
         self._binder = binder

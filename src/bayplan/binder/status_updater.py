@@ -56,8 +56,6 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class BindSucceeded:
-    """The pod is on its node."""
-
     pod: Pod
 
 
@@ -71,8 +69,6 @@ class BindFailed:
 
 
 class StatusUpdater:
-    """Writes the results of attempts."""
-
     def __init__(
         self,
         client: Client,

@@ -51,7 +51,6 @@ def _gpu_groups_error(spec: BindRequestSpec) -> str:
 
 
 def _portion_error(spec: BindRequestSpec) -> str:
-    """Errors of a request for a portion of one or several devices."""
     groups, received = spec.selected_gpu_groups, spec.received_gpu or ReceivedGpu()
     if not groups:
         return "it asks for a fraction of a device and names no GPU group in selectedGPUGroups"

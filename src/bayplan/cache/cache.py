@@ -51,8 +51,6 @@ class _PodState:
 
 
 class _SnapshotProgress:
-    """State of a snapshot relative to a cache."""
-
     __slots__ = ("__weakref__", "cache", "content", "images", "layout", "rows", "slots")
 
     def __init__(self, cache: Cache, images: int) -> None:
@@ -319,7 +317,6 @@ class Cache:
             self.remove_pod(item)
 
     def snapshot(self) -> Snapshot:
-        """Return a new snapshot of the current state."""
         snapshot = Snapshot(self.vocabulary, self.catalog)
         self.refresh(snapshot)
         return snapshot
@@ -510,7 +507,6 @@ class Cache:
         return changed_slots
 
     def _copy_slot(self, snapshot: Snapshot, slot: int) -> PodInfo | None:
-        """Copy one slot and return its pod."""
         state = self._slots[slot] if slot < len(self._slots) else None
         if state is None:
             snapshot.pods.clear_slot(slot)

@@ -29,8 +29,6 @@ class ClusterFolderError(BayplanError):
 
 @dataclass(frozen=True, slots=True)
 class RunningCluster:
-    """The record of a running cluster."""
-
     pid: int
     url: str
     data: str = ""
@@ -42,8 +40,6 @@ class RunningCluster:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFolder:
-    """The folder of one cluster."""
-
     path: Path
     name: str = DEFAULT_NAME
 
@@ -97,7 +93,6 @@ class ClusterFolder:
             new.replace(self._record)
 
     def running(self) -> RunningCluster | None:
-        """The running cluster of this folder, if there is one."""
         try:
             with (self.path / "lock").open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -154,5 +154,4 @@ class ClusterMonitor:
 
 
 def _occupies_node(pod: Pod) -> bool:
-    """Whether a pod occupies resources of a node."""
     return bool(pod.spec.node_name) and pod.status.phase not in ENDED_PHASES

@@ -47,7 +47,6 @@ class ClusterConnection:
     cluster: str = ""
 
     def target(self, env: Mapping[str, str] | None = None) -> ConnectionConfig:
-        """The connection to the selected cluster."""
         env = os.environ if env is None else env
         if self.cluster:
             if self.kubeconfig is not None or self.context:
@@ -90,8 +89,6 @@ def run_with_client(connection: ClusterConnection, work: Callable[[Client], Awai
 
 
 def run_with_target(target: ConnectionConfig, work: Callable[[Client], Awaitable[T]]) -> T:
-    """Run `work` with a client of a known cluster."""
-
     async def run() -> T:
         async with open_client(target) as client:
             return await work(client)

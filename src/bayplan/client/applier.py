@@ -25,8 +25,6 @@ _DISCOVERY_INTERVAL_S = 0.1
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ApplyResult:
-    """Result of applying one manifest."""
-
     kind: KindMapping
     namespace: str
     name: str
@@ -68,7 +66,6 @@ class Applier:
         self._applied_definitions = False
 
     async def apply(self, tree: Mapping[str, Any], place: str = "the manifest") -> ApplyResult:
-        """Apply one manifest."""
         kind, namespace, name = await self.locate(tree, place)
         path = kind.resource.path(namespace, name)
         before = await self._get(path)

@@ -50,8 +50,6 @@ class ConfirmedWrite(Generic[T]):
 
 
 class NotWritten(Enum):
-    """The write has not taken effect."""
-
     SO_FAR = "it may still take effect"
     FOR_EVER = "it cannot take effect any more"
 

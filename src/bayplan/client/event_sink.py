@@ -50,8 +50,6 @@ class _EventGroup:
 
 @dataclass(frozen=True, slots=True)
 class _PendingWrite:
-    """Write that waits for a sender."""
-
     resource: GroupVersionResource
     write: EventWrite
 
@@ -64,8 +62,6 @@ class _PendingWrite:
 
 
 class EventSink:
-    """Stores events on one API server."""
-
     def __init__(
         self,
         client: Client,

@@ -91,7 +91,6 @@ class _TableEvent(msgspec.Struct, frozen=True):
 
 
 async def read_table(transport: Transport, wanted: TableQuery) -> Table:
-    """Read the current table."""
     answer = await transport.request("GET", wanted.path(), accept=TABLE)
     return _table(answer.body, wanted)
 

@@ -118,7 +118,6 @@ class WorkQueue(Generic[K]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a handler runs."""
         return bool(self._workers)
 
     async def drain(self) -> None:

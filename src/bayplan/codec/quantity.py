@@ -90,7 +90,6 @@ class Quantity(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @staticmethod
     def of(value: int, format: QuantityFormat = QuantityFormat.DECIMAL_SI) -> Quantity:  # noqa: A002 (the word of the domain)
-        """A quantity from an integer."""
         return Quantity(amount=value, format=format)
 
     @staticmethod

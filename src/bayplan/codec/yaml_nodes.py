@@ -55,7 +55,6 @@ class YamlNode:
         return self.kind is YamlNodeKind.SCALAR and self.content == "<<" and (self.plain or self.tag == "!!merge")
 
     def pairs(self) -> Iterator[tuple[YamlNode, YamlNode]]:
-        """Keys and values of a mapping."""
         return zip(self.content[::2], self.content[1::2], strict=True)
 
     def merged(self) -> Iterator[YamlNode]:
@@ -104,8 +103,6 @@ def _syntax_error(error: yaml.MarkedYAMLError) -> str:
 
 
 class _Composer:
-    """Builds nodes from the events of one document."""
-
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         self._anchors: dict[str, YamlNode] = {}
@@ -163,7 +160,6 @@ class AliasResolver:
     _open: set[int] = field(default_factory=set)
 
     def count(self) -> None:
-        """Count one more value."""
         self._read += 1
         if not self._depth:
             return

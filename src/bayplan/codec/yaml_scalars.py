@@ -93,7 +93,6 @@ def _binary(text: str) -> str:
 
 
 def _resolve(text: str) -> Any:
-    """The value of a plain scalar."""
     if text in _KEYWORDS:
         return _KEYWORDS[text]
     return _number(text) if text[0] in _NUMERIC_START else text

@@ -24,8 +24,6 @@ SETTINGS_STAGE = "settings"
 
 
 class BayplanSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Bayplan's own settings, with their defaults."""
-
     writes_at_once: Annotated[int, Meta(ge=1, le=4096)] = 64
     """Pods in PreBind and Bind at the same time; further pods wait."""
     slice_milliseconds: Annotated[int, Meta(ge=1, le=100)] = 4

@@ -42,8 +42,6 @@ class LeaderElection(ConfigStruct, frozen=True):
 
 
 class ClientConnection(ConfigStruct, frozen=True):
-    """The connection to the API server."""
-
     go_name: ClassVar[str] = "ClientConnectionConfiguration"
     go_package: ClassVar[str] = "v1alpha1"
 
@@ -68,8 +66,6 @@ class ExtenderTLSConfig(ConfigStruct, frozen=True):
 
 
 class ExtenderManagedResource(ConfigStruct, frozen=True):
-    """A resource that an extender manages."""
-
     name: Annotated[str, NO_OMIT_EMPTY] = ""
     ignored_by_scheduler: bool = False
 
@@ -173,8 +169,6 @@ class VersionedProfile(ConfigStruct, frozen=True):
 
 
 class SharedSettings(ConfigStruct, frozen=True):
-    """The settings that all profiles share."""
-
     parallelism: Annotated[Int32, NO_OMIT_EMPTY] = 16
     leader_election: LeaderElection = LeaderElection()
     client_connection: ClientConnection = ClientConnection()

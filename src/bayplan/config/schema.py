@@ -103,8 +103,6 @@ class GoRawExtension:
 
 @dataclass(frozen=True, slots=True)
 class GoStringMap:
-    """A map of strings by string."""
-
     go_type: str = "map[string]string"
 
 
@@ -147,8 +145,6 @@ _SCALAR_TYPES: dict[Any, GoFieldType] = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigField:
-    """One field of a struct: its names and its type."""
-
     attribute: str
     name: str
     shape: GoFieldType

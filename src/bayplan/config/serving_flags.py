@@ -70,7 +70,6 @@ class ServingFlags:
 
     @classmethod
     def from_flags(cls, values: Mapping[str, Any], *, features: FeatureGates, texts: Mapping[str, str]) -> ServingFlags:
-        """Create the value from all flags by their command-line names."""
         values_by_field = {name: values[flag] for name in _NAMES if (flag := name.replace("_", "-")) in values}
         return cls(**values_by_field, features=features, flag_texts=texts)
 

@@ -95,8 +95,6 @@ CLEANUP_CONTROLLERS: frozenset[str] = frozenset(
 
 
 class ControllerManager:
-    """Runs the controllers of a cluster, or some of them."""
-
     def __init__(
         self,
         client: Client,
@@ -124,7 +122,6 @@ class ControllerManager:
 
     @property
     def names(self) -> list[str]:
-        """Names of the running controllers."""
         batch = self._batch.names if self._batch is not None else []
         return sorted((*(each.name for each in self._controllers), *batch))
 

@@ -213,9 +213,8 @@ class Allocator:
 
     def _allocation(self, search: AllocationSearch, claims: Sequence[ResourceClaim], node_name: str) -> Allocation:
         for claim, picks in zip(claims, search.picks, strict=True):
-            node_selector(
-                claim, [pick.device for pick in picks], node_name
-            )  # raises for unsupported node selectors of slices
+            # raises for unsupported node selectors of slices
+            node_selector(claim, [pick.device for pick in picks], node_name)
         return Allocation(
             node_name=node_name,
             alternatives=tuple(

@@ -53,7 +53,6 @@ class AllocatedDevices:
         return self._consumed.get(device, _NO_CAPACITY)
 
     def has_consumed_capacity(self, device: DeviceId) -> bool:
-        """Whether some share has a consumed capacity."""
         return device in self._measured
 
     def latest_change_of(self, pools: Iterable[PoolId]) -> int:
@@ -171,7 +170,6 @@ class DeviceAssumptions:
         return None
 
     def _by_uid(self, uid: str) -> ResourceClaim:
-        """The counted claim of this uid."""
         return next(claim for claim in (*self._known.values(), *self._pending.values()) if claim.metadata.uid == uid)
 
     # Claims from the API server.
@@ -185,7 +183,6 @@ class DeviceAssumptions:
         self._seen = self._seen if revision is None else revision
 
     def delete(self, key: str, *, revision: int | None = None) -> None:
-        """Process the deletion of a claim."""
         self._accept(key, None)
         self._seen = self._seen if revision is None else revision
 

@@ -19,7 +19,6 @@ Amounts = dict[str, Quantity]
 
 
 def consumed_capacity(requested: Mapping[str, QuantityText], capacities: Mapping[str, DeviceCapacity]) -> Amounts:
-    """The capacities that a share of the device consumes."""
     return {name: _amount(requested.get(name), capacity) for name, capacity in capacities.items()}
 
 

@@ -112,7 +112,6 @@ def _make_alternative(
 
 
 def class_selectors(device_class: DeviceClass) -> tuple[SourcedSelector, ...]:
-    """The selectors of a class."""
     return _sourced_selectors(device_class.spec.selectors, f"class {device_class.name}")
 
 

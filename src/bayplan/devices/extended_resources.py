@@ -83,7 +83,6 @@ def is_in_memory(claim: ResourceClaim) -> bool:
 
 
 def with_requests(claim: ResourceClaim, requests: tuple[DeviceRequest, ...]) -> ResourceClaim:
-    """The special claim with its requests for one node."""
     spec = ResourceClaimSpec(devices=DeviceClaim(requests=requests))
     return msgspec.structs.replace(claim, spec=spec)
 

@@ -16,8 +16,6 @@ class PoolId(NamedTuple):
 
 
 class DeviceId(NamedTuple):
-    """One device."""
-
     driver: str
     pool: str
     device: str

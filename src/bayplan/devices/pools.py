@@ -56,8 +56,6 @@ class PoolDevice:
 
 
 class PublishedSlice:
-    """A slice and its devices."""
-
     __slots__ = ("devices", "pool", "slice")
 
     def __init__(self, slice_: ResourceSlice) -> None:

@@ -229,7 +229,6 @@ class AllocationSearch:
         return self._selectors.select(alternative, device) and device.reaches(self.node)
 
     def has_room(self, alternative: RequestAlternative, device: PoolDevice) -> bool:
-        """Whether the capacities are enough for the request."""
         held = self._in_use.consumed_capacity(device.id)
         if not (alternative.capacity or held or device.shareable or device.has_policy):
             return True  # an unused device has all its capacities

@@ -54,7 +54,6 @@ def rejections_of_record(record: DecisionRecord, names: Sequence[str]) -> tuple[
 
 
 def with_decision(answer: Answer, record: DecisionRecord, reasons: tuple[NodeRejection, ...]) -> Answer:
-    """The answer with the fields of the decision's record."""
     best = record.best
     return replace(
         answer,

@@ -66,8 +66,6 @@ _NOT_LOOKED_AT = "no session has looked at it yet"
 
 
 class BatchExplainer:
-    """Explains the pods of one live batch engine."""
-
     def __init__(self, live: BatchRunLoop) -> None:
         self._live = live
         self._snapshot: Snapshot | None = None

@@ -57,7 +57,6 @@ def with_bind_failures(
 
 
 def request_progress(request: BindRequest) -> BindRequestProgress:
-    """The state of a request."""
     spec, status = request.spec, request.status
     return BindRequestProgress(
         name=request.key,

@@ -25,8 +25,6 @@ from bayplan.telemetry.decision_text import join_names
 
 
 class LivePodExplainer:
-    """Explains the pods of one live pod engine."""
-
     def __init__(self, live: LiveScheduler) -> None:
         self._live = live
         self._private_snapshot: Snapshot | None = None
@@ -82,7 +80,6 @@ class LivePodExplainer:
         return replace(answer, waits_for=self._awaited_events(queued))
 
     def _awaited_events(self, queued: QueuedPodInfo) -> str:
-        """The events that may wake an unschedulable pod."""
         if queued.gated_by:
             return f"{queued.gated_by} to admit it"
         instances = self._live.engine.framework(queued.pod.scheduler_name).profile.instances

@@ -81,7 +81,6 @@ class Suggestions:
 
 
 def search_suggestions(what_if: FilterTrials, pod: Pod) -> Generator[None, None, Suggestions]:
-    """Search for changes."""
     report = what_if.run_filters(pod)
     fits = report.node if report.pre_enqueue_status.ok else ""
     yield

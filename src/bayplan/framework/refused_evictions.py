@@ -43,7 +43,6 @@ class RefusedEvictions:
         return 0 if record is None else record.times
 
     def forget(self, uid: str) -> None:
-        """Remove the record of a deleted pod."""
         self._records.pop(uid, None)
         self._nominations.accept(uid)
 

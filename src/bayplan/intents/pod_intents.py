@@ -53,7 +53,6 @@ class AnnotatePod:
     annotations: Mapping[str, str | None]
 
     def patch(self, pod: Pod) -> dict[str, Any]:
-        """The patch for this version of the pod."""
         meta = {"uid": self.pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
         return {"metadata": {**meta, "annotations": dict(self.annotations)}}
 

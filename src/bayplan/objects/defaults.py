@@ -192,8 +192,6 @@ def _pod_level_resources(spec: PodSpec, resources: ResourceRequirements) -> Reso
 
 
 def _sum_containers(spec: PodSpec, amounts_of: Callable[[Container], ResourceList]) -> dict[str, QuantityText]:
-    """The sum over all containers, by the rule of pod requests."""
-
     def copy_amounts(container: Container) -> Container:
         return replace(container, resources=ResourceRequirements(requests=amounts_of(container)))
 

@@ -42,7 +42,6 @@ def check_object(item: KubeObject) -> None:
 
 
 def object_errors(item: KubeObject) -> Iterator[str]:
-    """All errors of the object, field by field."""
     return _check_struct(item, "")
 
 

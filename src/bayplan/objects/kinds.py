@@ -36,7 +36,6 @@ class Kind:
 
     @property
     def api_versions(self) -> tuple[str, ...]:
-        """The valid values of apiVersion for this kind."""
         return tuple(f"{self.group}/{version}" if self.group else version for version in self.versions)
 
 
@@ -107,7 +106,6 @@ def find_kind(api_version: str, name: str) -> Kind | None:
 
 @cache
 def kind_of(struct: type[KubeObject]) -> Kind:
-    """The kind of a struct."""
     return next(kind for kind in KINDS if kind.struct is struct)
 
 
@@ -178,7 +176,6 @@ def object_description(raw: object, struct: type[KubeObject]) -> str:
     """The name of an object that could not be decoded, for errors."""
     metadata = raw.get("metadata") if isinstance(raw, dict) else None
     name = metadata.get("name") if isinstance(metadata, dict) else None
-    kind = next(
-        (kind.name for kind in KINDS if kind.struct is struct), "object"
-    )  # callers may decode kinds of their own
+    # callers may decode kinds of their own
+    kind = next((kind.name for kind in KINDS if kind.struct is struct), "object")
     return f'{kind} "{name}"' if name else f"a {kind} without a name"

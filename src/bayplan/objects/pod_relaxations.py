@@ -110,7 +110,6 @@ def _toleration(text: str) -> Toleration:
 
 
 def node_term_paths(pod: Pod) -> list[str]:
-    """The paths of the pod's requirements on its node."""
     found = [f"nodeSelector.{key}" for key in pod.spec.node_selector]
     for number, term in enumerate(node_affinity_terms(pod)):
         found += [f"nodeAffinity[{number}].matchExpressions[{place}]" for place in range(len(term.match_expressions))]
@@ -119,7 +118,6 @@ def node_term_paths(pod: Pod) -> list[str]:
 
 
 def pod_term_paths(pod: Pod) -> list[str]:
-    """The paths of the pod's requirements on other pods."""
     affinity = pod.spec.affinity or Affinity()
     near, far = affinity.pod_affinity or PodAffinity(), affinity.pod_anti_affinity or PodAffinity()
     found = [f"podAffinity[{place}]" for place in range(len(near.required))]
@@ -198,8 +196,6 @@ def port_text(port: HostPort) -> str:
 
 
 def without_ports(pod: Pod, removed: Collection[str]) -> Pod:
-    """The pod without these host ports."""
-
     def remove_host_ports(container: Container) -> Container:
         ports = tuple(
             replace(port, host_port=0)

@@ -20,12 +20,10 @@ STORAGE_CLASS_SUFFIX = ".storageclass.storage.k8s.io/"
 
 
 def object_count(count: int) -> Quantity:
-    """A count of objects as a quantity."""
     return Quantity.of(count, QuantityFormat.DECIMAL_SI)
 
 
 def compute_usage(requests: Mapping[str, Quantity], limits: Mapping[str, Quantity]) -> Amounts:
-    """The usage of a pod."""
     found: Amounts = {}
     for name in COMPUTE_RESOURCES:
         if name in requests:
@@ -84,7 +82,6 @@ def scopes_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def in_scope(scope: Mapping[str, Any], pod: PodScopeFields) -> bool:
-    """Whether a pod is in a scope."""
     match scope.get("scopeName"):
         case "Terminating":
             return pod.is_terminating

@@ -160,7 +160,6 @@ def balanced_requests(pod: Pod) -> dict[str, int]:
 
 
 def request_inputs(pod: Pod) -> tuple[object, ...]:
-    """All inputs of the computation of the pod's requests."""
     spec, status = pod.spec, pod.status
     return (
         *(spec.containers, spec.init_containers, spec.overhead, spec.resources),
@@ -182,7 +181,6 @@ def has_same_request_inputs(one: Pod, other: Pod) -> bool:
 
 
 def has_same_status_requests(before: PodStatus, after: PodStatus) -> bool:
-    """Whether two statuses have the same inputs of requests."""
     return (
         before.container_statuses == after.container_statuses
         and before.init_container_statuses == after.init_container_statuses

@@ -59,7 +59,6 @@ def tolerates(toleration: TolerationLike, taint: TaintLike) -> bool:
 
 
 def tolerated(taint: TaintLike, tolerations: Iterable[TolerationLike]) -> bool:
-    """Whether any of the tolerations tolerates the taint."""
     for toleration in tolerations:  # noqa: SIM110  (a generator costs more than the comparison)
         if tolerates(toleration, taint):
             return True

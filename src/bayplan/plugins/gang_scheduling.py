@@ -22,7 +22,6 @@ PERMIT_TIMEOUT_S = 5 * 60.0
 
 
 def pod_group_name(pod: Pod) -> str | None:
-    """Return the name of the pod's PodGroup, if any."""
     group = pod.spec.scheduling_group
     return None if group is None else group.pod_group_name
 

@@ -12,7 +12,6 @@ from bayplan.snapshot import IntVector
 
 
 def one_quotient(dividend: int, divisor: int) -> int:
-    """Return `quotient` for one number."""
     return dividend // divisor if (dividend < 0) == (divisor < 0) else -(-dividend // divisor)
 
 

@@ -32,7 +32,6 @@ NEEDED_FEATURES: StateKey[frozenset[str]] = StateKey("PreFilterNodeDeclaredFeatu
 
 
 def needed_features(pod: Pod) -> frozenset[str]:
-    """Return the kubelet features that the pod requires."""
     spec = pod.spec
     needed = set()
     containers = (*spec.containers, *spec.init_containers)

@@ -17,8 +17,6 @@ _MEMBERS: StateKey[tuple[str, str, Sequence[Pod]]] = StateKey("PodGroupMembers")
 
 
 class PodGroupName(Protocol):
-    """A pod group, by name."""
-
     @property
     def namespace(self) -> str: ...
     @property

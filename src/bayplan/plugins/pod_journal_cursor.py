@@ -42,7 +42,6 @@ class JournalCursor:
         return JournalCursor(self.layout, self.renewed, self.basis, self.pods)
 
     def invalidate(self) -> None:
-        """Mark the count as invalid."""
         self.layout = -1
 
     def changes_since(self, snapshot: Snapshot, basis: Hashable) -> list[PodChange] | None:

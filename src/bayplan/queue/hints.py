@@ -99,7 +99,6 @@ class HintTable:
         self._has_registrations: dict[tuple[str, ActionType], bool] = {}
 
     def matching(self, profile: str, event: ClusterEvent) -> tuple[HintRegistration, ...]:
-        """Return every registration of a profile that matches the event."""
         key = (profile, event.resource, event.action)
         found = self._matching.get(key)
         if found is None:
@@ -120,7 +119,6 @@ class HintTable:
         return any(each.plugin == plugin for profile in self._registered for each in self.matching(profile, event))
 
     def registered_actions(self, resource: EventResource | str) -> ActionType:
-        """Return every action on a kind of object that a plugin has registered for."""
         actions = ActionType(0)
         for registered in self._registered.values():
             for each in registered:
@@ -139,7 +137,6 @@ class HintTable:
         return tuple(dict.fromkeys(hint_key for hint_key in found if hint_key is not None))
 
     def all_hint_key_functions(self) -> frozenset[HintKeyFunction]:
-        """Return the hint key functions of all plugins."""
         return self._hint_key_functions
 
     def has_profile(self, profile: str) -> bool:

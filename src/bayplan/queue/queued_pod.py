@@ -92,6 +92,5 @@ class QueuedPodInfo:
         return self.timestamp if self.flushed_at is None else max(self.timestamp, self.flushed_at)
 
     def update(self, info: PodInfo) -> None:
-        """Store a new version of the pod."""
         self.info = info
         self.hint_keys = {}

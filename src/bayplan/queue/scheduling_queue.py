@@ -131,7 +131,6 @@ class SchedulingQueue:
         return self._hints
 
     def add(self, pod: Pod) -> None:
-        """Add an unscheduled pod."""
         self._to_active(QueuedPodInfo(self._prepare(pod), self._now()), _ADDED)
 
     def update(self, old: Pod, new: Pod) -> None:
@@ -353,7 +352,6 @@ class SchedulingQueue:
             yield from self.flush_unschedulable()
 
     def flush_backoff(self) -> Iterator[int]:
-        """Activate the pods whose backoff is over."""
         moved = 0
         for heap in (self._pools.backoff, self._pools.error_backoff):
             while (queued := heap.peek()) is not None and not self._backoff_rule.is_backing_off(queued, self._now()):

@@ -165,7 +165,6 @@ class PodEngine:
         return self._cycles[scheduler_name].sample_size
 
     def snapshot(self) -> Snapshot:
-        """The current state of the cluster."""
         self._release_latest()
         self.cache.refresh(self._snapshot)
         return self._snapshot
@@ -371,7 +370,6 @@ class PodEngine:
         return retired
 
     def _reusable_plugins(self, profile: ProfileConfig, changed: Set[str]) -> dict[str, Any]:
-        """Plugin instances of a profile that need not be built again."""
         name = profile.scheduler_name
         if name not in self._cycles:
             return {}
@@ -383,7 +381,6 @@ class PodEngine:
         }
 
     def _close_new(self, built: Mapping[str, SchedulingCycle]) -> None:
-        """Close plugins that were built for profiles that will not be used."""
         for name, attempts in built.items():
             old = self._cycles.get(name)
             instances = attempts.framework.profile.instances.values()

@@ -50,8 +50,6 @@ class InvalidAdmissionReview(Exception):
 
 
 class AdmissionHandler:
-    """Answers AdmissionReviews."""
-
     def __init__(
         self, webhooks: Sequence[AdmissionWebhook], context: AdmissionContext, settings: AdmissionSettings
     ) -> None:

@@ -27,7 +27,6 @@ cmdline              command line of the process
 
 
 def profiling_routes(clock: LoopClock) -> Mapping[str, InsecureHandler]:
-    """Handlers by path."""
     profiler = _Profiler(clock)
     return {
         "/debug/pprof/": lambda _: text(_INDEX),

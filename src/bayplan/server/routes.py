@@ -48,7 +48,6 @@ class ServerViews:
 
 
 def build_routes(views: ServerViews, clock: Clock) -> dict[str, Handler]:
-    """Handlers by path."""
     slis = MetricsRegistry(disabled=("registered_metrics_total", "disabled_metrics_total", "hidden_metrics_total"))
     records = HealthRecords(slis)
     start = Gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.")

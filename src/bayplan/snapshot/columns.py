@@ -244,7 +244,6 @@ class NodeColumns:
         return column
 
     def add_pod(self, row: int, info: PodInfo) -> None:
-        """Add a pod to a row."""
         self.pods[row].append(info)
         self.count_pod(row, info)
 
@@ -382,7 +381,6 @@ class NodeColumns:
             self.set_images(row, dict(self.images[origin]))
 
     def _copy_numbers(self, source: NodeColumns, origin: _Rows, row: _Rows) -> None:
-        """Copy the columns of one or many rows."""
         resources = source.allocatable.shape[0]
         self.allocatable[:resources, row] = source.allocatable[:, origin]
         self._usage[: len(source._usage), row] = source._usage[:, origin]
@@ -393,7 +391,6 @@ class NodeColumns:
         self.feature_ids[row] = source.feature_ids[origin]
 
     def _copy_lists(self, source: NodeColumns, origin: int, row: int) -> None:
-        """Copy the lists of a row."""
         if self.ports[row] or source.ports[origin]:
             self._index_ports(row, source.ports[origin])
         self.pods[row] = source.pods[origin].copy()

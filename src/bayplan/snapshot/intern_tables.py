@@ -78,8 +78,6 @@ class ResourceNumbers:
 
 
 class InternTables:
-    """All intern tables of one cluster."""
-
     __slots__ = ("affinities", "features", "kinds", "resources", "taints")
 
     def __init__(self) -> None:

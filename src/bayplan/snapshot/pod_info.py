@@ -124,7 +124,6 @@ class PodInfo:
         return other
 
     def row_amounts(self, vocabulary: InternTables) -> RowAmounts:
-        """Return the amounts that the pod adds to a row."""
         amounts = self._row_amounts
         if amounts is None or amounts.vocabulary is not vocabulary:
             amounts = self._row_amounts = self._compute_row_amounts(vocabulary)
@@ -183,7 +182,6 @@ class PodInfo:
         return other
 
     def _copy_cached(self, pod: Pod, names: Iterable[str]) -> PodInfo:
-        """Return another pod with these cached values."""
         other = PodInfo(pod)
         values, other_values = self.__dict__, other.__dict__
         for name in names:

@@ -84,7 +84,6 @@ class PodColumns:
             self.affinity_users[affinity] = self.affinity_users.get(affinity, 0) + 1
 
     def holds(self, slot: int) -> bool:
-        """Whether a pod is in this slot."""
         return slot < self.slots and self.infos[slot] is not None
 
     def clear_slot(self, slot: int) -> None:

@@ -22,7 +22,6 @@ from bayplan.snapshot.table import NodeTable
 
 
 def requirement_mask(nodes: NodeTable, requirement: Requirement) -> BoolVector:
-    """Return the rows whose labels satisfy one requirement."""
     match requirement.operator:
         case "In":
             return nodes.where_label_in(requirement.key, requirement.values)
@@ -38,7 +37,6 @@ def requirement_mask(nodes: NodeTable, requirement: Requirement) -> BoolVector:
 
 
 def label_selector_mask(nodes: NodeTable, matcher: LabelMatcher) -> BoolVector:
-    """Return the rows whose labels a label selector accepts."""
     if matcher.nothing:
         return np.zeros(len(nodes), dtype=np.bool_)
     return _all_requirements_mask(nodes, matcher.requirements)

@@ -32,7 +32,6 @@ class Snapshot:
 
     @property
     def table(self) -> NodeTable:
-        """A table of all nodes."""
         return NodeTable(self.nodes)
 
     def rows_named(self, names: Iterable[str]) -> RowVector:

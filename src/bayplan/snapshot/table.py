@@ -44,7 +44,6 @@ class NodeInfo:
 
     @property
     def node(self) -> Node:
-        """The API object."""
         return self.columns.nodes[self.row]
 
     @property
@@ -190,7 +189,6 @@ class NodeTable:
         return _answers_by_id(answers, self.label_ids(key))
 
     def where_named(self, names: Iterable[str]) -> BoolVector:
-        """Return the entries with these names."""
         mask = np.zeros(self.columns.count, dtype=np.bool_)
         for name in names:
             row = self.columns.index.get(name)
@@ -211,7 +209,6 @@ class NodeTable:
         return answers[self.column_at_rows(self.columns.taint_ids)]
 
     def where_features(self, accepts: Callable[[frozenset[str]], bool]) -> BoolVector:
-        """Return the entries whose declared features satisfy the predicate."""
         return self._matches(self.columns.vocabulary.features, self.columns.feature_ids, accepts)
 
     def where_port_taken(self, port: HostPort) -> BoolVector:

@@ -83,8 +83,6 @@ class _SimilarEvents:
 
 
 class CoreEventCorrelator:
-    """Correlator for events of the core group."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tokens: _LruCache[_TokenBucket] = _LruCache()

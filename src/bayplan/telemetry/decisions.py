@@ -98,8 +98,6 @@ class ReasonCount(msgspec.Struct, frozen=True, gc=False):
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
-    """One decision about one pod."""
-
     at: datetime
     pod: str
     uid: str

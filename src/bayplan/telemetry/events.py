@@ -160,7 +160,6 @@ class EventRecorder:
 
 
 def object_reference(item: KubeObject | ObjectReference) -> ObjectReference:
-    """The reference of an event to an object."""
     if isinstance(item, ObjectReference):
         return item
     meta, kind = item.metadata, kind_of(type(item))

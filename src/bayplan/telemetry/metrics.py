@@ -38,8 +38,6 @@ class Stability(StrEnum):
 
 
 class CounterValue:
-    """A value that only increases."""
-
     __slots__ = ("value",)
 
     def __init__(self) -> None:
@@ -50,8 +48,6 @@ class CounterValue:
 
 
 class GaugeValue(CounterValue):
-    """A value that increases and decreases."""
-
     __slots__ = ()
 
     def dec(self, by: float = 1) -> None:
@@ -62,8 +58,6 @@ class GaugeValue(CounterValue):
 
 
 class HistogramValue:
-    """Number of observations per bucket, and their sum."""
-
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -180,8 +174,6 @@ class Family(Generic[V]):
 
 
 class Counter(Family[CounterValue]):
-    """A metric that counts."""
-
     kind = "counter"
 
     def _new(self) -> CounterValue:
@@ -196,8 +188,6 @@ class Counter(Family[CounterValue]):
 
 
 class Gauge(Family[GaugeValue]):
-    """A metric with a current value."""
-
     kind = "gauge"
 
     def _new(self) -> GaugeValue:
@@ -212,8 +202,6 @@ class Gauge(Family[GaugeValue]):
 
 
 class Histogram(Family[HistogramValue]):
-    """A metric that counts observations in buckets."""
-
     kind = "histogram"
 
     def __init__(
@@ -286,7 +274,6 @@ class MetricsRegistry:
                 self._families[metric].allow(label, values)
 
     def reset(self) -> None:
-        """Set all counts to zero."""
         for reset in self._resets:
             reset()
         for family in self._families.values():
@@ -328,7 +315,6 @@ class MetricsRegistry:
 
 
 def in_chunks(lines: Iterable[str]) -> Iterator[bytes]:
-    """Join lines to chunks of text."""
     waiting: list[str] = []
     for line in lines:
         waiting.append(line)

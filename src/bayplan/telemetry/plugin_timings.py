@@ -102,7 +102,6 @@ class PluginTimings:
         yield from self._profiles.items()
 
     def observe(self, plugin: str, point: str, seconds: float, status: str = "Success") -> None:
-        """Record the duration and the status of one call."""
         stats = self._get(plugin, point)
         stats.calls += 1
         stats.seconds += seconds
@@ -133,7 +132,6 @@ class PluginTimings:
                 yield plugin, point, status, spread
 
     def reset(self) -> None:
-        """Set all counters to zero."""
         self._stats.clear()
         for points in self._profiles.values():
             points.reset()

@@ -365,7 +365,6 @@ class SchedulerMetrics:
         self.permit_seconds.labels(result).observe(seconds)
 
     def observe_victims(self, victims: int) -> None:
-        """Record the number of victims of a preemption."""
         self.victims.observe(victims)
 
     def observe_preemption(self, result: str, seconds: float) -> None:

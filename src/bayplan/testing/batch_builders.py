@@ -91,7 +91,6 @@ class Gang:
 
     @property
     def objects(self) -> tuple[KubeObject, ...]:
-        """All objects of the gang."""
         return (self.group, *self.pods, *((self.priority_class,) if self.priority_class is not None else ()))
 
 

@@ -178,7 +178,6 @@ class BatchHarness:
             yield session
 
     def task(self, session: Session, pod: Pod | str) -> Task:
-        """Return the task of a pod in a session."""
         key = pod.key if isinstance(pod, Pod) else _key(pod)
         tasks = {task.key: task for job in session.jobs.values() for task in job.tasks.values()}
         if key not in tasks:
@@ -248,7 +247,6 @@ class BatchHarness:
         self._cluster.add(with_all_defaults(_unique_objects(results)))
 
     def remove(self, *objects: KubeObject) -> None:
-        """Remove objects."""
         self._cluster.remove(objects)
 
     def close(self) -> None:

@@ -236,7 +236,6 @@ class Harness:
                 self.engine.pending[stored.uid] = stored
 
     def remove(self, *objects: KubeObject) -> None:
-        """Remove objects."""
         self._results_by_pod.clear()
         for item in map(with_identity, objects):
             if isinstance(item, Node):
@@ -314,7 +313,6 @@ class Harness:
                 self._describe_result(pod, status.message)
 
     def _unreserve_and_forget(self, pod: Pod) -> None:
-        """Undo Reserve and the assumed placement."""
         node = self.node_of(pod)
         assert node is not None
         self._framework(pod).binding_points.unreserve(self.engine.cycles.pop(pod.uid), node)

@@ -88,7 +88,6 @@ def attached_volumes(volumes: Iterable[AttachableVolume], lookup: VolumeLookup) 
 
 
 def attachments_by_node(lookup: VolumeLookup) -> dict[str, list[VolumeAttachment]]:
-    """All VolumeAttachments by node name."""
     by_node: dict[str, list[VolumeAttachment]] = {}
     for attachment in lookup.volume_attachments.values():
         by_node.setdefault(attachment.spec.node_name, []).append(attachment)

@@ -71,5 +71,4 @@ class RevisionCache(Generic[V]):
 
 
 def claim_key(namespace: str, name: str) -> str:
-    """The key of a claim in tables."""
     return f"{namespace}/{name}" if namespace else name

@@ -76,7 +76,6 @@ def required_label_of_selector(selector: LabelMatcher) -> RequiredLabel | None:
 
 
 def _most_selective_key(keys: Collection[str]) -> str:
-    """The key that is likely to distinguish nodes best."""
     return _HOSTNAME if _HOSTNAME in keys else min(keys, default="")
 
 

@@ -201,9 +201,8 @@ class _BindingCheck:
         if not claim.metadata.annotations:
             raise VolumeError(f'selectedNode annotation reset for PVC "{claim.name}"')
         if claim.metadata.annotations.get(SELECTED_NODE) != self._node.name:
-            raise VolumeError(
-                f'provisioning failed for PVC "{claim.name}"'
-            )  # the provisioner removes it to report this
+            # the provisioner removes it to report this
+            raise VolumeError(f'provisioning failed for PVC "{claim.name}"')
 
     def _require_reachable(self, volume: PersistentVolume, prefix: str) -> None:
         try:

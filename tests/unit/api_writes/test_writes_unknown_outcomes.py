@@ -453,9 +453,8 @@ async def _(world: World) -> Prepared:
 
     async def unlabel() -> None:
         await world.harness.reservations._remove_group_labels(pod, ["g"])
-        await world.harness.reservations._add_group_label(
-            await world.read(Pod, "web"), "g", several=False
-        )  # the next attempt
+        # the next attempt
+        await world.harness.reservations._add_group_label(await world.read(Pod, "web"), "g", several=False)
 
     async def is_labelled() -> bool:
         return (await world.read(Pod, "web")).labels.get(GROUP_LABEL) == "g"

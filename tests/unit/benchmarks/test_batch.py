@@ -74,9 +74,8 @@ def test_sessions_without_caches_decide_the_same() -> None:
             decided(full_cluster(10, GANG, holder="queue-0", claimant="queue-0"), ("preempt",)),
         ]
 
-    first = patch.object(
-        Session, "tie_break", lambda *given: int(given[-1][0])
-    )  # more trials consume more random numbers
+    # more trials consume more random numbers
+    first = patch.object(Session, "tie_break", lambda *given: int(given[-1][0]))
     with first:
         quick = everything()
     with first, disable_caches():

@@ -187,9 +187,8 @@ def test_a_deleted_pod_loses_its_count_and_the_next_pod_of_its_name_keeps_its_ow
     harness = ForeignRequestsHarness()
     harness.requests.handle_pending_pod(FOREIGN)
     harness.requests.handle_event(None, harness.request(FOREIGN))
-    harness.requests.handle_event(
-        None, harness.request(LATER, "n2", uid="r2")
-    )  # before the pod events, which have their own watch
+    # before the pod events, which have their own watch
+    harness.requests.handle_event(None, harness.request(LATER, "n2", uid="r2"))
     assert harness.node_of(FOREIGN) is None
     harness.requests.handle_pod_delete(FOREIGN)
     harness.requests.handle_pending_pod(LATER)

@@ -347,9 +347,8 @@ def test_an_unhandled_request_causes_one_warning_and_is_deleted_much_later() -> 
     assert harness.engine.deleted == []
     harness.clock.advance(3000)
     harness.tracker.run_periodic_checks()
-    assert [each.only_if_unchanged for each in harness.engine.deleted] == [
-        True
-    ]  # a request that the binder handles now stays
+    # a request that the binder handles now stays
+    assert [each.only_if_unchanged for each in harness.engine.deleted] == [True]
 
 
 def stale_and_refused() -> tuple[TrackerHarness, DeleteBindRequest]:
@@ -748,9 +747,8 @@ def test_the_device_stays_reserved_when_the_pod_is_bound() -> None:
     harness.cache.upsert(claim)
     harness.tracker.handle_event(None, request_with_device(harness, pod))
     harness.tracker.handle_pod_assigned(replace_fields(pod, spec={"node_name": "n1"}))
-    assert harness.cache.devices.in_use.is_exclusively_allocated(
-        DeviceId(DRIVER, "n1", "a")
-    )  # the event of the claim is still to come
+    # the event of the claim is still to come
+    assert harness.cache.devices.in_use.is_exclusively_allocated(DeviceId(DRIVER, "n1", "a"))
     given = make_allocation({"pool": "n1", "device": "a"})
     harness.cache.upsert(make_claim(name="c", version="2", allocation=given))
     assert harness.cache.devices.in_use.is_exclusively_allocated(DeviceId(DRIVER, "n1", "a"))

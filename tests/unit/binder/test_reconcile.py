@@ -324,9 +324,8 @@ def test_a_pod_of_another_uid_is_not_bound(tmp_path: Path) -> None:
         pod = await harness.pod()
         await harness.client.delete(PODS, name="web", namespace="default", grace_s=0)
         await harness.pod()
-        await harness.request(
-            None, podUID=pod["metadata"]["uid"]
-        )  # a request with an owner would be deleted with the pod
+        # a request with an owner would be deleted with the pod
+        await harness.request(None, podUID=pod["metadata"]["uid"])
         assert await harness.sync() is None
         assert (await harness.status())["reason"] == "the pod is gone; another pod has its name"
         assert await harness.node_of() == ""

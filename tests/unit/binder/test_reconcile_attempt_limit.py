@@ -157,9 +157,8 @@ def test_a_request_that_kills_every_binder_is_given_up(tmp_path: Path, limit: in
             status = await harness.until_phase("Failed")
             while not harness.reasons:  # the event follows the status
                 await asyncio.sleep(0.02)
-        assert (
-            harness.steps.reached[-1] == "rolled-back"
-        )  # before the result is written, because then the pod may be placed elsewhere
+        # before the result is written, because then the pod may be placed elsewhere
+        assert harness.steps.reached[-1] == "rolled-back"
         allowed = max(limit or 0, 1)
         assert status["reason"] == (f"the binder died during attempt {allowed} of {allowed}; it is not tried again")
         assert status["failedAttempts"] == allowed

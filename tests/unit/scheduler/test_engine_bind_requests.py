@@ -156,9 +156,8 @@ def test_post_bind_runs_after_the_binder_has_bound(fails: bool, monkeypatch: pyt
             for pod in pods:
                 harness.live.handle_event(None, with_status(harness, pod, phase="Succeeded"))
             await wait_until(lambda: harness.live.pods_at_binder == 0)
-            await wait_until(
-                lambda: harness.live.pods_in_binding == (1 if fails else 2)
-            )  # assumed until PostBind is done
+            # assumed until PostBind is done
+            await wait_until(lambda: harness.live.pods_in_binding == (1 if fails else 2))
             assert seen == []
             may_end.set()
             await wait_until(lambda: harness.live.is_idle)

@@ -143,7 +143,6 @@ def _resources_of(hard: Mapping[str, Any]) -> Iterable[ServedResource]:
 
 
 def status_of(quota: Tree, lookup: ObjectLookup) -> Tree:
-    """The status of a quota."""
     return {"hard": dict(quota["spec"].get("hard") or {}), "used": format_quantities(namespace_usage(quota, lookup))}
 
 

@@ -42,8 +42,6 @@ _SETTINGS = AdmissionSettings()
 
 
 class _StoreAdmissionContext:
-    """The admission context of the webhooks, read from the store."""
-
     def __init__(self, lookup: ObjectLookup) -> None:
         self._lookup = lookup
 

@@ -29,8 +29,6 @@ class ImpersonationRequest:
 
 
 class RequestAuthenticator:
-    """Users by their tokens."""
-
     def __init__(self, tokens: Mapping[str, RequestUser], accounts: ServiceAccountTokens | None = None) -> None:
         self._tokens = {token.encode(): _with_authenticated_group(user) for token, user in tokens.items()}
         self._accounts = accounts
@@ -55,7 +53,6 @@ class RequestAuthenticator:
         return RequestUser(name, tuple(value for key, value in parts if key == "organizationName")) if name else None
 
     def authenticate(self, authorization: str, certificate: RequestUser | None) -> RequestUser:
-        """The user of a request."""
         if certificate is not None:
             return _with_authenticated_group(certificate)
         scheme, _, token = authorization.strip().partition(" ")
@@ -82,7 +79,6 @@ def parse_impersonation(headers: Mapping[str, str], groups: Sequence[str]) -> Im
 
 
 def _with_authenticated_group(user: RequestUser) -> RequestUser:
-    """Adds the group system:authenticated."""
     if AUTHENTICATED_GROUP in user.groups or user.name == ANONYMOUS.name:
         return user
     return RequestUser(user.name, (*user.groups, AUTHENTICATED_GROUP), user.uid, user.extra)

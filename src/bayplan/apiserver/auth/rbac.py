@@ -41,8 +41,6 @@ class AuthorizationAttributes:
 
 
 class RbacAuthorizer:
-    """The roles and bindings of the cluster."""
-
     def __init__(self, store: Store) -> None:
         self._objects = {
             name: store.committed_objects((_GROUP, name))
@@ -58,7 +56,6 @@ class RbacAuthorizer:
         return any(_rule_allows(rule, attributes) for rule in self.rules(user, attributes.namespace))
 
     def rules(self, user: RequestUser, namespace: str) -> Iterator[Tree]:
-        """All rules of the user in the namespace."""
         for binding in self._decode_objects("clusterrolebindings").values():
             if _binds_user(binding, user, ""):
                 yield from self._role_rules(binding, "")

@@ -85,7 +85,6 @@ def access_review(review: Tree, *, allowed: bool, reason: str = "", namespace: s
 
 
 def rules_namespace(review: Tree) -> str:
-    """The namespace of a SelfSubjectRulesReview."""
     name = (review.get("spec") or {}).get("namespace")
     if not name:
         raise bad_request("no namespace on request")
@@ -93,7 +92,6 @@ def rules_namespace(review: Tree) -> str:
 
 
 def rules_review(rules: Iterable[Mapping[str, Any]]) -> Tree:
-    """All rules of a user: resource rules and non-resource rules."""
     objects, paths = [], []
     for rule in rules:
         if rule.get("nonResourceURLs"):

@@ -16,8 +16,6 @@ AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
 
 
 class Discovery:
-    """The discovery documents of the kinds that are served now."""
-
     def __init__(self, resources: ResourceRegistry, address: str) -> None:
         self._resources = resources
         self._address = address

@@ -47,8 +47,6 @@ _CHECKS = ("ping", "etcd")
 
 @dataclass(slots=True)
 class HandlerChain:
-    """The handler chain of one cluster."""
-
     authenticator: RequestAuthenticator
     authorizer: RbacAuthorizer
     resources: ResourceRegistry
@@ -92,7 +90,6 @@ class HandlerChain:
         return None
 
     def _failures(self) -> dict[str, str]:
-        """The failed health checks, each with its reason."""
         failure = self.resource_handlers.store.failure
         return {} if failure is None else {"etcd": str(failure)}
 

@@ -47,7 +47,6 @@ class InProcessServer:
         return response.code, _header_lines(response), response.body
 
     def connect(self, client: asyncio.Protocol) -> None:
-        """Connect a client's protocol to the server."""
         transport = _InProcessTransport(self, client)
         self._open.add(transport)
         client.connection_made(transport)

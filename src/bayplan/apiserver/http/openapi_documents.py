@@ -19,8 +19,6 @@ _V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 class OpenApiDocuments:
-    """The OpenAPI documents of the kinds that are served now."""
-
     def __init__(self, resources: ResourceRegistry) -> None:
         self._resources = resources
         self._documents: dict[str, bytes] = {}

@@ -33,7 +33,6 @@ class OutputShape:
     include: str = ""
 
     def render_object(self, text: bytes) -> bytes:
-        """Renders a single object from its JSON text."""
         match self.form.shape:
             case "PartialObjectMetadata":
                 return encode(self._metadata(msgspec.json.decode(text)))
@@ -109,8 +108,6 @@ class OutputShape:
 
 
 class _MetadataFormat:
-    """Format of a watch of metadata."""
-
     shared = True
 
     def __init__(self, shape: OutputShape) -> None:

@@ -59,8 +59,6 @@ _WATCH_TIMEOUT_RANGE_S = (1800.0, 3600.0)
 
 @dataclass(slots=True)
 class ResourceHandlers:
-    """The handlers of one cluster."""
-
     store: Store
     writer: ObjectWriter
     clock: Clock
@@ -110,9 +108,8 @@ class ResourceHandlers:
         return ResourceReader(request.resource, self.store.committed_objects(request.resource.storage))
 
     def _get(self, request: ResourceRequest) -> ApiResponse:
-        check_not_future_version(
-            requested_version(request.query), self.store.version
-        )  # only the last committed state exists
+        # only the last committed state exists
+        check_not_future_version(requested_version(request.query), self.store.version)
         entry = self._reader(request).get(request.namespace, request.name)
         return self._object_response(request, version_conversion.to_json(request.resource, entry))
 

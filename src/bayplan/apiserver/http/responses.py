@@ -22,8 +22,6 @@ NO_CACHE_HEADERS = {"Cache-Control": "no-cache, private"}
 
 
 class ApiResponse(msgspec.Struct):
-    """A complete response."""
-
     body: bytes
     code: int = 200
     content_type: str = JSON
@@ -62,7 +60,6 @@ def error_response(refusal: StatusError) -> ApiResponse:
 
 
 def pretty_json_response(tree: Tree) -> ApiResponse:
-    """A response that is always indented JSON."""
     return ApiResponse(msgspec.json.format(encode(tree), indent=2))
 
 

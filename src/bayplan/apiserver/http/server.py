@@ -40,8 +40,6 @@ WATCH_BATCH_BYTES = 16 << 10
 
 
 class RawRequest(msgspec.Struct, frozen=True):
-    """A request before parsing."""
-
     method: str
     path: str
     query: str
@@ -55,8 +53,6 @@ VersionSource = Callable[[], int]
 
 
 class HttpServer:
-    """Listens on one address until it is closed."""
-
     def __init__(self, handler: RequestHandler, version: VersionSource) -> None:
         self._handler = handler
         self._version = version

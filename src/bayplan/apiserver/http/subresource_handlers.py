@@ -37,14 +37,11 @@ HANDLED_SUBRESOURCES = frozenset({"binding", "eviction", "log", "proxy", "scale"
 
 
 def has_own_handler(request: ResourceRequest) -> bool:
-    """Whether this module handles the request."""
     return request.path.subresource in HANDLED_SUBRESOURCES or not request.resource.stored
 
 
 @dataclass(slots=True)
 class SubresourceHandlers:
-    """The sub-resource handlers of one cluster."""
-
     writer: ObjectWriter
     lookup: ObjectLookup
     """The objects on which writes are decided, uncommitted writes included."""

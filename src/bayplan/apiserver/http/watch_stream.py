@@ -143,7 +143,6 @@ class Watch:
         return b"".join(lines)
 
     def bookmark(self, version: int) -> None:
-        """Add a bookmark."""
         self._add(_line("BOOKMARK", encode(self._format.bookmark(version, {}))))
 
     def queue_initial_events_end(self, version: int) -> None:

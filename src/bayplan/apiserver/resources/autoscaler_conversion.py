@@ -25,7 +25,6 @@ def is_v1_autoscaler(resource: ServedResource) -> bool:
 
 
 def to_v1(tree: Tree) -> Tree:
-    """Converts autoscaling/v2 to autoscaling/v1."""
     spec, status, metadata = (dict(tree.get(part) or {}) for part in ("spec", "status", "metadata"))
     metrics, behavior = spec.pop("metrics", None) or [], spec.pop("behavior", None)
     other_metrics = []
@@ -50,7 +49,6 @@ def to_v1(tree: Tree) -> Tree:
 
 
 def to_v2(tree: Tree) -> Tree:
-    """Converts autoscaling/v1 to autoscaling/v2."""
     spec, status, metadata = (dict(tree.get(part) or {}) for part in ("spec", "status", "metadata"))
     annotations = dict(metadata.get("annotations") or {})
     other_metrics, behavior, conditions = (

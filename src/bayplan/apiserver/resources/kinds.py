@@ -266,7 +266,6 @@ class ResourceRegistry:
         return self._by_kind.get((group, version, kind))
 
     def built_in(self, kind: str, group: str = "") -> ServedResource:
-        """A built-in kind by name."""
         return next(each for each in self._built_in if each.kind == kind and each.group == group)
 
     def is_built_in(self, group: str) -> bool:

@@ -12,9 +12,7 @@ from bayplan.apiserver.resources.kinds import BUILT_IN, ServedResource, Tree
 class ObjectLookup(Protocol):
     """Stored objects. Callers must not change them."""
 
-    def get(self, resource: ServedResource, namespace: str, name: str) -> Tree | None:
-        """One object, or None."""
-        ...
+    def get(self, resource: ServedResource, namespace: str, name: str) -> Tree | None: ...
 
     def list(self, resource: ServedResource, namespace: str = "") -> Iterable[Tree]:
         """All objects of a namespace; of all namespaces if it is empty."""
@@ -23,5 +21,4 @@ class ObjectLookup(Protocol):
 
 @cache
 def built_in(kind: str, group: str = "") -> ServedResource:
-    """A built-in kind by name."""
     return next(each for each in BUILT_IN if each.kind == kind and each.group == group)

@@ -91,7 +91,6 @@ def count_quantity(number: int) -> Quantity:
 
 
 def init_and_app_containers(spec: Mapping[str, Any]) -> Iterable[Tree]:
-    """Init containers, then app containers."""
     return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
 
 

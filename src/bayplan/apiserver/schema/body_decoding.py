@@ -53,7 +53,6 @@ def custom_type(resource: ServedResource) -> CustomResourceType:
 
 
 def managed_type(resource: ServedResource) -> StructType | CustomResourceType:
-    """The type that managed fields refer to."""
     return custom_type(resource) if resource.custom else request_body_type(resource)[0]
 
 
@@ -94,7 +93,6 @@ def media_type(content_type: str) -> str:
 def decode_body(
     resource: ServedResource, raw: bytes, content_type: str, validation: str, sub: Subresource | None = None
 ) -> DecodedObject:
-    """The object of a POST or PUT body."""
     media = media_type(content_type)
     if media not in (JSON, YAML, PROTOBUF):
         raise api_errors.unsupported_media_type(_ACCEPTED)
@@ -118,7 +116,6 @@ def _read_protobuf(type_: StructType, expected: ExpectedKind, raw: bytes) -> Dec
 
 
 def decode_apply_body(resource: ServedResource, raw: bytes, validation: str) -> DecodedObject:
-    """The configuration of a server-side apply."""
     expected = custom_type(resource).expected if resource.custom else request_body_type(resource)[1]
     return decode_applied(raw, cast("Validation", validation), expected=expected)
 

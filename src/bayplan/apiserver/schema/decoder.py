@@ -189,7 +189,6 @@ def yaml_as_json(raw: bytes, expected: ExpectedKind) -> tuple[bytes, str | None]
 
 
 def unrecognized_kind(expected: ExpectedKind, why: str, shown: bytes) -> StatusError:
-    """The error for a body whose kind cannot be read."""
     return bad_request(
         f"the object provided is unrecognized (must be of type {expected.kind}): "
         f"couldn't get version/kind; json parse error: {why} ({_summary(shown)})"

@@ -40,8 +40,6 @@ def unknown_field_count() -> int:
 
 
 class ObjectReader:
-    """Reads objects of one type."""
-
     __slots__ = ("_always", "_fields", "_type")
 
     def __init__(self, type_: StructType) -> None:
@@ -283,7 +281,6 @@ def _text_reader(canonical: Callable[[str], str]) -> ReadFunction:
 
 
 def deep_copy(value: Any) -> Any:
-    """A copy of plain JSON that shares no dict and no list."""
     if type(value) is dict:
         return {key: deep_copy(item) for key, item in value.items()}
     if type(value) is list:

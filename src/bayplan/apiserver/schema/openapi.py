@@ -72,7 +72,6 @@ def etag(resources: Iterable[ServedResource]) -> str:
 
 
 def document(resources: Sequence[ServedResource]) -> Tree:
-    """The document of one group version."""
     schemas = _Schemas()
     paths: Tree = {}
     for resource in resources:

@@ -45,8 +45,6 @@ _OPERATION_KEYS = frozenset({"op", "path", "from", "value"})
 
 
 class PatchedObjectReader(Protocol):
-    """Reads a patched object: a built-in type or a custom one."""
-
     @property
     def order(self) -> StructType | None:
         """The type whose order of fields messages show. Custom resources have none."""

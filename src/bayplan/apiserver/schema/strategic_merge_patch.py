@@ -158,7 +158,6 @@ def _set_orders(merged: Tree, patch: Tree, type_: StructType | None) -> None:
 
 
 def _check_order(given: list[Any], order: list[Any], key: str) -> None:
-    """Elements of the patch must have the order that the patch sets."""
     if not given or not order:
         return
     waiting = [each for each in given if not (key and _PATCH in _as_map(each))]

@@ -22,8 +22,6 @@ UNSET: Any = object()
 
 
 class WireType(StrEnum):
-    """The wire form of a value."""
-
     STRING = "string"
     BOOL = "bool"
     INT32 = "int32"
@@ -68,8 +66,6 @@ class FieldType:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SchemaField:
-    """A field of a struct."""
-
     name: str
     shape: FieldType
     omitempty: bool = False
@@ -146,8 +142,6 @@ class StructType:
 
 
 class TypeTable:
-    """All types of the table."""
-
     def __init__(self, table: Mapping[str, Any]) -> None:
         self._kinds: dict[str, dict[str, int]] = table["kinds"]
         self._rows: list[Any] = table["types"]

@@ -34,8 +34,6 @@ _TOO_OLD = (
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """The parameters of a list or watch."""
-
     label_selector: str = ""
     field_selector: str = ""
     version: int | None = None
@@ -103,8 +101,6 @@ class ListOptions:
 
 
 class ResourceReader:
-    """Reads one kind in one version."""
-
     def __init__(self, resource: ServedResource, objects: ResourceObjects) -> None:
         self.resource = resource
         self.objects = objects
@@ -146,7 +142,6 @@ class ResourceReader:
         return found, metadata
 
     def list_json(self, entries: list[StoredObject], metadata: Tree) -> bytes:
-        """The JSON body of a list."""
         kind = self.resource.list_kind or f"{self.resource.kind}List"
         start = encode({"kind": kind, "apiVersion": self.resource.api_version, "metadata": metadata})[:-1]
         items = b",".join([to_list_item(self.resource, entry) for entry in entries])
@@ -154,7 +149,6 @@ class ResourceReader:
 
 
 def invalid_options(kind: str, errors: FieldErrorList) -> api_errors.StatusError:
-    """The error for invalid combinations of parameters."""
     return api_errors.invalid(kind, "meta.k8s.io", "", errors)
 
 
@@ -189,7 +183,6 @@ def requested_version(query: Mapping[str, str], prefix: str = "") -> int | None:
 
 
 def check_not_future_version(requested: int | None, current: int) -> None:
-    """Refuse a resourceVersion above the current one."""
     if requested is not None and requested > current:
         raise api_errors.resource_version_too_large(requested, current)
 

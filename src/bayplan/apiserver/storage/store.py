@@ -47,8 +47,6 @@ class CommitError(BayplanError):
 
 
 class StorageBackend(Protocol):
-    """Durable storage of the objects."""
-
     def commit(self, version: int, changes: Changes) -> asyncio.Future[None]:
         """Write the changes up to this version in one transaction; an empty group writes the version alone.
 
@@ -58,8 +56,6 @@ class StorageBackend(Protocol):
 
 
 class CommittedObjects:
-    """The committed objects of one kind."""
-
     def __init__(self, name: GroupResource, *, since: int = 0) -> None:
         self.name = name
         self.watch_cache = WatchCache(since=since)

@@ -26,8 +26,6 @@ encode: Callable[[Any], bytes] = _ENCODER.encode
 
 
 class StoredObject(msgspec.Struct, eq=False, gc=False):
-    """One state of one object."""
-
     namespace: str
     name: str
     version: int
@@ -62,7 +60,6 @@ def make_stored_object(
 
 
 def load_stored_object(raw: bytes, version: int, extract: FieldExtractor | None = None) -> StoredObject:
-    """Create a stored object from its JSON text."""
     return _make(_DECODER.decode(raw), version, raw, extract)
 
 

@@ -53,7 +53,6 @@ def is_events_group(resource: ServedResource) -> bool:
 
 
 def to_json(resource: ServedResource, entry: StoredObject) -> bytes:
-    """The JSON text of a single object."""
     return type_meta_json(resource.kind, resource.api_version) + _text(resource, entry)[1:]
 
 
@@ -74,7 +73,6 @@ def to_tree(resource: ServedResource, entry: StoredObject) -> Tree:
 
 
 def to_storage_version(resource: ServedResource, body: Tree) -> Tree:
-    """The storage form of an object in its request form."""
     return _rename_event_fields(body, _EVENTS_TO_CORE, _CORE_EVENT_DEFAULTS) if is_events_group(resource) else body
 
 

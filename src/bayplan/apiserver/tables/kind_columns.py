@@ -144,14 +144,12 @@ _UNKNOWN: tuple[str, Cells] = ("Created At/d", object_parts.name_and_creation_ti
 
 
 def columns(resource: ServedResource) -> list[Tree]:
-    """The column definitions of a kind."""
     if resource.definition is not None:
         return custom_resources.columns(resource.definition)
     return _columns(_TABLES.get(_key(resource), _UNKNOWN)[0])
 
 
 def cells(resource: ServedResource, item: Tree, now: datetime) -> list[Any]:
-    """The cells of one object."""
     if resource.definition is not None:
         return custom_resources.cells(resource.definition, item, now)
     return _TABLES.get(_key(resource), _UNKNOWN)[1](item, now)

@@ -132,7 +132,6 @@ def check_secret_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
 
 
 def check_metadata_only(out: FieldErrorList, item: Tree) -> None:
-    """Validate a kind that has checks for its metadata only."""
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
 
 

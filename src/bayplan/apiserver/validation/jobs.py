@@ -155,7 +155,6 @@ def _quoted_list(values: tuple[str, ...]) -> str:
 
 
 def _invalid_without_value(out: FieldErrorList, path: str, detail: str) -> None:
-    """Add an error that does not show the value."""
     out.append(FieldError(path, INVALID, "", detail))
 
 

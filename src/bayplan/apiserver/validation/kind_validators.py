@@ -112,7 +112,6 @@ _VALIDATORS: Mapping[str, Mapping[str, tuple[CreateValidator, UpdateValidator]]]
 
 
 def validate_create(resource: ServedResource, item: Tree) -> list[FieldError]:
-    """The errors of a new object."""
     faults = FieldErrorList()
     checks = None if resource.custom else _VALIDATORS.get(resource.group, {}).get(resource.kind)
     if checks is not None:

@@ -172,7 +172,6 @@ def port_number(value: int) -> Problems:
 
 
 def user_or_group_id(value: int) -> Problems:
-    """The ID of a user or a group."""
     return in_range(value, 0, INT32_MAX)
 
 

@@ -38,14 +38,12 @@ _RETENTION = ("Retain", "Delete")
 
 
 def check_non_negative(out: FieldErrorList, tree: Tree, *names: str, path: str = "spec") -> None:
-    """Report fields with negative numbers."""
     for name in names:
         if (tree.get(name) or 0) < 0:
             out.invalid(f"{path}.{name}", tree[name], NEGATIVE)
 
 
 def _check_selector(out: FieldErrorList, spec: Tree, kind_name: str) -> bool:
-    """Whether the selector is usable."""
     selector = spec.get("selector")
     if selector is None:
         out.required("spec.selector")
@@ -79,7 +77,6 @@ def _check_restart_policy(out: FieldErrorList, template: Tree, kind_name: str) -
 
 
 def check_int_or_percent(out: FieldErrorList, value: Any, path: str) -> None:
-    """Check an integer or a percentage."""
     if isinstance(value, str):
         out.each_invalid(path, value, percent(value))
     elif value < 0:

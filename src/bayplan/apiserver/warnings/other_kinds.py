@@ -47,7 +47,6 @@ def fraction_warning(path: str, amount: Any) -> Iterator[str]:
 
 
 def term_warnings(path: str, term: Tree) -> Iterator[str]:
-    """Warnings about a term of a node selector."""
     for index, each in enumerate(term.get("matchExpressions") or ()):
         if (reason := DEPRECATED_LABELS.get(each.get("key", ""))) is not None:
             yield f"{path}.matchExpressions[{index}].key: {each['key']} is {reason}"

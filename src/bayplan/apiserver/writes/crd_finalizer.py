@@ -39,7 +39,6 @@ class CrdFinalizer:
         store.on_recovery(self.wake)
 
     def stop(self) -> None:
-        """Stop all writes."""
         self._stopped = True
 
     def wake(self) -> None:

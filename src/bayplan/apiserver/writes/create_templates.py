@@ -197,8 +197,6 @@ class CreateTemplate(msgspec.Struct, eq=False):
 
 
 class CreateTemplates:
-    """The create templates of one cluster."""
-
     def __init__(self, store: Store, lookup: StoreLookup, clock: Clock, chance: random.Random) -> None:
         self._store = store
         self._lookup = lookup

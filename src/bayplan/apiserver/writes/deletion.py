@@ -45,8 +45,6 @@ DeletionOutcome = Literal["removed", "marked", "unchanged"]
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """The options of a deletion."""
-
     grace_s: int | None = None
     policy: str = ""
     uid: str = ""

@@ -183,7 +183,6 @@ def _too_many(message: str, more: Tree) -> StatusError:
 
 
 def check_body_name(given: Tree, name: str, kind: str) -> None:
-    """Check that the name in the body of a pod's sub-resource is the pod's."""
     if (given.get("metadata") or {}).get("name") != name:
         raise bad_request(f"name in URL does not match name in {kind} object")
 
@@ -221,7 +220,6 @@ def _scale_values(resource: ServedResource, item: Tree) -> tuple[int, int, str]:
 
 
 def apply_scale(resource: ServedResource, item: Tree, scale: Tree) -> Tree:
-    """The object with the replicas of the Scale."""
     given, name = (scale.get("metadata") or {}).get("name", ""), item["metadata"]["name"]
     if given != name:
         raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
@@ -254,7 +252,6 @@ def _set_path(item: Tree, steps: list[str], value: Any) -> Tree:
 
 
 def check_log_options(name: str, query: Mapping[str, str]) -> None:
-    """Refuse invalid numbers in the options of a log request."""
     errors = FieldErrorList()
     for field, least, rule in (
         ("tailLines", 0, "must be greater than or equal to 0"),

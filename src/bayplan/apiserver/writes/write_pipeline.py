@@ -35,14 +35,11 @@ def _validate_crd(tree: Tree, old: Tree | None = None) -> Sequence[FieldError]:
 
 
 class WritePipeline:
-    """The write pipeline of one cluster."""
-
     def __init__(self, lookup: ObjectLookup, clock: Clock) -> None:
         self._lookup = lookup
         self._clock = clock
 
     def prepare_create(self, write: WriteRequest, tree: Tree) -> None:
-        """Prepare a new object for the store, or refuse it."""
         resource = write.resource
         self._set_defaults(write, tree)
         self._track_managed_fields(write, tree, None)
@@ -68,7 +65,6 @@ class WritePipeline:
             self._accept_crd_names(write, tree, None)
 
     def prepare_update(self, write: WriteRequest, tree: Tree, old: Tree) -> None:
-        """Prepare a new state of an existing object, or refuse it."""
         resource, part = write.resource, write.subresource
         self._set_defaults(write, tree)
         self._track_managed_fields(write, tree, old)
@@ -92,7 +88,6 @@ class WritePipeline:
             self._accept_crd_names(write, tree, old)
 
     def check_delete(self, write: WriteRequest, tree: Tree) -> None:
-        """Refuse a deletion that admission forbids."""
         plugins.admit(write.resource, None, tree, "delete", self._lookup, write.subresource)
         volcano_webhooks.validate(write.resource, None, tree, "DELETE", self._lookup)
 
@@ -105,7 +100,6 @@ class WritePipeline:
             set_defaults(write.resource, tree)
 
     def _track_managed_fields(self, write: WriteRequest, tree: Tree, old: Tree | None) -> None:
-        """Update the managed fields."""
         if write.fields_tracked:
             return
         resource, before, after = write.resource, old, tree

@@ -77,8 +77,6 @@ class WriteResult(msgspec.Struct, frozen=True):
 
 
 class ObjectWriter:
-    """Writes objects of all kinds into one store."""
-
     def __init__(self, store: Store, pipeline: WritePipeline, clock: Clock, chance: random.Random) -> None:
         self._store = store
         self._pipeline = pipeline

@@ -55,8 +55,6 @@ class Allocate:
 
 
 class _AllocateRun:
-    """One execution of the action."""
-
     def __init__(self, session: Session, *, caches_errors: bool) -> None:
         self._session = session
         self._placer = TaskPlacer(session, caches_errors=caches_errors)

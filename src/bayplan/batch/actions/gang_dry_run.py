@@ -50,8 +50,6 @@ class GangPlan:
 
 
 class GangDryRun:
-    """Dry runs for one job."""
-
     def __init__(self, session: Session, queue: Queue, job: Job, *, reason: str, caches_errors: bool) -> None:
         self._session = session
         self._queue = queue

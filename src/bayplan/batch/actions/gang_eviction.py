@@ -56,11 +56,9 @@ class GangEviction:
     # Policy of subclasses
 
     def can_serve_queue(self, session: Session, queue: Queue) -> bool:
-        """Whether the action serves jobs of this queue."""
         raise NotImplementedError
 
     def can_evict_for(self, session: Session, queue: Queue, tasks: Sequence[Task]) -> bool:
-        """Whether the queue may evict victims for these tasks."""
         raise NotImplementedError
 
     def is_victim(self, session: Session, job: Job, other: Job) -> bool:

@@ -47,8 +47,6 @@ MAX_ABSOLUTE = "maxCandidateNodesAbsolute"
 
 @dataclass(frozen=True, slots=True)
 class PreemptSettings:
-    """Arguments of the action."""
-
     caches_errors: bool = True
     topology_aware: bool = False
     min_percentage: int = 10
@@ -99,8 +97,6 @@ class Preempt:
 
 
 class _PreemptRun:
-    """One execution of the action."""
-
     def __init__(self, session: Session, settings: PreemptSettings) -> None:
         self._session = session
         self._settings = settings
@@ -278,7 +274,6 @@ class _PreemptRun:
         return None
 
     def _evict_and_pipeline(self, statement: Statement, task: Task, node: Node, victims: list[Task]) -> bool:
-        """Evict all victims and pipeline the task on the node."""
         trial = self._session.statement()
         for victim in victims:
             trial.evict(victim, REASON)

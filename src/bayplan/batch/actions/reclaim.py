@@ -43,8 +43,6 @@ class Reclaim:
 
 
 class _ReclaimRun:
-    """One execution of the action."""
-
     def __init__(self, session: Session) -> None:
         self._session = session
         self._queues: PriorityQueue[Queue] = PriorityQueue(session.queue_order)

@@ -17,7 +17,6 @@ _UNSORTED = 8  # finding this many maxima one by one is cheaper than sorting all
 
 
 def rows_in_order(among: BoolVector) -> Iterator[int]:
-    """Rows in ascending order."""
     first = int(among.argmax()) if len(among) else 0
     if among[first : first + 1].any():
         yield first

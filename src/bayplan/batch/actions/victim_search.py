@@ -58,7 +58,6 @@ class EvictableTasks:
         self._shuffled: set[int] = set()
 
     def tasks_on_row(self, row: int) -> list[Task]:
-        """The evictable tasks on one row."""
         jobs, statuses = self.jobs, self._statuses
         found = [
             task
@@ -203,7 +202,6 @@ class VictimSearch:
         self._set_aside_rows: dict[str, set[int]] = {}  # by job: rows where plugins allowed too few victims
 
     def tasks_on_row(self, row: int) -> list[Task]:
-        """The tasks on one row."""
         found = self._candidates.tasks_on_row(row)
         if self._excluded is None:
             return found
@@ -282,7 +280,6 @@ class VictimSearch:
         )
 
     def _rows_not_exhausted(self) -> BoolVector:
-        """All rows that are not known to be exhausted."""
         found: BoolVector = np.ones(self._accounts.count, dtype=np.bool_)
         rows = self._exhausted.rows(self._demand)
         found[np.fromiter(rows, np.intp, len(rows))] = False

@@ -46,7 +46,6 @@ class Argument:
         return key.startswith(self.prefix) and key != self.prefix if self.prefix else key == self.name
 
     def suggestion_for(self, key: str) -> str:
-        """The name to suggest for a misspelt key."""
         return self.prefix + key.rpartition(".")[2] if self.prefix else self.name
 
 

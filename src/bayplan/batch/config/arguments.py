@@ -23,8 +23,6 @@ _ZERO_VALUES: dict[Any, Any] = {int: 0, float: 0.0, bool: False, str: ""}
 
 
 class Arguments:
-    """The `arguments` of one plugin or action."""
-
     __slots__ = ("_values", "owner", "warnings")
 
     def __init__(self, values: Mapping[str, Any] | None = None, *, owner: str = "") -> None:

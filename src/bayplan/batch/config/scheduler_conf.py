@@ -113,8 +113,6 @@ Tier = tuple[PluginOption, ...]
 
 @dataclass(frozen=True, slots=True)
 class ActionConfiguration:
-    """The arguments of an action."""
-
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
@@ -269,7 +267,6 @@ class SchedulerConfLoader:
         return self._load(text, "")
 
     def apply_file(self, path: Path) -> bool:
-        """`apply_text` with the content of a file."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as fault:

@@ -60,7 +60,6 @@ class ClaimedDeviceRequests:
 
     @property
     def has_claims(self) -> bool:
-        """Whether the cluster has any resource claim."""
         return bool(self._claims)
 
     def of_task(self, task: Task) -> ByClaim:

@@ -22,9 +22,7 @@ class DevicePool(Protocol):
         """Count the task on the node. Not called for releasing and pipelined tasks."""
         ...
 
-    def remove_task(self, task: Task, node: Node) -> None:
-        """Stop counting the task on the node."""
-        ...
+    def remove_task(self, task: Task, node: Node) -> None: ...
 
     def allocate(self, task: Task, node: Node) -> Status | None:
         """Choose devices for a task that gets the node; a Status when there are none. Pods without a request are

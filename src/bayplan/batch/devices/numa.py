@@ -103,7 +103,6 @@ class NumaTopology:
         return total
 
     def _best_hint(self, free: int | None, count: int) -> NumaHint:
-        """The best hint for this number of CPUs under the node's policy."""
         if self.policy not in (BEST_EFFORT, RESTRICTED, SINGLE_NUMA_NODE):
             return NumaHint(None, preferred=True)
         everywhere = NumaHint(self.all_numa_nodes, preferred=False)

@@ -34,8 +34,6 @@ class GpuRequest(NamedTuple):
 
 @dataclass(slots=True)
 class NodeGpus:
-    """The cards of one node."""
-
     node: str
     memory: int  # of each card
     users: dict[int, dict[str, int]]  # by card: the memory that each pod uses

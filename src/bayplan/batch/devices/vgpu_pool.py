@@ -74,7 +74,6 @@ class ExclusiveCards:
         return {position for rule in rules for position in self._by_rule.get(rule, ())}
 
     def add_pod(self, task: Task) -> None:
-        """Count the pod on the node."""
         self._uids[task.key] = task.uid
         self.reserve_for_pod(task)
 
@@ -121,15 +120,12 @@ class ExclusiveCards:
 
 @dataclass(slots=True)
 class NodeVgpus:
-    """The cards of one node."""
-
     name: str
     cards: list[GpuCard]
     exclusive: ExclusiveCards | None = None
     score: float = 0.0  # score of the last request that fitted; a request that does not fit gets it, too
 
     def card_of(self, uuid: str) -> GpuCard | None:
-        """The card that a card share belongs to."""
         return next((card for card in self.cards if card.uuid in uuid), None)
 
 
@@ -305,7 +301,6 @@ def _remove_pod_from_cards(cards: NodeVgpus, uid: str, annotations: Annotations)
 
 
 def matching_rules(pod: Pod, rules: Sequence[ExclusiveRule]) -> tuple[int, ...]:
-    """The exclusive rules that a pod matches."""
     labels = pod.metadata.labels
     return tuple(
         number for number, rule in enumerate(rules) if all(labels.get(key) == value for key, value in rule.items())

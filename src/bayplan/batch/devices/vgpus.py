@@ -43,16 +43,12 @@ class ContainerVgpu(NamedTuple):
 
 
 class ContainerVgpuRequest(NamedTuple):
-    """The request of one container."""
-
     number: int
     memory: int  # per card; 0: the whole card
     cores: int  # percent per card
 
 
 class VgpuRequest(NamedTuple):
-    """The request of a pod."""
-
     containers: tuple[ContainerVgpuRequest, ...]
     use: str | None
     no_use: str | None
@@ -72,8 +68,6 @@ class PodGpuUsage:
 
 @dataclass(slots=True)
 class GpuCard:
-    """One physical card."""
-
     uuid: str
     max_pods: int  # maximum number of pods that share it
     memory: int
@@ -135,7 +129,6 @@ def parse_assigned_vgpus(text: str) -> tuple[ContainerVgpu, ...]:
 
 
 def format_assigned_vgpus(containers: Iterable[Iterable[ContainerVgpu]]) -> str:
-    """The annotation value for these card shares."""
     return ";".join(
         "".join(f"{each.uuid},{VENDOR},{each.memory},{each.cores}:" for each in parts) for parts in containers
     )

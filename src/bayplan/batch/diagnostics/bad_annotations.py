@@ -163,7 +163,6 @@ class BadAnnotations:
         self._pods.pop(pod.uid, None)
 
     def warnings_for(self, cluster_state: BatchClusterState, plugins: Collection[str]) -> list[str]:
-        """The warnings for a session with these plugins."""
         self._read_groups(cluster_state)
         self._read_nodes(cluster_state)
         everything = (*self._nodes.values(), *self._group_warnings, *self._pods.values())

@@ -74,7 +74,6 @@ def _describe(fault: BaseException | str) -> str:
 
 
 def describe_with_location(fault: BaseException) -> str:
-    """The error and the line that raised it."""
     frames = [
         each for each in traceback.extract_tb(fault.__traceback__) if not each.filename.endswith(_REGISTRATION_FILE)
     ]

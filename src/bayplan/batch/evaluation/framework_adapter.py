@@ -282,7 +282,6 @@ class FrameworkFilters:
         return False
 
     def _evaluate(self, name: str) -> None:
-        """Run a filter on all rows."""
         if not self._evaluated:
             return
         for column in self._columns:

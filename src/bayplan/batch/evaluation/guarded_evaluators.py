@@ -23,8 +23,6 @@ from bayplan.snapshot import BoolVector, RowVector
 
 
 class GuardedPredicateResults:
-    """A guard around a plugin's own `RowPredicateResults`."""
-
     def __init__(self, fn: NodeFunction, task: Task, count: int, record_fault: FaultRecorder) -> None:
         self._plugin = fn.plugin
         self._record_fault = record_fault
@@ -59,7 +57,6 @@ class GuardedPredicateResults:
             return (self._no_reason_status(),)
 
     def rejections(self, rows: RowVector) -> list[RejectedRows]:
-        """The rejections of these rejected rows, by answer."""
         if not len(rows):
             return []
         try:
@@ -77,8 +74,6 @@ class GuardedPredicateResults:
 
 
 class GuardedScores:
-    """A guard around a plugin's own `RowScores`."""
-
     def __init__(self, fn: NodeFunction, task: Task, count: int, record_fault: FaultRecorder) -> None:
         self._plugin = fn.plugin
         self._record_fault = record_fault

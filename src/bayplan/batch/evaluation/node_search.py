@@ -18,8 +18,6 @@ from bayplan.snapshot import BoolVector
 
 
 class _FailedRows:
-    """Rows that rejected a role, and their reasons."""
-
     __slots__ = ("count", "rejections", "rows")
 
     def __init__(self, count: int) -> None:

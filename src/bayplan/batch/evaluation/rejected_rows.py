@@ -42,7 +42,6 @@ def fit_errors_of(rejections: Iterable[RejectedRows], rows: int) -> FitErrors:
 
 
 def group_rows_by_answer(rows: RowVector, results: Any) -> list[RejectedRows]:
-    """Group the rejected rows of one plugin by answer."""
     if not len(rows):
         return []
     keys = getattr(results, "keys", None)

@@ -44,9 +44,8 @@ class ScoreColumn:
         """Score all rows, or only the candidates if the plugin compares them."""
         table = cycle.snapshot.table
         if not self.traits.compares_candidates:
-            self.raw = np.array(
-                _check_vector(self.plugin.score_nodes(cycle, table))
-            )  # copied, because a plugin may keep what it returned
+            # copied, because a plugin may keep what it returned
+            self.raw = np.array(_check_vector(self.plugin.score_nodes(cycle, table)))
         else:
             candidates = table.restricted_to(feasible)
             self.raw = np.zeros(len(table), dtype=np.int64)

@@ -38,8 +38,6 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """The shard status that a scheduler reports."""
-
     in_use: frozenset[str] = frozenset()
     to_add: frozenset[str] = frozenset()
     to_remove: frozenset[str] = frozenset()

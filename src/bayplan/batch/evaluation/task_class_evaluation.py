@@ -307,7 +307,6 @@ class TaskClassEvaluation:
         ]
 
     def explain(self, task: Task, rows: RowVector, *, with_room: bool) -> FitErrors:
-        """The fit errors of the task on these rows."""
         return fit_errors_of(self.rejections(task, rows, with_room=with_room), self._accounts.count)
 
     # Scores
@@ -335,8 +334,6 @@ class TaskClassEvaluation:
 
 
 class TaskClassEvaluations:
-    """The evaluations of a session, by class of task."""
-
     def __init__(self, session: Session) -> None:
         self._session = session
         self._by_class: OrderedDict[Hashable, TaskClassEvaluation] = OrderedDict()
@@ -345,7 +342,6 @@ class TaskClassEvaluations:
         self._last: tuple[str, TaskClassEvaluation] | None = None
 
     def of(self, task: Task) -> TaskClassEvaluation:
-        """The current evaluation of the task's class."""
         if self._last is not None and self._last[0] == task.uid:
             evaluation = self._last[1]
             evaluation.refresh(task)

@@ -36,8 +36,6 @@ EVICT = "Evict"
 
 @dataclass(slots=True)
 class PodEvictor:
-    """Executes the evictions of sessions."""
-
     event_handlers: BatchEventHandlers
     writes: IntentWriter
     statuses: PodStatusWriter
@@ -56,7 +54,6 @@ class PodEvictor:
         self._refused.end_pauses()
 
     def start(self, pod: Pod, reason: str) -> None:
-        """Start the eviction of a pod."""
         engine = self.event_handlers.engine
         engine.handle.nominator.add_victim(pod.uid, pod.spec.node_name, reason)
         self.observer.observe_evicted(reason)

@@ -23,8 +23,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class NodeShardSync:
-    """Syncs one scheduler's node shard."""
-
     engine: BatchEngine
     client: Client
     writes: IntentWriter

@@ -28,9 +28,7 @@ class BatchObserver(Protocol):
 
     def observe_evicted(self, reason: str) -> None: ...
 
-    def observe_session(self, outcome: SessionResult, seconds: float, open_s: float) -> None:
-        """A session ended."""
-        ...
+    def observe_session(self, outcome: SessionResult, seconds: float, open_s: float) -> None: ...
 
     def forget(self, jobs: Iterable[str]) -> None:
         """Drop the metrics of deleted jobs."""
@@ -38,8 +36,6 @@ class BatchObserver(Protocol):
 
 
 class NoBatchObserver:
-    """An observer that does nothing."""
-
     def task_stage(self, stage: str, pod: Pod) -> None: ...
     def stage(self, stage: str, seconds: float) -> None: ...
     def observe_bound(self, pod: Pod) -> None: ...

@@ -63,7 +63,6 @@ class BatchOptions:
         return FeasibleNodeSampling(self.percentage_nodes_to_find, self.minimum_feasible_nodes)
 
     def validation_errors(self) -> Iterable[str]:
-        """Errors in the options, one message each."""
         if not all(self.scheduler_name) or not self.scheduler_name:
             yield "--scheduler-name must not be empty; leave it out for volcano"
         if self.sharding_mode not in (NO_SHARDS, HARD_SHARDS, SOFT_SHARDS):

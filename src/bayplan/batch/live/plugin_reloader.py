@@ -33,7 +33,6 @@ class BatchPluginReloader:
         self._loaded_version = self.read_version()
 
     def reload_if_changed(self) -> None:
-        """Load the files if they changed since the last check."""
         try:
             version = self.read_version()
             if version == self._loaded_version:

@@ -112,7 +112,6 @@ class BatchRunLoop:
         await self.event_queue.handle_forever()
 
     async def handle_pending_events(self) -> None:
-        """Handle all events received so far."""
         await self.event_queue.handle_pending()
 
     def _handle_event(self, old: KubeObject | None, new: KubeObject | None) -> Iterator[None]:
@@ -272,13 +271,11 @@ class BatchRunLoop:
         self._runs_sessions = False
 
     async def drain(self) -> None:
-        """Wait for all writes."""
         await self.binds.drain()
         await self.writes.drain()
 
     @property
     def has_open_writes(self) -> bool:
-        """Whether a write may still take effect."""
         return self.writes.has_open_writes
 
     async def abandon(self) -> None:
@@ -287,7 +284,6 @@ class BatchRunLoop:
         await self.writes.abandon()
 
     def dump(self) -> Iterable[str]:
-        """The state of the engine, for users."""
         return dump_lines(self.engine)
 
 

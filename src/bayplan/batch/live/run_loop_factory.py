@@ -28,8 +28,6 @@ from bayplan.objects.volcano import types as volcano
 
 @dataclass(frozen=True, slots=True)
 class ApiWriters:
-    """The writers to the API server."""
-
     client: Client
     writes: IntentWriter
     statuses: PodStatusWriter
@@ -45,7 +43,6 @@ def build_event_handlers(
     kinds_handled_elsewhere: Collection[type[KubeObject]] = (),
     on_pod_released: Callable[[Pod], None] = ignore_freed_pod,
 ) -> BatchEventHandlers:
-    """Build the event handlers of an engine."""
     manages: Callable[[Node], bool] = (
         options.manages if options.node_selector or options.multi_scheduler else manage_every_node
     )

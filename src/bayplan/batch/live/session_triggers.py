@@ -53,7 +53,6 @@ def _spec_changed(old: PodGroup | Queue, new: PodGroup | Queue) -> bool:
 
 
 def _queue_state_changed(old: PodGroup | Queue, new: PodGroup | Queue) -> bool:
-    """A queue was opened or closed."""
     return isinstance(old, Queue) and isinstance(new, Queue) and old.status.state != new.status.state
 
 

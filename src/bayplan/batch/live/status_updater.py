@@ -44,8 +44,6 @@ _Object = tuple[type[KubeObject], str, str]
 
 @dataclass(slots=True)
 class SessionStatusUpdater:
-    """Writes the results of sessions."""
-
     event_handlers: BatchEventHandlers
     client: Client
     writes: IntentWriter
@@ -226,7 +224,6 @@ class SessionStatusUpdater:
         self._pods_without_group = found
 
     def _forget_deleted_objects(self) -> None:
-        """Forget the last writes and events of deleted objects."""
         if len(self._last_written) < _CLEANUP_THRESHOLD and len(self._last_events) < _CLEANUP_THRESHOLD:
             return
         catalog = self.event_handlers.engine.cache.catalog

@@ -29,9 +29,7 @@ class IntentWriter(Protocol):
         ...
 
     @property
-    def has_open_writes(self) -> bool:
-        """Whether a write may still take effect."""
-        ...
+    def has_open_writes(self) -> bool: ...
 
     async def drain(self) -> None: ...
 
@@ -39,8 +37,6 @@ class IntentWriter(Protocol):
 
 
 class PodStatusWriter(Protocol):
-    """Writes the status of pods."""
-
     def set_unschedulable(self, pod: Pod, reason: str, message: str, nominate: str | None) -> asyncio.Task[None] | None:
         """Write the reason why a pod waits, or return None if its status has it already. `nominate`: None keeps its
         node."""
@@ -54,6 +50,4 @@ class PodStatusWriter(Protocol):
 
 
 class ObjectEventRecorder(Protocol):
-    """Records events about objects."""
-
     def record_core_event(self, regarding: KubeObject, kind: str, reason: str, note: str) -> None: ...

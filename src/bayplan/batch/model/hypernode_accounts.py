@@ -23,8 +23,6 @@ Numbers = npt.NDArray[np.intp]
 
 
 class HyperNodeAccounts:
-    """Amounts by hypernode."""
-
     def __init__(self, nodes: Nodes, tree: HyperNodeTree, weights: Mapping[str, int]) -> None:
         self._nodes = nodes
         self._tree = tree
@@ -114,7 +112,6 @@ class HyperNodeAccounts:
         return self._covers("idle", name, least) or self._covers("future", name, least)
 
     def fits_allocatable(self, name: str, least: Amounts) -> bool:
-        """Whether the request fits into the allocatable amounts."""
         return self._covers("allocatable", name, least)
 
     def _covers(self, matrix: str, name: str, least: Amounts) -> bool:

@@ -30,8 +30,6 @@ _MAX_LISTED_NAMES = 5
 
 @dataclass(slots=True)
 class HyperNode:
-    """One hypernode in the tree."""
-
     name: str
     tier: int
     tier_name: str = ""
@@ -291,7 +289,6 @@ def _child_name(member: MemberSpec) -> str:
 
 
 def _matching_nodes(member: MemberSpec, nodes: Sequence[NodeObject]) -> set[str]:
-    """The names of the nodes that a member matches."""
     selector, found = member.selector, set[str]()
     if selector.exact_match is not None:
         if not selector.exact_match.name:

@@ -27,7 +27,6 @@ class ImageNodeCounts:
         self._states_by_node: dict[str, dict[str, ImageState]] = {}
 
     def update_node(self, node: Node) -> None:
-        """Count the images of a node that was added or changed."""
         if node.name in self._states_by_node:
             self.remove_node(node.name)
         states: dict[str, ImageState] = {}
@@ -45,7 +44,6 @@ class ImageNodeCounts:
         self._states_by_node[own] = states
 
     def remove_node(self, name: str) -> None:
-        """Remove a deleted node from the counts."""
         for image in self._states_by_node.pop(name, ()):
             entry = self._images[image]
             entry.nodes.discard(name)

@@ -160,7 +160,6 @@ class Job(TaskSet):
         self._sub_jobs = None
 
     def set_status(self, task: Task, status: TaskStatus) -> None:
-        """Change the status of a task of this job."""
         before = task.status
         if before is status:
             return
@@ -198,7 +197,6 @@ class Job(TaskSet):
         return self.sub_jobs.get(self.uid)
 
     def sub_job_of(self, task: Task) -> SubJob | None:
-        """The sub-job that a task belongs to."""
         subs = self.sub_jobs
         return self._sub_job_of.get(task.uid) or subs.get(self.uid)
 
@@ -315,14 +313,12 @@ class Job(TaskSet):
     # Failures
 
     def record_fit_errors(self, task: Task, errors: FitErrors) -> None:
-        """Record why the task found no node."""
         self.nodes_fit_errors[task.uid] = errors
         sub_job = self.sub_job_of(task)
         if sub_job is not None:
             self._failed_roles.setdefault(sub_job.uid, set()).add(task.role)
 
     def failed_roles(self, sub_job: SubJob) -> set[str]:
-        """Roles for which a task of this sub-job found no node."""
         return self._failed_roles.get(sub_job.uid, set())
 
     def task_has_fit_errors(self, sub_job: SubJob, task: Task) -> bool:

@@ -80,8 +80,6 @@ class ResourceDimensions:
 
 
 class NodeAccounts:
-    """The accounts of all nodes."""
-
     def __init__(self, dimensions: ResourceDimensions) -> None:
         self.dimensions = dimensions
         self.count = 0
@@ -211,7 +209,6 @@ class NodeAccounts:
         return now, soon
 
     def insufficient_resources(self, matrix: FloatMatrix, row: int, demand: Demand) -> list[str]:
-        """The resources that a row lacks."""
         names = self.dimensions.names
         return [names[column] for column, amount in demand if not amount - matrix[column, row] < TOLERANCE]
 
@@ -228,7 +225,6 @@ class NodeAccounts:
     # Rows
 
     def add_resource_columns(self) -> None:
-        """Add columns for new resources."""
         missing = len(self.dimensions) - len(self.idle)
         if missing <= 0:
             return

@@ -33,8 +33,6 @@ class NodeUsage:
 
 
 class Node:
-    """One node in a session."""
-
     __slots__ = ("nodes", "row")
 
     def __init__(self, nodes: Nodes, row: int) -> None:
@@ -47,7 +45,6 @@ class Node:
 
     @property
     def node(self) -> NodeObject:
-        """The API object."""
         return self.nodes.snapshot.nodes.nodes[self.row]
 
     @property
@@ -162,7 +159,6 @@ class Nodes(Sequence[Node]):
         return Node(self, row)
 
     def select_rows(self, rows: RowVector) -> Nodes:
-        """The selection of these rows."""
         return Nodes(self.snapshot, self.accounts, rows, self.usage)
 
     @property

@@ -25,7 +25,6 @@ class PodTemplateIndex:
         self._numbers = count(1)
 
     def template_number(self, task: Task) -> int:
-        """The number of the task's template."""
         if task.template is not None:
             return task.template
         key = (task.job, task.role)

@@ -16,8 +16,6 @@ from bayplan.snapshot import PodInfo, Snapshot
 
 
 class SnapshotChanges:
-    """One session's changes to its snapshot."""
-
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.stale_rows: set[int] = set()
@@ -28,7 +26,6 @@ class SnapshotChanges:
         self._free: list[int] = []
 
     def add(self, task: Task, row: int) -> None:
-        """Put the task on the row."""
         info = task.info
         snapshot = self.snapshot
         slot = self._own[info.uid] = self._free.pop() if self._free else snapshot.pods.slots

@@ -59,8 +59,6 @@ class ResolvedNetworkTopology:
 
 
 class TaskStatusIndex:
-    """Tasks by status."""
-
     __slots__ = ("best_effort_pending", "by_status", "tasks")
 
     def __init__(self) -> None:

@@ -47,7 +47,6 @@ class VolumeCounts:
         self._csi_revision = -1
 
     def with_volume_requests(self, task: Task) -> Task:
-        """Add the task's volumes to its request."""
         self._unresolved.discard(task.uid)
         counts = self._count(task.pod) if task.pod.spec.volumes else {}
         if counts is None:
@@ -59,7 +58,6 @@ class VolumeCounts:
         return _add_volume_requests(task, self._count(task.pod) if task.pod.spec.volumes else {})
 
     def with_volume_limits(self, node_name: str, allocatable: Amounts) -> Amounts:
-        """The allocatable amounts of a node with its volume limits."""
         csi_node = self._csi_nodes.get(node_name)
         if csi_node is None or not csi_node.spec.drivers:
             return allocatable
@@ -118,7 +116,6 @@ class VolumeCounts:
 
 
 def _add_volume_requests(task: Task, counts: Mapping[str, int] | None) -> Task:
-    """Add the volumes to the task's request."""
     if counts:
         request = task.resreq.clone()
         for driver, number in counts.items():

@@ -38,7 +38,6 @@ class UsageCollector:
         engine.set_usage(self._view)
 
     async def run(self) -> None:
-        """Collect in an endless loop."""
         while True:
             await self.collect_once()
             await self._clock.sleep(interval_s(self._engine.load_configuration().metrics or {}))

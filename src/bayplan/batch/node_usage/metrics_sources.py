@@ -95,8 +95,6 @@ Measurement = tuple[str, Mapping[str, Any]]
 
 
 class MetricsSource(Protocol):
-    """A metrics system."""
-
     def requests(self, nodes: Iterable[str], now: datetime) -> Iterator[MetricsRequest]: ...
 
     def read(self, request: MetricsRequest, answer: bytes) -> Iterator[Measurement]: ...

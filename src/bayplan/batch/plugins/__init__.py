@@ -32,7 +32,6 @@ __all__ = ["default_batch_plugins"]
 
 
 def default_batch_plugins() -> BatchPluginSet:
-    """All built-in plugins."""
     return BatchPluginSet(
         (
             GangPlugin,

@@ -52,8 +52,6 @@ class _DeviceShareState:
 
 
 class DeviceSharePlugin:
-    """GPU sharing between pods."""
-
     name = "deviceshare"
     also_at: ClassVar[tuple[str, ...]] = ("predicate", "node_order")
     takes: ClassVar[tuple[Argument, ...]] = (

@@ -35,8 +35,6 @@ _NONE = NodeGroupAffinity()
 
 @dataclass(frozen=True, slots=True)
 class QueueGroupAffinity:
-    """Node group affinity and anti-affinity of a queue."""
-
     affinity: NodeGroupAffinity
     anti_affinity: NodeGroupAffinity
 

@@ -52,7 +52,6 @@ class NumaRequest(NamedTuple):
 
     @property
     def requires_policy(self) -> bool:
-        """Whether the pod requires nodes with its policy."""
         return self.policy not in _NO_POLICY
 
 

@@ -40,8 +40,6 @@ _pod_weights_decoder = msgspec.json.Decoder(dict[str, int | None] | None)
 
 @dataclass(frozen=True, slots=True)
 class ResourceStrategy:
-    """Scoring strategy and weight of one resource."""
-
     type: str = ""
     weight: int = 0
 

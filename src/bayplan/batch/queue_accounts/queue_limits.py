@@ -27,7 +27,6 @@ _GAUGES = {
 
 
 def total_guarantee(queues: Iterable[Queue]) -> Amounts:
-    """The sum of all guarantees."""
     total = Amounts()
     for queue in queues:
         total.add(queue.guarantee)
@@ -87,7 +86,6 @@ def record_quota_event(session: Session, job: Job, names: list[str]) -> None:
 
 
 def total_request(tasks: Iterable[Task]) -> Amounts:
-    """The sum of the tasks' requests."""
     total = Amounts()
     for task in tasks:
         total.add(task.resreq)

@@ -160,7 +160,6 @@ def _add_events_and_messages(job: Job, outcome: SessionResult, *, changed: bool)
 
 
 def _condition_differs(task: Task, found: PodMessage, message: str) -> bool:
-    """Whether the pod does not have this condition yet."""
     status = task.pod.status
     if found.nominated_node and found.nominated_node != status.nominated_node_name:
         return True
@@ -215,7 +214,6 @@ def _allocated_by_job(session: Session, job: Job) -> Amounts | None:
 
 
 def _claimed_devices_of(device_requests: ClaimedDeviceRequests, job: Job) -> dict[str, ByClass]:
-    """The devices of a job's tasks, by claim."""
     found: dict[str, ByClass] = {}
     for task in job.with_status(*HOLDING) if device_requests.has_claims else ():
         found |= device_requests.of_task(task)

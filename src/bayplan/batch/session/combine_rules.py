@@ -60,7 +60,6 @@ class PointFunctions:
         self.record_fault(plugin, InvalidAnswer(answer, wanted))
 
     def check_answer(self, answer: Any, *args: Any) -> Any:
-        """The answer, if it is valid."""
         if answer is not None and self.is_valid_answer is not None and not self.is_valid_answer(answer, *args):
             raise InvalidAnswer(answer, self.expected_answer)
         return answer
@@ -244,7 +243,6 @@ def first_registered(functions: PointFunctions, *args: Any) -> Any:
 
 
 def call_all(functions: PointFunctions, *args: Any) -> None:
-    """Call all functions."""
     for plugin, fn in functions.flat:
         try:
             fn(*args)

@@ -13,8 +13,6 @@ from bayplan.objects.volcano.types import PodGroupStatus
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """A pod group after the session."""
-
     status: PodGroupStatus
     changed: bool  # whether the status must be written
     allocated_hyper_node: str = ""
@@ -36,8 +34,6 @@ class PodMessage:
 
 @dataclass(frozen=True, slots=True)
 class GroupEvent:
-    """An event of a pod group."""
-
     group: str
     type: str
     reason: str

@@ -12,8 +12,6 @@ from bayplan.batch.session.session import Session
 
 
 class PendingTasks:
-    """The pending tasks of one job."""
-
     def __init__(self, sub_jobs: PriorityQueue[SubJob], tasks: dict[str, PriorityQueue[Task]]) -> None:
         self.sub_jobs = sub_jobs
         self.tasks = tasks  # by sub-job

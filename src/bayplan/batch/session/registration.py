@@ -55,8 +55,6 @@ class EvictionKind(Enum):
 
 
 class SearchPurpose(Enum):
-    """The purpose of a hypernode search."""
-
     ALLOCATE = "Allocate"
     EVICT = "Evict"
 
@@ -95,8 +93,6 @@ HyperNodeOrderFn = Callable[[SubJob, Mapping[str, Nodes]], Mapping[str, float]]
 
 
 class Registrations:
-    """The functions that plugins registered."""
-
     def __init__(self) -> None:
         self._fns: dict[SessionPoint[Any], dict[str, Any]] = {point: {} for point in extension_points.POINTS}
         self._victim_hints: dict[SessionPoint[Any], dict[str, VictimHints]] = {

@@ -493,7 +493,6 @@ class Session(ExtensionCalls):
         job.conditions.append(condition)
 
     def set_queue_gauge(self, queue: str, name: str, value: float) -> None:
-        """Set a metric of a queue."""
         self.queue_gauges.setdefault(queue, {})[name] = value
 
     def mark_job_dirty(self, job: Job) -> None:

@@ -29,8 +29,6 @@ class OperationKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of a statement."""
-
     step: OperationKind
     task: Task
     reason: str = ""

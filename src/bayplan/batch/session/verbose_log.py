@@ -81,7 +81,6 @@ class VerboseLog:
             log.info(f"Leaving {action.capitalize()} ...", v=TRACE)
 
     def log_jobs(self, jobs: Iterable[Job]) -> Iterator[None]:
-        """Log the state of each job after the last action."""
         if not self.details:
             return
         for job in jobs:
@@ -127,7 +126,6 @@ class VerboseLog:
             )
 
     def log_rejections(self, task: Task, rejections: Iterable[RejectedRows], names: Sequence[str]) -> None:
-        """Log the rejection reasons with their nodes."""
         if not self.steps:
             return
         for statuses, rows in rejections:

@@ -28,8 +28,6 @@ class VictimDependence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class VictimHints:
-    """The hints of one plugin."""
-
     depends_on: VictimDependence = VictimDependence.ANYTHING
     never_evicts: Callable[[Job, Task], bool] | None = None
     """(job, task): `job` is that of the preemptor. True if the plugin never returns this task, nor another task of the

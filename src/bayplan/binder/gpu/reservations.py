@@ -141,7 +141,6 @@ class GpuReservations:
             await self.sync_group(group)
 
     async def sync_node(self, node_name: str) -> None:
-        """Repair every group of a node."""
         await self._sync_each(await self._existing_groups(f"spec.nodeName={node_name}"))
 
     async def sync_all(self) -> None:
@@ -172,9 +171,8 @@ class GpuReservations:
                 if not await self._is_requested(group, each.spec.node_name):
                     log.info("GPU group %s has no users: deleting reservation %s", group, each.key)
                     await self._delete_reservation(each)
-            if users and all(
-                self._is_ours(each) and not is_using_device(each) for each in reservations
-            ):  # reservations that have ended hold nothing
+            # reservations that have ended hold nothing
+            if users and all(self._is_ours(each) and not is_using_device(each) for each in reservations):
                 for each in filter(self._is_ours, users):
                     if each.spec.node_name and each.status.phase == "Running" and not each.terminating:
                         log.warning("pod %s runs on GPU group %s without a reservation: deleting it", each.key, group)

@@ -85,9 +85,8 @@ class DynamicResourcesBinderPlugin(BindTimeoutPlugin):
         written = await ctx.writes.perform(claim_intents.ReserveClaim(claim, pod, ctx.clock.now()))
         assert isinstance(written, ResourceClaim)
         if written.status.allocation is not None:
-            _require_accessible(
-                written, written.status.allocation, node
-            )  # the claim may have got other devices meanwhile
+            # the claim may have got other devices meanwhile
+            _require_accessible(written, written.status.allocation, node)
         return written
 
     async def _allocate_claim(
@@ -229,7 +228,6 @@ def _require_accessible(claim: ResourceClaim, allocation: AllocationResult, node
 
 
 def _has_same_devices(claim: ResourceClaim, requested: AllocationResult | None) -> bool:
-    """Whether the claim has exactly the devices of the request."""
     allocation = claim.status.allocation
     return requested is not None and allocation is not None and allocation.devices == requested.devices
 

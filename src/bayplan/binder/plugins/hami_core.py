@@ -35,7 +35,6 @@ class HamiCoreBinderPlugin:
 
 
 def gpu_memory_mib(node: Node) -> int:
-    """Memory of each device of a node in MiB."""
     text = node.labels.get(GPU_MEMORY_LABEL, "")
     if not text.isdecimal() or not int(text):
         raise RejectBind(

@@ -30,8 +30,6 @@ _COMPOUND = frozenset({TypeKind.OPAQUE, TypeKind.LIST, TypeKind.MAP})
 
 
 class TypeBindings:
-    """The bindings of type parameters."""
-
     def __init__(self) -> None:
         self._mapping: TypeMapping = {}
 

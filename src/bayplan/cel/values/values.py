@@ -181,7 +181,6 @@ class StringMap(CelMap):
 
 
 def tagged_key(key: Any) -> Any:
-    """The dictionary key for a map key."""
     kind = type(key)
     if kind is str or kind is int:
         return key

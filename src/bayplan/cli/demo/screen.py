@@ -84,7 +84,6 @@ class Screen:
         self.print_line(f"{reached} of {count} {what}")
 
     def _print_placements(self) -> None:
-        """Print the first placements of a step, each as a line."""
         new = self._view.placements - self._placements_seen
         self._placements_seen = self._view.placements
         for pod in list(self._view.placed)[-new:] if new else ():

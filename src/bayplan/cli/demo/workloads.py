@@ -84,7 +84,6 @@ def urgent() -> Tree:
 
 
 def oversized_pod() -> Tree:
-    """A pod that fits no node."""
     return _pod("giant", _spec({"cpu": "4", GPU: "16"}, nodeSelector={ZONE: "zone-1"}))
 
 

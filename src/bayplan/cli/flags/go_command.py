@@ -35,8 +35,6 @@ class FlagError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag: its parser and its default."""
-
     name: str
     read: Reader
     default: Any

@@ -62,7 +62,6 @@ def complete_contexts(context: click.Context, _: click.Parameter, unfinished: st
 def _complete_from_server(
     context: click.Context, unfinished: str, fetch: Callable[[Client], Awaitable[list[str]]]
 ) -> list[CompletionItem]:
-    """Completions from the selected cluster."""
     from bayplan.cli.connection import ClusterConnection, open_client
 
     given = context.params

@@ -104,7 +104,6 @@ def start_volcano_logs(context: click.Context, flags: Mapping[str, Any]) -> None
 
 
 def warn_about_ignored_flags(context: click.Context, given: dict[str, Any]) -> None:
-    """Warn about given flags and feature gates without effect."""
     assert isinstance(context.command, GoCommand)
     unused = context.command.ignored_flags(given)
     for name in unused:

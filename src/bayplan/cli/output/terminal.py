@@ -32,7 +32,6 @@ _BAD = re.compile(r"Failed|NotReady.*|Error|.*BackOff|Evicted|OOMKilled|Unschedu
 
 
 def stdout_console() -> Console:
-    """A console for the standard output."""
     console = Console(highlight=False, soft_wrap=False)
     return console if console.is_terminal else plain_console()
 
@@ -53,7 +52,6 @@ def supports_redraw(console: Console) -> bool:
 
 
 def stderr_console() -> Console:
-    """A console for the standard error."""
     return Console(stderr=True, highlight=False)
 
 

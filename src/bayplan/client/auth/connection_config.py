@@ -139,7 +139,6 @@ def in_cluster_config(env: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) ->
 
 
 def config_from_context(config: Kubeconfig, *, context: str = "", path: Path | None = None) -> ConnectionConfig:
-    """Connection of one context of a kubeconfig."""
     where = f"the kubeconfig {path}" if path else "the kubeconfig"
     name = context or config.current_context
     if not name:

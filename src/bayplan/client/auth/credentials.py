@@ -110,8 +110,6 @@ class TokenFileCredentials:
 
 
 class ExecCredentials:
-    """Credentials from an exec plugin."""
-
     def __init__(self, plugin: ExecPlugin) -> None:
         self._plugin = plugin
 

@@ -41,8 +41,6 @@ class EnvVar(msgspec.Struct, frozen=True):
 
 
 class ExecConfig(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Exec plugin of a user."""
-
     command: str = ""
     args: tuple[Secret, ...] = ()
     env: tuple[EnvVar, ...] = ()

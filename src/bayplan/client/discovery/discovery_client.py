@@ -21,8 +21,6 @@ class GroupVersionForDiscovery(msgspec.Struct, frozen=True):
 
 
 class ApiGroup(msgspec.Struct, frozen=True, rename="camel"):
-    """A group with its versions."""
-
     name: str = ""
     versions: tuple[GroupVersionForDiscovery, ...] = ()
     preferred_version: GroupVersionForDiscovery = GroupVersionForDiscovery()
@@ -34,8 +32,6 @@ class ApiGroup(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ApiResource(msgspec.Struct, frozen=True, rename="camel"):
-    """A resource of a group version."""
-
     name: str = ""
     kind: str = ""
     namespaced: bool = False

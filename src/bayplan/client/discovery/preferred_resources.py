@@ -24,8 +24,6 @@ _EVENTS = {("", "events"), ("events.k8s.io", "events")}
 
 @dataclass(frozen=True, slots=True)
 class PreferredResource:
-    """One resource and its verbs."""
-
     resource: GroupVersionResource
     verbs: frozenset[str]
 

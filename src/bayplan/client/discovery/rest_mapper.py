@@ -101,7 +101,6 @@ def _in_group(resource: GroupVersionResource, word: str) -> bool:
 
 
 async def discover_rest_mapper(transport: Transport) -> RestMapper:
-    """Discover all kinds of the server."""
     core, named = await asyncio.gather(_discover(transport, "/api"), _discover(transport, "/apis"))
     return RestMapper((*core, *named))
 

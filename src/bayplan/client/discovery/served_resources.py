@@ -28,8 +28,6 @@ class _ServerVersion(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class ServedResources:
-    """Result of one discovery."""
-
     server_version: str
     resources: dict[tuple[str, str], GroupVersionResource]
     """Resources to read, by group and kind name."""

@@ -48,7 +48,6 @@ class MultiLeaseElector:
         self._held_writes.report()
 
     def retain(self) -> None:
-        """As `LeaderElector.retain`."""
         for each in self._elections:
             each.retain()
 

@@ -67,7 +67,6 @@ def response_error(request: str, answer: HttpResponse) -> ApiError:
 
 
 def status_error(request: str, status: ApiStatus, retry_after_s: float = 0.0) -> ApiError:
-    """Build the exception for a Status."""
     text = f"{request.partition('?')[0]}: {status.code} {status.reason or 'refused'}: {status.message or 'no message'}"
     attributes = {"code": status.code, "reason": status.reason, "details": status.message}
     if status.code == 429:

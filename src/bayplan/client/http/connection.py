@@ -20,8 +20,6 @@ NEVER = float("inf")
 
 
 class HttpResponse:
-    """A complete response."""
-
     __slots__ = ("body", "head")
 
     def __init__(self, head: ResponseHead, body: bytes) -> None:

@@ -56,8 +56,6 @@ class _Waiter(NamedTuple):
 
 
 class ConnectionPool:
-    """Connections of one client."""
-
     def __init__(
         self,
         target: ConnectionConfig,

@@ -36,8 +36,6 @@ class _ParserState(Enum):
 
 
 class ResponseHead:
-    """Status line and header lines of a response."""
-
     __slots__ = ("_lines", "status")
 
     def __init__(self, status: int, lines: bytes) -> None:

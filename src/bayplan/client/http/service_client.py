@@ -97,8 +97,6 @@ class HttpService:
 
 
 class _ServerPool:
-    """Connections to one server."""
-
     def __init__(
         self, target: ConnectionConfig, clock: LoopClock, user_agent: str, env: Mapping[str, str] | None
     ) -> None:

@@ -98,8 +98,6 @@ class WriteGuard(Protocol):
 
 
 class ResponseStream:
-    """A response that is read while it arrives."""
-
     def __init__(self, connection: HttpConnection, clock: LoopClock, quiet_s: float) -> None:
         self._connection = connection
         self._clock = clock
@@ -161,7 +159,6 @@ class Transport:
         return self._endpoint is not None
 
     async def warm(self, count: int) -> None:
-        """Open `count` connections in advance."""
         await self._pool.warm(count)
 
     async def own_token(self) -> str:
@@ -240,7 +237,6 @@ class Transport:
             self._observe(request.method, status, started)
 
     async def _send_over_connection(self, request: _Request, timeout_s: float) -> HttpResponse:
-        """Send the request over a connection of the pool."""
         deadline = self._clock.monotonic_s() + timeout_s
         connection = await self._pool.acquire(timeout_s)
         try:

@@ -23,8 +23,6 @@ _INFORMER_BACKOFF = BackoffConfig()
 
 
 class RetryBackoff:
-    """Delays of one repeated operation."""
-
     def __init__(self, clock: LoopClock, chance: random.Random, config: BackoffConfig = _INFORMER_BACKOFF) -> None:
         self._clock = clock
         self._chance = chance

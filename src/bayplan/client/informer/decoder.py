@@ -35,8 +35,6 @@ _ITEMS = b'"items":['
 
 @dataclass(frozen=True, slots=True)
 class UndecodableObject:
-    """An existing object that cannot be decoded."""
-
     key: Key
     uid: str
     resource_version: str
@@ -96,8 +94,6 @@ class _TypedWatchEvent(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Decoder:
-    """Decodes the objects of one resource."""
-
     def __init__(self, resource: GroupVersionResource) -> None:
         assert resource.kind is not None, f"{resource} is only written"
         self.struct: type[KubeObject] = resource.kind.struct
@@ -125,7 +121,6 @@ class Decoder:
         return WatchEvent(raw.type, self.object(bytes(raw.object)))
 
     def object(self, data: bytes) -> KubeObject | UndecodableObject:
-        """Decode one object."""
         if self._convert is None:
             try:
                 return self._one.decode(data)

@@ -31,7 +31,6 @@ class EventQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all events are handled."""
         return self._current is None and not self.waiting
 
     def handle_until(self, ends_s: float) -> bool:
@@ -48,12 +47,10 @@ class EventQueue:
         return True
 
     async def handle_pending(self) -> None:
-        """Handle all events that are queued."""
         while not self.handle_until(self.clock.monotonic_s() + self.slice_s):
             await asyncio.sleep(0)
 
     async def handle_forever(self) -> None:
-        """Handle events until cancelled."""
         while True:
             self.wake.clear()
             await self.handle_pending()

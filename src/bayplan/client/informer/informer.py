@@ -58,8 +58,6 @@ _CATCH_UP_PAUSE_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Objects of a resource that an informer selects."""
-
     namespace: str = ""
     field_selector: str = ""
     label_selector: str = ""

@@ -14,8 +14,6 @@ from bayplan.objects.meta import KubeObject
 
 
 class InformerSet:
-    """Informers of one process."""
-
     def __init__(self, informers: Iterable[Informer]) -> None:
         self._informers = tuple(informers)
 
@@ -35,7 +33,6 @@ class InformerSet:
         await asyncio.gather(*(each.catch_up() for each in self._informers))
 
     def objects(self, plural: str) -> list[KubeObject]:
-        """Objects of a resource in the store."""
         return [item for each in self._informers if each.resource.plural == plural for item in each.store.values()]
 
     @property

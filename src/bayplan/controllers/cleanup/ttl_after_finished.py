@@ -11,8 +11,6 @@ from bayplan.controllers.workloads import job_status
 
 
 class TtlAfterFinishedController(Controller):
-    """Deletes jobs some time after they have finished."""
-
     name = "ttl-after-finished-controller"
 
     def __init__(self, informers: SharedInformerFactory) -> None:

@@ -131,8 +131,6 @@ class PodFields(Pod, frozen=True):
 
 
 class ControllerRevision(UntypedObject, frozen=True):
-    """A ControllerRevision."""
-
     data: Any = None
     revision: int = 0
 
@@ -151,8 +149,6 @@ class StorageClassFields(StorageClass, frozen=True):
 
 
 class EndpointSliceFields(KubeObject, frozen=True):
-    """An EndpointSlice."""
-
     address_type: str = ""
     endpoints: list[Tree] | None = None
     ports: list[Tree] | None = None

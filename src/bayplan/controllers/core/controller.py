@@ -95,7 +95,6 @@ class Controller:
     def record_event(
         self, resource: GroupVersionResource, item: KubeObject, reason: str, note: str, *, warning: bool = False
     ) -> None:
-        """Record an event about an object."""
         kind = WARNING if warning else NORMAL
         self._recorder.record(object_reference(resource, item), type=kind, reason=reason, action="", note=note)
 

@@ -29,7 +29,6 @@ class Expectations:
         self._by_owner: dict[str, _OwnerExpectations] = {}
 
     def expect_creations(self, owner: str, count: int) -> None:
-        """Expect the creation of `count` objects."""
         self._get_or_add(owner).creations += count
 
     def lower_creations(self, owner: str, count: int = 1) -> None:
@@ -41,7 +40,6 @@ class Expectations:
         self._lower(owner, 1)
 
     def expect_deletion(self, owner: str, uid: str) -> None:
-        """Expect the deletion of an object."""
         self._get_or_add(owner).deletions.add(uid)
 
     def deletion_observed(self, owner: str, uid: str) -> None:

@@ -83,7 +83,6 @@ class SharedIndexInformer(Generic[T]):
         return [each for each in self._informer.store.values() if isinstance(each, self._struct)]
 
     def by_namespace(self, namespace: str) -> list[T]:
-        """Objects in a namespace."""
         return list(self._in_namespace.get(namespace, {}).values())
 
     def owned_by(self, uid: str) -> list[T]:
@@ -195,7 +194,6 @@ class SharedInformerFactory:
         return (resource.group, resource.plural) in self._missing
 
     def event_recorder(self, component: str) -> EventRecorder:
-        """Make an event recorder for a component."""
         return EventRecorder(
             component, host=platform.node(), clock=self.clock, chance=self.chance, post=self._sink.post
         )

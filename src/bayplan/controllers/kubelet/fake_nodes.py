@@ -47,8 +47,6 @@ def renew_interval_s(nodes: int, rate: float = RENEWALS_PER_SECOND) -> float:
 
 
 class FakeNodes:
-    """Nodes of one fake kubelet."""
-
     def __init__(
         self,
         client: Client,

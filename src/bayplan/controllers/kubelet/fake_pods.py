@@ -40,8 +40,6 @@ Key = tuple[str, str]
 
 
 class FakePods:
-    """Pods of some nodes."""
-
     def __init__(self, client: Client, nodes: Container[object], *, habits: PodBehavior, workers: int = 16) -> None:
         self._client = client
         self._clock = client.clock
@@ -107,7 +105,6 @@ class FakePods:
         self._removed.discard(pod.uid)
 
     async def _work(self, key: Key) -> float | None:
-        """Perform the next step of a pod."""
         if (unremoved := self._unremoved.get(key)) is not None:
             await self._remove(unremoved)
         pod, state = self._informer.store.get(key), self._states.get(key)

@@ -53,5 +53,4 @@ def new_lease(name: str, uid: str, now: datetime) -> dict[str, Any]:
 
 
 def lease_renewal(now: datetime) -> dict[str, Any]:
-    """Changed fields of a lease's spec at a renewal."""
     return {"renewTime": format_micro_time(now)}

@@ -56,8 +56,6 @@ class ContainerExit:
 
 @dataclass(frozen=True, slots=True)
 class StageField:
-    """Stage with its annotation, its field and its parser."""
-
     annotation: str
     field: str
     read: Callable[[str], Any]
@@ -80,7 +78,6 @@ def parse_seconds(text: str) -> float | None:
 
 
 def duration_or_forever(text: str) -> float | None:
-    """Parse a duration, or `forever`."""
     return FOREVER if text == "forever" else parse_seconds(text)
 
 

@@ -133,7 +133,6 @@ def pod_address(pod: PodFields) -> str:
 
 
 def running_status(pod: PodFields, now: datetime, run: ContainerRun) -> Tree:
-    """Status of a pod that has started and not finished."""
     address = pod_address(pod)
     present = {each.type for each in pod.status.conditions}
     scheduled = () if "PodScheduled" in present else ("PodScheduled",)

@@ -42,16 +42,12 @@ after a second would be ready for that second, and a rollout would replace all o
 
 @dataclass(frozen=True, slots=True)
 class WarningEvent:
-    """Warning event about the pod."""
-
     reason: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class PatchStatus:
-    """Patch the pod's status."""
-
     status: dict[str, Any]
     runtime_changes: Mapping[str, Any] = field(default_factory=dict)
     """Changed fields of the kubelet's `PodRuntimeState`."""
@@ -98,7 +94,6 @@ class PodRuntimeState:
 
 
 def next_step(pod: PodFields, *, now: datetime, state: PodRuntimeState, habits: PodBehavior) -> Step:
-    """Return the next step, or None."""
     behavior = pod_behavior(pod, habits)
     if pod.terminating:
         return _stop(pod, now, state, behavior)

@@ -24,7 +24,6 @@ def backing_pods(service: UntypedObject, pods: Iterable[PodFields]) -> list[PodF
 
 
 def endpoint(service: UntypedObject, pod: PodFields, node: Node | None) -> Tree:
-    """Build the endpoint of a pod."""
     terminating = pod.terminating
     published = bool(service.spec.get("publishNotReadyAddresses"))
     tree: Tree = {

@@ -33,8 +33,6 @@ BATCH_PERIOD_S = 0.1
 
 
 class EndpointSliceController(Controller):
-    """Keeps the EndpointSlices of services."""
-
     name = "endpointslice-controller"
 
     def __init__(self, informers: SharedInformerFactory) -> None:
@@ -117,5 +115,4 @@ def _service_of(item: EndpointSliceFields) -> str:
 
 
 def _endpoint_fields(pod: PodFields) -> tuple[object, ...]:
-    """Fields of a pod that an endpoint contains."""
     return pod.status.pod_ip, pod.ready, pod.terminating, pod.finished, pod.labels, pod.spec.node_name

@@ -178,6 +178,5 @@ def _zone(node: Node) -> str:
 
 
 def _taint_inputs(node: Node) -> tuple[object, ...]:
-    """Fields of a node that its taints depend on."""
     conditions = tuple((each.type, each.status) for each in node.status.conditions)
     return conditions, node.spec.taints, node.spec.unschedulable

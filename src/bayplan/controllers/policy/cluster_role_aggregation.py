@@ -33,8 +33,6 @@ CLUSTER_ROLES = resource_of(
 
 
 class ClusterRoleAggregationController(Controller):
-    """Writes the rules of aggregated ClusterRoles."""
-
     name = "clusterrole-aggregation-controller"
 
     def __init__(self, informers: SharedInformerFactory) -> None:

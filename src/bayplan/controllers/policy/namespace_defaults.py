@@ -49,8 +49,6 @@ class _NamespaceDefaultController(Controller):
 
 
 class DefaultServiceAccountController(_NamespaceDefaultController):
-    """Creates the ServiceAccount `default`."""
-
     name = "serviceaccount-controller"
 
     def __init__(self, informers: SharedInformerFactory) -> None:
@@ -69,8 +67,6 @@ class DefaultServiceAccountController(_NamespaceDefaultController):
 
 
 class RootCaPublisher(_NamespaceDefaultController):
-    """Publishes the certificate authority of the API server."""
-
     name = "root-ca-certificate-publisher-controller"
 
     def __init__(self, informers: SharedInformerFactory) -> None:

@@ -23,8 +23,6 @@ MAX_CONCURRENT_WRITES = 16
 
 
 class VolcanoController(Controller):
-    """Base of Volcano's controllers."""
-
     async def replace_status(self, resource: GroupVersionResource, item: UntypedObject, status: Tree) -> UntypedObject:
         """Replace the status if it differs. Returns the object after it. Raises `Conflict` for an old version."""
         status = {key: value for key, value in status.items() if value not in (None, {}, [])}

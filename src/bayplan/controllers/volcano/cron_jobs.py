@@ -28,8 +28,6 @@ SCHEDULE_DELAY_S = 0.1
 
 
 class VolcanoCronJobController(VolcanoController):
-    """Creates jobs on schedule."""
-
     name = "volcano-cronjob-controller"
 
     def __init__(self, informers: SharedInformerFactory) -> None:
@@ -150,7 +148,6 @@ class VolcanoCronJobController(VolcanoController):
 
 
 def cron_job_run(cron: UntypedObject, due: datetime, zone: ZoneInfo) -> Tree:
-    """Build the job of a scheduled time."""
     template = cron.spec.get("jobTemplate") or {}
     meta = template.get("metadata") or {}
     annotations = {

@@ -37,8 +37,6 @@ _KNOWN = (*_STATUS_LISTS.values(), "Completing", "Terminating")
 
 
 class JobFlowController(VolcanoController):
-    """Runs JobFlows."""
-
     name = "volcano-jobflow-controller"
 
     def __init__(self, informers: SharedInformerFactory) -> None:
@@ -142,7 +140,6 @@ class JobTemplateController(VolcanoController):
 
 
 def flow_job(flow: UntypedObject, template: UntypedObject, name: str) -> Tree:
-    """Build the job of a step."""
     labels = {TEMPLATE_LABEL: f"{flow.namespace}.{template.name}", FLOW_LABEL: f"{flow.namespace}.{flow.name}"}
     metadata = {
         "name": name,

@@ -30,7 +30,6 @@ from bayplan.objects.volcano.constants import (
 
 
 def job_pod(job: JobView, task: Tree, index: int, owner: Tree) -> Tree:
-    """Build the pod of this index."""
     template = copy.deepcopy(task.get("template") or {})
     meta, spec = template.get("metadata") or {}, template.get("spec") or {}
     name = pod_name(job.name, task["name"], index)
@@ -100,7 +99,6 @@ def claim_name(job: JobView, index: int) -> str:
 
 
 def claims_of(job: JobView) -> list[str]:
-    """Names of the claims of the job's volumes."""
     volumes = job.spec.get("volumes") or ()
     return [volume.get("volumeClaimName") or claim_name(job, index) for index, volume in enumerate(volumes)]
 

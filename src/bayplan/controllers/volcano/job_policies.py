@@ -43,8 +43,6 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class JobAction:
-    """Action on a job, and its target."""
-
     name: str = SYNC_JOB
     task: str = ""
     pod: str = ""

@@ -30,8 +30,6 @@ _CREATED, _DELETED = "made", "gone"
 
 
 class JobResources:
-    """Creates and deletes the objects of jobs."""
-
     def __init__(
         self,
         controller: VolcanoController,
@@ -133,7 +131,6 @@ class JobResources:
             raise ObjectError(note) from None
 
     async def _sync_pod_group(self, job: JobView) -> None:
-        """Create or update the pod group."""
         wanted = group_spec(job, self._priority)
         group = self._groups.get(job.namespace, job.group_name)
         if group is None:
@@ -160,7 +157,6 @@ class JobResources:
 
 
 def group_spec(job: JobView, priority_of: Callable[[str], int]) -> Tree:
-    """Spec of a job's pod group."""
     spec: Tree = {
         "minMember": job.min_available,
         "minTaskMember": {task["name"]: min_available(task) for task in job.tasks},

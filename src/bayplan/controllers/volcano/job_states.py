@@ -77,7 +77,6 @@ def _next_from_running(job: JobView, counts: PodPhaseCounts, _: int) -> str:
 
 
 def _final_phase(job: JobView, counts: PodPhaseCounts) -> str:
-    """Outcome of a job whose pods have all finished."""
     if job.min_available >= job.tasks_min_available:
         for task in job.tasks:
             done = counts.tasks.get(task["name"])

@@ -131,8 +131,6 @@ def is_out_of_sync(pod: PodFields) -> bool:
 
 @dataclass(slots=True)
 class PodPhaseCounts:
-    """Number of a job's pods by phase."""
-
     pending: int = 0
     running: int = 0
     succeeded: int = 0

@@ -83,8 +83,6 @@ class _JobMemory:
 
 
 class VolcanoJobController(VolcanoController):
-    """Runs Volcano jobs."""
-
     name = "volcano-job-controller"
 
     def __init__(self, informers: SharedInformerFactory, schedulers: tuple[str, ...] = (SCHEDULER,)) -> None:
@@ -347,7 +345,6 @@ class VolcanoJobController(VolcanoController):
     # Status and events.
 
     async def _update_status(self, job: JobView, status: Tree, counts: PodPhaseCounts, step: JobTransition) -> None:
-        """Write the status: counts, phase and conditions."""
         now = self.clock.now()
         phase = step.phase(job, counts, int(status.get("retryCount") or 0))
         unchanged = {key: status[key] for key in ("version", "retryCount", "controlledResources") if status.get(key)}
@@ -378,7 +375,6 @@ class VolcanoJobController(VolcanoController):
         raise faults[0]
 
     def _report_pending_group(self, job: JobView, memory: _JobMemory, group: UntypedObject) -> None:
-        """Record why the pod group is pending."""
         true = [each for each in group.status.get("conditions") or () if each.get("status") == "True"]
         last = max(true, key=lambda each: each.get("lastTransitionTime") or "", default=None)
         if last is not None and last.get("type") != "Scheduled":
@@ -389,7 +385,6 @@ class VolcanoJobController(VolcanoController):
     def _record_event_once(
         self, job: JobView, memory: _JobMemory, reason: str, note: str, *, warning: bool = False, about: int = 0
     ) -> None:
-        """Record an event of a job once."""
         event_key = f"{reason} {note} {about} {job.retries}"
         if event_key not in memory.recorded:
             memory.recorded.add(event_key)
@@ -402,7 +397,6 @@ def _status_key(job: JobView) -> tuple[str, int, int]:
 
 
 def _pods_to_kill(job: JobView, pods: list[PodFields], action: JobAction, step: JobTransition) -> list[PodFields]:
-    """Pods that a transition deletes."""
     if step.targeted:
         if action.name == RESTART_POD:
             return [pod for pod in pods if pod.name == action.pod]

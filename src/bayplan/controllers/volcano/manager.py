@@ -105,8 +105,6 @@ def enabled_volcano_controllers(patterns: Iterable[str]) -> list[str]:
 
 
 class VolcanoControllers:
-    """Runs Volcano's controllers, or some of them."""
-
     def __init__(
         self,
         client: Client,
@@ -138,7 +136,6 @@ class VolcanoControllers:
 
     @property
     def names(self) -> list[str]:
-        """Names of the running controllers."""
         return sorted(each.name for each in self._controllers)
 
     async def run(self) -> None:
@@ -161,7 +158,6 @@ class VolcanoControllers:
         await self._informers.run()
 
     async def _wait_for_crds(self) -> None:
-        """Wait until the API server serves Volcano's kinds."""
         logged = False
         while True:
             served = await self._client.wait_for_server(

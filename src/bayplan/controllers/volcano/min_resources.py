@@ -51,7 +51,6 @@ def add_amounts(one: QuantityMap, other: QuantityMap) -> QuantityMap:
 
 
 def format_amounts(amounts: QuantityMap) -> dict[str, str]:
-    """Amounts as text, for an object."""
     return {name: str(amount) for name, amount in sorted(amounts.items())}
 
 

@@ -13,8 +13,6 @@ from bayplan.errors import NotFound
 
 
 class VolcanoJobTtlController(VolcanoController):
-    """Deletes jobs some time after they have finished."""
-
     name = "volcano-gc-controller"
 
     def __init__(self, informers: SharedInformerFactory) -> None:

@@ -27,8 +27,6 @@ _WAKE_UP_MARGIN_S = 0.1
 
 
 class CronJobController(Controller):
-    """Creates the jobs of CronJobs."""
-
     name = "cronjob-controller"
 
     def __init__(self, informers: SharedInformerFactory) -> None:
@@ -210,7 +208,6 @@ def _recent_start(schedule: CronSchedule, time_zone: tzinfo, now: datetime) -> d
 
 
 def job_body(found: UntypedObject, due: datetime, time_zone: tzinfo) -> Tree:
-    """Build the job of a scheduled time."""
     template: Tree = found.spec.get("jobTemplate") or {}
     meta = template.get("metadata") or {}
     stamp = due.astimezone(time_zone).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -33,8 +33,6 @@ OnNodes = Mapping[str, list[PodFields]]
 
 
 class DaemonSetController(OwnedPodsController):
-    """Keeps the pods of DaemonSets."""
-
     name = "daemonset-controller"
     resource = DAEMON_SETS
 

@@ -23,8 +23,6 @@ _NO_LIMIT = 2**31 - 1
 
 
 class DeploymentController(Controller):
-    """Rolls out the templates of Deployments."""
-
     name = "deployment-controller"
 
     def __init__(self, informers: SharedInformerFactory) -> None:
@@ -209,7 +207,6 @@ class Rollout:
             await self._write({"status": {"conditions": conditions}})
 
     async def _write_revision(self, newest: int, conditions: list[Tree]) -> None:
-        """Write the revision and conditions of the deployment."""
         patch: Tree = {}
         if deployment_status.revision(self.deployment) != newest:
             patch["metadata"] = {"annotations": {deployment_status.REVISION: str(newest)}}

@@ -37,7 +37,6 @@ def job_pod(job: UntypedObject, *, index: int | None = None, failures: int | Non
 
 
 def _with_index_variable(container: Tree) -> Tree:
-    """Return the container with the variable of the completion index."""
     env = container.get("env") or []
     if any(each["name"] == _VARIABLE for each in env):
         return container

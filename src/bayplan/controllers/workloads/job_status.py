@@ -17,8 +17,6 @@ BACKOFF_LIMIT = 6
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """Result of a job that ends, with reason and message."""
-
     succeeded: bool
     reason: str
     message: str
@@ -145,7 +143,6 @@ COUNT_FAILURE = PolicyMatch("Count")
 
 
 def match_failure_policy(job: UntypedObject, pod: PodFields) -> PolicyMatch:
-    """Find the action of the job's failure policy for a failed pod."""
     rules = (job.spec.get("podFailurePolicy") or {}).get("rules") or ()
     for number, rule in enumerate(rules):
         if (codes := rule.get("onExitCodes")) is not None:

@@ -62,8 +62,6 @@ class _FailureBackoff:
 
 @dataclass(slots=True)
 class _PodCounts:
-    """Counts of a job's pods in one sync."""
-
     active: list[PodFields] = field(default_factory=list)
     terminating: int = 0
     succeeded: list[PodFields] = field(default_factory=list)
@@ -78,8 +76,6 @@ class _PodCounts:
 
 
 class JobController(OwnedPodsController):
-    """Runs the pods of Jobs to completion."""
-
     name = "job-controller"
     resource = JOBS
 
@@ -204,8 +200,6 @@ def _uncounted_uids(job: UntypedObject) -> set[str]:
 
 
 class _JobSync:
-    """One sync of one job."""
-
     def __init__(
         self, controller: JobController, job: UntypedObject, count: _PodCounts, backoff: _FailureBackoff, now: datetime
     ) -> None:

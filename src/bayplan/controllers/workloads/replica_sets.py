@@ -25,8 +25,6 @@ _PHASES = {"Pending": 0, "Unknown": 1, "Running": 2}
 
 
 class ReplicaSetController(OwnedPodsController):
-    """Keeps the number of pods of each ReplicaSet."""
-
     name = "replicaset-controller"
     resource = REPLICA_SETS
 

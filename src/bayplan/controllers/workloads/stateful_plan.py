@@ -18,8 +18,6 @@ from bayplan.controllers.workloads.stateful_pods import first_ordinal, ordinal_o
 
 @dataclass(frozen=True, slots=True)
 class CreateSetPod:
-    """Create the pod of this ordinal."""
-
     ordinal: int
     revision: str
 

@@ -61,7 +61,6 @@ def claims_of(found: UntypedObject, ordinal: int) -> list[Tree]:
 
 
 def claim_owner_patch(pod: PodFields) -> Tree:
-    """Patch that makes a pod the owner of its claim."""
     return {"metadata": {"ownerReferences": [_owner_reference("v1", "Pod", pod.name, pod.uid)]}}
 
 

@@ -39,8 +39,6 @@ _REVISION_LABEL = "controller.kubernetes.io/hash"
 
 
 class StatefulSetController(Controller):
-    """Keeps the pods of StatefulSets."""
-
     name = "statefulset-controller"
 
     def __init__(self, informers: SharedInformerFactory) -> None:

@@ -58,9 +58,8 @@ class Cycle:
         self.skip_score: set[str] = set()
         self.skip_pre_bind: set[str] = set()
         self.pods_to_activate: dict[str, Pod] = {}
-        self.pre_filter_results: dict[str, Any] | None = (
-            None  # of PreFilter plugins that ran before it was known whether the pod shares answers
-        )
+        # of PreFilter plugins that ran before it was known whether the pod shares answers
+        self.pre_filter_results: dict[str, Any] | None = None
         self.plugin_error: PluginFault | None = None  # fault of a plugin during the shared evaluation
         self._state: dict[StateKey[Any], Any] = {}
 

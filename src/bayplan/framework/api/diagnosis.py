@@ -133,7 +133,6 @@ class Diagnosis:
         self.record(status)
 
     def status(self, row: int) -> Status:
-        """Return the status of one node."""
         override = self.overrides.get(row)
         if override is not None:
             return override

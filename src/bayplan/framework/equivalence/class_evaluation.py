@@ -86,7 +86,6 @@ class ClassEvaluation:
         return self._plugin_evaluations[number]
 
     def refresh(self) -> None:
-        """Update to the current snapshot."""
         snapshot, self.was_cached = self.snapshot, True
         if snapshot.layout != self._layout:
             self._rebuild()
@@ -204,7 +203,6 @@ class ClassEvaluation:
 
     @staticmethod
     def _rejecting_plugins(plan: IncrementalPlan, row: int) -> list[PluginEvaluation] | None:
-        """Return the plugin evaluations that reject a row."""
         for evaluation in plan.row_evaluations:
             if evaluation.rejects and evaluation.codes.item(row):
                 return [

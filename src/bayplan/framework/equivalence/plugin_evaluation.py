@@ -138,7 +138,6 @@ class PluginEvaluation:
         return self._layout != -1
 
     def update(self) -> None:
-        """Update to the current snapshot."""
         role, snapshot = self.role, self.cycle.snapshot
         if snapshot.layout != self._layout or (
             role.checks_dependencies

@@ -154,7 +154,6 @@ class IncrementalPlan:
         self.has_inactive_terms = bool(active.inactive_terms)
 
     def row_local_total(self, row: int) -> int:
-        """Return the sum of the row-local scores of a row."""
         total = 0
         for score, weight in self.row_local_scores:
             total += score(row) * weight

@@ -37,7 +37,6 @@ class TopRows:
         self._top = 0  # total of the best rows
 
     def set_total(self, row: int, total: int) -> None:
-        """Set the total of one row."""
         before = self.total.item(row)
         if total == before:
             return
@@ -142,7 +141,6 @@ class GroupedTopRows:
         return self._total
 
     def group_score(self, row: int) -> int:
-        """Return the score of the row's group."""
         return self._scores[self.of_row.item(row)]
 
     def set_total(self, row: int, row_local: int) -> None:

@@ -20,8 +20,6 @@ class NotShareable(Exception):
 
 
 class ScoreByRow(Protocol):
-    """A mapping from a row to a number."""
-
     def item(self, row: int, /) -> int: ...
 
 
@@ -90,7 +88,6 @@ class WeightedScores:
         return self._vector if self.groups is None else self.groups
 
     def on_rows(self, rows: BoolVector) -> IntVector:
-        """Return the scores of these rows."""
         vector = self.vector
         if vector is not None:
             return vector[rows]
@@ -98,7 +95,6 @@ class WeightedScores:
 
 
 def has_out_of_range(scores: IntVector) -> bool:
-    """Whether a score is outside the valid range."""
     if not len(scores):
         return False
     unsigned = scores.view(np.uint64)  # negative scores become very large

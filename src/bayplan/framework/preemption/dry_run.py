@@ -97,7 +97,6 @@ class EvictVictim:
 
     @property
     def preemptor_text(self) -> str:
-        """Kind of the preemptor in messages."""
         return "pod" if self.group is None else "podgroup"
 
     @property
@@ -114,7 +113,6 @@ class EvictVictim:
 
     @property
     def has_disruption_condition(self) -> bool:
-        """Whether the victim's status has this condition already."""
         old, new = _disruption_condition(self.victim), self.condition
         return old is not None and (old.status, old.reason, old.message) == (new.status, new.reason, new.message)
 
@@ -124,7 +122,6 @@ class EvictVictim:
         return f"preempted by {self.plugin}"
 
     def note(self, *, in_memory: bool) -> str:
-        """Return the text of the event."""
         uid, where = self.preemptor.uid, self.node_name
         if self.group is not None:
             uid, where = self.group.metadata.uid, CLUSTER_DOMAIN
@@ -160,7 +157,6 @@ def nominations_to_clear(preemptor: Pod, nominated: Iterable[PodInfo]) -> tuple[
 
 
 def is_terminating_by_preemption(pod: Pod) -> bool:
-    """Whether the pod is terminating because a scheduler preempted it."""
     condition = _disruption_condition(pod) if pod.terminating else None
     return condition is not None and (condition.status, condition.reason) == ("True", PREEMPTION_BY_SCHEDULER)
 
@@ -325,7 +321,6 @@ def pick_one_node(candidates: Mapping[str, Victims], snapshot: Snapshot, now: da
 
 
 def _keep_cheapest(remaining: list[tuple[str, Victims]], cost: Callable[[Victims], Any]) -> list[tuple[str, Victims]]:
-    """Keep the candidates with the lowest cost."""
     if len(remaining) == 1:
         return remaining
     costs = [cost(victims) for _, victims in remaining]

@@ -30,7 +30,6 @@ class Victims:
 
 
 def no_victims_status(node_name: str) -> Status:
-    """Return the error for a candidate node without victims."""
     return error(f"expected at least one victim pod on node {quote(node_name)}")
 
 
@@ -54,8 +53,6 @@ def more_important(now: datetime) -> MoreImportant:
 
 @dataclass(frozen=True, slots=True)
 class CompiledBudget:
-    """A compiled PodDisruptionBudget."""
-
     namespace: str
     matcher: LabelMatcher
     allowed: int

@@ -66,7 +66,6 @@ class BindFailures:
         self.records.pop(uid, None)
 
     def excluded_nodes(self, uid: str) -> frozenset[str]:
-        """Return the nodes from which a pod is excluded now."""
         record = self.records.get(uid)
         return frozenset() if record is None else frozenset(self._excluded_now(record))
 

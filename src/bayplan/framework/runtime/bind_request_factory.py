@@ -14,8 +14,6 @@ from bayplan.objects.kai.gpu_sharing import RESERVATION_NAMESPACE
 
 
 class BindRequestFactory:
-    """Creates the BindRequests of one engine."""
-
     def __init__(self, clock: Clock, *, attempts: int | None = 3) -> None:
         self.mutation = BindRequestMutation(clock)
         self.failures = BindFailures(clock)
@@ -33,6 +31,5 @@ class BindRequestFactory:
             self.tracker.observe_created(request, pod)
 
     def gpu_groups_of(self, pod: Pod) -> tuple[str, ...]:
-        """Return the GPU groups in the pod's request."""
         request = self.tracker.request_of(pod) if self.tracker is not None else None
         return request.spec.selected_gpu_groups if request is not None else ()

@@ -362,7 +362,6 @@ def filter_one_by_one(
 
 
 def table_rejections(plugin: Any, cycle: Cycle, table: NodeTable) -> list[Rejection]:
-    """Return the checked rejections of one plugin."""
     result = plugin.filter_nodes(cycle, table)
     if not isinstance(result, Iterable) or isinstance(result, np.ndarray):
         raise PluginFault(plugin.name, FILTER.key, f"filter_nodes yields Rejections; got {_type_text(result)}")
@@ -383,7 +382,6 @@ def table_rejections(plugin: Any, cycle: Cycle, table: NodeTable) -> list[Reject
 
 
 def _type_text(result: object) -> str:
-    """Describe an invalid answer."""
     if isinstance(result, np.ndarray):
         return f"shape {result.shape} of {result.dtype}"
     return "None" if result is None else type(result).__name__

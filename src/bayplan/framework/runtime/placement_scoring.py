@@ -134,7 +134,6 @@ def _normalize(plugin: Any, cycle: Cycle, group: PodGroupRef, scores: list[int])
 
 
 def _checked_scores(plugin: Any, result: Any, count: int) -> list[int]:
-    """Check that there is one score for each placement."""
     if isinstance(result, Status):
         raise PluginFault(plugin.name, PLACEMENT_SCORE.key, status_text(result))
     if not isinstance(result, Sequence | np.ndarray) or len(result) != count:

@@ -253,7 +253,6 @@ def _version(path: Path) -> tuple[object, ...]:
 
 
 def _helper_modules(folder: Path) -> list[ModuleType]:
-    """Return the modules that plugin files have imported from the folder."""
     files = {str(path) for path in folder.absolute().glob("*.py")}
     return [
         module
@@ -333,7 +332,6 @@ def _load_error(name: str, loaded: ModuleType | None, text: str) -> PluginError:
 
 
 def _defined_classes(module: ModuleType) -> Iterator[type[Any]]:
-    """Yield the classes that a module defines itself."""
     for value in vars(module).values():
         if isinstance(value, type) and value.__module__ == module.__name__:
             yield value

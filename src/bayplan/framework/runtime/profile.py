@@ -51,9 +51,8 @@ class Profile:
     weights: Mapping[str, int]
     placement_weights: Mapping[str, int]
     instances: Mapping[str, Any]
-    registered_events: Mapping[
-        str, tuple[ClusterEventWithHint, ...]
-    ]  # plugin -> events that may help a pod it rejected
+    # plugin -> events that may help a pod it rejected
+    registered_events: Mapping[str, tuple[ClusterEventWithHint, ...]]
     percentage_of_nodes_to_score: int | None = None
     mutators: tuple[Mutator, ...] = ()
     """The functions that add annotations to BindRequests, in the order of the configuration."""
@@ -66,7 +65,6 @@ class Profile:
         return {point.key: list(self._names(point)) for point in ATTEMPT_ORDER if self.at(point)}
 
     def close(self) -> None:
-        """Release the resources of every plugin."""
         close_all(self.instances.values())
 
     def _names(self, point: ExtensionPoint) -> Iterator[str]:

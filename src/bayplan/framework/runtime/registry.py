@@ -38,8 +38,6 @@ class RegisteredPlugin:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """Plugins by name."""
-
     entries: Mapping[str, RegisteredPlugin] = field(default_factory=dict)
 
     @classmethod

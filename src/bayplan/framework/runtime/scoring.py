@@ -162,7 +162,6 @@ def _checked(vector: object, plugin: str, count: int) -> IntVector:
 
 
 def invalid_scores_error(result: object, plugin: str, count: int) -> PluginFault:
-    """Return the fault of a plugin that returned invalid scores."""
     if isinstance(result, Status):
         return PluginFault(plugin, SCORE.key, status_text(result))
     shape = getattr(result, "shape", None)

@@ -124,7 +124,6 @@ class BindRequest(KubeObject, frozen=True):
 
     @property
     def was_attempted(self) -> bool:
-        """Whether a binder has made an attempt."""
         return self.is_finished or self.status.failed_attempts > 0
 
     @property

@@ -169,7 +169,6 @@ def parse_portion(text: str) -> float | None:
 
 
 def whole_gpus(pod: Pod) -> int:
-    """The number of whole GPUs that a pod requests."""
     return accounted_requests(pod).get(GPU, 0)
 
 

@@ -83,9 +83,8 @@ class LabelMatcher(msgspec.Struct, frozen=True, cache_hash=True):
             return False
         for requirement in self.requirements:
             value = labels.get(requirement.key)
-            if (
-                requirement.operator == "In"
-            ):  # inlined: nearly all requirements have it, and thousands of objects may be matched at once
+            # inlined: nearly all requirements have it, and thousands of objects may be matched at once
+            if requirement.operator == "In":
                 if value is None or value not in requirement.values:
                     return False
             elif not requirement.accepts(value):

@@ -57,7 +57,6 @@ class NodeSelectorMatcher(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """The errors of all terms."""
         return tuple(error for term in self.terms for error in term.errors)
 
     def check(self) -> NodeSelectorMatcher:

@@ -45,8 +45,6 @@ class WeightedTerm:
 
 @dataclass(frozen=True, slots=True)
 class PodAffinityTerms:
-    """All pod affinity terms of one pod."""
-
     required: tuple[AffinityTerm, ...] = ()
     preferred: tuple[WeightedTerm, ...] = ()
     required_anti: tuple[AffinityTerm, ...] = ()

@@ -40,8 +40,6 @@ _ESCAPE = re.compile(r"\\(.?)|([,=])", re.DOTALL)
 
 
 class FieldTerm(NamedTuple):
-    """One condition on one field."""
-
     field: str
     value: str
     negated: bool

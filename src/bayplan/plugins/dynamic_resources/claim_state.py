@@ -30,8 +30,6 @@ MAX_ALTERNATIVES = 8  # of a request; the first alternative scores this much, th
 
 @dataclass(slots=True)
 class NodeClaimAllocation:
-    """Result of the device allocation on one node."""
-
     rejection: Status | None = None
     allocation: Allocation | None = None  # None if no claim had to be allocated
     special: ResourceClaim | None = None  # the special claim as this node needs it

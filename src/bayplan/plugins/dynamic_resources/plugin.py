@@ -252,7 +252,6 @@ class DynamicResources:
             yield Rejection(mask, status.message, code=status.code)
 
     def _timer(self) -> Callable[[], bool]:
-        """Return a new time limit for one search."""
         if not self._filter_timeout_s:
             return lambda: False
         now = self._handle.clock.monotonic_s
@@ -400,7 +399,6 @@ class DynamicResources:
             await perform(claim_intents.RecordSpecialClaim(pod, claim.name, mappings))
 
     async def _wait_until_ready(self, state: ClaimState, pod: Pod, node_name: str) -> None:
-        """Wait until the devices are ready for this node."""
         if not any(map(has_binding_conditions, state.claims)):
             return
         keys = tuple(claim.key for claim in state.claims if not extended_resources.is_in_memory(claim))

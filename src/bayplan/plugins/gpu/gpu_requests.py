@@ -93,7 +93,6 @@ def assigned_devices(pod: Pod) -> DeviceIndexes:
 
 
 def device_count(node: Node) -> int:
-    """Return the number of devices of a node."""
     try:
         count = parse_quantity(node.status.allocatable.get(GPU_COUNT, 0)).value()
     except QuantityError:
@@ -106,7 +105,6 @@ def device_model(node: Node) -> str:
 
 
 def request_annotations(request: GpuMilliRequest) -> dict[str, str]:
-    """Return the annotations of a request."""
     if not request.count:
         return {}
     annotations = {GPU_MILLI: str(request.milli), GPU_COUNT: str(request.count)}

@@ -174,7 +174,6 @@ def requested_cpu(cycle: Cycle) -> int:
 
 
 def free_cpu(nodes: NodeTable) -> IntVector:
-    """Return the free CPU of each node."""
     remaining: IntVector = nodes.allocatable(CPU) - nodes.requested(CPU)
     return remaining
 

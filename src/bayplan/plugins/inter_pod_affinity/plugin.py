@@ -76,7 +76,6 @@ class DomainCounts:
         np.add.at(counts, where[has_key], per_row[touched[has_key]])
 
     def add_node(self, columns: NodeColumns, labels: Mapping[str, str], key: str, delta: int) -> None:
-        """Add to the domain of one node."""
         value = labels.get(key)
         if value is not None:
             column = columns.labels.column(key)

@@ -103,7 +103,6 @@ class AllocationScorer:
         return round_half_up(total, divisor) if self._ignore_zero else quotient(total, divisor)
 
     def score_one(self, cells: Iterable[ResourceCell]) -> int:
-        """Score one row."""
         total = weights = 0
         scalar_share = self._scalar_share
         for weight, allocatable, allocated, demand in cells:
@@ -120,7 +119,6 @@ class AllocationScorer:
 
 
 def allocation_scorer(strategy: ScoringStrategy) -> AllocationScorer:
-    """Return the scorer of valid arguments."""
     if strategy.type == LEAST_ALLOCATED:
         return AllocationScorer(
             least_allocated, least_allocated_one, float_share=least_allocated_floats, loop=row_loops.least_allocated
@@ -138,7 +136,6 @@ def most_allocated_scorer() -> AllocationScorer:
 
 @lru_cache(maxsize=256)
 def demand_column(demand: Demand) -> FloatMatrix:
-    """Return a demand as a column vector."""
     return np.array(demand, dtype=np.float64)[:, np.newaxis]
 
 

@@ -185,7 +185,6 @@ class NodeResourcesFit:
         return self._scorer.score(self._columns.of(nodes, demand), len(nodes))
 
     def score(self, cycle: Cycle, node: NodeInfo) -> int:
-        """Score one node."""
         demand = cycle.find(SCORED_REQUESTS)
         if demand is None:
             demand = self._demand(cycle)
@@ -211,7 +210,6 @@ class NodeResourcesFit:
         return self._columns.demand(cycle.info.cached(fit_score_requests))
 
     def _required_requests(self, requests: Mapping[str, int]) -> RequestList:
-        """Return the requests that Filter must check."""
         other_names = [name for name in requests if name not in _FIRST]
         if other_names:
             other_names = sorted(name for name in other_names if not self._ignores(name))
@@ -285,7 +283,6 @@ class NodeCapacityChange:
 
 
 def requested_amounts(pod: Pod) -> RequestTuple:
-    """Return the amounts that the pod requests of a node."""
     return tuple(sorted((name, amount) for name, amount in filter_requests(pod).items() if amount))
 
 

@@ -117,7 +117,6 @@ class FloatColumns:
         self._minimum: list[float | None] = []  # the smallest free amount of each resource; None: unknown
 
     def fits_everywhere(self, demand: Sequence[int]) -> bool:
-        """Whether every row has these amounts free."""
         for index, amount in enumerate(demand):
             minimum = self._minimum[index]
             if minimum is None:

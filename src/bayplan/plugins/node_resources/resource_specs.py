@@ -16,8 +16,6 @@ MAX_RESOURCE_WEIGHT = 100
 
 
 class ResourceSpec(ConfigStruct, frozen=True):
-    """A resource and its weight."""
-
     name: Annotated[str, NO_OMIT_EMPTY] = ""
     weight: Int64 = 0
 

@@ -56,7 +56,6 @@ class AttachBounds:
             self._revisions = revisions
 
     def volumes(self, row: int) -> tuple[AttachableVolume, ...]:
-        """Return the attachable volumes of the pods on a row."""
         return self._volumes[row]
 
     def needs_counting(self, drivers: Iterable[str], count: int) -> BoolVector:

@@ -35,8 +35,6 @@ SYSTEM_DEFAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class SpreadConstraint:
-    """One compiled constraint."""
-
     max_skew: int
     topology_key: str
     selector: LabelMatcher

@@ -328,7 +328,6 @@ def _included_rows(nodes: NodeTable, constraint: SpreadConstraint, pod: Pod) -> 
 
 
 def _includes(constraint: SpreadConstraint, pod: Pod, node: Node) -> bool:
-    """Whether the pods of one node count."""
     if constraint.honors_affinity and not required_node_affinity(pod).matches(node.metadata.labels, node.name):
         return False
     return not constraint.honors_taints or find_untolerated_taint(node.spec.taints, pod.spec.tolerations) is None

@@ -143,7 +143,6 @@ class BindingCycle:
         return BindingResult(await self._bind(queued, assumed))
 
     async def _wait_on_permit(self, assumed: AssumedPod) -> BindingResult:
-        """Wait for the plugins that delay the pod at Permit."""
         waiting = self.engine.waiting_pods.get(assumed.pod.uid)
         if waiting is None:
             return _BOUND

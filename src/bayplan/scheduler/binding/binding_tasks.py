@@ -32,7 +32,6 @@ class BindingTasks:
     """Replaced plugins, and the pods that were assumed then."""
 
     def start(self, queued: QueuedPodInfo, placed: ScheduleResult) -> None:
-        """Start the binding cycle of an assumed pod."""
         assert placed.assumed is not None
         self.assumed_pods.add(placed.assumed)
         self.cycle.activate(placed.assumed)
@@ -83,9 +82,8 @@ class BindingTasks:
         self.assumed_pods.discard(assumed)
         self._close_retired()
         cycle = self.cycle
-        if cycle.engine.pods_to_activate or (
-            cycle.queue.has_ready and not cycle.write_limit_reached
-        ):  # attempts that waited for this pod
+        # attempts that waited for this pod
+        if cycle.engine.pods_to_activate or (cycle.queue.has_ready and not cycle.write_limit_reached):
             cycle.wake.set()
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
@@ -115,7 +113,6 @@ class BindingTasks:
         await self._wait_for_tasks()
 
     async def abandon(self) -> None:
-        """Cancel all binding cycles."""
         self._stop_tracking()
         for task in self.tasks:
             task.cancel()

@@ -36,8 +36,6 @@ outcomes = StructuredLog(__name__)
 
 @dataclass(slots=True)
 class FailureHandler:
-    """The failure handler of a live scheduler."""
-
     engine: PodEngine
     queue: SchedulingQueue
     statuses: PodStatuses

@@ -101,7 +101,6 @@ def _truncate(message: str) -> str:
 
 
 def _take_within_bytes(budget: int, items: Iterable[T], size: Callable[[T], int]) -> Iterator[T]:
-    """The first items that fit a number of bytes."""
     for item in items:
         budget -= size(item)
         if budget < 0:

@@ -95,8 +95,6 @@ class ExtenderBindingResult(msgspec.Struct, frozen=True):
 
 
 class HttpExtender:
-    """One configured extender."""
-
     def __init__(self, config: ExtenderConfig) -> None:
         self.config = config
         self._managed = frozenset(resource.name for resource in config.managed_resources)
@@ -248,8 +246,6 @@ class HttpExtender:
 
 @dataclass(frozen=True, slots=True)
 class ExtenderCall:
-    """A request to an extender."""
-
     extender: HttpExtender
     verb: str
     arguments: dict[str, Any]

@@ -82,7 +82,6 @@ class NodeSampler:
     start: int = 0
 
     def visit_order(self, candidates: RowVector) -> RowVector:
-        """The candidates in the order of this search."""
         turn = self.start % max(len(candidates), 1)
         return np.concatenate((candidates[turn:], candidates[:turn]))
 

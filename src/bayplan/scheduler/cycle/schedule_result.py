@@ -35,9 +35,8 @@ class SchedulingDecision:
     nominated_node_name: str | None = None  # None: leave the nomination, "": clear it
     victims: tuple[str, ...] = ()
     writes: tuple[object, ...] = ()
-    class_evaluation: ClassEvaluation | None = (
-        None  # the shared evaluation of this decision, until the next decision; the fields above are empty then
-    )
+    # the shared evaluation of this decision, until the next decision; the fields above are empty then
+    class_evaluation: ClassEvaluation | None = None
     row: int = -1  # row of the node in the shared evaluation
     is_stale: bool = False  # the shared evaluation has changed since the decision
 

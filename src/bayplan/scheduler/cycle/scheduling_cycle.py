@@ -287,11 +287,9 @@ class SchedulingCycle:
         return _feasible_rows(diagnosis)
 
     def _samples_all(self, nodes: int) -> bool:
-        """Whether the sample of this many nodes contains all of them."""
         return not self.extenders and self._feasible_nodes_wanted(nodes) >= nodes
 
     def _feasible_nodes_wanted(self, candidates: int) -> int:
-        """How many feasible nodes are enough."""
         if self._finds_one:
             return 1
         return (

@@ -29,9 +29,7 @@ CHECK_INTERVAL_S = 5.0
 class BindRequestReader(Protocol):
     """Reads from the API server what the watches do not deliver."""
 
-    async def uids(self) -> frozenset[str]:
-        """Uids of all requests that exist."""
-        ...
+    async def uids(self) -> frozenset[str]: ...
 
     async def list_unreadable(self) -> Sequence[BindRequest]:
         """Failed requests that cannot be decoded as a whole, with the fields that can."""

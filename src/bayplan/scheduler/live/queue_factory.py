@@ -19,7 +19,6 @@ DEFAULT_MAX_UNSCHEDULABLE_S = 300.0
 
 
 def queue_profiles(engine: PodEngine) -> dict[str, QueueProfile]:
-    """The settings of each profile that the queue needs."""
     extenders = bool(engine.configuration.extenders)
     return {name: QueueProfile.of(engine.framework(name), extenders=extenders) for name in engine.scheduler_names}
 

@@ -123,7 +123,6 @@ class LiveScheduler:
 
     @property
     def pods_in_binding(self) -> int:
-        """Number of pods in a binding cycle."""
         return len(self.bindings.assumed_pods)
 
     @property
@@ -175,7 +174,6 @@ class LiveScheduler:
             await self._wait_for_work()
 
     async def handle_pending_events(self) -> None:
-        """Handle all events that are queued."""
         await self.event_queue.handle_pending()
 
     async def handle_events(self) -> None:
@@ -258,7 +256,6 @@ class LiveScheduler:
         return True
 
     async def _wait_for_work(self) -> None:
-        """Wait until something happens or is due."""
         moments = [
             self.queue.next_wakeup_s(),
             self.engine.waiting_pods.next_deadline_s(),

@@ -51,8 +51,6 @@ class PodTrial:
 
 @dataclass(slots=True)
 class GroupAttemptResult:
-    """Outcome of an attempt for the whole group."""
-
     status: Status
     trials: list[PodTrial] = field(default_factory=list)
     not_tried: list[QueuedPodInfo] = field(default_factory=list)
@@ -61,8 +59,6 @@ class GroupAttemptResult:
 
 @dataclass(slots=True)
 class GroupAttempts:
-    """Runs attempts for whole groups."""
-
     engine: PodEngine
     queue: SchedulingQueue
     call_extender: CallExtender | None = None

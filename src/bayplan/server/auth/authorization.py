@@ -28,8 +28,6 @@ _MAX_KEY_LENGTH = 10_000
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationDecision:
-    """The result of an authorization, with its reason."""
-
     allowed: bool
     reason: str = ""
 

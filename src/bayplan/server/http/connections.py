@@ -47,8 +47,6 @@ class TlsContextSource(Protocol):
 
 
 class _Connection:
-    """State of one connection."""
-
     def __init__(self, task: asyncio.Task[None], sock: socket.socket) -> None:
         self.task = task
         self.unserved: socket.socket | None = sock
@@ -85,7 +83,6 @@ class ConnectionHandler:
         return len(self._open)
 
     def deadlines(self) -> list[float]:
-        """The deadlines of all connections."""
         return [each.deadline for each in self._open.values()]
 
     def accept(self, sock: socket.socket) -> None:

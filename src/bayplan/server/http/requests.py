@@ -49,8 +49,6 @@ UNKNOWN_PEER = Peer()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRequest:
-    """One request."""
-
     method: str
     target: str
     """The request target as sent, for logs."""

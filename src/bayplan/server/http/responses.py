@@ -28,8 +28,6 @@ TRUE_VALUES = ("1", "t", "T", "true", "TRUE", "True")
 
 @dataclass(frozen=True, slots=True)
 class HttpServerResponse:
-    """A response."""
-
     status: int = 200
     body: bytes | Iterable[bytes] | AsyncGenerator[bytes, None] = b""
     content_type: str = ""

@@ -41,8 +41,6 @@ MAX_VIEWERS = 32
 
 @dataclass(frozen=True, slots=True)
 class NamespaceVisibility:
-    """The namespaces that a user may read."""
-
     all_namespaces: bool = False
     namespaces: frozenset[str] = frozenset()
 
@@ -129,8 +127,6 @@ class PageStreams:
 
 @dataclass(slots=True, eq=False)
 class _PageStream:
-    """One open page."""
-
     views: PageViews
     visibility: NamespaceVisibility | None = None
     pending: dict[str, dict[str, KubeObject | None]] = field(default_factory=lambda: {name: {} for name in TABLES})

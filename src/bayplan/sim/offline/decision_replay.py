@@ -78,8 +78,6 @@ class DecisionDifference:
 
 @dataclass(slots=True)
 class ReplayResult:
-    """Result of a replay."""
-
     decisions: list[RecordedDecision] = field(default_factory=list)
     """The decisions of the replay."""
     differences: list[DecisionDifference] = field(default_factory=list)
@@ -324,7 +322,6 @@ class _ObservedReplay:
             self._offline.cluster.remove([outcome.pod])
 
     def _describe_both_nodes(self, recorded: RecordedDecision, now: RecordedDecision) -> tuple[str, ...]:
-        """Describe how the engine rates the recorded and the new node."""
         pod = self._pods[recorded.pod]
         if not self._offline.pods.serves(pod):
             return ()
@@ -378,7 +375,6 @@ class _ObservedReplay:
         self._result.differences.append(DecisionDifference(self._numbers[id(recorded)], recorded, now, reasons))
 
     def _apply_recorded(self, recorded: RecordedDecision) -> None:
-        """Bind the pod to the recorded node."""
         if recorded.node:
             pod = self._pods[recorded.pod].bound_to(recorded.node)
             self._offline.cluster.add([replace(pod, status=replace(pod.status, phase="Running"))])

@@ -71,7 +71,6 @@ class EngineSetup:
         )
 
     def scheduler_names(self) -> frozenset[str]:
-        """Scheduler names that the two engines serve."""
         profiles = configured(self.configuration, self.registry()).profiles
         return frozenset(profile.scheduler_name for profile in profiles).union(self.batch_schedulers)
 
@@ -97,7 +96,6 @@ class StableState:
     evicted: list[Pod] = field(default_factory=list)
 
     def latest_decisions(self) -> dict[str, RecordedDecision]:
-        """The last decision about each pod."""
         return {decision.pod: decision for decision in self.decisions}
 
 
@@ -162,7 +160,6 @@ class OfflineCluster:
         return pod.scheduler_name in self.batch_schedulers
 
     def serves(self, pod: Pod) -> bool:
-        """Whether one of the engines serves the pod."""
         return self.is_batch(pod) or self.pods.serves(pod)
 
     # Single decisions
@@ -181,7 +178,6 @@ class OfflineCluster:
         return outcome
 
     def dry_run(self, pod: Pod) -> SchedulingDecision:
-        """Return the decision of the pod engine without applying it."""
         self._preferred_node = self.preferred_nodes.get(pod.key, "")
         return self.pods.try_pod(pod)
 

@@ -17,8 +17,6 @@ from bayplan.telemetry.decisions import DecisionRecord
 
 @dataclass(frozen=True, slots=True)
 class PlacementOutcome:
-    """Result of placing one pod."""
-
     pod: Pod
     node: str | None
     why: str

@@ -52,8 +52,6 @@ class ClusterCost:
 
 @dataclass(slots=True)
 class WhatIfResult:
-    """Result of a what-if."""
-
     lands: list[PodOutcomeChange] = field(default_factory=list)
     """Pods without a node that get one."""
     moves: list[PodOutcomeChange] = field(default_factory=list)
@@ -102,8 +100,6 @@ def run_whatif(
 
 @dataclass(slots=True)
 class _FinalPlacements:
-    """Final nodes of pods."""
-
     nodes: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, str] = field(default_factory=dict)
     """Reason by pod."""

@@ -45,8 +45,6 @@ class _WhatIfSection(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
 
 
 class NodeCopies(_WhatIfSection, frozen=True):
-    """Copies of an existing node."""
-
     like: str
     count: int = 1
 
@@ -91,8 +89,6 @@ _SECTIONS = {"nodes": NodeChanges, "nodes.add": NodeCopies, "priorities": Priori
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfChange:
-    """The changes of a what-if."""
-
     nodes: NodeChanges = _NO_NODES
     configuration: str | None = None
     """Text of another KubeSchedulerConfiguration; None keeps the current one."""

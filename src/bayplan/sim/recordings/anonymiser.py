@@ -176,11 +176,9 @@ class Anonymiser:
         self._nodes = sorted(item.name for item in items if kind_of(type(item)).name == "Node")
 
     def name(self, text: str, role: str = "value") -> str:  # noqa: ARG002 (the shape of a Rename)
-        """The replacement of a name."""
         return self._names.get(text, text)
 
     def rename_object(self, item: KubeObject) -> KubeObject:
-        """The object with all names replaced."""
         tree = _rename_tree(self._expand_patterns(object_manifest(item)), "", self.name, _role_of(item))
         return convert(tree, type(item))
 

@@ -61,8 +61,6 @@ class _EventList(Api, frozen=True):
 
 @dataclass(slots=True)
 class ClusterContents:
-    """Contents of a cluster."""
-
     objects: list[KubeObject] = field(default_factory=list)
     bound_at: dict[str, datetime] = field(default_factory=dict)
     """Time of binding by pod uid."""

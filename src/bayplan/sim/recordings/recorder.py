@@ -57,7 +57,6 @@ class ClusterRecorder:
                 watch_task.cancel()
 
     def _current_objects(self) -> Iterator[KubeObject]:
-        """The current objects in the informer stores."""
         for informer in self._informers:
             yield from informer.store.values()
 
@@ -70,7 +69,6 @@ class ClusterRecorder:
         self.started_at = self._client.clock.now()
 
     def handle_event(self, old: KubeObject | None, new: KubeObject | None) -> None:
-        """Record an addition, an update or a deletion."""
         item = new or old
         if self.started_at is None or item is None:
             return

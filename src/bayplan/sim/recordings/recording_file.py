@@ -75,8 +75,6 @@ class RecordingHeader(_RecordingLine, frozen=True):
 
 
 class RecordedDecision(_RecordingLine, frozen=True):
-    """The decision about one pod."""
-
     pod: str
     engine: str = POD_ENGINE
     node: str = ""
@@ -144,7 +142,6 @@ class Recording:
             yield from changes
 
     def objects_at_end(self) -> tuple[KubeObject, ...]:
-        """The objects of the cluster at the end of the recording."""
         if self.header.until is None:
             return self.objects
         known = {(type(item), item.key): item for item in self.objects}
@@ -209,7 +206,6 @@ def _explain_write_errors(path: Path, temporary: Path) -> Iterator[None]:
 
 
 def encode_lines(recording: Recording) -> Iterator[str]:
-    """Encode a recording as lines."""
     yield _json_line(msgspec.to_builtins(recording.header))
     for item in recording.objects:
         yield _json_line({"object": object_manifest(item)})
@@ -240,7 +236,6 @@ def _encode_change(change: RecordedChange) -> dict[str, Any]:
 
 
 def object_manifest(item: KubeObject) -> dict[str, Any]:
-    """Encode an object as a manifest."""
     kind = kind_of(type(item))
     return {"apiVersion": kind.api_versions[0], "kind": kind.name, **msgspec.to_builtins(item)}
 

@@ -9,7 +9,6 @@ from bayplan.errors import UsageError
 
 
 def import_optional(module: str, *, wanted_for: str, extra: str) -> Any:
-    """Import a module of an optional library."""
     try:
         return import_module(module)
     except ImportError:

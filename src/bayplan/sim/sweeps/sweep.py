@@ -100,7 +100,6 @@ def _load_cached(pods: Path, nodes: Path | None, changed_ns: tuple[int, ...]) ->
 
 
 def run_job(job: SweepJob) -> OpenbRun:
-    """Run one job."""
     return run_experiment(load_workload(job.pods, job.nodes), job.policy, job.seed)
 
 

@@ -61,7 +61,6 @@ class PodEngineSimulation:
         self._event_handlers.handle(None, pod_object)
 
     def remove_pod(self, pod: Pod) -> None:
-        """Remove a finished pod."""
         self._event_handlers.handle(pod, None)
 
     def schedule(self) -> None:

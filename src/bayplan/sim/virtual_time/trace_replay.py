@@ -72,8 +72,6 @@ class PodShapeCounts:
 
 
 class TraceReplay:
-    """Replay of one trace on one simulated cluster."""
-
     def __init__(self, nodes: Iterable[TraceNode], factory: SimulationFactory) -> None:
         self._nodes = list(nodes)
         self._gpus = gpu_capacity(self._nodes)

@@ -253,7 +253,6 @@ def _task(session: Session, task: Task) -> dict[str, Any]:
 
 
 def _remove_varying(answer: dict[str, Any], path: Sequence[str]) -> None:
-    """Remove a path that differs between runs."""
     *parents, last = path
     target: Any = answer
     for key in parents:

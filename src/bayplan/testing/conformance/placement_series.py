@@ -70,7 +70,6 @@ class _PlacementSeries:
         return self._place(framework, cycle, nodes, framework.score_points.score(cycle, nodes).total)
 
     def _schedule_shared(self, framework: Framework, cycle: Cycle, evaluation: ClassEvaluation) -> dict[str, Any]:
-        """Schedule a pod with the evaluation that it shares with equal pods."""
         if not evaluation.feasible.any():
             return {"pod": cycle.pod.key, "message": evaluation.diagnosis().sentence()}
         evaluation.lend_state(cycle)

@@ -28,7 +28,6 @@ _KIND_OF_LIST = {kind.plural: kind.struct for kind in reversed(KINDS) if kind.st
 
 
 def decode_objects(scenario: dict[str, Any], key: str, struct: type[T]) -> list[T]:
-    """Decode the objects of one list of the scenario."""
     return [convert(raw, struct) for raw in scenario.get(key) or ()]
 
 
@@ -40,7 +39,6 @@ def load_scenario_configuration(scenario: dict[str, Any], registry: Registry) ->
 
 
 def build_scenario_cache(scenario: dict[str, Any]) -> Cache:
-    """A cache with every object of the scenario."""
     cache = Cache()
     for node in decode_objects(scenario, "nodes", Node):
         cache.upsert(node)

@@ -72,9 +72,8 @@ async def test_a_deleted_parent_is_reported_on_its_children_and_on_all_waiting_g
         await harness.session()
         await harness.session()
         stopped = [("default/coming", NO_PARENT), ("default/theirs", NO_PARENT), ("kid", NO_PARENT)]
-        assert (
-            misconfigured_events(harness) == stopped
-        )  # once each: groups that wait for their pods get it, running groups do not
+        # once each: groups that wait for their pods get it, running groups do not
+        assert misconfigured_events(harness) == stopped
         assert NO_PARENT in await condition_message(harness, "theirs-w-0")
         assert set(harness.bound()) == {"runs-w-0"}
         harness.deliver(PARENT)
@@ -82,9 +81,8 @@ async def test_a_deleted_parent_is_reported_on_its_children_and_on_all_waiting_g
         assert set(harness.bound()) == {"runs-w-0", "theirs-w-0"}
         harness.deliver_deletion(PARENT)
         await harness.session()
-        assert (
-            len([key for key, _ in misconfigured_events(harness) if key == "kid"]) == 2
-        )  # a repeated problem is reported again
+        # a repeated problem is reported again
+        assert len([key for key, _ in misconfigured_events(harness) if key == "kid"]) == 2
 
 
 @async_test

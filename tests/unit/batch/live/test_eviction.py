@@ -54,9 +54,8 @@ async def test_a_victim_gets_conditions_and_is_terminating_until_it_is_deleted()
 async def test_a_victim_with_conditions_is_deleted_after_several_attempts() -> None:
     async with run_live_batch(*WORLD) as harness:
         harness.fail_next("DELETE", "/pods/weak-w-0", *[status(500, "InternalError")] * 3)
-        harness.fail_next(
-            "GET", "/pods/weak-w-0", *[Reply(200, msgspec.json.encode(VICTIM))] * 3
-        )  # the pod still exists
+        # the pod still exists
+        harness.fail_next("GET", "/pods/weak-w-0", *[Reply(200, msgspec.json.encode(VICTIM))] * 3)
         await harness.session()
         harness.live.evictions.start(VICTIM, "reclaim")
         await harness.session()

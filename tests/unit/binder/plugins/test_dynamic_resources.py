@@ -89,9 +89,8 @@ def test_no_device_is_given_to_a_pod_that_is_gone(tmp_path: Path, fate: str) -> 
 def test_a_claim_that_an_earlier_attempt_reserved_is_not_written_again(tmp_path: Path) -> None:
     async def test(harness: ReconcilerHarness) -> None:
         await create_pod_and_request(harness)
-        harness.steps.at["prepared"] = lambda: (_ for _ in ()).throw(
-            asyncio.CancelledError
-        )  # as if the process had died here
+        # as if the process had died here
+        harness.steps.at["prepared"] = lambda: (_ for _ in ()).throw(asyncio.CancelledError)
         with pytest.raises(asyncio.CancelledError):
             await harness.sync()
         before = await harness.get(CLAIMS, "mine")
@@ -381,9 +380,8 @@ async def claim_names(harness: ReconcilerHarness) -> list[str]:
 def test_the_claim_of_extended_resources_is_created_once_and_found_after_a_crash(tmp_path: Path) -> None:
     async def test(harness: ReconcilerHarness) -> None:
         await create_pod_with_extended_resource(harness)
-        harness.steps.at["prepared"] = lambda: (_ for _ in ()).throw(
-            asyncio.CancelledError
-        )  # as if the process had died here
+        # as if the process had died here
+        harness.steps.at["prepared"] = lambda: (_ for _ in ()).throw(asyncio.CancelledError)
         with pytest.raises(asyncio.CancelledError):
             await harness.sync()
         before = await claim_names(harness)

@@ -112,9 +112,8 @@ def test_the_selected_node_of_a_claim_is_reverted_when_the_volume_is_not_provisi
     """The watch has not shown the write yet: only the assumed claim has the node."""
 
     async def test(harness: ReconcilerHarness) -> None:
-        await create_pod_with_volume(
-            harness, provisioner="example.com/made"
-        )  # the volume does not fit a node without labels
+        # the volume does not fit a node without labels
+        await create_pod_with_volume(harness, provisioner="example.com/made")
         await harness.deliver_event(Pod, "web")
         assert await harness.sync() is None
         assert "binding volumes: context deadline exceeded" in (await harness.status())["reason"]

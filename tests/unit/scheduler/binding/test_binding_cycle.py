@@ -426,9 +426,8 @@ def test_a_binding_with_a_lost_response_is_read_back(landed: bool) -> None:
             harness.deliver(POD)
             await harness.wait_for_request("POST", "/binding")
             await wait_until(lambda: harness.count("GET", "/pods/p"))
-            assert harness.live.engine.cache.is_assumed(
-                POD.uid
-            )  # the pod keeps its capacity until the outcome is known
+            # the pod keeps its capacity until the outcome is known
+            assert harness.live.engine.cache.is_assumed(POD.uid)
             await wait_until(lambda: harness.count("GET", "/pods/p") == 3, tick=lambda: harness.clock.advance(0.05))
             assert harness.live.engine.cache.is_assumed(POD.uid)
             if not landed:  # then it is sent again

@@ -481,9 +481,8 @@ async def test_a_jump_of_the_wall_clock_changes_no_backoff() -> None:
         assert queued is not None
         jump(harness, hours=5)
         harness.deliver_deletion(TAKEN)
-        await harness.wait_for_request(
-            "POST", "/binding"
-        )  # popped from the backoff queue, since the active queue is empty
+        # popped from the backoff queue, since the active queue is empty
+        await harness.wait_for_request("POST", "/binding")
         jump(harness, hours=-9)
         other = make_pod("other", cpu="2")
         harness.deliver(other)

@@ -98,10 +98,8 @@ def test_a_long_list_loses_pods_and_keeps_its_order() -> None:
 def test_the_last_pod_is_compared_by_its_share_of_one_device() -> None:
     """Its total request is not used, so the load may be slightly higher."""
     whole = [pod(1000, 8), pod(1000, 4)]
-    assert [each.gpu_request.total for each in repeat_in_file_order(whole, 9_000)] == [
-        8000,
-        4000,
-    ]  # 8000 + 1000 is below 11700
+    # 8000 + 1000 is below 11700
+    assert [each.gpu_request.total for each in repeat_in_file_order(whole, 9_000)] == [8000, 4000]
     assert [each.gpu_request.total for each in repeat_in_file_order(whole, 10_000)] == [
         8000,
         4000,

@@ -224,7 +224,6 @@ class CustomResourceType:
 
     @cached_property
     def rule(self) -> MergeRule:
-        """The merge rule of the objects."""
         schema_rule = _rule(self.schema)
         fields = dict(schema_rule.map.fields()) if schema_rule.map is not None else {}
         text = MergeRule(scalar=STRING)
@@ -252,7 +251,6 @@ def _go_type(value: Any) -> str:
 
 
 def _rule(schema: Schema) -> MergeRule:
-    """The merge rule of a schema."""
     if schema.get("x-kubernetes-int-or-string"):
         return MergeRule(scalar=UNTYPED)
     kind = schema.get("type")

@@ -280,7 +280,6 @@ def _check_rules(schema: Schema, path: str, found: FieldErrorList) -> None:
 
 
 def _internal_text(rule: Mapping[str, Any]) -> str:
-    """A rule as errors show it."""
     return json_text(
         {
             "Rule": rule.get("rule", ""),

@@ -177,7 +177,6 @@ def _version_text(version: Tree) -> Tree:
 
 
 def _internal(version: Tree) -> Tree:
-    """A version as errors show it."""
     return {
         "Name": version["name"],
         "Served": bool(version.get("served")),

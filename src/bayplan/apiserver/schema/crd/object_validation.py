@@ -102,7 +102,6 @@ def _type_error(path: str, value: Any, detail: str) -> FieldError:
 
 
 def _error_without_path(detail: str) -> FieldError:
-    """An error that upstream reports without a path."""
     return FieldError(NOWHERE, INVALID, '""', detail)
 
 

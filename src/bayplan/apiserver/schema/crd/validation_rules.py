@@ -112,7 +112,6 @@ def properties(schema: Schema, *, root: bool) -> Mapping[str, Schema]:
 
 
 def cel_value(value: Any, schema: Schema, *, root: bool = False) -> Any:
-    """The value as CEL rules see it."""
     if isinstance(value, dict):
         more = schema.get("additionalProperties")
         if isinstance(more, Mapping):

@@ -43,7 +43,6 @@ def _union(left: FieldSet, right: FieldSet) -> FieldSet:
 
 
 def difference(left: FieldSet, right: FieldSet) -> FieldSet:
-    """Members of the left set that are not members of the right one."""
     if not left or not right:
         return left
     return _difference(left, right) or {}

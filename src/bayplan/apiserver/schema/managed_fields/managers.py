@@ -49,8 +49,6 @@ class Manager(NamedTuple):
 
 
 class ManagedFieldSet(NamedTuple):
-    """The fields of a manager."""
-
     fields: FieldSet
     api_version: str
     time: str = ""

@@ -119,7 +119,6 @@ _SCALARS = {
 
 
 def merge_rule(type_: StructType) -> MergeRule:
-    """The merge rule of a built-in type."""
     rule: MergeRule | None = type_.memory.get("rule")
     if rule is None:
         rule = type_.memory["rule"] = MergeRule(map=MapMergeRule(lambda: _fields(type_), None, type_.atomic))

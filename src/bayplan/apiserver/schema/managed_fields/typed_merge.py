@@ -25,15 +25,12 @@ class MergeError(Exception):
 
 
 class FieldComparison(NamedTuple):
-    """The removed, modified and added fields between two objects."""
-
     removed: FieldSet
     modified: FieldSet
     added: FieldSet
 
 
 def compare(old: dict[str, Any], new: dict[str, Any], rule: MergeRule) -> FieldComparison:
-    """The changes from the old object to the new one."""
     found = FieldComparison({}, {}, {})
     _compare(old, new, rule, found.removed, found.modified, found.added)
     return found

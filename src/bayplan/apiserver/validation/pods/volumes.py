@@ -208,7 +208,6 @@ def _check_token(out: FieldErrorList, token: Tree, where: str, path: str) -> Non
 
 
 def check_driver_name(out: FieldErrorList, name: str, path: str) -> None:
-    """Check the name of a CSI driver."""
     if not name:
         out.required(path)
         return

@@ -39,16 +39,12 @@ class ReschedulingState:
 
 @dataclass(frozen=True, slots=True)
 class LowNodeUtilizationParams:
-    """Parameters of `lowNodeUtilization`."""
-
     thresholds: dict[str, int] = field(default_factory=dict)
     target_thresholds: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyEntry:
-    """An item of `strategies`."""
-
     name: str = ""
     params: LowNodeUtilizationParams = field(default_factory=LowNodeUtilizationParams)
 

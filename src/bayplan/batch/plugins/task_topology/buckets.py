@@ -125,8 +125,6 @@ class Bucket:
 
 
 class JobBuckets:
-    """The buckets of one job."""
-
     def __init__(self, topology: TaskTopologySpec, tasks: Iterable[Task], rows: Mapping[str, int]) -> None:
         """Build the buckets; `rows` maps node names of the session to rows."""
         self.buckets: list[Bucket] = []

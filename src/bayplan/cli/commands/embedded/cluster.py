@@ -63,8 +63,6 @@ def command() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UpOptions:
-    """The options of `cluster up`."""
-
     name: str
     port: int
     host: str

@@ -73,7 +73,6 @@ def command(
 
 
 def all_definitions() -> list[Definition]:
-    """The CRDs of all custom resources that Bayplan uses."""
     return [*volcano_definitions(), bind_request_definition()]
 
 

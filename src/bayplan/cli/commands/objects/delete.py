@@ -25,8 +25,6 @@ _CASCADES = {"background": "Background", "foreground": "Foreground", "orphan": "
 
 @dataclass(frozen=True, slots=True)
 class _DeletionTarget:
-    """One object to delete."""
-
     kind: KindMapping
     namespace: str
     name: str

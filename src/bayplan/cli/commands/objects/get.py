@@ -37,8 +37,6 @@ _MAX_OUTAGE_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetRequest:
-    """The options of one `get`."""
-
     namespace: str = ""
     all_namespaces: bool = False
     labels: str = ""

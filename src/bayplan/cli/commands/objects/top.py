@@ -85,7 +85,6 @@ async def _check_reachable(client: Client) -> None:
 
 
 async def _wait_synced(view: ClusterMonitor, monitor_task: asyncio.Task[None]) -> None:
-    """Wait for the initial lists."""
     ready = asyncio.create_task(view.ready())
     await asyncio.wait((ready, monitor_task), return_when=asyncio.FIRST_COMPLETED)
     if monitor_task.done():

@@ -37,8 +37,6 @@ _DEFAULT_LEASE = "kube-system/kube-scheduler"
 
 @dataclass(frozen=True, slots=True)
 class SchedulerAddress:
-    """The address of the scheduler."""
-
     url: str
     lease: str
     authority: str

@@ -189,7 +189,6 @@ class _WebhookAddress(NamedTuple):
 
     @classmethod
     def from_flags(cls, url: str, service: str, port: int) -> _WebhookAddress:
-        """From the flags."""
         if url and service:
             raise UsageError("--webhook-url and --webhook-service exclude each other; give one of them")
         return cls(_parse_webhook_url(url, "--webhook-url"), *_parse_service(service, "--webhook-service"), port)

@@ -44,8 +44,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProcessSetup:
-    """The validated setup of a process."""
-
     flags: dict[str, Any]
     logs: LogControl
     options: ProcessOptions

@@ -48,8 +48,6 @@ def source_option(command: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSource:
-    """A cluster that was read."""
-
     objects: tuple[KubeObject, ...]
     at: datetime
     bound_at: Mapping[str, datetime] = field(default_factory=dict)

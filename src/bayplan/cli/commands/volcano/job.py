@@ -232,7 +232,6 @@ def _read_job(path: Path) -> Tree:
 
 
 def build_job(name: str, image: str, min_pods: int, count: int, requests: Tree, limits: Tree, scheduler: str) -> Tree:
-    """The job of a command line."""
     container: Tree = {"image": image, "name": name, "imagePullPolicy": "IfNotPresent"}
     container["resources"] = {"requests": requests, "limits": limits}
     labels = {"volcano.sh/job-name": name}

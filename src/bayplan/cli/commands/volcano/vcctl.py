@@ -40,7 +40,6 @@ ServerArguments = tuple[Path | None, str, str]
 
 
 def run_with_server(where: ServerArguments, work: Callable[[Client], Any]) -> Any:
-    """Run `work` with a client of the API server and return its result."""
     return run_with_target(resolve_server(*where), work)
 
 
@@ -57,7 +56,6 @@ def require_name(argument: str | None, option: str | None, what: str) -> str:
 
 
 async def list_trees(client: Client, resource: GroupVersionResource, namespace: str = "") -> list[Tree]:
-    """All objects of a resource, as trees."""
     answer = await client.transport.request("GET", resource.path(namespace))
     items: list[Tree] = msgspec.json.decode(answer.body).get("items") or []
     assert resource.kind is not None

@@ -81,9 +81,8 @@ def test_the_capacity_of_idle_nodes_is_the_limit() -> None:
     """Eviction ends when nothing is left: 60 % of 10 cpus minus 50 % in use is the capacity for one task."""
     arguments = strategy(thresholds={"cpu": 55}, targetThresholds={"cpu": 60})
     assert len(evicted(FOUR_PODS, {"busy": 99.0, "idle": 50.0}, arguments=arguments)) == 1
-    assert (
-        len(evicted(FOUR_PODS, {"busy": 99.0, "idle": 45.0}, arguments=arguments)) == 4
-    )  # 1.5 cpus: below zero goes on
+    # 1.5 cpus: below zero goes on
+    assert len(evicted(FOUR_PODS, {"busy": 99.0, "idle": 45.0}, arguments=arguments)) == 4
 
 
 def test_unschedulable_nodes_are_not_idle() -> None:
