@@ -131,8 +131,13 @@ async def test_pods_of_a_template_use_one_device_in_turn(tmp_path: Path) -> None
         await harness.when(PODS, "two", lambda it: "cannot allocate all claims" in str(it["status"].get("conditions")))
         await harness.delete(PODS, "one")
         await harness.when(PODS, "two", lambda it: it["status"]["phase"] == "Running")
-        (claim,) = await harness.list(RESOURCE_CLAIMS)
-        assert users_of(claim) == ["two"]
+
+        async def remaining_claim() -> Tree | None:
+            """The claim of the second pod, as soon as the garbage collector has deleted the other one."""
+            claims = await harness.list(RESOURCE_CLAIMS)
+            return claims[0] if len(claims) == 1 else None
+
+        assert users_of(await harness.until(remaining_claim)) == ["two"]
 
 
 @async_test
