@@ -99,7 +99,7 @@ def step_of_bound_pod(request: BindRequest, pod: Pod) -> ReconcileStep:
     if pod.spec.node_name == request.spec.selected_node:
         return ReconcileStep(ReconcileAction.POST_BIND, BindSucceeded(pod), POST_BIND_IN_PROGRESS)
     fault = f'the pod is bound elsewhere: to node "{pod.spec.node_name}"'
-    return ReconcileStep(ReconcileAction.CLEAN_UP, BindFailed(fault, final=True), POST_BIND_IN_PROGRESS)
+    return ReconcileStep(ReconcileAction.CLEAN_UP, BindFailed(fault, final=True), ROLLBACK_IN_PROGRESS)
 
 
 def step_after_failure(request: BindRequest, pod: Pod | None, failure: BindFailed) -> ReconcileStep:

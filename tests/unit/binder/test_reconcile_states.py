@@ -64,7 +64,7 @@ GONE_MARK, BOUND_MARK, ATTEMPT_MARK = ROLLBACK_IN_PROGRESS, POST_BIND_IN_PROGRES
             (request(), pod("n2", deletion_timestamp=DELETED_AT), node()),
             ReconcileAction.CLEAN_UP,
             'the pod is bound elsewhere: to node "n2"',
-            BOUND_MARK,
+            GONE_MARK,
             id="pod-bound-elsewhere",
         ),
         pytest.param((request(), pod("n1"), None), ReconcileAction.POST_BIND, None, BOUND_MARK, id="pod-bound-here"),

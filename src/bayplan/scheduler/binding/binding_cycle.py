@@ -127,6 +127,8 @@ class BindingCycle:
         binding_points, cycle, node_name = assumed.framework.binding_points, assumed.cycle, assumed.pod.spec.node_name
         plan = binding_points.plan_pre_bind(cycle, node_name)
         if not plan.status.ok:
+            if waits:
+                self.engine.stop_waiting(queued.uid)
             return BindingResult(plan.status)
         if plan.has_work or waits:
             await self.statuses.nominate(cycle.pod, node_name)
@@ -176,11 +178,12 @@ class BindingCycle:
                 # else the reason of an earlier attempt could be written to a bound pod
                 await asyncio.wait([status_write])
             await self._semaphore.acquire()
-            worker_slot.set(self._slot_released)
+            slot = worker_slot.set(self._slot_released)
             try:
                 status = await self.extender_bind(cycle.pod, node_name) if self.extender_bind is not None else None
                 return status or await assumed.framework.binding_points.bind(cycle, node_name)
             finally:
+                worker_slot.reset(slot)
                 self._semaphore.release()
         finally:
             self._end_write()

@@ -6,11 +6,12 @@ The run loop calls it for every popped pod that belongs to a group. `GroupAttemp
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 
 from bayplan.api_writes.observer import ERROR, SCHEDULED, UNSCHEDULABLE, SchedulerObserver
 from bayplan.clock import LoopClock
-from bayplan.framework.api.status import Code, Status
+from bayplan.framework.api.status import Code, Status, error
 from bayplan.objects.workloads import PodGroup
 from bayplan.queue import QueuedPodInfo
 from bayplan.scheduler.binding.binding_tasks import BindingTasks
@@ -20,6 +21,8 @@ from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.pod_groups.group_attempts import UNSCHEDULABLE_GROUP, GroupAttemptResult, GroupAttempts, PodTrial
 from bayplan.scheduler.pod_groups.group_preemption import GroupPreemption
 from bayplan.scheduler.pod_groups.group_statuses import GroupStatuses
+
+log = logging.getLogger(__name__)
 
 WAITING_ON_PREEMPTION = "waiting_on_preemption"
 _NO_PLUGINS: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
@@ -42,11 +45,23 @@ class PodGroupCycle:
     status_writes: list[asyncio.Task[None]] = field(default_factory=list)
     """Status writes for the pods of the group that was tried last."""
 
+    _unfinished: dict[str, QueuedPodInfo] = field(default_factory=dict)
+    """By uid: pods of the current attempt that have no result yet."""
+
     async def attempt(self, first: QueuedPodInfo) -> None:
-        start_s = self.clock.monotonic_s()
+        """Try the pending pods of a group. An exception costs those without a result one attempt."""
         members = self.groups.gather_members(first, self.failures.skip_pod)
-        if not members:
-            return
+        self._unfinished = {queued.uid: queued for queued in members}
+        try:
+            if members:
+                await self._attempt(members)
+        except Exception as fault:
+            log.exception("a scheduling attempt for the group of pod %s failed", first.key)
+            for queued in list(self._unfinished.values()):
+                self._fail(queued, error(f"{type(fault).__name__}: {fault}"))
+
+    async def _attempt(self, members: list[QueuedPodInfo]) -> None:
+        start_s = self.clock.monotonic_s()
         for queued in members:
             queued.attempt_started_s = start_s
         outcome = await self.groups.try_members(members)
@@ -99,6 +114,7 @@ class PodGroupCycle:
         if placed.assumed is None:
             self._fail(tried.queued, placed.status)
         else:
+            self._unfinished.pop(tried.queued.uid, None)
             self.bindings.start(tried.queued, placed)
 
     def _fail(
@@ -109,6 +125,7 @@ class PodGroupCycle:
         tried: PodTrial | None = None,
         of_group: PreemptionTask | None = None,
     ) -> None:
+        self._unfinished.pop(queued.uid, None)
         rejectors = _NO_PLUGINS if tried is None or status is not tried.status else tried.decision.rejectors
         writes = tried.decision.writes if tried is not None else ()
         preemption = self.evictions.prepare(queued.pod, writes) if writes else None

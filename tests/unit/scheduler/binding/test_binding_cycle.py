@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -210,7 +210,7 @@ class Guard:
     """Makes every pod wait at Permit. Declares no events, so every event wakes the pods that it rejected."""
 
     name = "Guard"
-    patience: dict[str, float]
+    patience: ClassVar[dict[str, float]]
 
     def permit(self, cycle: Cycle, node_name: str) -> Any:  # noqa: ARG002
         return PermitWait(self.patience["Guard"])
@@ -266,6 +266,24 @@ async def test_a_pod_is_requeued_when_permit_rejects_it() -> None:
         assert queued.unschedulable_plugins == {"Guard"}
         harness.deliver(make_node("another"))
         await wait_until(lambda: harness.live.engine.waiting_pods.get(POD.uid))
+
+
+@async_test
+async def test_a_pod_that_fails_before_its_wait_at_permit_waits_no_longer() -> None:
+    class RefusingGuard(Guard):
+        patience: ClassVar[dict[str, float]] = {"Guard": 60.0}
+
+        def pre_bind_preflight(self, cycle: Cycle, node_name: str) -> Any:  # noqa: ARG002
+            return unschedulable("no")
+
+        async def pre_bind(self, cycle: Cycle, node_name: str) -> Any: ...
+
+    registry = known_plugins().with_plugins(RefusingGuard)
+    async with run_live_scheduler(NODE, config=GUARDED, registry=registry) as harness:
+        harness.deliver(POD)
+        await wait_until(lambda: conditions(harness))
+        assert harness.live.engine.waiting_pods.get(POD.uid) is None
+        assert harness.live.engine.waiting_pods.next_deadline_s() is None
 
 
 @async_test

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import pytest
 
 from bayplan.objects.core import Pod, PodSchedulingGroup
 from bayplan.objects.meta import Condition, ObjectMeta
 from bayplan.objects.workloads import GangPolicy, PodGroup, PodGroupSchedulingPolicy, PodGroupSpec, PodGroupStatus
+from bayplan.queue import QueuedPodInfo
 from bayplan.queue.queued_pod import SubQueue
+from bayplan.scheduler.pod_groups.group_attempts import GroupAttemptResult, GroupAttempts
 from support.builders.framework import make_node, make_pod, replace_fields
 from support.fakes.http_server import status
 from support.harness.async_tests import async_test, wait_until
@@ -160,3 +165,27 @@ async def test_a_failed_write_of_the_group_status_stops_nothing() -> None:
         harness.fail_next("PATCH", "/podgroups/gang/status", status(500, "InternalError"))
         harness.deliver(gang(1), member("a"))
         await wait_until(lambda: harness.bound() == {"a": "n"})
+
+
+@async_test
+async def test_a_bug_in_an_attempt_costs_every_pod_of_the_group_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with run_live_scheduler(NODE, gates=GATES) as harness:
+        group_cycle = harness.live.pod_group_cycle
+        assert group_cycle is not None
+        attempts, failures = type(group_cycle.groups), [ValueError("a bug")]
+        try_members = attempts.try_members
+
+        async def fail_once(groups: GroupAttempts, members: Sequence[QueuedPodInfo]) -> GroupAttemptResult:
+            if failures:
+                raise failures.pop()
+            return await try_members(groups, members)
+
+        monkeypatch.setattr(attempts, "try_members", fail_once)
+        pods = [member(name, cpu="1") for name in "ab"]
+        harness.deliver(gang(2), *pods)
+        await wait_until(lambda: len(conditions(harness)) == 2)
+        assert {each["message"] for each in conditions(harness)} == {"ValueError: a bug"}
+        await harness.idle()
+        assert harness.live.queue.in_flight() == []
+        harness.clock.advance(2)
+        await wait_until(lambda: harness.bound() == {"a": "n", "b": "n"})
