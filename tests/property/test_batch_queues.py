@@ -257,27 +257,36 @@ def within_capability(queue: Queue, amounts_: Amounts) -> bool:
 
 
 def gone_above(conf: str, world: dict[str, Any], *, tree: bool) -> list[str]:
-    """Queues that were within their capability before a session and exceed it afterwards."""
+    """Queues that were within their capability before a session and exceed it after an action.
+
+    What reclaim promises does not count: Preemptive compares the leaf with its limits, as Volcano does, and not the
+    sum of a parent. The session that binds the task checks the whole tree.
+    """
     engine = build_engine(conf=conf, **world)
     with engine.session() as session:
-        before = held(session, promises=True)
-        for name in engine.configuration.actions:
-            for _ in engine._run(name, session):
+        before, found = held(session, promises=True), set()
+        for action in engine.configuration.actions:
+            for _ in engine._run(action, session):
                 pass
+            promises = action != "reclaim"
+            after = held(session, promises=promises)
+            found |= {
+                name
+                for name, queue in session.queues.items()
+                if tree
+                or after[name] == _own(session, name, promises)  # without a tree only queues with jobs have limits
+                if within_capability(queue.queue, before[name]) and not within_capability(queue.queue, after[name])
+            }
         assert not session.faults
-        after = held(session, promises=True)
-        return [
-            name
-            for name, queue in session.queues.items()
-            if tree or after[name] == _own(session, name)  # without a tree only queues with jobs have limits
-            if within_capability(queue.queue, before[name]) and not within_capability(queue.queue, after[name])
-        ]
+        return sorted(found)
 
 
-def _own(session: Session, name: str) -> Amounts:
+def _own(session: Session, name: str, promises: bool) -> Amounts:
+    """What the jobs of the queue itself hold."""
+    statuses = {*HOLDING, TaskStatus.PIPELINED} if promises else HOLDING
     total = Amounts()
     for job in session.jobs.values():
-        for task in job.with_status(*HOLDING, TaskStatus.PIPELINED) if job.queue == name else ():
+        for task in job.with_status(*statuses) if job.queue == name else ():
             total.add(task.resreq)
     return total
 
