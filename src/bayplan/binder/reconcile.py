@@ -51,10 +51,10 @@ class ReconcileAction(Enum):
     NOTHING = 0
     ATTEMPT = 1
     POST_BIND = 2
-    CLEAN_UP = 3
+    ROLL_BACK = 3
     """Roll back what this or earlier attempts have left for a pod that will not be bound."""
-    ROLL_BACK = 4
-    """Read the pod again, and clean up unless it is bound after all."""
+    ROLL_BACK_UNLESS_BOUND = 4
+    """Read the pod again, and roll back unless it is bound after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +74,23 @@ def classify(request: BindRequest, pod: Pod | None, node: Node | None, *, existe
     if fault := request_error(request):
         return ReconcileStep(ReconcileAction.NOTHING, BindFailed(fault, pending_pod(request, pod), final=True))
     if pod is None:
-        return ReconcileStep(ReconcileAction.CLEAN_UP, BindFailed(POD_DELETED, final=True), ROLLBACK_IN_PROGRESS)
+        return ReconcileStep(ReconcileAction.ROLL_BACK, BindFailed(POD_DELETED, final=True), ROLLBACK_IN_PROGRESS)
     if not request.is_for(pod):
         fault = f"{POD_DELETED}; another pod has its name"
-        return ReconcileStep(ReconcileAction.CLEAN_UP, BindFailed(fault, final=True), ROLLBACK_IN_PROGRESS)
+        return ReconcileStep(ReconcileAction.ROLL_BACK, BindFailed(fault, final=True), ROLLBACK_IN_PROGRESS)
     if pod.spec.node_name:
         return step_of_bound_pod(request, pod)
     if pod.terminating:
         fault = f"{POD_DELETED}: it is being deleted"
-        return ReconcileStep(ReconcileAction.CLEAN_UP, BindFailed(fault, pod, final=True), ROLLBACK_IN_PROGRESS)
+        return ReconcileStep(ReconcileAction.ROLL_BACK, BindFailed(fault, pod, final=True), ROLLBACK_IN_PROGRESS)
     if fault := annotations_error(request, pod.metadata.annotations):
-        return ReconcileStep(ReconcileAction.CLEAN_UP, BindFailed(fault, pod, final=True), ROLLBACK_IN_PROGRESS)
+        return ReconcileStep(ReconcileAction.ROLL_BACK, BindFailed(fault, pod, final=True), ROLLBACK_IN_PROGRESS)
     node_fault = node_error(request, node)
     if existed_at_start and (fault := crash_limit_error(request)):
         failure = BindFailed(node_fault or fault, pod, final=True)
-        return ReconcileStep(ReconcileAction.ROLL_BACK, failure, ROLLBACK_IN_PROGRESS, is_after_limit=True)
+        return ReconcileStep(ReconcileAction.ROLL_BACK_UNLESS_BOUND, failure, ROLLBACK_IN_PROGRESS, is_after_limit=True)
     if node_fault:
-        return ReconcileStep(ReconcileAction.ROLL_BACK, BindFailed(node_fault, pod), ATTEMPT_IN_PROGRESS)
+        return ReconcileStep(ReconcileAction.ROLL_BACK_UNLESS_BOUND, BindFailed(node_fault, pod), ATTEMPT_IN_PROGRESS)
     return ReconcileStep(ReconcileAction.ATTEMPT, BindSucceeded(pod), ATTEMPT_IN_PROGRESS)
 
 
@@ -99,18 +99,18 @@ def step_of_bound_pod(request: BindRequest, pod: Pod) -> ReconcileStep:
     if pod.spec.node_name == request.spec.selected_node:
         return ReconcileStep(ReconcileAction.POST_BIND, BindSucceeded(pod), POST_BIND_IN_PROGRESS)
     fault = f'the pod is bound elsewhere: to node "{pod.spec.node_name}"'
-    return ReconcileStep(ReconcileAction.CLEAN_UP, BindFailed(fault, final=True), ROLLBACK_IN_PROGRESS)
+    return ReconcileStep(ReconcileAction.ROLL_BACK, BindFailed(fault, final=True), ROLLBACK_IN_PROGRESS)
 
 
 def step_after_failure(request: BindRequest, pod: Pod | None, failure: BindFailed) -> ReconcileStep:
     """The step after a failed attempt, for the pod as it is then."""
     if pod is None or not request.is_for(pod):
-        return ReconcileStep(ReconcileAction.CLEAN_UP, BindFailed(POD_DELETED, final=True))
+        return ReconcileStep(ReconcileAction.ROLL_BACK, BindFailed(POD_DELETED, final=True))
     if pod.spec.node_name:
         return step_of_bound_pod(request, pod)
     if pod.terminating:
-        return ReconcileStep(ReconcileAction.CLEAN_UP, BindFailed(POD_DELETED, final=True))
-    return ReconcileStep(ReconcileAction.CLEAN_UP, replace(failure, pod=pod))
+        return ReconcileStep(ReconcileAction.ROLL_BACK, BindFailed(POD_DELETED, final=True))
+    return ReconcileStep(ReconcileAction.ROLL_BACK, replace(failure, pod=pod))
 
 
 class BindRequestReconciler:
@@ -184,9 +184,9 @@ class BindRequestReconciler:
         match step:
             case ReconcileStep(ReconcileAction.ATTEMPT) if node is not None:
                 return await self._attempt(pod, node, request, state)
-            case ReconcileStep(ReconcileAction.ROLL_BACK, BindFailed() as failure):
+            case ReconcileStep(ReconcileAction.ROLL_BACK_UNLESS_BOUND, BindFailed() as failure):
                 return await self._roll_back(pod, request, state, failure)
-            case ReconcileStep(ReconcileAction.CLEAN_UP):
+            case ReconcileStep(ReconcileAction.ROLL_BACK):
                 # Also if the node was deleted: claims, labels and reservations outlive it.
                 await self._binder.roll_back(pod, node or placeholder_node(request), request, state)
             case ReconcileStep(ReconcileAction.POST_BIND) if node is not None:

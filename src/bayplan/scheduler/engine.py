@@ -237,8 +237,8 @@ class PodEngine:
         """The same for a profile with extenders, which `call_extender` calls. No other decision may be made
         meanwhile."""
         cycle = self.begin(pod)
-        attempts = self._cycle_of(cycle.pod.scheduler_name)
-        return self._record_placement(cycle, await attempts.run_with_extenders(cycle, call_extender))
+        scheduling_cycle = self._cycle_of(cycle.pod.scheduler_name)
+        return self._record_placement(cycle, await scheduling_cycle.run_with_extenders(cycle, call_extender))
 
     async def decide_only(
         self, pod: PodInfo, call_extender: CallExtender | None, within: Set[str] | None = None
@@ -250,15 +250,15 @@ class PodEngine:
         cycle = self.begin(pod)
         if within is not None:
             cycle.allowed_rows = cycle.snapshot.rows_named(within)
-        attempts = self._cycle_of(cycle.pod.scheduler_name)
+        scheduling_cycle = self._cycle_of(cycle.pod.scheduler_name)
         found = (
-            attempts.schedule_pod(cycle)
+            scheduling_cycle.schedule_pod(cycle)
             if call_extender is None
-            else await attempts.schedule_pod_with_extenders(cycle, call_extender)
+            else await scheduling_cycle.schedule_pod_with_extenders(cycle, call_extender)
         )
         decision = found.with_details()
         self._record(cycle.pod, decision)
-        return attempts.framework, cycle, decision
+        return scheduling_cycle.framework, cycle, decision
 
     @contextmanager
     def dry_run(self) -> Iterator[None]:

@@ -164,7 +164,7 @@ class ExtensionCalls(Registrations):
         return self.call_point(extension_points.JOB_ORDER, left, right)
 
     def job_order(self, left: Job, right: Job) -> bool:
-        """Whether the left comes first: by plugins, then by age, then by name."""
+        """Whether the left comes first: by plugins, then by age, then by uid."""
         order = self.compare_jobs(left, right)
         if order:
             return order < 0

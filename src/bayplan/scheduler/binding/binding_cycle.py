@@ -1,4 +1,4 @@
-"""Binding cycle: WaitOnPermit, PreBind, Bind and PostBind of a pod whose node was chosen.
+"""Binding cycle: PreBindPreFlight, WaitOnPermit, PreBind, Bind and PostBind of a pod whose node was chosen.
 
 `run` has the steps in the order of kube-scheduler's `bindingCycle`. Any failure unreserves the pod, removes it from the
 cache and returns it to the queue with the reason. Pods may wait at Permit and in PreBind for minutes, so they hold no
