@@ -266,9 +266,8 @@ def test_an_undecodable_request_that_an_earlier_binder_failed_is_not_counted_aga
                 await harness.until_phase("Failed")
                 await harness.request(await harness.pod("good"), name="good")
                 await harness.until_phase("Succeeded", "good")
-                await harness.client.delete(PODS, name="good", namespace="default", grace_s=0)
-                while await harness.find(REQUESTS, "good") is not None:
-                    await asyncio.sleep(0.02)
+                for resource in (PODS, REQUESTS):
+                    await harness.client.delete(resource, name="good", namespace="default", grace_s=0)
         assert harness.attempts == ["given_up", "bound", "bound"]
 
     run_with_reconciler(tmp_path, test)
