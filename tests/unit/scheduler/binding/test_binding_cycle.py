@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import pytest
 
 from bayplan.app import known_plugins
+from bayplan.client import worker_slot
 from bayplan.errors import LeaseLost
 from bayplan.framework import SKIP, Cycle, PermitWait, PreBindPreFlightResult, pending, unschedulable
 from bayplan.framework.runtime.registry import Registry
@@ -266,6 +268,23 @@ async def test_a_pod_is_requeued_when_permit_rejects_it() -> None:
         assert queued.unschedulable_plugins == {"Guard"}
         harness.deliver(make_node("another"))
         await wait_until(lambda: harness.live.engine.waiting_pods.get(POD.uid))
+
+
+@async_test
+async def test_post_bind_holds_no_slot_of_binding_writes() -> None:
+    slots = []
+
+    class SlotReader:
+        name = "SlotReader"
+
+        async def post_bind(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
+            slots.append(worker_slot.get())
+
+    config = GUARDED.replace("Guard", "SlotReader")
+    async with run_live_scheduler(NODE, config=config, registry=known_plugins().with_plugins(SlotReader)) as harness:
+        harness.deliver(POD)
+        await wait_until(lambda: slots)
+        assert slots == [nullcontext]
 
 
 @async_test
