@@ -60,7 +60,7 @@ def cluster_up(folder: Path, *arguments: str) -> Iterator[EmbeddedProcess]:
         [*BAYPLAN, "cluster", "up", "--detach", *arguments], env=env, capture_output=True, text=True, timeout=DEADLINE_S
     )
     assert said.returncode == 0, said.stderr
-    url = re.search(r"look at (\S+)", said.stdout)
+    url = re.search(r"open (\S+)", said.stdout)
     assert url is not None, said.stdout
     up = EmbeddedProcess(env, url[1], folder)
     try:
