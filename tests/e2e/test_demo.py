@@ -111,7 +111,7 @@ def test_on_a_terminal_it_is_redrawn_and_the_cursor_comes_back(env: dict[str, st
 
 
 @pytest.mark.parametrize(
-    "moment", [b"starting", b"are Ready", b"placed on", b"jobs", b"queues", b"urgent", b"giant", b"try next"]
+    "moment", [b"starting", b"are Ready", b"placed on", b"jobs", b"queues", b"urgent", b"giant", b"Next steps"]
 )
 def test_stopped_at_any_moment(env: dict[str, str], moment: bytes) -> None:
     said, stopped = b"", False
@@ -121,7 +121,7 @@ def test_stopped_at_any_moment(env: dict[str, str], moment: bytes) -> None:
             process.send_signal(signal.SIGINT)
     assert stopped
     assert b"Traceback" not in said
-    assert process.returncode in (-signal.SIGINT, 130, 0 if moment == b"try next" else 130)
+    assert process.returncode in (-signal.SIGINT, 130, 0 if moment == b"Next steps" else 130)
     assert left(env) == []
     hidden, seen = said.rfind(b"\x1b[?25l"), said.rfind(b"\x1b[?25h")
     assert hidden <= seen  # the cursor is visible again
