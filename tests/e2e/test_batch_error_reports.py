@@ -143,7 +143,7 @@ def test_unusable_hypernodes_are_reported_on_them_and_on_groups_that_need_them(h
     harness.api.patch("HyperNode", odd, {"spec": {"members": [pattern("node-[")]}})
     with harness.run_batch(conf=IN_A_TREE):
         close = harness.gang("close", 1, group={"networkTopology": {"mode": "hard", "highestTierAllowed": 1}})
-        unreadable = 'the pattern "node-[" cannot be read'
+        unreadable = 'the pattern "node-[" is invalid'
         wait_until(
             lambda: any(unreadable in each for each in events_at_large(harness, odd)), "the hypernode has the event"
         )

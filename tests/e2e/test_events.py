@@ -117,7 +117,7 @@ async def test_events_are_those_of_kube_scheduler(cluster: Cluster, namespace: s
             recorder.record_scheduled(preemptor, NODE)
             recorder.record_failed_scheduling(large, notes["FailedScheduling", "large"])
             recorder.record_preempted(bound, preemptor, f"Preempted by pod {preemptor.uid} on node {NODE}")
-            await sink.drained()
+            await sink.drain()
             assert (sink.stored, sink.refused) == (4, 0)
         known = {each["metadata"]["name"] for each in theirs}
         ours = [each for each in await events(cluster, namespace) if each["metadata"]["name"] not in known]
@@ -138,7 +138,7 @@ async def test_a_series_is_stored(cluster: Cluster, namespace: str) -> None:
         assert event_resource(await client.discover(also=[EVENTS])) is EVENTS
         for _ in range(3):
             recorder.record_failed_scheduling(found, "0/0 nodes are available: " + "é" * 1024)
-            await sink.drained()
+            await sink.drain()
         assert (sink.stored, sink.refused) == (2, 0)
         (event,) = await events(cluster, namespace)
         assert event["series"]["count"] == 2
@@ -154,7 +154,7 @@ async def test_a_server_without_the_group_gets_core_events(cluster: Cluster, nam
         found = await client.get(Pod, namespace, "lone")
         for _ in range(3):
             recorder.record_failed_scheduling(found, "0/0 nodes are available")
-            await sink.drained()
+            await sink.drain()
         assert (sink.stored, sink.refused) == (3, 0)
         described = cluster.kubectl("-n", namespace, "describe", "pod", "lone")
         assert re.search(r"FailedScheduling\s+\S+ \(x3 over \S+\)\s+default-scheduler\s+0/0 nodes", described), (

@@ -54,7 +54,7 @@ async def test_queues(cluster: Cluster, namespace: str, capsys: pytest.CaptureFi
         assert "weight must be specified" in await verbs.fail("queue", "operate", "team", "-a", "update")
         assert await verbs.say("queue", "delete", "team") == "delete queue team successfully\n"
         assert "not found" in await verbs.fail("queue", "get", "team")
-        assert "which queue?" in await verbs.fail("queue", "get")
+        assert "no queue selected; give its name" in await verbs.fail("queue", "get")
 
 
 @async_test
