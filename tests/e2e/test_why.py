@@ -49,7 +49,7 @@ def test_a_running_scheduler_explains(harness: SchedulerHarness, tmp_path: Path)
         wait_until(lambda: is_told(harness, "large"), "it has a reason")
 
         large = asked(harness, port, "large")
-        assert (large["source"], large["tries"] >= 1) == ("record", True)
+        assert (large["source"], large["attempts"] >= 1) == ("record", True)
         assert "Insufficient cpu" in {reason["text"] for reason in large["reasons"]}
         assert any(change["less"].get("cpu") == 500 for change in large["changes"] if change["kind"] == "requests")
         assert asked(harness, port, "large", "--now")["source"] == "now"
