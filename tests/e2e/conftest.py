@@ -57,12 +57,12 @@ def _leave_out_the_browser(config: pytest.Config, items: list[pytest.Item]) -> N
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    told = config.stash.get(LEFT_OUT, "")
+    message = config.stash.get(LEFT_OUT, "")
     asked = any("e2e" in str(each) for each in (config.getoption("-m"), *config.args))
-    if not told and asked and (why := reason_to_do_without()):  # a worker counts, the main process reports
-        told = f"tests of the page in a browser were LEFT OUT: {why}"
-    if told:
-        terminalreporter.write_line(told, red=True)
+    if not message and asked and (why := reason_to_do_without()):  # a worker counts, the main process reports
+        message = f"tests of the page in a browser were LEFT OUT: {why}"
+    if message:
+        terminalreporter.write_line(message, red=True)
 
 
 def _without_cluster(name: str) -> str:

@@ -102,7 +102,7 @@ def test_no_request_is_denied_and_no_rule_is_unused(audited: Cluster, tmp_path: 
 
 
 def says_why(harness: BatchSchedulerHarness, port: int) -> None:
-    names = harness.gang("told", 1, cpu="100m")
+    names = harness.gang("waiting", 1, cpu="100m")
     harness.wait_bound(names)
     headers = {"Authorization": f"Bearer {harness.cluster.tokens[NAME]}"}
     path = f"/why/{harness.namespace}/{names[0]}"

@@ -202,9 +202,9 @@ def left_for_containers(harness: BinderHarness, group: str) -> dict[str, str]:
     device = reservation["metadata"]["annotations"][DEVICE]
     found = {"reservation": reservation["metadata"]["uid"]}
     for name in ("web-gpu-0", "web-gpu-0-evar"):
-        told = harness.api.get("ConfigMap", name)
-        assert told["data"]["NVIDIA_VISIBLE_DEVICES"] == device
-        found[name] = told["metadata"]["uid"]
+        config_map = harness.api.get("ConfigMap", name)
+        assert config_map["data"]["NVIDIA_VISIBLE_DEVICES"] == device
+        found[name] = config_map["metadata"]["uid"]
     return found
 
 
@@ -395,7 +395,7 @@ def test_a_recreated_pod_is_left_alone(harness: BinderHarness) -> None:
     harness.api.delete_all("BindRequest", ["web"])
     harness.api.delete("Pod", "web", now=True)
     wait_until(lambda: harness.find("Pod", "web") == {}, "the pod is gone")
-    harness.api.create(harness.pod("web", schedulerName="nobody"))
+    harness.api.create(harness.pod("web", schedulerName="other-scheduler"))
     harness.api.create(harness.request(pod, harness.nodes[0], owned=False))
     with harness.binder(plugins(harness)):
         assert harness.wait_for_end("web", "Failed")["status"]["reason"] == "the pod is gone; another pod has its name"

@@ -113,7 +113,7 @@ def test_a_stale_node_is_refreshed_once_then_refused(harness: BinderHarness) -> 
     key = "nodestate.kai.scheduler/resource-version"
     harness.pod_with_request("fresh", harness.nodes[0], annotations={**handler, key: str(version)})
     harness.pod_with_request("future", harness.nodes[0], annotations={**handler, key: str(version + 10**9)})
-    harness.pod_with_request("others", harness.nodes[0], annotations={"nodestate.kai.scheduler/handler": "somebody"})
+    harness.pod_with_request("others", harness.nodes[0], annotations={"nodestate.kai.scheduler/handler": "other"})
     with harness.binder(*FLAGS):
         harness.wait_for_end("fresh", "Succeeded")
         harness.wait_for_end("others", "Succeeded")

@@ -125,7 +125,7 @@ def test_each_has_exactly_the_rights_that_it_uses(cluster_of_rules: Cluster, tmp
         reserves_a_device(harness)
         makes_a_claim(harness)
         shares_a_device(harness)
-        harness.pod_with_request("gone", harness.nodes[0], podName="nobody")
+        harness.pod_with_request("gone", harness.nodes[0], podName="missing")
         harness.wait_for_end("gone", "Failed")
         wait_until(
             lambda: ("coordination.k8s.io", "leases", "update") in used_rights(BINDER.log(cluster)),
@@ -158,7 +158,7 @@ def binds_a_volume(harness: BinderHarness) -> None:
     harness.api.create(made, claim("data", kind))
     harness.api.patch("PersistentVolume", name, {"status": {"phase": "Available"}}, sub="status")
     waiting = pod_with_claim(harness, "local", "data")
-    waiting["spec"]["schedulerName"] = "nobody"
+    waiting["spec"]["schedulerName"] = "other-scheduler"
     (pod,) = harness.api.create(waiting)
     harness.api.create(harness.request(pod, harness.nodes[1]))
     wait_until(lambda: "claimRef" in harness.api.get("PersistentVolume", name)["spec"], "the volume is promised")
@@ -166,7 +166,7 @@ def binds_a_volume(harness: BinderHarness) -> None:
     harness.wait_bound(["local"])
     harness.api.create(claim("made", wait_for_first_consumer_class(harness, "made", "example.com/maker")))
     waiting = pod_with_claim(harness, "made", "made")
-    waiting["spec"]["schedulerName"] = "nobody"
+    waiting["spec"]["schedulerName"] = "other-scheduler"
     (pod,) = harness.api.create(waiting)
     harness.api.create(harness.request(pod, harness.nodes[1]))
     wait_until(
@@ -185,7 +185,9 @@ def reserves_a_device(harness: BinderHarness) -> None:
     kind = f"{harness.label[:40]}-gpu"
     harness.api.create(*devices(harness, harness.nodes[0], kind, count=3))
     harness.api.create(device_claim("mine", kind))
-    user = harness.pod("mine", schedulerName="nobody", resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}])
+    user = harness.pod(
+        "mine", schedulerName="other-scheduler", resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}]
+    )
     user["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
     (pod,) = harness.api.create(user)
     given = [{"name": "gpu", "allocation": device(harness, 0)}]
@@ -210,15 +212,15 @@ def makes_a_claim(harness: BinderHarness) -> None:
             "deviceRequests": [{"name": "gpu", "exactly": wanted}],
             "containerMappings": [{"containerName": "main", "resourceName": "example.com/gpu", "requestName": "gpu"}],
         }
-        asking = harness.pod(name, schedulerName="nobody", asks={"example.com/gpu": "1"})
+        asking = harness.pod(name, schedulerName="other-scheduler", asks={"example.com/gpu": "1"})
         (pod,) = harness.api.create(asking)
         fail = {"noting.kai.scheduler/fail": "yes"} if phase == "Failed" else {}
         more: Tree = {"extendedResourceClaimAllocation": given, "backoffLimit": 1}
         harness.api.create(harness.request(pod, harness.nodes[0], annotations=fail, **more))
         harness.wait_for_end(name, phase)
     claims = {each["metadata"]["name"] for each in harness.api.list("ResourceClaim")} - {"mine"}
-    told = harness.api.pod("extended")["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
-    assert claims == {told}
+    claim_name = harness.api.pod("extended")["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
+    assert claims == {claim_name}
 
 
 def shares_a_device(harness: BinderHarness) -> None:
@@ -226,8 +228,10 @@ def shares_a_device(harness: BinderHarness) -> None:
     harness.create_gpu_sharing_pod("first", "group-1", config_map=True)
     wait_until(lambda: bool(harness.reservations("group-1")), "the device is reserved")
     (held,) = harness.reservations("group-1")
-    told = ("annotate", "pod", held["metadata"]["name"], f"--namespace={RESERVATIONS}", f"{DEVICE}=GPU-7")
-    harness.cluster.kubectl(*told, user=RESERVATION.name)  # as the program of the reservation pod, under its account
+    annotate = ("annotate", "pod", held["metadata"]["name"], f"--namespace={RESERVATIONS}", f"{DEVICE}=GPU-7")
+    harness.cluster.kubectl(
+        *annotate, user=RESERVATION.name
+    )  # as the program of the reservation pod, under its account
     harness.wait_for_end("first", "Succeeded")
     harness.create_gpu_sharing_pod(
         "second", "group-1", backoffLimit=1, annotations={"noting.kai.scheduler/fail": "yes"}
@@ -269,7 +273,7 @@ def test_neither_has_the_rights_of_the_other(cluster_of_rules: Cluster, tmp_path
     harness = BinderHarness(cluster, "borders", tmp_path)
     install_volcano_crds(cluster, harness.api)
     harness.add_nodes(1)
-    (pod,) = harness.api.create(harness.pod("web", schedulerName="nobody"))
+    (pod,) = harness.api.create(harness.pod("web", schedulerName="other-scheduler"))
     target = {"kind": "Node", "name": harness.nodes[0]}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "web"}, "target": target}
     request = harness.request(pod, harness.nodes[0])

@@ -263,8 +263,8 @@ def test_the_server_ignores_the_uid_of_a_status_write(harness: BinderHarness) ->
     """The reason why the binder compares it: API servers ignore it for custom resources, and ours does too."""
     harness.add_nodes(1)
     harness.pod_with_request("web", harness.nodes[0])
-    told = {"metadata": {"uid": "of-another"}, "status": {"phase": "Pending"}}
-    harness.api.patch("BindRequest", "web", told, sub="status")
+    stale_write = {"metadata": {"uid": "of-another"}, "status": {"phase": "Pending"}}
+    harness.api.patch("BindRequest", "web", stale_write, sub="status")
     assert harness.phase_of("web") == "Pending"
 
 
@@ -343,7 +343,7 @@ def test_failed_requests_without_pods_are_deleted(harness: BinderHarness, engine
     harness.api.create(
         harness.request(never | {"metadata": {"name": "there", "uid": ""}}, node, owned=False, podUID="")
     )
-    harness.api.create(harness.pod("there", schedulerName="nobody", nodeName=node))
+    harness.api.create(harness.pod("there", schedulerName="other-scheduler", nodeName=node))
     with harness.binder():
         reasons = {name: harness.wait_for_end(name, "Failed")["status"]["reason"] for name in ("never", "earlier")}
     assert reasons == {"never": "the pod is gone", "earlier": "the pod is gone; another pod has its name"}

@@ -237,8 +237,8 @@ def test_quotas_and_services_are_counted(kubectl: NamespaceKubectl) -> None:
     kubectl("rollout", "status", "deployment/web", WAIT_FLAG)
 
     def used() -> tuple[str, ...]:
-        told = kubectl.get("quota/team")["status"].get("used") or {}
-        return tuple(told.get(name, "") for name in ("pods", "services"))
+        used = kubectl.get("quota/team")["status"].get("used") or {}
+        return tuple(used.get(name, "") for name in ("pods", "services"))
 
     kubectl.until(lambda: used() == ("2", "1"), "the quota is counted")
 

@@ -106,8 +106,8 @@ def member(harness: SchedulerHarness, who: str, name: str, *, cpu: str = "1", **
 
 
 def said(harness: SchedulerHarness, name: str) -> tuple[str, ...]:
-    told = condition(harness.api.pod(name))
-    return tuple(told.get(key, "") for key in ("status", "reason", "message"))
+    scheduled = condition(harness.api.pod(name))
+    return tuple(scheduled.get(key, "") for key in ("status", "reason", "message"))
 
 
 def stands(harness: SchedulerHarness) -> tuple[str, ...]:
@@ -117,10 +117,10 @@ def stands(harness: SchedulerHarness) -> tuple[str, ...]:
 
 
 def scheduled(harness: SchedulerHarness) -> None:
-    def told() -> bool:
+    def has_conditions() -> bool:
         return any("True" in each for each in stands(harness))
 
-    wait_until(told, "the group has a condition", why=lambda: f"{harness.namespace}: {stands(harness)}")
+    wait_until(has_conditions, "the group has a condition", why=lambda: f"{harness.namespace}: {stands(harness)}")
 
 
 def test_a_gang_that_is_complete_starts_together(harnesses: dict[str, SchedulerHarness]) -> None:
@@ -198,8 +198,8 @@ def test_a_gang_that_fits_in_no_rack(racks: dict[str, SchedulerHarness]) -> None
     assert stands(racks[OURS]) == stands(racks[THEIRS])
     assert "0/2 placements are available" in stands(racks[OURS])[0][3]
     for who, harness in racks.items():
-        told = [said(harness, name)[2] for name in "abcd"]
-        assert sum("waiting for minCount" in each for each in told) == 2, (who, told)
+        messages = [said(harness, name)[2] for name in "abcd"]
+        assert sum("waiting for minCount" in each for each in messages) == 2, (who, messages)
         harness.api.delete("Pod", "in-the-way", now=True)
         harness.wait_bound("abcd")
         assert {node_name(each) for each in harness.api.pods().values()} == set(harness.nodes[1:])

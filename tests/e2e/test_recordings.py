@@ -43,8 +43,8 @@ def bayplan(*arguments: object, may_differ: bool = False) -> str:
 
 def recorded(harness: BatchSchedulerHarness, name: str = "cluster.jsonl.gz", *options: str) -> Path:
     path = harness.folder / name
-    told = bayplan("record", path, f"--kubeconfig={harness.cluster.kubeconfig()}", *options)
-    assert " decisions" in told
+    output = bayplan("record", path, f"--kubeconfig={harness.cluster.kubeconfig()}", *options)
+    assert " decisions" in output
     return path
 
 

@@ -139,8 +139,8 @@ def test_bindings_are_refused(
         names(harness, "pod", 10)
         harness.check_settled(process)
         assert len(refused.seen) == 5
-        told = [each["note"] for each in harness.api.list("Event") if each["reason"] == "FailedScheduling"]
-        assert set(told) == ({f'running Bind plugin "DefaultBinder": {text}'} if text else set())
+        notes = [each["note"] for each in harness.api.list("Event") if each["reason"] == "FailedScheduling"]
+        assert set(notes) == ({f'running Bind plugin "DefaultBinder": {text}'} if text else set())
 
 
 def test_requests_hang(cluster: Cluster, harness: SchedulerHarness, tmp_path: Path) -> None:
@@ -258,8 +258,8 @@ def test_a_process_is_terminated_during_bindings(cluster: Cluster, harness: Sche
         "held": "",
         "late": "",
     }
-    told = {each["regarding"]["name"] for each in harness.api.list("Event") if each["reason"] == "Scheduled"}
-    assert told == set(bound), "what was said is stored before it ends"
+    with_event = {each["regarding"]["name"] for each in harness.api.list("Event") if each["reason"] == "Scheduled"}
+    assert with_event == set(bound), "what was said is stored before it ends"
     with harness.run_scheduler() as second:
         assert harness.check_settled(second) == dict.fromkeys([*bound, "held", "late"], only)
 

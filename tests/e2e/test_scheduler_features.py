@@ -224,10 +224,10 @@ def test_a_failing_plugin_is_named_on_the_pod_at_every_extension_point(
         harness.wait_bound(["other"])
         for point, name in names.items():
             wait_until(lambda name=name: bool(condition(harness.api.pod(name))), f"{point} has a condition")  # type: ignore[misc]
-            told = condition(harness.api.pod(name))
-            assert told["reason"] == "SchedulerError", told
-            assert "Breaks" in told["message"], told
-            assert f"RuntimeError: broken at {point}" in told["message"], told
+            scheduled = condition(harness.api.pod(name))
+            assert scheduled["reason"] == "SchedulerError", scheduled
+            assert "Breaks" in scheduled["message"], scheduled
+            assert f"RuntimeError: broken at {point}" in scheduled["message"], scheduled
             wait_until(lambda name=name: bool(failures(harness, name)), f"an event says that {point} broke")  # type: ignore[misc]
         harness.api.patch("Pod", names["pre_enqueue"], {"metadata": {"labels": {"again": "yes"}}})
         for name in names.values():
@@ -256,9 +256,9 @@ def test_gated_pods_wait_until_the_last_gate_goes(harness: SchedulerHarness) -> 
         harness.api.patch("Pod", "gated", {"spec": {"schedulingGates": [{"name": "a.example/two"}]}})
         harness.api.create(harness.pod("later"))
         harness.wait_bound(["later"])
-        told = condition(harness.api.pod("gated"))
-        assert told["reason"] == "SchedulingGated"
-        assert told["message"] == "Scheduling is blocked due to non-empty scheduling gates"
+        scheduled = condition(harness.api.pod("gated"))
+        assert scheduled["reason"] == "SchedulingGated"
+        assert scheduled["message"] == "Scheduling is blocked due to non-empty scheduling gates"
         harness.api.patch("Pod", "gated", {"spec": {"schedulingGates": None}})
         harness.check_settled(process)
 
@@ -315,8 +315,8 @@ def test_preemption_spares_what_a_budget_protects(harness: SchedulerHarness) -> 
         wait_until(lambda: "plain" not in harness.api.pods(), "the unprotected pod is gone")
         harness.check_settled(process)
         assert node_name(harness.api.pod("strong")) == free
-        told = [each for each in harness.api.list("Event") if each["reason"] == "Preempted"]
-        (note,) = [each["note"] for each in told]
+        events = [each for each in harness.api.list("Event") if each["reason"] == "Preempted"]
+        (note,) = [each["note"] for each in events]
         assert note == f"Preempted by pod {harness.api.pod('strong')['metadata']['uid']} on node {free}"
 
 
@@ -433,8 +433,10 @@ def test_devices_are_allocated_and_reserved(harness: SchedulerHarness) -> None:
         kept = harness.api.get("ResourceClaim", "mine")["metadata"]["finalizers"]
         assert kept == ["resource.kubernetes.io/delete-protection"]
         harness.api.create(user("yours"))
-        told = "cannot allocate all claims"
-        wait_until(lambda: told in condition(harness.api.pod("yours")).get("message", ""), "there is no second device")
+        rejection = "cannot allocate all claims"
+        wait_until(
+            lambda: rejection in condition(harness.api.pod("yours")).get("message", ""), "there is no second device"
+        )
         # The driver publishes one more device.
         slice_["spec"]["devices"].append({"name": "gpu-1"})
         more: dict[str, Any] = {"spec": {"devices": slice_["spec"]["devices"], "pool": {"generation": 2}}}

@@ -112,8 +112,8 @@ def keeps_telling(harness: SchedulerHarness) -> None:
 
     def is_series() -> bool:
         harness.api.patch("Node", harness.nodes[0], {"metadata": {"labels": {"touched": str(next(number))}}})
-        told = [each for each in harness.api.list("Event") if each["regarding"]["name"] == "stubborn"]
-        return any(each.get("series") for each in told)
+        events = [each for each in harness.api.list("Event") if each["regarding"]["name"] == "stubborn"]
+        return any(each.get("series") for each in events)
 
     wait_until(is_series, "there is an event series")
 
@@ -226,10 +226,10 @@ def test_rights_that_the_server_checks_by_itself_are_necessary(audited: Cluster,
         special = extended(harness, "special")
         special["spec"]["containers"][0]["resources"] = {"limits": {"example.com/other": "1"}}
         harness.api.create(user, special)
-        wait_until(lambda: "forbidden" in told(harness, "mine"), "a claim is not allocated")
-        wait_until(lambda: "forbidden" in told(harness, "special"), "a claim is not made")
+        wait_until(lambda: "forbidden" in condition_message(harness, "mine"), "a claim is not allocated")
+        wait_until(lambda: "forbidden" in condition_message(harness, "special"), "a claim is not made")
     assert not any(node_name(each) for each in harness.api.pods().values())
 
 
-def told(harness: SchedulerHarness, name: str) -> str:
+def condition_message(harness: SchedulerHarness, name: str) -> str:
     return str(condition(harness.api.pod(name)).get("message", ""))

@@ -93,7 +93,7 @@ def both(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             work(harness, who)
         for harness in harnesses.values():
             harness.wait_bound(["strong", "small"])
-            wait_until(lambda harness=harness: "PodScheduled" in told(harness, "nowhere"), "it has a reason")  # type: ignore[misc]
+            wait_until(lambda harness=harness: "PodScheduled" in status_text(harness, "nowhere"), "it has a reason")  # type: ignore[misc]
         for endpoint in (theirs, found.ours):
             wait_until(lambda endpoint=endpoint: has_settled(found, endpoint), "all is counted")  # type: ignore[misc]
         yield found
@@ -115,7 +115,7 @@ def has_settled(both: Both, who: Endpoint) -> bool:
     return found["scheduler_schedule_attempts_total"].value(result="scheduled") == 6
 
 
-def told(harness: SchedulerHarness, name: str) -> str:
+def status_text(harness: SchedulerHarness, name: str) -> str:
     return json.dumps(harness.api.pod(name)["status"])
 
 
@@ -153,7 +153,7 @@ def work(harness: SchedulerHarness, who: str) -> None:
     harness.api.create(harness.pod("nowhere", schedulerName=who, nodeSelector={"disk": "none"}))
     for name, spec in REFUSED.items():
         harness.api.create(harness.pod(name, schedulerName=who, **spec))
-        wait_until(lambda name=name: "PodScheduled" in told(harness, name), "it has a reason")  # type: ignore[misc]
+        wait_until(lambda name=name: "PodScheduled" in status_text(harness, name), "it has a reason")  # type: ignore[misc]
     strong = f"{harness.label[:40]}-strong"
     harness.api.create(harness.pod("strong", cpu="1", schedulerName=who, priorityClassName=strong))
 
@@ -409,8 +409,10 @@ def test_flags(both: Both) -> None:
     }
     mine, others = ours["flags"], theirs["flags"]
     assert mine.keys() >= others.keys() - {"help", "version"}
-    told = {"config", "secure-port", "authentication-kubeconfig", "authorization-kubeconfig", "help", "version"}
-    assert {key: mine[key] for key in others.keys() - told} == {key: others[key] for key in others.keys() - told}
+    own_flags = {"config", "secure-port", "authentication-kubeconfig", "authorization-kubeconfig", "help", "version"}
+    assert {key: mine[key] for key in others.keys() - own_flags} == {
+        key: others[key] for key in others.keys() - own_flags
+    }
 
 
 def test_status(both: Both) -> None:

@@ -76,7 +76,7 @@ def test_two_halves_share_a_device_and_get_its_environment(harness: BinderHarnes
         made = harness.api.create(half(harness, "half-one"), second)
         with pytest.raises(Refused, match=r"validategpus\.bayplan\.dev.* denied the request: pod .*/too-much: "):
             harness.api.create(half(harness, "too-much", "1.5"))
-        (theirs,) = harness.api.create(half(harness, "theirs", "1.5", schedulerName="somebody"))
+        (theirs,) = harness.api.create(half(harness, "theirs", "1.5", schedulerName="other-scheduler"))
     assert theirs["metadata"]["annotations"] == {"gpu-fraction": "1.5"}
     beginnings = [pod["metadata"]["annotations"][NAME] for pod in made]
     assert [each.rsplit("-", 3)[0] for each in beginnings] == ["half-one", "web-5d8f"]
@@ -87,8 +87,8 @@ def test_two_halves_share_a_device_and_get_its_environment(harness: BinderHarnes
         harness.report_device(group, "GPU-7")
         for name in names:
             harness.wait_for_end(name, "Succeeded")
-        told = {"NVIDIA_VISIBLE_DEVICES": "GPU-7", "GPU_PORTION": "0.50", "RUNAI_NUM_OF_GPUS": "0.50"}
-        assert [environment(harness, name) for name in names] == [told, told]
+        expected = {"NVIDIA_VISIBLE_DEVICES": "GPU-7", "GPU_PORTION": "0.50", "RUNAI_NUM_OF_GPUS": "0.50"}
+        assert [environment(harness, name) for name in names] == [expected, expected]
         assert len(harness.reservations(group)) == 1
         for name in names:
             harness.api.delete("Pod", name, now=True)

@@ -33,7 +33,7 @@ def unschedulable(weak_priority: str, patient_priority: str) -> dict[str, Spec]:
     """Pods that are unschedulable, each for a different reason."""
     hostname = "kubernetes.io/hostname"
     app = {"labelSelector": {"matchLabels": {"app": "placed"}}, "topologyKey": hostname}
-    nobody = {**app, "labelSelector": {"matchLabels": {"app": "x"}}}
+    no_pod = {**app, "labelSelector": {"matchLabels": {"app": "x"}}}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     spread = {"maxSkew": 1, "topologyKey": "missing-key", "whenUnsatisfiable": "DoNotSchedule"}
     claims = [{"name": "data", "persistentVolumeClaim": {"claimName": "nowhere"}}]
@@ -44,7 +44,7 @@ def unschedulable(weak_priority: str, patient_priority: str) -> dict[str, Spec]:
         "cpu-now": {"cpu": "3"},
         "selector": {"nodeSelector": {"disk": "none"}},
         "affinity": {"affinity": {"nodeAffinity": affine}},
-        "pod-affinity": {"affinity": {"podAffinity": {required: [nobody]}}},
+        "pod-affinity": {"affinity": {"podAffinity": {required: [no_pod]}}},
         "anti-affinity": {"affinity": {"podAntiAffinity": {required: [app]}}},
         "spread": {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": {"app": "x"}}}]},
         "claim": {"volumes": claims},
@@ -92,8 +92,8 @@ def test_both_have_equal_messages_for_unschedulable_pods(cluster: Cluster, harne
             "every pod has a reason",
             why=lambda: str([name for name, each in harness.api.pods().items() if not condition(each)]),
         )
-        wait_until(lambda: wanted <= told(harness).keys(), "everybody has an event")
-    found, events = harness.api.pods(), told(harness)
+        wait_until(lambda: wanted <= events_by_pod(harness).keys(), "every pod has an event")
+    found, events = harness.api.pods(), events_by_pod(harness)
     for name in specs:
         ours, theirs = condition(found[f"{name}-{OURS}"]), condition(found[f"{name}-{THEIRS}"])
         for each in (ours, theirs):
@@ -106,6 +106,6 @@ def test_both_have_equal_messages_for_unschedulable_pods(cluster: Cluster, harne
         assert (our_event["reportingController"], their_event["reportingController"]) == (OURS, THEIRS)
 
 
-def told(harness: SchedulerHarness) -> dict[str, Tree]:
+def events_by_pod(harness: SchedulerHarness) -> dict[str, Tree]:
     failed = [each for each in harness.api.list("Event") if each["reason"] == "FailedScheduling"]
     return {each["regarding"]["name"]: each for each in failed}

@@ -61,7 +61,7 @@ def test_a_running_scheduler_explains(harness: SchedulerHarness, tmp_path: Path)
         assert status(port, path, admin) == 200
         assert status(port, path, "") == 403
         assert status(port, path, "nonsense") == 401
-        assert status(port, f"/why/{harness.namespace}/nobody", admin) == 404
+        assert status(port, f"/why/{harness.namespace}/missing", admin) == 404
 
 
 HELD_UP = """

@@ -43,9 +43,11 @@ async def seen(harness: ReconcilerHarness, **change: Any) -> str:
     return version
 
 
-async def bound(harness: ReconcilerHarness, version: str, *tolerations: dict[str, str], **told: str) -> dict[str, Any]:
-    told = {"handler": "nodestate", "resource-version": version, **told}
-    handed = {f"nodestate.kai.scheduler/{key}": value for key, value in told.items()}
+async def bound(
+    harness: ReconcilerHarness, version: str, *tolerations: dict[str, str], **annotations: str
+) -> dict[str, Any]:
+    annotations = {"handler": "nodestate", "resource-version": version, **annotations}
+    handed = {f"nodestate.kai.scheduler/{key}": value for key, value in annotations.items()}
     pod = await harness.pod(spec={"tolerations": list(tolerations)})
     await harness.request(pod, annotations=handed, backoffLimit=3)
     assert await harness.sync() is None
@@ -88,13 +90,13 @@ def test_a_node_that_is_still_older_is_refused_at_once(tmp_path: Path, refreshed
     assert refreshed == ["n1"]
 
 
-@pytest.mark.parametrize("told", [{"cordoned": "false"}, {}], ids=["seen", "not-said"])
+@pytest.mark.parametrize("annotations", [{"cordoned": "false"}, {}], ids=["seen", "not-said"])
 def test_a_node_that_the_refresh_shows_cordoned_is_refused(
-    tmp_path: Path, refreshed: list[str], told: dict[str, str]
+    tmp_path: Path, refreshed: list[str], annotations: dict[str, str]
 ) -> None:
     async def run() -> None:
         async with run_reconciler(tmp_path, NODE_STATE()) as harness:
-            status = await bound(harness, await seen(harness, spec={"unschedulable": True}), **told)
+            status = await bound(harness, await seen(harness, spec={"unschedulable": True}), **annotations)
             assert status["phase"] == "Failed"
             assert "node n1 is cordoned by now, which the pod does not tolerate" in status["reason"]
 

@@ -509,25 +509,25 @@ def benchmark_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_command_lists(benchmark_folder: Path) -> None:
-    code, told = command(benchmark_folder, "list", "-o", "json")
+    code, output = command(benchmark_folder, "list", "-o", "json")
     assert code == 0
-    assert [(each["test"], each["labels"]) for each in json.loads(told)] == [("Case", ["performance"]), ("Odd", [])]
+    assert [(each["test"], each["labels"]) for each in json.loads(output)] == [("Case", ["performance"]), ("Odd", [])]
     assert "270" in command(benchmark_folder, "list", "--label", "performance")[1]
 
 
 def test_the_command_runs_and_writes(benchmark_folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "out" / "perf.json"
-    code, told = command(benchmark_folder, "run", "Case", "-o", "json", "--file", str(file))
+    code, output = command(benchmark_folder, "run", "Case", "-o", "json", "--file", str(file))
     assert code == 0
-    assert json.loads(told) == json.loads(file.read_text(encoding="utf-8"))
-    (found,) = json.loads(told)["workloads"]
+    assert json.loads(output) == json.loads(file.read_text(encoding="utf-8"))
+    (found,) = json.loads(output)["workloads"]
     assert (found["test"], found["ran"], found["reason"], found["nodes"]) == ("Case", True, None, 2)
     assert found["upstream_threshold_pods_per_s"] == 270
     assert found["measurements"][0]["pods"] == 2
 
 
 def test_a_failed_benchmark_is_reported_and_the_next_one_runs(benchmark_folder: Path, tmp_path: Path) -> None:
-    code, told = command(benchmark_folder, "run", "all", "--label", "", "--file", str(tmp_path / "p.json"))
+    code, output = command(benchmark_folder, "run", "all", "--label", "", "--file", str(tmp_path / "p.json"))
     assert code == 1
-    assert "Odd/w: not run: operation fly is not possible in one process" in told
-    assert "Case" in told
+    assert "Odd/w: not run: operation fly is not possible in one process" in output
+    assert "Case" in output
